@@ -32,8 +32,12 @@ applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_d
 asked = json.loads(sys.stdin.readline())
 print("arguments " + " ".join(sys.argv[1:]) + " " + json.dumps(asked), file=sys.stderr, flush=True)
 print("environment " + json.dumps(environment), file=sys.stderr, flush=True)
-if asked["action"] == "plan" and asked.get("tasks") != 777:
+if asked["action"] in {"plan", "plan-erasure"} and asked.get("tasks") != 777:
     print(json.dumps(said), flush=True)
+elif asked["action"] == "erase":
+    print(json.dumps({"run_id": "r1", "objects_certified": 3, "objects_absent": 2, "stands": 1}), flush=True)
+    print("error: the certificate names 1 thing of the content that still stands", file=sys.stderr, flush=True)
+    sys.exit(1)
 elif asked["action"] == "apply":
     print(json.dumps(applied), flush=True)
     print(json.dumps({"objects_purged": 5, "bytes_purged": 50, "objects_failed": 0}), flush=True)
@@ -98,6 +102,59 @@ async def test_a_plan_made_on_the_server_is_answered_with_its_progress(client: h
         }
     ]
     assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
+
+
+async def test_an_erasure_on_the_server_counts_its_certificate_and_fails_where_something_stands(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    started = await client.post(repo + "/gc/jobs", json={"request": {"action": "erase", "run_id": "r1"}})
+    job = await ended(client, repo, started.json())
+
+    assert (job["state"], job["error"].startswith("error: the certificate names 1 thing")) == ("failed", True)
+    [result] = job["results"]
+    assert (result["deed"], result["objects"], result["objects_failed"]) == ("certified", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"selection": {"paths": ["a"]}, "why": " "}, "needs a reason"),
+        ({"selection": {}, "why": "x"}, "nothing is selected"),
+        ({"selection": {"paths": ["/" * 99_000]}, "why": "x"}, ""),
+        ({"selection": {"paths": [f"a/{n:05}" for n in range(9_000)]}, "why": "x"}, "use `lakebed erase plan`"),
+        ({"selection": {"paths": ["a"]}, "why": "x", "staged": []}, "staged"),
+    ],
+)
+async def test_an_erasure_that_selects_badly_or_too_much_for_a_job_is_refused(
+    client: httpx.AsyncClient, repo: str, request_: dict[str, Any], words: str
+) -> None:
+    answer = await client.post(repo + "/gc/jobs", json={"request": {"action": "plan-erasure", **request_}})
+
+    assert (answer.status_code, words in answer.text) == (400, True), answer.text
+    assert (await client.get(repo + "/gc/jobs")).json()["jobs"] == []
+
+
+@pytest.mark.parametrize("missing", ["gc:Plan", "gc:Apply", "gc:Erase"])
+async def test_an_erasure_on_the_server_asks_for_each_of_its_permissions(
+    app: Any, client: httpx.AsyncClient, repo: str, missing: str
+) -> None:
+    actions = sorted({"gc:ReadRuns", "gc:Plan", "gc:Apply", "gc:Erase"} - {missing})
+    statement = [{"effect": "allow", "action": actions, "resource": "*"}]
+    await client.post("/auth/users", json={"id": "vera"})
+    await client.post("/auth/policies", json={"id": "of-vera", "statement": statement})
+    await client.put("/auth/users/vera/policies/of-vera")
+    pair = (await client.post("/auth/users/vera/credentials")).json()
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    auth = pair["access_key_id"], pair["secret_access_key"]
+    plan = {"action": "plan-erasure", "selection": {"paths": ["a"]}, "why": "x"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as vera:
+        planned = await vera.post(repo + "/gc/jobs", json={"request": plan})
+        if planned.status_code == 201:
+            await ended(client, repo, planned.json())
+        erased = await vera.post(repo + "/gc/jobs", json={"request": {"action": "erase", "run_id": "r1"}})
+
+    assert planned.status_code == (201 if missing == "gc:Apply" else 403), planned.text
+    assert (erased.status_code, missing in erased.text) == (403, True), erased.text
 
 
 async def test_a_collector_gets_no_secret_of_the_server(client: httpx.AsyncClient, repo: str) -> None:

@@ -34,7 +34,7 @@ def garbage(addresses: list[str]) -> pa.Table:
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)
 
 
-async def write_plan(objectstore: ObjectStore, run_id: str, addresses: list[str], kind: RunKind) -> str:
+async def write_plan(objectstore: ObjectStore, run_id: str, addresses: list[str], kind: RunKind, **fields: Any) -> str:
     """Write a plan into a namespace, as a collector does, and return its folder."""
     folder = messages.input_folder(kind, messages.check_run_id(run_id), "garbage")
     data = messages.encode_part(messages.GARBAGE, garbage(addresses))
@@ -57,6 +57,7 @@ async def write_plan(objectstore: ObjectStore, run_id: str, addresses: list[str]
         garbage=messages.manifest_of(messages.GARBAGE, folder, [part]),
         totals=Totals(all=Total(objects=len(addresses), size_bytes=10 * len(addresses))),
     )
+    plan = msgspec.structs.replace(plan, **fields)
     await objectstore.put(messages.plan_path(kind, run_id), messages.encode_plan(plan))
     return folder
 
@@ -65,9 +66,9 @@ async def write_plan(objectstore: ObjectStore, run_id: str, addresses: list[str]
 def write(state: AppState, repo: str) -> Any:
     """Writes a plan of the repository, and returns its folder."""
 
-    async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED) -> str:
+    async def write(run_id: str, addresses: list[str], kind: RunKind = RunKind.COMMITTED, **fields: Any) -> str:
         objectstore = (await state.catalog.get(repo.rpartition("/")[2])).objectstore
-        return await write_plan(objectstore, run_id, addresses, kind)
+        return await write_plan(objectstore, run_id, addresses, kind, **fields)
 
     return write
 

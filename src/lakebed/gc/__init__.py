@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .api.branches import PolicyChanged, plan_branches, sweep_branches
     from .api.collector import Collector, NamespaceMissing, NoSession
+    from .api.erasing import ErasureLeft, erase, left_of_erasure
     from .api.functions import (
         Planned,
         Where,
@@ -82,6 +83,7 @@ __all__ = [
     "BadWindow",
     "Collector",
     "EngineName",
+    "ErasureLeft",
     "HeldBack",
     "HttpRequests",
     "InvalidRequest",
@@ -133,9 +135,11 @@ __all__ = [
     "apply_command",
     "check_spark",
     "diff",
+    "erase",
     "find_java",
     "finish",
     "ledger",
+    "left_of_erasure",
     "local_session",
     "plan",
     "plan_branches",
@@ -154,6 +158,7 @@ __all__ = [
 
 _NAMES: Final = {
     ".api.collector": "Collector NamespaceMissing NoSession",
+    ".api.erasing": "ErasureLeft erase left_of_erasure",
     ".api.branches": "PolicyChanged plan_branches sweep_branches",
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",
     ".kinds.erasure.certificate.standing": "REMAINS",

@@ -32,12 +32,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lakebed.base import LakebedError, exit_code
+from lakebed.base import LakebedError, count_of, exit_code
 from lakebed.client import Client, Credentials, NotLoggedIn, Token
 from lakebed.gc import (
     Collector,
     PurgeReport,
     check_spark,
+    erase,
+    left_of_erasure,
     local_session,
     session_on_demand,
     session_options,
@@ -50,14 +52,19 @@ from lakebed.gc.messages import (
     REQUESTS,
     ApplyRequest,
     BranchesSwept,
+    Certificate,
+    Certified,
+    EraseRequest,
     InvalidRequest,
     Mode,
     Plan,
+    PlanErasureRequest,
     PlanRequest,
     PurgeRequest,
     Request,
     RunKind,
     RunReport,
+    counted,
     engine_from,
     is_open,
     request_of,
@@ -255,8 +262,26 @@ def _collect(collector: Collector, request: Request) -> Iterator[Any]:
             yield collector.apply(request)
         case PurgeRequest():
             yield collector.purge(request)
+        case PlanErasureRequest():
+            yield collector.plan_erasure(request.order, engine=request.engine, tasks=request.tasks)
+        case EraseRequest():
+            yield from _erase(collector, request)
         case _:
             yield from collector.run(request)
+
+
+def _erase(collector: Collector, request: EraseRequest) -> Iterator[Any]:
+    """Erase and certify. The certificate is counted here, for it may have 64 MiB, and it lies in the namespace."""
+    left = left_of_erasure(collector, request, check=collector.check, note=_note)
+    for made in erase(collector, left, by="", note=_note):
+        if not isinstance(made, Certificate):
+            yield made
+            continue
+        if made.stands:
+            _note(
+                f"error: the certificate names {count_of(len(made.stands), 'thing')} of the content that still stands"
+            )
+        yield counted(made)
 
 
 def _note(line: str) -> None:
@@ -270,6 +295,7 @@ def _print(records: Iterable[Any]) -> int:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
         failed |= isinstance(record, RunReport | PurgeReport) and record.objects_failed > 0
         failed |= isinstance(record, Plan | RunReport) and bool(names_of_no_keys(record.unknown_files))
+        failed |= isinstance(record, Certified) and record.stands > 0
         failed |= isinstance(record, BranchesSwept) and any(map(is_open, record.branches))
     return 1 if failed else 0
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lakebed.base import RunKind
 from lakebed.gc import messages
 from lakebed.gc.rules import Explanation, Rules
 
@@ -300,6 +301,13 @@ CHECK_GC_CERTIFICATE: Final = Operation(
     repeatable=True,
     body_bytes_max=CERTIFICATE_BYTES_MAX,
 )
+GET_GC_CERTIFICATE: Final = get(
+    "getGcCertificate",
+    _RUN + "/certificate",
+    bytes,
+    _READ_RUNS,
+    "Return the file with the certificate of an erasure, as it lies in the namespace.",
+)
 GET_GC_CERTIFICATE_KEY: Final = get(
     "getGcCertificateKey",
     _GC + "/certificate-key",
@@ -394,7 +402,14 @@ WHY_GC_OBJECT: Final = get(
 # Plans, jobs, the ledger, restores.
 
 LIST_GC_PLANS: Final = get(
-    "listGcPlans", _PLANS, messages.PlanList, _READ_RUNS, "List plans, newest first.", *PAGE, _DELETED
+    "listGcPlans",
+    _PLANS,
+    messages.PlanList,
+    _READ_RUNS,
+    "List plans, newest first.",
+    Parameter("kind", choices=("", *RunKind)),
+    *PAGE,
+    _DELETED,
 )
 GET_GC_PLAN: Final = get("getGcPlan", _PLAN, messages.Plan, _READ_RUNS, "Return the plan of a run.", _DELETED)
 LIST_GC_PLAN_OBJECTS: Final = get(
@@ -437,8 +452,9 @@ START_GC_JOB: Final = Operation(
     "Start a collector on the server.",
     (_DELETED,),
     asked_later=(
-        Permission("gc:Plan", REPOSITORY, when="the job plans"),
+        Permission("gc:Plan", REPOSITORY, when="the job plans, or certifies an erasure"),
         Permission("gc:Apply", REPOSITORY, when="the job applies or purges"),
+        Permission("gc:Erase", REPOSITORY, when="the job plans or carries out an erasure"),
         Permission("gc:CollectDeleted", REPOSITORY, when="the job applies, and the repository is deleted"),
     ),
     body_bytes_max=LONG_BYTES_MAX,

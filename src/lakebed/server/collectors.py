@@ -79,7 +79,7 @@ class NoSpark(LakebedError):
 
 class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that a job keeps of the records that a collector prints: a plan has `totals`, the report of a run
-    `objects_deleted`, that of a purge `objects_purged`, a sweep `branches`."""
+    `objects_deleted`, that of a purge `objects_purged`, a sweep `branches`, a certificate `objects_absent`."""
 
     run_id: str = ""
     kind: RunKind | None = None
@@ -93,6 +93,8 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     bytes_purged: int = 0
     objects_failed: int = 0
     branches: tuple[SweptBranch, ...] | None = None
+    objects_absent: int | None = None
+    stands: int = 0
 
 
 class Collectors:
@@ -317,6 +319,8 @@ def _result(printed: _Printed) -> JobResult | None:
     elif printed.branches is not None:
         deed, objects, size_bytes = JobDeed.SWEPT, sum(one.is_deleted for one in printed.branches), 0
         failed = sum(map(is_open, printed.branches))
+    elif printed.objects_absent is not None:
+        deed, objects, size_bytes, failed = JobDeed.CERTIFIED, printed.objects_absent, 0, printed.stands
     else:
         return None
     return JobResult(

@@ -52,6 +52,10 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     assert "1 of 1 object absent" in applied.out
     assert "collected what no entry named: 0 objects" in applied.out
     assert "Nothing stands" in page.read_text()
+    fetched = tmp_path / "fetched.json"
+    assert "1 of 1 object absent" in shell.ok("erase", "certificate", lake, plan["run_id"], "--out", str(fetched)).out
+    assert fetched.read_bytes() == cert.read_bytes()
+    assert shell("erase", "certificate", lake, "r1").code == 3
     gone = shell("object", "cat", f"{lake}/main/users/ann")
     assert gone.code == 3
     assert f"erased by run {plan['run_id']}" in gone.err

@@ -9,6 +9,7 @@ import base64
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,14 @@ class Chromium:
         self._ask("DELETE", self._session)
         self._client.close()
 
+    def forget(self) -> None:
+        """Become as new: without cookies, at a desk, in light, with scripts, and with an empty console."""
+        self._do("POST", "/url", {"url": "about:blank"})
+        self.command("Network.clearBrowserCookies", {})
+        self.command("Emulation.setScriptExecutionDisabled", {"value": False})
+        self.become(WIDE)
+        self.errors()
+
     # Look
 
     def open(self, path: str) -> None:
@@ -148,6 +157,14 @@ class Chromium:
             size = self.run("return [document.documentElement.clientWidth, document.documentElement.scrollHeight]")
             options["clip"] = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}
         return base64.b64decode(self.command("Page.captureScreenshot", options)["data"])
+
+    def downloaded(self, name: str) -> bytes:
+        """Wait until this file was downloaded, and return it. The browser gives a file its name when it is whole."""
+        file, ends_s = self.downloads / name, time.monotonic() + WAIT_S
+        while not file.exists():
+            assert time.monotonic() < ends_s, sorted(each.name for each in self.downloads.iterdir())
+            time.sleep(0.05)
+        return file.read_bytes()
 
     # Do
 

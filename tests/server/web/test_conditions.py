@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -108,60 +107,53 @@ def test_a_conflict_is_merged_by_keyboard_alone(browser: Chromium, server: Serve
     browser.see("Merged mend into main.")
 
 
-def test_two_processes_serve_the_page_below_a_path_of_a_proxy(driver: str, tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2") as inner, proxy(inner, tmp_path) as home:
-        server = replace(set_up(inner), home=home)  # Behind a proxy the set-up asks for a secret.
+def test_two_processes_serve_the_page_below_a_path_of_a_proxy(blank: Chromium, tmp_path: Path) -> None:
+    browser = blank
+    with serving(tmp_path, "--workers", "2") as inner, proxy(inner, tmp_path) as browser.home:
+        server = set_up(inner)  # Behind a proxy the set-up asks for a secret.
         make_repository(server, "far", {"a/b.csv": "a,b\n1,2\n"})
-        browser = Chromium(driver, home, tmp_path)
-        try:
-            browser.open("")  # The proxy adds the slash.
-            browser.fill(Access_key_id=server.key, Secret_access_key=server.secret + ENTER)
-            browser.see("Log out")
-            for _ in range(5):  # By either process.
-                browser.open("/repositories/far")
-                browser.follow("Objects")
-                browser.follow("a/")
-                browser.follow("b.csv")
-                browser.find("//td[.='1']")  # The preview reads the object below the same path.
-            browser.choose("Colours", "Dark")
-            browser.find("//html[@data-colours='dark']")
-            browser.follow("Branches")
-            browser.fill(Name="side")
-            browser.press("Create")
-            browser.see("Created the branch side.")
-            browser.press("Log out")
-            browser.see("You are not logged in.")
-            assert browser.path.startswith("/login")
-            assert browser.errors() == []
-        finally:
-            browser.close()
+        browser.open("")  # The proxy adds the slash.
+        browser.fill(Access_key_id=server.key, Secret_access_key=server.secret + ENTER)
+        browser.see("Log out")
+        for _ in range(5):  # By either process.
+            browser.open("/repositories/far")
+            browser.follow("Objects")
+            browser.follow("a/")
+            browser.follow("b.csv")
+            browser.find("//td[.='1']")  # The preview reads the object below the same path.
+        browser.choose("Colours", "Dark")
+        browser.find("//html[@data-colours='dark']")
+        browser.follow("Branches")
+        browser.fill(Name="side")
+        browser.press("Create")
+        browser.see("Created the branch side.")
+        browser.press("Log out")
+        browser.see("You are not logged in.")
+        assert browser.path.startswith("/login")
 
 
-def test_while_the_database_is_away_the_page_says_so_and_comes_back(driver: str, tmp_path: Path) -> None:
-    with redis() as database, serving(tmp_path, "--kv", f"redis://127.0.0.1:{database.port}") as home:
-        server = set_up(home)
+def test_while_the_database_is_away_the_page_says_so_and_comes_back(blank: Chromium, tmp_path: Path) -> None:
+    browser = blank
+    # Each page waits this long for the database.
+    with redis() as database, serving(tmp_path, "--kv", f"redis://127.0.0.1:{database.port}?wait_s=1") as browser.home:
+        server = set_up(browser.home)
         page = make_repository(server, "waits", {"a.csv": "x"})
-        browser = Chromium(driver, home, tmp_path)
-        try:
-            log_in(browser, server.key, server.secret)
-            browser.open(page)
-            browser.see("the first load")
-            browser.unfold("Delete this repository")
-            browser.enter("Type", "waits")
-            database.kill()
-            browser.press("Delete this repository")
-            browser.see(AWAY)
-            browser.see("Look before you send it again.")
-            browser.open("/login")
-            browser.see(AWAY)
-            browser.open(f"{page}/objects")
-            browser.see(AWAY)
-            database.start()
-            browser.follow("Try again")
-            browser.see("a.csv")
-            assert browser.errors() == []
-        finally:
-            browser.close()
+        log_in(browser, server.key, server.secret)
+        browser.open(page)
+        browser.see("the first load")
+        browser.unfold("Delete this repository")
+        browser.enter("Type", "waits")
+        database.kill()
+        browser.press("Delete this repository")
+        browser.see(AWAY)
+        browser.see("Look before you send it again.")
+        browser.open("/login")
+        browser.see(AWAY)
+        browser.open(f"{page}/objects")
+        browser.see(AWAY)
+        database.start()
+        browser.follow("Try again")
+        browser.see("a.csv")
 
 
 @contextmanager

@@ -258,6 +258,31 @@ CASES = (
         json={"run_id": RUN, "path": "a/"},
         fails=404,
     ),
+    Case("/repositories/{repository}/erasures", f"{LAKE}/erasures", f"GET {LAKE}/gc/plans?kind=erasure"),
+    Case(
+        "/repositories/{repository}/erasures",
+        f"{LAKE}/erasures",
+        f"POST {LAKE}/gc/jobs",
+        form={"why": "x"},
+        json={"request": {"action": "plan-erasure", "selection": {}, "why": "x"}},
+        fails=400,
+    ),
+    Case(
+        "/repositories/{repository}/erasures/{run}", f"{LAKE}/erasures/{RUN}", f"GET {LAKE}/gc/plans/{RUN}", fails=404
+    ),
+    Case(
+        "/repositories/{repository}/erasures/{run}",
+        f"{LAKE}/erasures/{RUN}",
+        f"GET {LAKE}/gc/plans/{RUN}",
+        form={"typed": "1"},
+        fails=404,
+    ),
+    Case(
+        "/repositories/{repository}/erasures/{run}/certificate",
+        f"{LAKE}/erasures/{RUN}/certificate",
+        f"GET {LAKE}/gc/runs/{RUN}/certificate",
+        fails=404,
+    ),
     Case("/repositories/{repository}/rules", f"{LAKE}/rules", f"GET {LAKE}/gc/rules/full"),
     Case(
         "/repositories/{repository}/rules",

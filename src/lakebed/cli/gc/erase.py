@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from msgspec.structs import replace
 
-from lakebed.base import Denied, LakebedError, count_of
+from lakebed.base import Denied, count_of
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Failed, Misuse, describe
 from lakebed.cli.kit.output import human_time
@@ -47,7 +47,7 @@ from .text import amount, collected_text, plan_text, plan_texts, remaining_texts
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
     from lakebed.gc import Collector, ListedRun
-    from lakebed.gc.messages import ApplyRequest, Certificate, ErasureOrder, Plan, PlanRequest
+    from lakebed.gc.messages import Certificate, EraseRequest, ErasureOrder, Plan
     from lakebed.gc.rules import Selection
 
 app = noun_that_runs(
@@ -141,9 +141,9 @@ def apply(
     run = run_named(session, collector, run)
     found = read_run(collector, run)
     check_applies(found, "lakebed erase apply")
-    request: Any = asked("apply", working, run_id=run, readers_grace=readers_grace)
+    request = _erasing(working, run, everywhere=everywhere, readers_grace=readers_grace)
     with with_spark(session, collector) as collector:
-        made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
+        made = _carried_out(session, collector, request, yes=yes)
     _tell(session, collector, made, out, html)
 
 
@@ -176,9 +176,22 @@ def run(
         found = collector.plan_erasure(order, engine=planning.engine, tasks=planning.tasks)
         for line in plan_text(_before_certificate(found, everywhere=everywhere)):
             session.note(line)
-        request: Any = asked("apply", working, run_id=found.run_id, readers_grace=readers_grace)
-        made = _carried_out(session, collector, found, request, everywhere=everywhere, yes=yes)
+        request = _erasing(working, found.run_id, everywhere=everywhere, readers_grace=readers_grace)
+        made = _carried_out(session, collector, request, yes=yes)
     _tell(session, collector, made, out, html)
+
+
+def _erasing(working: Working, run: str, *, everywhere: bool, readers_grace: str | None) -> EraseRequest:
+    from lakebed.gc.messages import EraseRequest
+
+    applying: Any = asked("apply", working, run_id=run, readers_grace=readers_grace)
+    return EraseRequest(
+        run_id=run,
+        everywhere=everywhere,
+        readers_grace=readers_grace,
+        engine=applying.engine,
+        tasks=applying.tasks,
+    )
 
 
 def _before_certificate(found: Plan, *, everywhere: bool) -> Plan:
@@ -195,74 +208,30 @@ def _before_certificate(found: Plan, *, everywhere: bool) -> Plan:
     return replace(found, outlook=replace(found.outlook, remains=remains))
 
 
-def _carried_out(
-    session: Session, collector: Collector, found: Plan, request: ApplyRequest, *, everywhere: bool, yes: bool
-) -> Certificate:
+def _carried_out(session: Session, collector: Collector, request: EraseRequest, *, yes: bool) -> Certificate:
     """Apply this plan, unless that was done; with `everywhere` collect what the certificate needs; then certify."""
-    from lakebed.gc import HeldBack
-    from lakebed.gc.messages import Mode, PlanRequest, RunKind
+    from lakebed.gc import erase, left_of_erasure
+    from lakebed.gc.messages import Certificate, Plan
 
-    again = _command_everywhere(collector, found.run_id) if everywhere else collector.command(found.run_id, found.kind)
-    session.when_stopped = lambda: f"stopped: what was erased until now is recorded; `{again}` goes on, and certifies"
-    is_done = collector.finished(found.run_id) is not None
-    known = collector.certificate(found.run_id)
-    collects = everywhere and (known is None or known.collected is None)
-    collecting = PlanRequest(kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN, engine=request.engine, tasks=request.tasks)
-    # What refuses either is asked before anything goes.
-    if not is_done:
-        check(session, collector, request)
-    if collects:
-        check(session, collector, collecting)
-        try:
-            collector.check_held(collecting.kinds[0])
-        except HeldBack as error:
-            session.note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
-            collects = False
-    going = (
-        []
-        if is_done or not found.totals.all.objects
-        else [f"{amount(found.totals.all)} of lakefs://{collector.repository}"]
+    left = left_of_erasure(collector, request, check=partial(check, session, collector), note=session.note)
+    session.when_stopped = lambda: (
+        f"stopped: what was erased until now is recorded; `{left.again}` goes on, and certifies"
     )
-    going += ["all that no entry of it names, whatever its path was"] if collects else []
+    going = []
+    if left.applying is not None and left.plan.totals.all.objects:
+        going.append(f"{amount(left.plan.totals.all)} of lakefs://{collector.repository}")
+    if left.collecting is not None:
+        going.append("all that no entry of it names, whatever its path was")
     if going:
         session.confirm(f"Erase {', and '.join(going)}, for good?", yes=yes)
-    if not is_done:
-        session.note(report_text(collector.apply(request)))
-    if collects:
-        _collect(session, collector, found.run_id, collecting, readers_grace=request.readers_grace)
-    by = session.client.current_user()
-    return collector.certify(found.run_id, by=by, engine=request.engine, tasks=request.tasks)
-
-
-def _collect(
-    session: Session, collector: Collector, erasure: str, request: PlanRequest, *, readers_grace: str | None
-) -> None:
-    """Plan and apply it. What fails is noted, and the certificate says what stands."""
-    from lakebed.gc.messages import ApplyRequest
-
-    again = f"`{_command_everywhere(collector, erasure)}` goes on"
-    plans: list[Plan] = []
-    try:
-        plans += collector.plan(request)
-    except LakebedError as error:
-        session.note(f"nothing was collected: {describe(error)}; {again}")
-    try:
-        for plan in plans:
-            session.note(f"run {plan.run_id} deletes {amount(plan.totals.all)} that no entry names")
-            session.note(
-                report_text(
-                    collector.apply(
-                        ApplyRequest(
-                            run_id=plan.run_id,
-                            readers_grace=readers_grace,
-                            engine=request.engine,
-                            tasks=request.tasks,
-                        )
-                    )
-                )
-            )
-    except LakebedError as error:  # Some of it may be gone.
-        session.note(f"the collection did not end: {describe(error)}; {again}")
+    for made in erase(collector, left, by=session.client.current_user(), note=session.note):
+        if isinstance(made, Certificate):
+            return made
+        if isinstance(made, Plan):
+            session.note(f"run {made.run_id} deletes {amount(made.totals.all)} that no entry names")
+        else:
+            session.note(report_text(made))
+    raise AssertionError("an erasure ends with its certificate")
 
 
 def _command_everywhere(collector: Collector, run_id: str) -> str:
@@ -300,6 +269,21 @@ def verify(
     with with_spark(session, collector) as collector:
         made = collector.verify(before, by=session.client.current_user(), engine=request.engine, tasks=request.tasks)
     _tell(session, collector, made, out, html)
+
+
+@app.command("certificate")
+@command
+def certificate(
+    session: Session, uri: RepositoryArgument, run: RunArgument, out: OutOption = None, html: HtmlOption = None
+) -> None:
+    """Fetch the certificate of a run from the server. It needs no access to the object store."""
+    from lakebed.gc.messages import decode_certificate
+    from lakebed.operations import collectors
+
+    _check_files(out, html)
+    found = decode_certificate(session.client.do(collectors.GET_GC_CERTIFICATE, parse_repository(uri), run))
+    session.show(found, _certificate_text)
+    _write_files(found, out, html)
 
 
 @app.command("key")
@@ -360,22 +344,26 @@ def _checked_text(found: Certificate) -> Iterator[str]:
 
 
 def _tell(session: Session, collector: Collector, made: Certificate, out: Path | None, html: Path | None) -> None:
-    from lakebed.gc.messages import encode_certificate
-
     session.show(made, _certificate_text)
     if advice := _advice(collector, made):
         session.note(advice)
     try:
-        if out is not None:
-            out.write_bytes(encode_certificate(made))
-        if html is not None:
-            html.write_text(certificate_html(made), encoding="utf-8")
+        _write_files(made, out, html)
     except OSError as error:
         verify = _command(collector, made.run_id, verify=True)
         text = f"the certificate is not in its file: {describe(error)}. `{verify} --out FILE` writes it again"
         raise Failed(text) from error
     if made.stands:
         raise click.exceptions.Exit(FAILED)
+
+
+def _write_files(made: Certificate, out: Path | None, html: Path | None) -> None:
+    from lakebed.gc.messages import encode_certificate
+
+    if out is not None:
+        out.write_bytes(encode_certificate(made))
+    if html is not None:
+        html.write_text(certificate_html(made), encoding="utf-8")
 
 
 def _advice(collector: Collector, made: Certificate) -> str:

@@ -197,10 +197,10 @@ def _describe(job: JobView) -> Iterator[str]:
 
 
 def _what(job: JobView) -> str:
-    from lakebed.gc.messages import ApplyRequest, PlanRequest, RunRequest, action_of
+    from lakebed.gc.messages import ApplyRequest, EraseRequest, PlanRequest, RunRequest, action_of
 
     request = job.request
-    words = [request.run_id] if isinstance(request, ApplyRequest) else []
+    words = [request.run_id] if isinstance(request, ApplyRequest | EraseRequest) else []
     if isinstance(request, PlanRequest | RunRequest):
         words = [kind.value for kind in request.kinds]
     if isinstance(request, RunRequest) and request.branches:
@@ -214,6 +214,9 @@ def _result(one: JobResult) -> str:
     if one.deed is JobDeed.SWEPT:
         left_open = f"; of {one.objects_failed:,} it is not known, or they were not tried" if one.objects_failed else ""
         return f"{one.deed}: {count_of(one.objects, 'branch', 'branches')} deleted{left_open}"
+    if one.deed is JobDeed.CERTIFIED:
+        stands = f"; {count_of(one.objects_failed, 'thing')} of the content still stands" if one.objects_failed else ""
+        return f"{one.deed} run {one.run_id}: {count_of(one.objects, 'object')} absent{stands}"
     amount = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
     run = f" run {one.run_id} ({one.kind})" if one.run_id else " what was deferred"

@@ -42,6 +42,7 @@ from lakebed.gc.messages import (
     Certificate,
     Disagreement,
     EngineName,
+    EraseRequest,
     ErasureOrder,
     ExpiringCommit,
     GarbageObject,
@@ -49,6 +50,7 @@ from lakebed.gc.messages import (
     MissingCommits,
     Plan,
     PlanDiff,
+    PlanErasureRequest,
     PlannedBy,
     PlanRequest,
     PurgeReport,
@@ -198,7 +200,9 @@ class Collector:
                 grace_s_of(self._lake().uri, _grace_s(request))
                 finish(check_planning(service, request.kinds, None))
                 self._read(lambda store: check_same_store(service, store))
-            case PurgeRequest():
+            case PlanErasureRequest():
+                finish(check_planning(service, (), None))
+            case EraseRequest() | PurgeRequest():
                 self._read(lambda store: check_same_store(service, store))
 
     def check_held(self, kind: RunKind) -> None:

@@ -46,12 +46,14 @@ class JobDeed(enum.StrEnum):
     APPLIED = "applied"
     PURGED = "purged"
     SWEPT = "swept"
+    CERTIFIED = "certified"
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """A plan: what it takes. An applied run: what was deleted or deferred. A purge (which has no run): what
     was deleted for good; and how many objects could not be. A sweep (which has no run either): in `objects`, how many
-    branches were deleted; in `objects_failed`, of how many that is not known."""
+    branches were deleted; in `objects_failed`, of how many that is not known. A certificate: in `objects`, how many are
+    absent; in `objects_failed`, how many lines name content that still stands."""
 
     deed: JobDeed
     run_id: str = ""

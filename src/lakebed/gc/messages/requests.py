@@ -20,11 +20,14 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from lakebed.base import Basis, Invalid, RunKind
-from lakebed.gc.rules import DAY_MS, Rules, check_rules, parse_duration
+from lakebed.gc.rules import DAY_MS, Rules, Selection, check_rules, check_selection, parse_duration
 
+from .erasures import ErasureOrder
 from .run.paths import check_run_id
 from .run.plans import window_end_ms
 
+SELECTION_BYTES_MAX: Final = 64 << 10
+"""A job writes its request again every few seconds. An erasure that selects by more is planned by the command."""
 CLEAN_EVERY: Final = 10
 CLEAN_AFTER_MS: Final = 7 * DAY_MS
 OLD_LAYOUT_AGE_MS: Final = 7 * DAY_MS
@@ -197,17 +200,66 @@ class PurgeRequest(_Any, frozen=True, kw_only=True, tag="purge"):
         _check_any(self)
 
 
-Request: TypeAlias = PlanRequest | ApplyRequest | RunRequest | PurgeRequest
+class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
+    """Decide what an erasure takes, write it down, and delete nothing. See `ErasureOrder`."""
+
+    selection: Selection
+    why: str
+    takes_shared: bool = False
+    finds_copies: bool = False
+
+    @property
+    def order(self) -> ErasureOrder:
+        return ErasureOrder(
+            selection=self.selection, why=self.why, takes_shared=self.takes_shared, finds_copies=self.finds_copies
+        )
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidRequest, InvalidSelection: it selects nothing, too much for a job, or gives no reason.
+        """
+        _check_any(self)
+        check_selection(self.selection)
+        if not self.why.strip():
+            raise InvalidRequest("an erasure needs a reason (why): the plan and the certificate name it")
+        size = len(msgspec.json.encode(self))
+        if size > SELECTION_BYTES_MAX:
+            raise InvalidRequest(
+                f"the request has {size:,} bytes, and a job takes {SELECTION_BYTES_MAX:,}: use `lakebed erase plan`"
+            )
+
+
+class EraseRequest(_Any, frozen=True, kw_only=True, tag="erase"):
+    """Carry out the plan of an erasure, and certify it. After a crash: again. `everywhere`: then delete all that no
+    entry names, too, for of some bytes no record has the path."""
+
+    run_id: str
+    everywhere: bool = False
+    readers_grace: str | None = None
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidRequest, InvalidRunId: an option is invalid.
+        """
+        _check_any(self)
+        check_run_id(self.run_id)
+        _check_deleting(None, self.readers_grace)
+
+
+Request: TypeAlias = PlanRequest | ApplyRequest | RunRequest | PurgeRequest | PlanErasureRequest | EraseRequest
 REQUESTS: Final[dict[str, type[Request]]] = {
     "plan": PlanRequest,
     "apply": ApplyRequest,
     "run": RunRequest,
     "purge": PurgeRequest,
 }
+"""The requests that words describe. Those of erasures come as JSON, and `lakebed erase` has words of its own."""
 
 
 def action_of(request: Request) -> str:
-    """Return the request's action: `plan`, `apply`, `run` or `purge`."""
+    """Return the request's action, which names it in JSON."""
     return str(request.__struct_config__.tag)
 
 

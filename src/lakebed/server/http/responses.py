@@ -80,6 +80,11 @@ class StreamedResponse(RawResponse):
         self._first = first
         self._rest = rest
 
+    async def close(self) -> None:
+        """End the stream without sending it."""
+        if isinstance(self._rest, AsyncGenerator):
+            await self._rest.aclose()
+
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self._first, "more_body": True})
@@ -92,8 +97,7 @@ class StreamedResponse(RawResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
-            if isinstance(self._rest, AsyncGenerator):
-                await self._rest.aclose()
+            await self.close()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -187,7 +187,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan in a list of plans. `planned_by` made it, by the server's record; empty where it has none."""
+    """A plan in a list of plans. `planned_by` made it, by the server's record; empty where it has none. `why` is the
+    reason of an erasure."""
 
     run_id: str
     kind: RunKind
@@ -196,6 +197,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     what_if: bool
     total: Total
     planned_by: str = ""
+    why: str = ""
 
 
 class PlanList(msgspec.Struct, frozen=True, kw_only=True):

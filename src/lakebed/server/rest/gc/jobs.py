@@ -9,9 +9,11 @@ from lakebed.auth import NotPermitted
 from lakebed.gc.live import JobBook
 from lakebed.gc.messages import (
     ApplyRequest,
+    EraseRequest,
     InvalidRequest,
     JobList,
     JobView,
+    PlanErasureRequest,
     PlanRequest,
     PurgeRequest,
     Request,
@@ -31,6 +33,9 @@ NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
     ApplyRequest: ("gc:Apply",),
     RunRequest: ("gc:Plan", "gc:Apply"),
     PurgeRequest: ("gc:Apply",),
+    PlanErasureRequest: ("gc:Plan", "gc:Erase"),
+    # To certify begins a run, as a plan does.
+    EraseRequest: ("gc:Plan", "gc:Apply", "gc:Erase"),
 }
 """The permissions that starting a job asks for besides those of the table: its collector will be asked for them."""
 DELETED_NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {PlanRequest: (), ApplyRequest: ("gc:CollectDeleted",)}

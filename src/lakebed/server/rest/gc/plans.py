@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import pyarrow as pa
+from starlette.responses import Response
 
-from lakebed.base import RunId
+from lakebed.base import NotFound, RunId
 from lakebed.gc.messages import (
     EXPIRED,
     GARBAGE,
@@ -31,6 +32,7 @@ from lakebed.gc.messages import (
     Table,
     arrow_schema,
     below,
+    certificate_path,
     check_manifest,
     check_run_id,
     decode_plan,
@@ -45,6 +47,7 @@ from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.operations import collectors
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import StreamedResponse, raw_headers
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
@@ -52,10 +55,16 @@ from .runs import collected_versions
 
 ROWS_MAX: Final = 2_000_000
 """Compare plans of at most this many objects together. More would take the memory that requests need."""
+CERTIFICATE_BYTES_MAX: Final = 2 << 20
+"""Read a certificate of at most this many bytes at once: some 10,000 objects."""
 _TOKEN: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
 
 PARTS_MAX: Final = 10
 """A page looks into at most this many parts. It has a token then, even with fewer objects than were asked for."""
+
+
+class CertificateMissing(NotFound):
+    """The run is no erasure, or it was not certified."""
 
 
 class Plans:
@@ -69,8 +78,9 @@ class Plans:
         """Newest first. Costs the names of the run folders, and one small read for each plan shown."""
         versions = await collected_versions(self._catalog, request)
         objectstore = versions.objectstore
-        after, limit = request.query("after"), request.amount()
-        newest = [run for run in await run_names(objectstore) if not after or run[0] < after]
+        after, limit, kind = request.query("after"), request.amount(), request.query("kind")
+        kinds = (RunKind(kind),) if kind else RunKind
+        newest = [run for run in await run_names(objectstore, kinds) if not after or run[0] < after]
         plans: list[Plan] = []
         async for plan in plans_of(objectstore, newest):
             plans.append(plan)
@@ -103,6 +113,21 @@ class Plans:
                 return GarbagePage(objects=tuple(found), continuation_token=token)
         return GarbagePage(objects=tuple(found))
 
+    async def certificate(self, request: RestRequest) -> Response:
+        """Send the file of a certificate. It may have 64 MiB: then it streams."""
+        objectstore = await self._objectstore(request)
+        run_id = check_run_id(request.args[1])
+        try:
+            size = (await objectstore.stat(certificate_path(run_id))).size_bytes
+            if size <= CERTIFICATE_BYTES_MAX:
+                return Response(await objectstore.get(certificate_path(run_id)), media_type="application/json")
+            stream = objectstore.stream(certificate_path(run_id))
+            first = await anext(stream, b"")
+        except ObjectMissing as error:
+            raise CertificateMissing(f"run {run_id} has no certificate", run_id=run_id) from error
+        headers = {"content-type": "application/json", "content-length": str(size)}
+        return StreamedResponse(first, stream, status=200, headers=raw_headers(headers))
+
     async def diff(self, request: RestRequest) -> PlanDiff:
         objectstore = await self._objectstore(request)
         a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
@@ -123,10 +148,10 @@ class Plans:
         raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
 
 
-async def run_names(objectstore: ObjectStore) -> list[tuple[str, RunKind]]:
+async def run_names(objectstore: ObjectStore, kinds: Iterable[RunKind] = RunKind) -> list[tuple[str, RunKind]]:
     """Return the runs that have a folder, newest first, each with its kind. Costs a level of each kind's folder."""
     names: list[tuple[str, RunKind]] = []
-    for kind in RunKind:
+    for kind in kinds:
         root = run_folder(kind, RunId("x")).removesuffix("x/")
         names += [(folder[len(root) : -1], kind) for folder in (await objectstore.level(root)).folders]
     return sorted(names, reverse=True)
@@ -149,6 +174,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.GET_GC_PLAN, here.get),
         Route(collectors.LIST_GC_PLAN_OBJECTS, here.objects),
         Route(collectors.DIFF_GC_PLANS, here.diff),
+        Route(collectors.GET_GC_CERTIFICATE, here.certificate),
     ]
 
 
@@ -161,6 +187,7 @@ def _summary(plan: Plan, *, planned_by: str) -> PlanSummary:
         what_if=plan.what_if,
         total=plan.totals.all,
         planned_by=planned_by,
+        why="" if plan.erasure is None else plan.erasure.why,
     )
 
 

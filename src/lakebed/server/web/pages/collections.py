@@ -11,12 +11,14 @@ from lakebed.base import Bar, RunState, bars
 from lakebed.gc.messages import (
     ApplyRequest,
     JobState,
+    LedgerPage,
     PlanRequest,
     Restore,
     RunKind,
     RunView,
     StartJob,
     Total,
+    Totals,
     Undo,
 )
 from lakebed.operations import collectors
@@ -67,27 +69,16 @@ async def show_one(visit: Visit) -> Response:
         after=visit.query("after"),
         amount=OBJECTS,
     )
-    ledger = None
-    if state is not None and state.state in {RunState.SWEEPING, RunState.ENDED, RunState.UNDONE}:
-        ledger = await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run_id, amount=OBJECTS)
-    totals = plan.totals
-    ways = [
-        ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age())),
-        ("by reason", _bars(_largest_first(totals.by_reason))),
-        ("by rule", _bars(_largest_first(totals.by_rule))),
-        ("by branch", _bars(_largest_first(totals.by_branch))),
-        ("by folder", _bars(_largest_first(totals.by_prefix))),
-    ]
     return visit.render(
         "collection",
         name=name,
         plan=plan,
         state=state,
         objects=objects,
-        ledger=ledger,
-        ways=[(title, rows) for title, rows in ways if rows],
-        # An erasure is applied with a certificate, by its own command.
-        may_apply=_may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
+        ledger=await ledger_of(visit, name, state),
+        ways=ways_of(plan.totals),
+        # An erasure is applied with a certificate, on a page of its own.
+        may_apply=may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
         may_undo=_may_undo(state),
     )
 
@@ -140,6 +131,25 @@ async def restore(visit: Visit) -> Response:
     return visit.render("restored", name=name, run_id=run_id, body=body, page=page)
 
 
+async def ledger_of(visit: Visit, name: str, run: RunView | None) -> LedgerPage | None:
+    """Return the first rows of the ledger of a run whose deletes may have begun."""
+    if run is None or run.state not in {RunState.SWEEPING, RunState.ENDED, RunState.UNDONE}:
+        return None
+    return await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run.run_id, amount=OBJECTS)
+
+
+def ways_of(totals: Totals) -> list[tuple[str, list[tuple[str, Total, Bar]]]]:
+    """Return each way to count the objects of a plan, without those that have no row."""
+    ways = [
+        ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age())),
+        ("by reason", _bars(_largest_first(totals.by_reason))),
+        ("by rule", _bars(_largest_first(totals.by_rule))),
+        ("by branch", _bars(_largest_first(totals.by_branch))),
+        ("by folder", _bars(_largest_first(totals.by_prefix))),
+    ]
+    return [(title, rows) for title, rows in ways if rows]
+
+
 def _largest_first(totals: Mapping[str, Total]) -> dict[str, Total]:
     return dict(sorted(totals.items(), key=lambda row: (-row[1].size_bytes, row[0])))
 
@@ -157,7 +167,7 @@ def _bars(totals: Mapping[str, Total]) -> list[tuple[str, Total, Bar]]:
     return [(name or "(none)", total, bar) for (name, total), bar in zip(shown, drawn, strict=True)]
 
 
-def _may_apply(state: RunView | None) -> bool:
+def may_apply(state: RunView | None) -> bool:
     return state is None or (state.state in {RunState.PLANNING, RunState.MARKED} and not state.until_ms)
 
 

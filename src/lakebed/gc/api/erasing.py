@@ -1,0 +1,122 @@
+"""Carry an erasure out to its certificate: first find what is left of it to do, then do that.
+
+The command asks a person between the two. A job does not: its request was confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lakebed.base import LakebedError
+from lakebed.gc.mark.holding import HeldBack
+from lakebed.gc.messages import (
+    ApplyRequest,
+    Certificate,
+    EraseRequest,
+    InvalidRequest,
+    Mode,
+    Plan,
+    PlanRequest,
+    Request,
+    RunKind,
+    RunReport,
+)
+
+from .collector import Collector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureLeft:
+    """Name the steps that an erasure has left. It is certified in any case.
+
+    `applying` is None once the plan was applied, `collecting` where no collection is wanted, needed or possible.
+    `again` is the command that goes on after a stop.
+    """
+
+    request: EraseRequest
+    plan: Plan
+    applying: ApplyRequest | None
+    collecting: PlanRequest | None
+    again: str
+
+
+def left_of_erasure(
+    collector: Collector, request: EraseRequest, *, check: Callable[[Request], None], note: Callable[[str], None]
+) -> ErasureLeft:
+    """Find what is left to do, and run every check that can refuse it before anything is deleted.
+
+    Raises:
+        InvalidRequest: the run is no erasure.
+        PlanMissing, RunNotReady, Denied: see `Collector.check`.
+    """
+    plan = collector.show(request.run_id)
+    if plan.erasure is None:
+        raise InvalidRequest(
+            f"run {request.run_id} is of kind {plan.kind.value}, and no erasure", run_id=request.run_id
+        )
+    command = collector.command(request.run_id, plan.kind)
+    again = f"{command} --everywhere" if request.everywhere else command
+    applying, collecting = None, None
+    if collector.finished(request.run_id) is None:
+        applying = ApplyRequest(
+            run_id=request.run_id, readers_grace=request.readers_grace, engine=request.engine, tasks=request.tasks
+        )
+        check(applying)
+    known = collector.certificate(request.run_id)
+    if request.everywhere and (known is None or known.collected is None):
+        collecting = PlanRequest(
+            kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN, engine=request.engine, tasks=request.tasks
+        )
+        check(collecting)
+        try:
+            collector.check_held(collecting.kinds[0])
+        except HeldBack as error:
+            note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
+            collecting = None
+    return ErasureLeft(request=request, plan=plan, applying=applying, collecting=collecting, again=again)
+
+
+def erase(
+    collector: Collector, left: ErasureLeft, *, by: str, note: Callable[[str], None]
+) -> Iterator[RunReport | Plan | Certificate]:
+    """Do what is left. Yield the report of the erasure, plan and report of the collection, and last the certificate.
+
+    A collection that fails is noted, and the certificate says what stands.
+
+    Raises:
+        LakebedError: see `Collector.apply` and `certify`.
+    """
+    if left.applying is not None:
+        yield collector.apply(left.applying)
+    if left.collecting is not None:
+        yield from _collected(collector, left.collecting, left, note)
+    request = left.request
+    yield collector.certify(request.run_id, by=by, engine=request.engine, tasks=request.tasks)
+
+
+def _collected(
+    collector: Collector, request: PlanRequest, left: ErasureLeft, note: Callable[[str], None]
+) -> Iterator[RunReport | Plan]:
+    plans: list[Plan] = []
+    try:
+        plans += collector.plan(request)
+    except LakebedError as error:
+        note(f"nothing was collected: {_first_line(error)}; `{left.again}` goes on")
+    try:
+        for plan in plans:
+            yield plan
+            apply = ApplyRequest(
+                run_id=plan.run_id,
+                readers_grace=left.request.readers_grace,
+                engine=request.engine,
+                tasks=request.tasks,
+            )
+            yield collector.apply(apply)
+    except LakebedError as error:  # Some of it may be gone.
+        note(f"the collection did not end: {_first_line(error)}; `{left.again}` goes on")
+
+
+def _first_line(error: LakebedError) -> str:
+    """Leave out the schema dumps that a server's message may have for machines."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,233 @@
+"""Erasures: what one would take and what would stand, carry it out with its number of objects, and its certificate."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed.base import Corrupt, NotFound, RunState
+from lakebed.gc.messages import (
+    Certificate,
+    CertificateHead,
+    EraseRequest,
+    JobState,
+    JobView,
+    PlanErasureRequest,
+    RunKind,
+    StartJob,
+    decode_certificate,
+    head_of,
+)
+from lakebed.gc.rules import Selection
+from lakebed.operations import API_ROOT, collectors, holds
+from lakebed.server.http.errors import Answer
+from lakebed.server.http.responses import StreamedResponse
+from lakebed.server.web.visit import Page, Visit
+
+from .collections import OBJECTS, RUNS, ledger_of, may_apply, ways_of
+
+ROOT: Final = "/repositories/{repository}/erasures"
+KIND: Final = next(kind for kind in RunKind if kind.spec.by_order)
+ROWS: Final = 50
+"""Show at most this many objects of a certificate at a time, and as many of what stands."""
+
+
+async def show_all(visit: Visit) -> Response:
+    [name] = visit.args
+    plans = await visit.call(collectors.LIST_GC_PLANS, name, kind=KIND.value, after=visit.query("after"), amount=RUNS)
+    runs = await visit.call(collectors.LIST_GC_RUNS, name)
+    jobs = _jobs((await visit.call(collectors.LIST_GC_JOBS, name)).jobs)
+    return visit.render(
+        "erasures",
+        name=name,
+        plans=plans,
+        states={run.run_id: run for run in runs.runs},
+        jobs=jobs,
+        is_running=_is_running(jobs),
+    )
+
+
+async def plan(visit: Visit) -> Response:
+    """Let the server plan an erasure. It deletes nothing."""
+    [name] = visit.args
+    paths = _lines(visit.entry("paths"))
+    pairs = [line.partition("=") for line in _lines(visit.entry("metadata"))]
+    if wrong := next((key for key, sign, _ in pairs if not (key and sign)), None):
+        raise Answer(400, f"{wrong!r} is not KEY=VALUE")
+    request = PlanErasureRequest(
+        # As the command reads its words: a star makes a glob, a slash at the end a folder.
+        selection=Selection(
+            paths=tuple(path for path in paths if not _is_glob(path)),
+            globs=tuple(path for path in paths if _is_glob(path)),
+            digests=_lines(visit.entry("digests")),
+            metadata={key: value for key, _, value in pairs},
+        ),
+        why=visit.entry("why").strip(),
+        takes_shared=visit.entry("shared") == "1",
+        finds_copies=visit.entry("copies") == "1",
+    )
+    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    return visit.go("repositories", name, "erasures", notice=f"Job {job.id} plans the erasure. It deletes nothing.")
+
+
+async def show_one(visit: Visit) -> Response:
+    name, run_id = visit.args
+    plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
+    if plan.erasure is None:
+        raise Answer(404, f"Run {run_id} is no erasure. It takes {plan.kind.data}.")
+    runs = await visit.call(collectors.LIST_GC_RUNS, name)
+    state = next((run for run in runs.runs if run.run_id == run_id), None)
+    jobs = _jobs((await visit.call(collectors.LIST_GC_JOBS, name)).jobs, run_id)
+    in_force = await visit.look(holds.GET_LEGAL_HOLDS, name)
+    objects = await visit.look(
+        collectors.LIST_GC_PLAN_OBJECTS,
+        name,
+        run_id,
+        prefix=visit.query("prefix"),
+        after=visit.query("after"),
+        amount=OBJECTS,
+    )
+    return visit.render(
+        "erasure",
+        name=name,
+        plan=plan,
+        order=plan.erasure,
+        outlook=plan.outlook,
+        selected=_selected(plan.erasure.selection),
+        state=state,
+        jobs=jobs,
+        is_running=_is_running(jobs),
+        holds=() if in_force is None else in_force.holds,
+        objects=objects,
+        ledger=await ledger_of(visit, name, state),
+        ways=ways_of(plan.totals),
+        may_apply=may_apply(state),
+        is_applied=state is not None and state.state in {RunState.SWEEPING, RunState.ENDED},
+        rows=ROWS,
+    )
+
+
+async def erase(visit: Visit) -> Response:
+    """Let the server carry an erasure out and certify it, once the number of its objects was typed."""
+    name, run_id = visit.args
+    plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
+    visit.check_typed(str(plan.totals.all.objects))
+    request = EraseRequest(run_id=run_id, everywhere=visit.entry("everywhere") == "1")
+    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    notice = f"Job {job.id} erases, and then certifies."
+    return visit.go("repositories", name, "erasures", run_id, notice=notice)
+
+
+async def show_certificate(visit: Visit) -> Response:
+    name, run_id = visit.args
+    file = await visit.respond(collectors.GET_GC_CERTIFICATE, name, run_id)
+    download = visit.url(*API_ROOT[1:].split("/"), "repositories", name, "gc", "runs", run_id, "certificate")
+    if isinstance(file, StreamedResponse):
+        await file.close()
+        return visit.render("certificate", name=name, run_id=run_id, certificate=None, download=download)
+    certificate = decode_certificate(bytes(file.body))
+    start = int(after) if (after := visit.query("after")).isdecimal() and len(after) < 9 else 0
+    key = await visit.look(collectors.GET_GC_CERTIFICATE_KEY, name)
+    return visit.render(
+        "certificate",
+        name=name,
+        run_id=run_id,
+        certificate=certificate,
+        download=download,
+        doubt=await _doubt(visit, certificate) if key is not None else None,
+        key=key,
+        selected=_selected(certificate.selection),
+        absent=sum(each.is_absent for each in certificate.objects),
+        objects=certificate.objects[start : start + ROWS],
+        next_start=start + ROWS if start + ROWS < len(certificate.objects) else None,
+        rows=ROWS,
+    )
+
+
+async def _doubt(visit: Visit, certificate: Certificate) -> str:
+    """Return why the server does not stand for this certificate, empty where it does."""
+    head: CertificateHead = head_of(certificate)
+    try:
+        await visit.call(collectors.CHECK_GC_CERTIFICATE, *visit.args, body=head)
+    except (Corrupt, NotFound) as error:
+        return str(error)
+    return ""
+
+
+def _jobs(jobs: tuple[JobView, ...], run_id: str = "") -> list[JobView]:
+    """Return the jobs of erasures, or those that carry out this one."""
+    kinds = (EraseRequest,) if run_id else (EraseRequest, PlanErasureRequest)
+    return [
+        job
+        for job in jobs
+        if isinstance(job.request, kinds)
+        and (not run_id or (isinstance(job.request, EraseRequest) and job.request.run_id == run_id))
+    ]
+
+
+def _is_running(jobs: list[JobView]) -> bool:
+    return any(job.state is JobState.RUNNING for job in jobs)
+
+
+def _selected(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each way in which entries are selected, with its values."""
+    ways = (
+        ("Paths", selection.paths),
+        ("Globs and folders", selection.globs),
+        ("Checksums", selection.digests),
+        ("Metadata", tuple(f"{key}={value}" for key, value in selection.metadata.items())),
+    )
+    return [(title, values) for title, values in ways if values]
+
+
+def _is_glob(path: str) -> bool:
+    return "*" in path or path.endswith("/")
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    # A path may begin or end with a blank.
+    return tuple(line for line in text.split("\n") if line.strip())
+
+
+_ALL: Final = Page(
+    method="GET",
+    path=ROOT,
+    operations=(collectors.LIST_GC_PLANS, collectors.LIST_GC_RUNS, collectors.LIST_GC_JOBS),
+    handler=show_all,
+)
+_ONE: Final = Page(
+    method="GET",
+    path=ROOT + "/{run}",
+    operations=(
+        collectors.GET_GC_PLAN,
+        collectors.LIST_GC_RUNS,
+        collectors.LIST_GC_JOBS,
+        collectors.LIST_GC_PLAN_OBJECTS,
+        collectors.LIST_GC_LEDGER,
+        holds.GET_LEGAL_HOLDS,
+    ),
+    handler=show_one,
+)
+PAGES: Final = (
+    _ALL,
+    Page(method="POST", path=ROOT, operations=(collectors.START_GC_JOB,), handler=plan, shown_by=_ALL),
+    _ONE,
+    Page(
+        method="POST",
+        path=ROOT + "/{run}",
+        operations=(collectors.GET_GC_PLAN, collectors.START_GC_JOB),
+        handler=erase,
+        shown_by=_ONE,
+    ),
+    Page(
+        method="GET",
+        path=ROOT + "/{run}/certificate",
+        operations=(
+            collectors.GET_GC_CERTIFICATE,
+            collectors.GET_GC_CERTIFICATE_KEY,
+            collectors.CHECK_GC_CERTIFICATE,
+        ),
+        handler=show_certificate,
+    ),
+)
