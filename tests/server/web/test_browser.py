@@ -299,8 +299,8 @@ def test_objects_are_erased_from_every_commit_and_the_certificate_is_checked(bro
     browser.see("the server signed this certificate as it is")
     browser.follow("Download")
     assert is_signed(decode_certificate(browser.downloaded(f"certificate-{run}.json")), pem)
-    browser.open(f"{page}/object?ref=main&path=users/ann.json")
-    browser.see("erased")
+    browser.open(f"{page}/object?ref=main~1&path=users/ann.json")
+    browser.see("The data of this object is gone: it is erased")
 
 
 def test_a_legal_hold_is_put_and_released(browser: Chromium, server: Server) -> None:
@@ -330,6 +330,32 @@ def test_a_second_user_with_few_rights_sees_less_and_why(browser: Chromium, serv
     browser.fill(Action="fs:DeleteObject", Resource="arn:lakefs:fs:::repository/rights/object/a.csv")
     browser.press("Ask")
     browser.see("No, for no statement")
+    browser.follow("People")
+    browser.fill(Name_of_the_group="menders")
+    browser.press("Create the group")
+    browser.follow("People")
+    browser.follow("Policies")
+    browser.fill(Name="mend", Statements_as_JSON='[{"effect": "allow", "action": "fs:DeleteObject"}]')
+    browser.press("Create")
+    assert "Expected `array`" in browser.run("return document.querySelector('#problem-of-text').innerText")
+    browser.enter("Statements as JSON", '[{"effect": "allow", "action": ["fs:DeleteObject"], "resource": "*"}]')
+    browser.press("Create")
+    browser.see("Created the policy mend.")
+    browser.enter("Statements as JSON", '[{"effect": "deny", "action": ["fs:Mend"], "resource": "*"}]')
+    browser.press("Save")
+    assert "fs:Mend" in browser.run("return document.querySelector('#problem-of-text').innerText")
+    browser.follow("People")
+    browser.follow("menders")
+    browser.enter("Add the user", "vera")
+    browser.press("Add")
+    browser.see("vera is in the group menders.")
+    browser.enter("Attach the policy", "mend")
+    browser.press("Attach")
+    browser.see("Attached the policy mend.")
+    browser.follow("vera")
+    browser.fill(Action="fs:DeleteObject", Resource="arn:lakefs:fs:::repository/rights/object/a.csv")
+    browser.press("Ask")
+    browser.see("Yes, by statement 1 of the policy mend, through the group menders.")
     browser.press("Create a key pair")
     key, secret = browser.run("return [...document.querySelectorAll('[data-key-pair] code')].map(e => e.innerText)")
 
@@ -387,6 +413,9 @@ def test_no_name_of_200_characters_sticks_out_of_a_page(
         f"{page}/objects?ref={branch}&path=no{path}",
         f"/search?repository=long-names&text={branch}",
         "/users",
+        "/policies",
+        "/policy?policy=FSReadWriteAll",
+        "/group?group=Developers",
         "/audit",
         "/no-such-page",
     ):

@@ -108,6 +108,9 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             ("/users", {"prefix": text}),
             ("/user", {"user": text}),
             ("/user", {"user": "esti", "action": text, "resource": text}),
+            ("/group", {"group": text}),
+            ("/policies", {"prefix": text, "after": text}),
+            ("/policy", {"policy": text}),
             ("/audit", {}),
             ("/health", {}),
             ("/audit", {"user": text, "since": text}),
@@ -158,6 +161,10 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             asked = httpx.QueryParams({"hold": text})
             check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)
         check(await changed.get(f"{LAKE}/holds"), text)
+        fields = {"token": token, "group": text, "policy": text, "statement": text, "user": text, "typed": text}
+        for address in ("groups", "policies", "policy", "group/members", "group/policies", "user/policies"):
+            asked = httpx.QueryParams({"group": text, "policy": text, "user": text})
+            check(await changed.post(f"/{address}?{asked}", fields), text)
         fields = {"token": token, "name": text, "namespace": text, "branch": text}
         check(await changed.post("/new-repository", fields), text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,16 @@ def of_refs(folder: str, kind: str) -> tuple[Case, ...]:
     )
 
 
+def of_holder(holder: str, api: str, name: str) -> tuple[Case, ...]:
+    """The forms that attach a policy to a user or a group, and detach it."""
+    address, policy = f"/{holder}/policies", f"{api}/policies/look"
+    return (
+        Case(address, address, f"PUT {policy}", {holder: name}, form={"policy": "look"}),
+        Case(f"{address}/detach", f"{address}/detach", f"DELETE {policy}", {holder: name, "policy": "look"}, form={}),
+    )
+
+
+STATEMENTS = '[{"effect": "allow", "action": ["fs:Read*"], "resource": "*"}]'
 MAIN = {"ref": "main"}
 ONE = {"ref": "main", "path": "a/b.csv"}
 RUN = "r1"
@@ -209,6 +220,43 @@ CASES = (
         {"user": "nox", "group": "Viewers"},
         form={},
     ),
+    Case("/groups", "/groups", "POST /auth/groups", form={"group": "staff"}, json={"id": "staff"}),
+    Case("/group", "/group", "GET /auth/groups/staff", {"group": "staff"}),
+    Case("/policies", "/policies", "GET /auth/policies"),
+    Case(
+        "/policies",
+        "/policies",
+        "POST /auth/policies",
+        form={"policy": "look", "statement": STATEMENTS},
+        json={"id": "look", "statement": json.loads(STATEMENTS)},
+    ),
+    Case("/policy", "/policy", "GET /auth/policies/look", {"policy": "look"}),
+    Case(
+        "/policy",
+        "/policy",
+        "PUT /auth/policies/look",
+        {"policy": "look"},
+        form={"statement": STATEMENTS},
+        json={"id": "look", "statement": json.loads(STATEMENTS)},
+    ),
+    *of_holder("user", "/auth/users/nox", "nox"),
+    *of_holder("group", "/auth/groups/staff", "staff"),
+    Case(
+        "/group/members",
+        "/group/members",
+        "PUT /auth/groups/staff/members/nox",
+        {"group": "staff"},
+        form={"user": "nox"},
+    ),
+    Case(
+        "/group/members/remove",
+        "/group/members/remove",
+        "DELETE /auth/groups/staff/members/nox",
+        {"group": "staff", "user": "nox"},
+        form={},
+    ),
+    Case("/group/delete", "/group/delete", "DELETE /auth/groups/staff", {"group": "staff"}, form={"typed": "staff"}),
+    Case("/policy/delete", "/policy/delete", "DELETE /auth/policies/look", {"policy": "look"}, form={"typed": "look"}),
     Case("/user/pairs", "/user/pairs", "POST /auth/users/nox/credentials", {"user": "nox"}, form={}),
     Case(
         "/user/pairs/delete",

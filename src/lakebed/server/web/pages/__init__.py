@@ -5,6 +5,7 @@ from typing import Final
 from lakebed.server.web.visit import Page
 
 from . import (
+    access,
     changes,
     collections,
     commits,
@@ -35,6 +36,7 @@ _NOUNS: Final = (
     keeping,
     hooks,
     people,
+    access,
     health,
 )
 PAGES: Final[tuple[Page, ...]] = tuple(page for noun in _NOUNS for page in noun.PAGES)

@@ -25,6 +25,12 @@ async def create_user(visit: Visit) -> Response:
     return visit.go("user", user=user, notice=f"Created the user {user}, without rights yet: add the user to a group.")
 
 
+async def create_group(visit: Visit) -> Response:
+    group = visit.entry("group").strip()
+    await visit.call(accounts.CREATE_GROUP, body=wire.GroupCreation(id=group))
+    return visit.go("group", group=group, notice=f"Created the group {group}, without members and policies yet.")
+
+
 async def show_user(visit: Visit) -> Response:
     name = visit.query("user") or visit.user
     user = await visit.call(accounts.GET_USER, name)
@@ -36,7 +42,9 @@ async def show_user(visit: Visit) -> Response:
         decision=decision,
         groups=await visit.look(accounts.LIST_USER_GROUPS, name, amount=ROWS),
         every_group=await visit.look(accounts.LIST_GROUPS, amount=ROWS),
-        policies=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS, effective=True),
+        policies=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS),
+        effective=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS, effective=True),
+        every_policy=await visit.look(accounts.LIST_POLICIES, amount=ROWS),
         pairs=await visit.look(accounts.LIST_USER_CREDENTIALS, name, amount=ROWS),
     )
 
@@ -51,6 +59,18 @@ async def remove_from_group(visit: Visit) -> Response:
     user, group = visit.query("user"), visit.query("group")
     await visit.call(accounts.DELETE_GROUP_MEMBERSHIP, group, user)
     return visit.go("user", user=user, notice=f"{user} is no longer in the group {group}.")
+
+
+async def attach(visit: Visit) -> Response:
+    user, policy = visit.query("user"), visit.entry("policy").strip()
+    await visit.call(accounts.ATTACH_POLICY_TO_USER, user, policy)
+    return visit.go("user", user=user, notice=f"Attached the policy {policy}.")
+
+
+async def detach(visit: Visit) -> Response:
+    user, policy = visit.query("user"), visit.query("policy")
+    await visit.call(accounts.DETACH_POLICY_FROM_USER, user, policy)
+    return visit.go("user", user=user, notice=f"Detached the policy {policy}.")
 
 
 async def create_pair(visit: Visit) -> Response:
@@ -101,6 +121,7 @@ _USER: Final = Page(
         accounts.LIST_GROUPS,
         accounts.LIST_USER_GROUPS,
         accounts.LIST_USER_POLICIES,
+        accounts.LIST_POLICIES,
         accounts.LIST_USER_CREDENTIALS,
     ),
     handler=show_user,
@@ -109,6 +130,9 @@ _FORMS: Final = (
     (_USERS, "/users", accounts.CREATE_USER, create_user),
     (_USER, "/user/groups", accounts.ADD_GROUP_MEMBERSHIP, add_to_group),
     (_USER, "/user/groups/remove", accounts.DELETE_GROUP_MEMBERSHIP, remove_from_group),
+    (_USERS, "/groups", accounts.CREATE_GROUP, create_group),
+    (_USER, "/user/policies", accounts.ATTACH_POLICY_TO_USER, attach),
+    (_USER, "/user/policies/detach", accounts.DETACH_POLICY_FROM_USER, detach),
     (_USER, "/user/pairs", accounts.CREATE_CREDENTIALS, create_pair),
     (_USER, "/user/pairs/delete", accounts.DELETE_CREDENTIALS, delete_pair),
     (_USER, "/user/delete", accounts.DELETE_USER, delete_user),
