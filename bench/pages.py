@@ -32,7 +32,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, BranchName, RunState, StagingToken
-from lakebed.gc.messages import RunKind
+from lakebed.gc.messages import ErasureOrder, RunKind
+from lakebed.gc.rules import Selection
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.versions import RunRecord, Versions, encode_record, keys
@@ -98,6 +99,9 @@ async def build(data: Path, size: str) -> None:
             await write_plan(versions.objectstore, run_id, addresses, RunKind.COMMITTED)
             run = RunRecord(kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=1_790_000_000_000 + number)
             await versions.store.set(versions.partition, keys.RUN + run_id.encode(), encode_record(run))
+        order = ErasureOrder(selection=Selection(paths=tuple(f"users/{number:05d}" for number in range(1_000))), why="x")
+        addresses = [f"data/{'e' * 20}/{at:08d}" for at in range(200)]
+        await write_plan(versions.objectstore, "e" * 20, addresses, RunKind.ERASURE, erasure=order)
 
 
 async def _commit(versions: Versions, objects: int, commits: int, branches: int) -> None:

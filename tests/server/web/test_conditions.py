@@ -147,8 +147,6 @@ def test_while_the_database_is_away_the_page_says_so_and_comes_back(blank: Chrom
         browser.press("Delete this repository")
         browser.see(AWAY)
         browser.see("Look before you send it again.")
-        browser.open("/login")
-        browser.see(AWAY)
         browser.open(f"{page}/objects")
         browser.see(AWAY)
         database.start()
