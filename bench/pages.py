@@ -99,7 +99,9 @@ async def build(data: Path, size: str) -> None:
             await write_plan(versions.objectstore, run_id, addresses, RunKind.COMMITTED)
             run = RunRecord(kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=1_790_000_000_000 + number)
             await versions.store.set(versions.partition, keys.RUN + run_id.encode(), encode_record(run))
-        order = ErasureOrder(selection=Selection(paths=tuple(f"users/{number:05d}" for number in range(1_000))), why="x")
+        order = ErasureOrder(
+            selection=Selection(paths=tuple(f"users/{number:05d}" for number in range(1_000))), why="x"
+        )
         addresses = [f"data/{'e' * 20}/{at:08d}" for at in range(200)]
         await write_plan(versions.objectstore, "e" * 20, addresses, RunKind.ERASURE, erasure=order)
 

@@ -101,7 +101,8 @@ async def show_one(visit: Visit) -> Response:
         holds=() if in_force is None else in_force.holds,
         objects=objects,
         ledger=await ledger_of(visit, name, state),
-        ways=ways_of(plan.totals),
+        # An erasure has no rule, no branch and one reason.
+        ways=[way for way in ways_of(plan.totals) if way[0].startswith(("by age", "by folder"))],
         may_apply=may_apply(state),
         is_applied=state is not None and state.state in {RunState.SWEEPING, RunState.ENDED},
         rows=ROWS,
