@@ -104,6 +104,22 @@ async def test_a_plan_made_on_the_server_is_answered_with_its_progress(client: h
     assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
 
 
+async def test_the_next_job_begins_as_soon_as_one_is_shown_as_ended(
+    client: httpx.AsyncClient, repo: str, state: AppState
+) -> None:
+    first = await ended(
+        client, repo, (await client.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})).json()
+    )
+    context = (await state.catalog.get("lake")).versions.context
+    beat = RunningRecord(job_id=first["id"], beat_ms=(await state.catalog.get("lake")).versions.ports.clock.now_ms())
+    await context.set(RUNNING, beat)
+
+    second = await client.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})
+
+    assert second.status_code == 201, second.text
+    assert (await ended(client, repo, second.json()))["state"] == "done"
+
+
 async def test_an_erasure_on_the_server_counts_its_certificate_and_fails_where_something_stands(
     client: httpx.AsyncClient, repo: str
 ) -> None:

@@ -60,7 +60,8 @@ class JobBook:
         held = await self._records.get(RUNNING)
         if held is not None:
             running = decode_record(RunningRecord, held.value)
-            if now_ms - running.beat_ms < LOST_AFTER_MS:
+            # A job that ended is shown as ended before it makes room.
+            if now_ms - running.beat_ms < LOST_AFTER_MS and not await self._has_ended(running.job_id):
                 raise JobRunning(f"job {running.job_id} is running in this repository", job=running.job_id)
         job = JobView(
             id=self._ports.ids.fresh(),
@@ -158,6 +159,10 @@ class JobBook:
         if await self.is_running(job.id):
             return job
         return replace(job, state=JobState.LOST, error="the server that ran it is gone: begin it again")
+
+    async def _has_ended(self, job_id: str) -> bool:
+        held = await self._records.get(JOB + job_id.encode())
+        return held is not None and decode_record(JobRecord, held.value).job.state is not JobState.RUNNING
 
     async def _write(self, job: JobView) -> None:
         await self._records.set(JOB + job.id.encode(), JobRecord(job=job))
