@@ -5,7 +5,6 @@ from typing import Final
 from lakebed.server.web.visit import Page
 
 from . import (
-    access,
     changes,
     collections,
     commits,
@@ -36,7 +35,6 @@ _NOUNS: Final = (
     keeping,
     hooks,
     people,
-    access,
     health,
 )
 PAGES: Final[tuple[Page, ...]] = tuple(page for noun in _NOUNS for page in noun.PAGES)
