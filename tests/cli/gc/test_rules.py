@@ -247,7 +247,8 @@ def test_a_rules_file_that_is_not_there_or_has_a_bad_duration_is_misuse_that_nam
     for command in commands:
         absent, broken = shell(*command, missing), shell(*command, str(bad))
         assert (absent.code, broken.code) == (2, 2)
-        assert absent.err == f"error: {missing}: No such file or directory\n"
+        shown = "`lakebed gc rules get -o json` shows the form"
+        assert absent.err == f"error: {missing}: No such file or directory. {shown}\n"
         assert broken.err.startswith(f"error: {bad}: retention of the default: '4x' has the unknown unit")
 
 
