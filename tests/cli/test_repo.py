@@ -314,4 +314,4 @@ def test_what_is_no_dump_is_refused(shell: Shell, lake: str) -> None:
     )
 
     assert (no_json.code, "is not what `repo dump` prints" in no_json.err) == (2, True)
-    assert (missing.code, "is none of a dump" in missing.err) == (1, True)
+    assert (missing.code, "not a Lakebed dump" in missing.err) == (1, True)

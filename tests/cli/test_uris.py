@@ -80,7 +80,7 @@ def test_the_error_says_what_is_missing_and_shows_the_form() -> None:
 
 @pytest.mark.parametrize("text", ["lakefs://lake/main", "lakefs://lake/main/a"])
 def test_more_than_a_repository_is_no_repository(text: str) -> None:
-    with pytest.raises(BadUri, match="a repository is wanted here"):
+    with pytest.raises(BadUri, match="expected a repository URI"):
         parse_repository(text)
 
 

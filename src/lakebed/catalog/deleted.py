@@ -122,7 +122,7 @@ class DeletedRepositories:
         )
 
     async def finish(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        """Steps 2 to 4. `held` is the record as `deleting`; where it is so no more, another process did them."""
+        """Run steps 2 to 4. Stop when the record is no longer `deleting`, as in `held`: another process finished."""
         await self._suspend(name, record.uid, held)
         await self._keep(name, record, held)
         with suppress(PredicateFailed):

@@ -228,7 +228,7 @@ class Dumps:
         }
         for kind, file_id in found.items():
             if file_id is None:
-                raise DumpNotFound(f"the id of the {kind} is none of a dump of Lakebed")
+                raise DumpNotFound(f"not a Lakebed dump: invalid {kind} id")
         if len({file_id.dump for file_id in found.values() if file_id}) > 1:
             raise InvalidDump("the ids are of different dumps")
         branches = await self._refs(found[DumpKind.BRANCHES], DumpKind.BRANCHES, keys.BRANCH)

@@ -258,7 +258,7 @@ class RepositoryHooks:
         return bytes(value).decode(errors="replace")
 
     async def _answer(self, caller: object, name: str, arguments: list[Any]) -> tuple[int, Any]:
-        # Who writes an action file here would else read, through the next committer, what only that user may read.
+        # An action file runs with the next committer's rights, and its author could else read that user's data.
         if arguments[:1] != [self._repository]:
             return 403, {"message": f"hooks of {self._repository} read no other repository"}
         return await self._ask(caller, name, arguments)

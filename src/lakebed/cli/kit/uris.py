@@ -53,7 +53,7 @@ def parse_repository(text: str) -> str:
     """`lakefs://repository`"""
     repository, _, rest = _split(text, "lakefs://repository")
     if rest:
-        raise BadUri(f"{text}: a repository is wanted here, without /{rest}", uri=text)
+        raise BadUri(f"expected a repository URI (lakefs://{repository}), got {text}", uri=text)
     return repository
 
 

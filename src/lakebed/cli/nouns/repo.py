@@ -132,7 +132,7 @@ def list_repositories(
     session: Session,
     prefix: PrefixOption = "",
     limit: LimitOption = None,
-    deleted: Annotated[bool, Option("--deleted", help="Those that were deleted instead.")] = False,
+    deleted: Annotated[bool, Option("--deleted", help="List deleted ones instead.")] = False,
 ) -> None:
     """List repositories."""
     if deleted:

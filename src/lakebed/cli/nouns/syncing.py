@@ -77,7 +77,7 @@ def sync(
     include: Annotated[
         Globs, Option("--include", metavar="GLOB", help="Only paths that match: * also matches slashes.")
     ] = None,
-    exclude: Annotated[Globs, Option("--exclude", metavar="GLOB", help="No paths that match.")] = None,
+    exclude: Annotated[Globs, Option("--exclude", metavar="GLOB", help="Exclude matching paths.")] = None,
     parallel: Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")] = 8,
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before --delete.")] = False,
 ) -> None:

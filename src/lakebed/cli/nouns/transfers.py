@@ -350,7 +350,7 @@ def segments_of(path: str) -> list[str]:
     if any(len(segment.encode(errors="replace")) > NAME_BYTES_MAX for segment in segments):
         raise NotAFile(f"a file's name has at most {NAME_BYTES_MAX} bytes")
     if any(segment in {"", ".", ".."} for segment in segments) or "\0" in path:
-        raise NotAFile("the path cannot be a file below a folder")
+        raise NotAFile("the path has an empty segment, `.`, `..` or a zero byte")
     return segments
 
 

@@ -139,7 +139,7 @@ class Collector:
     """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none. `tasks`
     None: as many as keep the session's cores busy.
 
-    `deleted` is the uid of a deleted repository that had this name, or ONLY where no other had it.
+    `deleted`: uid of a deleted repository. ONLY selects it by name when the name is unique.
     `command_options`: options that the commands in its messages must repeat, such as `--data DIR`.
     """
 

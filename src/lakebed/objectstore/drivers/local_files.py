@@ -119,7 +119,7 @@ class Folders:
         self._lock = threading.Lock()
 
     def cached(self, path: str) -> Folder | None:
-        """The directory if it is open already. It may be a removed one."""
+        """Return the open directory, or None. It may have been removed since."""
         with self._lock:
             folder = self._open.get(path)
             if folder is not None:

@@ -32,7 +32,7 @@ def metadata_of(request: S3Request) -> dict[str, str]:
     for name in S3_HEADERS:
         value = request.text_header(name.encode())
         if value is not None and name == "content-encoding":
-            # It says how the body travels, too: that part is none of the object's.
+            # Strip `aws-chunked`: it describes the transfer, not the object.
             parts = [part for part in value.split(",") if part.strip().lower() != "aws-chunked"]
             value = ",".join(parts).strip()
         if value:

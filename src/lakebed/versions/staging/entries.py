@@ -304,7 +304,7 @@ class Staging:
     ) -> None:
         """The writer flow. `before` runs ahead of each cell, after the branch was read; its errors end the write.
 
-        `unused` runs where the condition fails before any cell had an exclusive row. None: its address is let go.
+        Call `unused` when the condition fails before a cell named the address. With None, release the address.
 
         A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
         which leaves the token, so that the second look would not notice. It counts in each round, and cells of earlier

@@ -54,7 +54,7 @@ class JobBook:
     async def begin(self, request: Request, *, by: str) -> JobView:
         """
         Raises:
-            JobRunning: one is, or another begins at this moment.
+            JobRunning: a job is running or starting.
         """
         now_ms = self._ports.clock.now_ms()
         held = await self._records.get(RUNNING)

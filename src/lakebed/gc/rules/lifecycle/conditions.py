@@ -88,8 +88,8 @@ class _Reader:
         return found
 
     def unquoted(self, text: str, at: int) -> str:
-        """Return the text inside quotes. In double quotes it is JSON. In others a backslash spares a quote or a
-        backslash, and nothing else: no one who writes `\\n` means an `n`.
+        """Return the text inside quotes. In double quotes it is JSON. In single quotes a backslash
+        escapes only a quote or a backslash. `\\n` stays two characters.
         """
         if text[0] == "'":
             for escape in _ESCAPE.finditer(text):
