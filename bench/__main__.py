@@ -48,7 +48,7 @@ NAMES = (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("of", nargs="*", help="of operations: names")
+    parser.add_argument("of", nargs="*", help="of operations: names; of pages: pages, trial, doors")
     sizes = ("small", "tenth", "full")
     parser.add_argument(
         "--size", choices=sizes, default="full", help="tenth: of cluster, lifecycle, migrate and pages alone"

@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ SIZES: Final = {
     "tenth": {"objects": 100_000, "branches": 1_000, "commits": 3_000, "runs": 100, "changes": 1_000},
     "full": {"objects": 1_000_000, "branches": 10_000, "commits": 30_000, "runs": 1_000, "changes": 10_000},
 }
+PARTS: Final = ("pages", "trial", "doors")
 OTHERS: Final = {"small": 200, "tenth": 2_000, "full": 2_000}
 REQUESTS: Final = {"small": 1, "tenth": 10, "full": 20}
 LIMIT_MS: Final = 25.0
@@ -258,18 +259,28 @@ def _figure(peer: Peer, what: str, values: list[float], unit: str, limit: float 
     )
 
 
-def parts(size: str) -> Iterator[Part]:
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
-        subprocess.run([sys.executable, "-m", "bench.pages", str(data), size], check=True)
-        with lakebed_server(data) as peer:
-            yield partial(of_pages, peer, REQUESTS[size])
-            yield partial(of_trial, peer)
-    with tempfile.TemporaryDirectory() as folder:
-        yield from of_other_doors(Path(folder), OTHERS[size])
+def parts(size: str, of: Sequence[str] = PARTS) -> Iterator[Part]:
+    if "pages" in of or "trial" in of:
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / "data"
+            subprocess.run([sys.executable, "-m", "bench.pages", str(data), size], check=True)
+            with lakebed_server(data) as peer:
+                if "pages" in of:
+                    yield partial(of_pages, peer, REQUESTS[size])
+                if "trial" in of:
+                    yield partial(of_trial, peer)
+    if "doors" in of:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from of_other_doors(Path(folder), OTHERS[size])
 
 
-BENCH = Bench(name="pages", parts=parts)
+def narrowed(of: Sequence[str]) -> Bench:
+    if unknown := set(of) - set(PARTS):
+        raise ValueError(f"pages has no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    return Bench(name="pages", parts=partial(parts, of=of))
+
+
+BENCH = Bench(name="pages", parts=parts, narrowed=narrowed)
 
 
 if __name__ == "__main__":

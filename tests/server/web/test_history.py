@@ -73,6 +73,21 @@ async def test_a_branch_goes_back_to_where_it_was_and_forward_again(
     assert (await browser.get(f"{LAKE}/moves", tag="none")).status_code == 404
 
 
+async def test_history_is_filtered_by_date_and_to_the_line_of_the_branch(
+    browser: Browser, client: httpx.AsyncClient
+) -> None:
+    await client.post(f"{LAKE}/refs/side/merge/main", json={"message": "merge side"})
+    whole = await browser.get(f"{LAKE}/commits", ref="main", since="2020-01-31")
+    line = await browser.get(f"{LAKE}/commits", ref="main", first="1")
+    late = await browser.get(f"{LAKE}/commits", ref="main", since="2999-01-31")
+    wrong = await browser.get(f"{LAKE}/commits", ref="main", since="soon")
+
+    assert ["side: a/s.csv" in page.text for page in (whole, line, late)] == [True, False, False]
+    assert "merge side" in line.text
+    assert "No commit since 2999-01-31." in late.text
+    assert (wrong.status_code, "not a date-time" in wrong.text) == (400, True)
+
+
 async def test_a_merge_is_looked_at_before(
     browser: Browser, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

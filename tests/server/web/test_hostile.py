@@ -91,6 +91,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/changes", {"ref": text, "prefix": text, "after": text}),
             (f"{LAKE}/commits", {"ref": "main", "path": path}),
             (f"{LAKE}/commits", {"ref": "main", "after": text}),
+            (f"{LAKE}/commits", {"ref": "main", "since": text, "first": text}),
             (f"{LAKE}/commits/{commit}", {"ref": text}),
             (f"{LAKE}/branches", {"prefix": text, "after": text}),
             (f"{LAKE}/tags", {"prefix": text}),

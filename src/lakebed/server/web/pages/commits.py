@@ -27,6 +27,8 @@ async def show_history(visit: Visit) -> Response:
         amount=COMMITS,
         objects=[path] if path and not path.endswith("/") else None,
         prefixes=[path] if path.endswith("/") else None,
+        since=visit.query("since"),
+        first_parent=visit.query("first") == "1" or None,
     )
     return visit.render("commits", name=name, ref=ref, path=path, commits=commits, **choices)
 
