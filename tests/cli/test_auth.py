@@ -182,6 +182,43 @@ def test_may_names_the_statement_that_decides(shell: Shell, lake: str) -> None:
     assert "the path is missing" in shell("auth", "may", "vera", "fs:DeleteObject", f"{lake}/main").err
 
 
+def test_may_asks_about_a_branch_an_address_and_a_time(shell: Shell, lake: str) -> None:
+    statements = [
+        {"effect": "allow", "action": ["fs:*"], "resource": "*", "condition": {"StringLike": {"branch": ["box-*"]}}},
+        {"effect": "allow", "action": ["fs:Read*"], "resource": "*"},
+        {
+            "effect": "deny",
+            "action": ["fs:*"],
+            "resource": "*",
+            "condition": {
+                "NotIpAddress": {"SourceIp": ["10.0.0.0/8"]},
+                "DateGreaterThan": {"CurrentTime": ["2030-01-01"]},
+            },
+        },
+    ]
+    shell.ok("auth", "policies", "create", "box", "-", stdin=json.dumps(statements))
+    shell.ok("auth", "users", "create", "boxer")
+    shell.ok("auth", "users", "attach", "boxer", "box")
+    write, read = ("auth", "may", "boxer", "fs:WriteObject"), ("auth", "may", "boxer", "fs:ReadObject")
+
+    of_uri = shell.ok(*write, f"{lake}/box-1/x", "--address", "10.1.1.1", "-o", "json").json
+    of_main = shell.ok(*write, f"{lake}/main/x", "--address", "10.1.1.1")
+    instead = shell.ok(*write, f"{lake}/main/x", "--branch", "box-2", "--address", "10.1.1.1", "-o", "json").json
+    open_ = shell.ok(*write, "arn:lakefs:fs:::repository/x/object/y")
+    later = shell.ok(*read, f"{lake}/main/x", "--address", "192.0.2.1", "--time", "2031-01-01T00:00:00Z")
+    tag = shell.ok(*read, f"{lake}/main/x", "--tag", "v1", "--address", "192.0.2.1", "-o", "json").json
+
+    assert (of_uri["allowed"], of_uri["number"], "unsaid" in of_uri) == (True, 1, False)
+    assert "no statement allows it to boxer" in of_main.out
+    assert (instead["allowed"], instead["number"]) == (True, 1)
+    assert "SourceIp (--address), branch (--branch)" in open_.out
+    assert 'statement 3 of policy box denies fs:* on *, if {"NotIpAddress":{"SourceIp":["10.0.0.0/8"]}' in later.out
+    assert (tag["allowed"], tag["number"]) == (True, 2)
+    assert "'soon' is no time" in shell(*read, f"{lake}/main/x", "--time", "soon").err
+    assert "about a branch, a tag or a ref" in shell(*read, f"{lake}/main/x", "--tag", "v1", "--ref", "f00d").err
+    assert "box-*" in shell.ok("auth", "policies", "show", "box").out
+
+
 def test_a_uri_stands_for_a_resource_that_operations_ask_about() -> None:
     root = "arn:lakefs:fs:::repository/"
     asked: dict[str, set[str]] = {}

@@ -55,6 +55,7 @@ RULES = {"default": "36h", "branches": [], "keep_last": [], "tags_pin": True, "u
 @pytest.fixture
 async def collectors(state: AppState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collectors]:
     monkeypatch.setattr(module, "BEAT_S", 0.05)
+    monkeypatch.setattr(module, "LINE_CHARACTERS_MAX", 1000)  # a line has its token
     program = tmp_path / "collector.py"
     program.write_text(PLAYED)
     hooks = {name + "TOKEN" for name in HOOK_VARIABLES}
@@ -242,9 +243,8 @@ async def test_a_jobs_token_is_good_for_collecting_in_its_repository_alone(
 
 
 async def test_only_the_token_of_a_job_that_sweeps_branches_deletes_branches_of_its_repository_alone(
-    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
 ) -> None:
-    monkeypatch.setattr(module, "LINE_CHARACTERS_MAX", 1000)  # a line has its token
     other = {"name": "pond", "storage_namespace": "mem://pond-swept"}
     assert (await client.post("/repositories", json=other)).status_code == 201
     for place in (repo, "/repositories/pond"):
@@ -293,6 +293,26 @@ async def test_a_jobs_token_ends_with_the_job(
 
     answer = await stranger.get(repo, headers=headers)
     assert (answer.status_code, answer.json()["message"]) == (401, "error authenticating request")
+
+
+async def test_a_job_counts_as_at_the_address_of_who_started_it(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, app: Any
+) -> None:
+    """Its collector asks from the server's own machine, and the user may collect from elsewhere alone."""
+    from_office = {"IpAddress": {"SourceIp": ["10.0.0.0/8"]}}
+    statement = {"effect": "allow", "action": ["*"], "resource": "*", "condition": from_office}
+    await client.post("/auth/users", json={"id": "ann"})
+    await client.post("/auth/policies", json={"id": "office", "statement": [statement]})
+    await client.put("/auth/users/ann/policies/office")
+    pair = (await client.post("/auth/users/ann/credentials")).json()
+    auth = (pair["access_key_id"], pair["secret_access_key"])
+    transport = httpx.ASGITransport(app=app, client=("10.1.1.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=auth) as office:
+        started = await office.post(repo + "/gc/jobs", json={"request": {"action": "run"}})
+    headers = await delegated(client, repo, started.json())
+
+    assert (await stranger.post(repo + "/gc/purging", headers=headers)).status_code == 200
+    assert (await stranger.post(repo + "/gc/purging", auth=auth)).status_code == 403
 
 
 async def test_a_jobs_token_may_no_more_than_its_user_may(

@@ -195,6 +195,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
     assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired", "reuse", "details"}
     assert later == {
         "cherryPick",
+        "commit",
         "createBranch",
         "createSymlinkFile",
         "createTag",
@@ -208,6 +209,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "mergePullRequest",
         "noteGcPlan",
         "restoreGcObjects",
+        "revertBranch",
         "startGcJob",
         "sweepBranches",
         "undeleteRepository",
@@ -659,13 +661,22 @@ async def test_a_group_has_an_access_level_or_says_that_it_has_none(client: http
     assert (await client.get("/auth/groups/nobodys/acl")).status_code == 404
 
 
-async def test_statements_with_conditions_are_refused(client: httpx.AsyncClient) -> None:
-    statement = {**allow("fs:ReadObject"), "condition": {"IpAddress": {"SourceIp": ["10.0.0.0/8"]}}}
+async def test_a_condition_that_the_server_could_not_hold_is_refused_and_others_come_back_as_they_were(
+    client: httpx.AsyncClient,
+) -> None:
+    condition = {"StringLike": {"branch": ["a-*"]}, "IpAddress": {"SourceIp": ["10.0.0.0/8", "2001:db8::/32"]}}
+    odd = {"NumericEquals": {"branch": ["1"]}}
 
-    answer = await client.post("/auth/policies", json={"id": "office", "statement": [statement]})
+    refused = await client.post(
+        "/auth/policies", json={"id": "odd", "statement": [{**allow("fs:*"), "condition": odd}]}
+    )
+    made = await client.post(
+        "/auth/policies", json={"id": "office", "statement": [{**allow("fs:*"), "condition": condition}]}
+    )
 
-    assert answer.status_code == 400
-    assert "conditions" in answer.json()["message"]
+    assert (refused.status_code, "statement 1: there is no operator 'NumericEquals'" in refused.text) == (400, True)
+    assert made.status_code == 201, made.text
+    assert (await client.get("/auth/policies/office")).json()["statement"][0]["condition"] == condition
 
 
 async def test_the_last_administrator_can_neither_leave_nor_be_deleted(client: httpx.AsyncClient) -> None:

@@ -13,8 +13,7 @@ import httpx
 import pytest
 from msgspec import inspect
 
-from lakebed.auth import Permissions, Statement
-from lakebed.auth.delegation import Delegation
+from lakebed.auth import Delegation, Permissions, Statement
 from lakebed.operations import LOGGED_IN, NOTHING, PUBLIC
 from lakebed.operations.operation import PUBLIC_BYTES_MAX, RECORD_BYTES_MAX
 from lakebed.operations.table import OPERATIONS

@@ -221,7 +221,10 @@ def test_the_core_awaits_its_ports_and_nothing_else() -> None:
     assert violations == []
 
 
-PLAIN_DATES = {(name, "datetime") for name in ("catalog/deleted.py", "versions/reflog.py", "versions/taken.py")}
+PLAIN_DATES = {
+    (name, "datetime")
+    for name in ("auth/conditions.py", "catalog/deleted.py", "versions/reflog.py", "versions/taken.py")
+}
 """Files that turn given milliseconds into dates for people, or dates of people into them, and read no clock."""
 
 

@@ -17,7 +17,16 @@ from .actions import ACTIONS, InvalidAction
 from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated, UnknownAccessKey
 from .authorizer import Authorizer
 from .built_in import ADMINS
-from .delegation import Delegation
+from .conditions import (
+    NO_REF,
+    UNKNOWN_REF,
+    Circumstances,
+    InvalidCondition,
+    Ref,
+    condition_map,
+    conditions_of,
+    time_of,
+)
 from .grants import NotGranted
 from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .keys import ServerKeys, load_server_keys
@@ -25,20 +34,23 @@ from .policies import Decision, Policies, PolicyExists, PolicyNotFound
 from .principals import PrincipalNotFound, Principals
 from .records import AuthFormat, GroupRecord, PolicyRecord, PrincipalRecord, UserRecord
 from .register import BuiltIn, InvalidRole
-from .statements import InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
+from .statements import Delegation, InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
 from .tickets import NoTicket, Ticket, TicketRefused, Tickets
 
 __all__ = [
     "ACTIONS",
     "ADMINS",
+    "NO_REF",
     "SESSION_COOKIE",
     "TOKEN_LIFETIME_S",
+    "UNKNOWN_REF",
     "Accounts",
     "AlreadyInitialised",
     "AuthFormat",
     "Authenticator",
     "Authorizer",
     "BuiltIn",
+    "Circumstances",
     "CredentialsNotFound",
     "Decision",
     "Delegation",
@@ -48,6 +60,7 @@ __all__ = [
     "Groups",
     "Identity",
     "InvalidAction",
+    "InvalidCondition",
     "InvalidPolicy",
     "InvalidRole",
     "InvalidUser",
@@ -66,6 +79,7 @@ __all__ = [
     "PrincipalNotFound",
     "PrincipalRecord",
     "Principals",
+    "Ref",
     "ServerKeys",
     "SessionNotFound",
     "Statement",
@@ -77,5 +91,8 @@ __all__ = [
     "UserNotFound",
     "UserRecord",
     "check_statements",
+    "condition_map",
+    "conditions_of",
     "load_server_keys",
+    "time_of",
 ]

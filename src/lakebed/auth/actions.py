@@ -113,6 +113,28 @@ ALSO: Final[dict[str, str]] = {
 """Map a needed action to its other name: a statement over either name counts. The contract's preparation is a part of
 planning, so `gc:Plan` covers it, and not the other way round."""
 
+REFS_OF: Final[dict[str, frozenset[str]]] = {
+    **dict.fromkeys(
+        ("fs:ListCommits", "fs:ListObjects", "fs:ReadBranch", "fs:ReadCommit", "fs:ReadObject", "gc:Explain"),
+        frozenset({"branch", "tag", "ref"}),
+    ),
+    **dict.fromkeys(
+        (
+            "fs:CreateBranch",
+            "fs:CreateCommit",
+            "fs:DeleteBranch",
+            "fs:DeleteObject",
+            "fs:ImportCancel",
+            "fs:ImportFromStorage",
+            "fs:RevertBranch",
+            "fs:WriteObject",
+        ),
+        frozenset({"branch", "ref"}),
+    ),
+    **dict.fromkeys(("fs:CreateTag", "fs:DeleteTag", "fs:ReadTag"), frozenset({"tag", "ref"})),
+}
+"""Map an action to the keys of conditions that a request for it may have. All others name no branch and no tag."""
+
 _PATTERN: Final = re.compile(r"\*|[a-z]+:[A-Za-z*]+")
 
 

@@ -27,10 +27,10 @@ import msgspec
 from lakebed.base import Denied, Later, Ports
 
 from .accounts import Accounts, SessionNotFound
-from .delegation import Delegation
 from .keys import ServerKeys
 from .principals import PrincipalNotFound, Principals
 from .records import CredentialsRecord, UserRecord
+from .statements import Delegation
 
 if TYPE_CHECKING:
     import jwt

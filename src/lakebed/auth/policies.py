@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ from . import built_in
 from .accounts import Accounts
 from .actions import check_action
 from .built_in import ACL, ADMINS, GROUPS, UID
+from .conditions import NOWHERE, UNKNOWN_REF, Circumstances, Ref
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
 from .records import GROUP_POLICIES, POLICIES, USER_POLICIES, GroupRecord, PolicyRecord, UserRecord
@@ -35,7 +36,8 @@ class Decision:
     """Whether a user may do something, and the statement that decides it: the `number`th of `policy`, from 1.
 
     `group`: the user has the policy through it; empty where the policy is attached to the user. Without a statement
-    that names the action and the resource, `policy` is empty and the action is not allowed.
+    that names the action and the resource, `policy` is empty and the action is not allowed. `unsaid`: keys of
+    conditions on which the answer depends, and of which the question says nothing.
     """
 
     is_allowed: bool
@@ -43,6 +45,7 @@ class Decision:
     group: str = ""
     number: int = 0
     statement: Statement | None = None
+    unsaid: tuple[str, ...] = ()
 
 
 class Policies:
@@ -170,7 +173,14 @@ class Policies:
             is_administrator=any(group.id == ADMINS for group in groups),
         )
 
-    async def decide(self, user_id: str, action: str, resource: str) -> Decision:
+    async def decide(
+        self,
+        user_id: str,
+        action: str,
+        resource: str,
+        ref: Ref = UNKNOWN_REF,
+        circumstances: Circumstances = NOWHERE,
+    ) -> Decision:
         """Return whether the user may do this, and which statement decides. Costs as much as `permissions_of`.
 
         It reads the store, so a change counts at once. The gate may still remember the permissions of seconds ago.
@@ -201,12 +211,14 @@ class Policies:
             user_id,
             (source.statement for source in sources if source.statement is not None),
             is_administrator=any(group.id == ADMINS for group in groups),
-        )
-        deciding = permissions.deciding(action, resource)
-        return next(
+        ).under(circumstances)
+        deciding = permissions.deciding(action, resource, ref)
+        decision = next(
             (source for source in sources if deciding is not None and source.statement is deciding),
             Decision(is_allowed=False),
         )
+        said = circumstances.said(ref)
+        return replace(decision, unsaid=tuple(sorted(permissions.keys_about(action, resource) - said)))
 
     async def _effective(self, user: UserRecord, groups: Sequence[GroupRecord]) -> dict[str, PolicyRecord]:
         by_holder = await self._by_holder(user, groups)

@@ -43,6 +43,8 @@ SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
 
 _FORMAT: Final = b"\x01"
+_WITH_CONDITIONS: Final = b"\x02"
+"""Of policies that have some. A release that knows none refuses such a record, so it allows no more than was meant."""
 
 
 class AuthFormat(Corrupt):
@@ -176,7 +178,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(record: Record) -> bytes:
-    return _FORMAT + _encode(record)
+    has_conditions = isinstance(record, PolicyRecord) and any(one.conditions for one in record.statements)
+    return (_WITH_CONDITIONS if has_conditions else _FORMAT) + _encode(record)
 
 
 def decode(kind: type[R], data: bytes) -> R:
@@ -185,7 +188,7 @@ def decode(kind: type[R], data: bytes) -> R:
     Raises:
         AuthFormat: the format number is unknown, or the bytes are no such record.
     """
-    if data[:1] != _FORMAT:
+    if data[:1] != _FORMAT and not (data[:1] == _WITH_CONDITIONS and issubclass(kind, PolicyRecord)):
         raise AuthFormat(f"{kind.__name__} of an unknown format {data[:1].hex()}", kind=kind.__name__)
     try:
         return msgspec.msgpack.decode(data[1:], type=kind)

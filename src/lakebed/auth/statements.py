@@ -1,8 +1,9 @@
-"""Statements of policies, and the permissions they add up to. Pure.
+"""Statements of policies, the permissions they add up to, and the part of them that a job gets. Pure.
 
 A statement allows or denies actions on resources. An action that no statement allows is forbidden, and one statement
 that denies wins over all that allow. A resource is an ARN, `arn:lakefs:fs:::repository/lake/object/a/b`, or `*` for an
 action on no single thing. A statement names resources by pattern; `${user}` in it stands for the id of the caller.
+Its conditions (conditions.py) say for which requests it counts.
 """
 
 from __future__ import annotations
@@ -16,15 +17,26 @@ import msgspec
 
 from lakebed.base import Denied, Invalid
 
-from .actions import ALSO, check_action_pattern
-from .delegation import Delegation
+from .actions import ALSO, REFS_OF, check_action_pattern
+from .conditions import (
+    NOWHERE,
+    REF_KEYS,
+    UNKNOWN_REF,
+    USER,
+    Check,
+    Circumstances,
+    Conditions,
+    InvalidCondition,
+    Ref,
+    check_conditions,
+    compile_conditions,
+)
 from .globs import Matcher, compile_glob, compile_pieces
 
 Effect: TypeAlias = Literal["allow", "deny"]
 
 EVERYTHING: Final = "*"
 _RESOURCE: Final = re.compile(r"\*|arn:lakefs:[a-z*]+:[^:]*:[^:]*:.+")
-_USER: Final = "${user}"
 _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 _AZURE: Final = re.compile(
     r"(?<=/)https://[^/]+\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
@@ -42,12 +54,49 @@ class NotPermitted(Denied):
     """The caller is known, and may not do this."""
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """Allow or deny. `actions` and `resource` are patterns (globs.py)."""
+class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Allow or deny. `actions` and `resource` are patterns (globs.py). It counts where all `conditions` hold."""
 
     effect: Effect
     actions: tuple[str, ...]
     resource: str
+    conditions: Conditions = ()
+
+
+class Delegation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a user's permissions that one job gets.
+
+    The server gives a collector that it runs a token of the user who started it (`lakebed.server`, collectors.py). Each
+    request checks the user's permissions too, so the job never may do more than the user may by then. The token is no
+    login: operations that need one refuse it.
+
+    Allow `actions`, by their full names, on `repository` itself and nothing in it, while its job `job` runs.
+
+    `on_branches` are allowed on each of its branches, and on nothing else.
+    `deleted` is the uid of the repository where it is deleted.
+    `address` is where the user asked from. Conditions on the address hold it, wherever the job itself runs.
+    """
+
+    job: str
+    repository: str
+    actions: tuple[str, ...]
+    deleted: str = ""
+    on_branches: tuple[str, ...] = ()
+    address: str = ""
+
+    def covers(self, action: str, resource: str) -> bool:
+        repository = f"arn:lakefs:fs:::repository/{self.repository}"
+        if action in self.actions and resource == repository:
+            return True
+        return action in self.on_branches and resource.startswith(f"{repository}/branch/")
+
+    def covers_below(self, action: str, beginning: str) -> bool:
+        """Return whether it covers a resource that begins so."""
+        repository = f"arn:lakefs:fs:::repository/{self.repository}"
+        branches = f"{repository}/branch/"
+        if action in self.actions and repository.startswith(beginning):
+            return True
+        return action in self.on_branches and (branches.startswith(beginning) or beginning.startswith(branches))
 
 
 def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -67,6 +116,12 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
         _check_resource(statement.resource, place)
         if statement.effect == "deny":
             _check_denied(statement.resource, place)
+        try:
+            check_conditions(statement.conditions)
+        except InvalidCondition as error:
+            raise InvalidPolicy(f"{place}: {error}", statement=number) from error
+        if statement.effect == "deny":
+            _check_denied_refs(statement, place)
     return tuple(statements)
 
 
@@ -91,9 +146,9 @@ def _check_resource(resource: str, place: str) -> None:
         InvalidPolicy: the text is one of these.
     """
     check_resource(resource, f"{place}: ")
-    if odd := _ODD.search(resource.replace(_USER, "")):
+    if odd := _ODD.search(resource.replace(USER, "")):
         raise InvalidPolicy(
-            f"{place}: {resource!r} has {odd[0]!r}; the only wildcard is *, the only variable {_USER}",
+            f"{place}: {resource!r} has {odd[0]!r}; the only wildcard is *, the only variable {USER}",
             resource=resource,
         )
 
@@ -111,6 +166,19 @@ def _check_denied(resource: str, place: str) -> None:
         )
 
 
+def _check_denied_refs(statement: Statement, place: str) -> None:
+    """Refuse to deny by a key that no request for these actions has: it would stop nothing.
+
+    Raises:
+        InvalidPolicy: such a condition.
+    """
+    matches = [compile_glob(pattern) for pattern in statement.actions]
+    has = {key for action, keys in REFS_OF.items() if any(match(action) for match in matches) for key in keys}
+    for one in statement.conditions:
+        if one.operator in {"StringEquals", "StringLike"} and one.key not in has:
+            raise InvalidPolicy(f"{place} denies nothing: no request for its actions names a {one.key}")
+
+
 class Permissions:
     """Decide what one user may do, by all their statements, or by the part of them that was delegated.
 
@@ -124,13 +192,14 @@ class Permissions:
         statements: Iterable[Statement],
         *,
         is_administrator: bool = False,
-        delegation: Delegation | None = None,
     ) -> None:
         self.user_id = user_id
         self._is_administrator = is_administrator
         self._statements = tuple(statements)
-        self._delegation = delegation
+        self._delegation: Delegation | None = None
+        self._circumstances = NOWHERE
         self._verdicts: dict[str, _Verdict] = {}
+        self.has_conditions: Final = any(one.conditions for one in self._statements)
 
     @classmethod
     def everything(cls, user_id: str) -> Permissions:
@@ -139,21 +208,46 @@ class Permissions:
 
     def within(self, delegation: Delegation) -> Permissions:
         """Return the part of these permissions that the delegation covers."""
-        return Permissions(
-            self.user_id, self._statements, is_administrator=self._is_administrator, delegation=delegation
-        )
+        return self._altered(_delegation=delegation)
 
-    def allows(self, action: str, resource: str) -> bool:
+    def under(self, circumstances: Circumstances) -> Permissions:
+        """Return these permissions for one request."""
+        return self._altered(_circumstances=circumstances)
+
+    def _altered(self, **changes: object) -> Permissions:
+        # Verdicts are shared: they depend on neither.
+        altered = object.__new__(Permissions)
+        altered.__dict__ = self.__dict__ | changes
+        return altered
+
+    async def learn(self, repository: str, expression: str) -> None:
+        """Look up what a ref expression of the request names, before the answer depends on it."""
+        await self._circumstances.learn(repository, expression)
+
+    def ref(self, repository: str, expression: str) -> Ref:
+        """Return what `learn` found out, or that it is not known."""
+        return self._circumstances.ref(repository, expression)
+
+    def heeds_refs(self, action: str) -> bool:
+        """Return whether a statement about this action has a condition on a branch, a tag or a ref."""
+        return self.has_conditions and not self._verdict(action).keys.isdisjoint(REF_KEYS)
+
+    def allows(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> bool:
+        """Return whether the action is allowed on the resource, where the request reads or writes this ref."""
         if self._delegation is not None and not self._delegation.covers(action, resource):
             return False
         verdict = self._verdict(action)
         if verdict.is_everywhere:
             return True
-        if any(match(resource) for _, match in verdict.denied):
-            return False
-        return any(match(resource) for _, match in verdict.allowed)
+        seen = self._circumstances
+        for _, match, check in verdict.denied:
+            if match(resource) and (check is None or check(ref, seen) is not False):
+                return False
+        return any(
+            match(resource) and (check is None or check(ref, seen) is True) for _, match, check in verdict.allowed
+        )
 
-    def deciding(self, action: str, resource: str) -> Statement | None:
+    def deciding(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> Statement | None:
         """Return the first statement that denies this, else the first that allows it; None if no statement names it.
 
         The returned object is one of those that these permissions were made from. `allows` agrees with it, except
@@ -162,16 +256,30 @@ class Permissions:
         about = self._about(action)
         for effect in ("deny", "allow"):
             for statement in about:
-                if statement.effect == effect and any(match(resource) for _, match in self._matchers(statement)):
-                    return statement
+                if statement.effect != effect:
+                    continue
+                for _, match, check in self._matchers(statement):
+                    holds = match(resource) and (check is None or check(ref, self._circumstances))
+                    # In doubt a statement denies, and does not allow.
+                    if holds or (holds is None and effect == "deny"):
+                        return statement
         return None
+
+    def keys_about(self, action: str, resource: str) -> frozenset[str]:
+        """Return the keys of all conditions that the answer for this may depend on."""
+        return frozenset(
+            condition.key
+            for statement in self._about(action)
+            if any(match(resource) for _, match, _ in self._matchers(statement))
+            for condition in statement.conditions
+        )
 
     def allows_everywhere(self, action: str) -> bool:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
 
     def allows_below(self, action: str, beginning: str) -> bool:
-        """Return False where no resource that begins so is allowed.
+        """Return False where no resource that begins so is allowed, whatever the ref.
 
         True promises less: statements may still deny each of them, if no single one denies all.
         """
@@ -180,41 +288,52 @@ class Permissions:
         verdict = self._verdict(action)
         if verdict.is_everywhere:
             return True
-        if any(pattern.endswith("*") and match(beginning) for pattern, match in verdict.denied):
-            return False
-        return any(_may_begin(pattern, beginning) for pattern, _ in verdict.allowed)
+        seen = self._circumstances
+        for pattern, match, check in verdict.denied:
+            if pattern.endswith("*") and match(beginning) and (check is None or check(UNKNOWN_REF, seen) is True):
+                return False
+        return any(
+            _may_begin(pattern, beginning) and (check is None or check(UNKNOWN_REF, seen) is not False)
+            for pattern, _, check in verdict.allowed
+        )
 
-    def denied_below(self, action: str, beginning: str) -> Callable[[str], bool]:
+    def denied_below(self, action: str, beginning: str, ref: Ref = UNKNOWN_REF) -> Callable[[str], bool]:
         """Return a function that says whether a statement denies the resource that `beginning` and its argument make.
 
         Costs as much as there are such statements, also in a policy of thousands about other resources.
         """
-        denied = [match for pattern, match in self._verdict(action).denied if _may_begin(pattern, beginning)]
+        denied = [
+            match
+            for pattern, match, check in self._verdict(action).denied
+            if _may_begin(pattern, beginning) and (check is None or check(ref, self._circumstances) is not False)
+        ]
         if not denied:
             return lambda _: False
         return lambda rest: any(match(beginning + rest) for match in denied)
 
-    def require(self, action: str, resource: str) -> None:
+    def require(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> None:
         """Refuse an action that is not allowed.
 
         Raises:
             NotPermitted: `allows` returns False.
         """
-        if not self.allows(action, resource):
-            raise self.not_permitted(action, resource)
+        if not self.allows(action, resource, ref):
+            raise self.not_permitted(action, resource, ref)
 
-    def refuse_denied(self, action: str, resource: str) -> None:
+    def refuse_denied(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> None:
         """Refuse what a statement denies. What lies below an allowed resource need not be allowed by its own name.
 
         Raises:
             NotPermitted: a statement denies it.
         """
-        if any(match(resource) for _, match in self._verdict(action).denied):
-            raise self.not_permitted(action, resource)
+        for _, match, check in self._verdict(action).denied:
+            if match(resource) and (check is None or check(ref, self._circumstances) is not False):
+                raise self.not_permitted(action, resource, ref)
 
-    def not_permitted(self, action: str, resource: str) -> NotPermitted:
+    def not_permitted(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> NotPermitted:
+        about_ref = f" for {ref}" if self.heeds_refs(action) else ""
         return NotPermitted(
-            f"insufficient permissions: {self.user_id} needs {action} on {resource}",
+            f"insufficient permissions: {self.user_id} needs {action} on {resource}{about_ref}",
             user=self.user_id,
             action=action,
             resource=resource,
@@ -231,9 +350,10 @@ class Permissions:
         allowed = [one for one in about if one.effect == "allow"]
         denied = [one for one in about if one.effect == "deny"]
         return _Verdict(
-            is_everywhere=not denied and any(one.resource == EVERYTHING for one in allowed),
-            allowed=[pair for one in allowed for pair in self._matchers(one)],
-            denied=[pair for one in denied for pair in self._matchers(one)],
+            is_everywhere=not denied and any(one.resource == EVERYTHING and not one.conditions for one in allowed),
+            allowed=[rule for one in allowed for rule in self._matchers(one)],
+            denied=[rule for one in denied for rule in self._matchers(one)],
+            keys=frozenset(condition.key for one in about for condition in one.conditions),
         )
 
     def _about(self, action: str) -> list[Statement]:
@@ -248,21 +368,30 @@ class Permissions:
             and not (is_undeniable and one.effect == "deny")
         ]
 
-    def _matchers(self, statement: Statement) -> list[tuple[str, Matcher]]:
+    def _matchers(self, statement: Statement) -> list[_Rule]:
         spellings = {statement.resource: None}
         if statement.effect == "deny":
             # Of an allowed URL no other spelling follows: it would lose the account.
             spellings[_AZURE.sub("az://", statement.resource)] = None
-        return [_matcher_of(pattern, self.user_id) for pattern in spellings]
+        check = compile_conditions(statement.conditions, self.user_id)
+        return [(*_matcher_of(pattern, self.user_id), check) for pattern in spellings]
+
+
+_Rule: TypeAlias = tuple[str, Matcher, "Check | None"]
+"""A pattern of resources, its matcher, and the conditions of its statement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """`allowed` and `denied` are patterns with their matchers."""
+    """What statements say of one action, for all requests: it holds the conditions, and never what they said of one.
+
+    `keys` are those of all conditions.
+    """
 
     is_everywhere: bool
-    allowed: list[tuple[str, Matcher]]
-    denied: list[tuple[str, Matcher]]
+    allowed: list[_Rule]
+    denied: list[_Rule]
+    keys: frozenset[str]
 
 
 def _may_begin(pattern: str, beginning: str) -> bool:
@@ -278,5 +407,5 @@ def _names_one(pattern: str, names: set[str]) -> bool:
 
 def _matcher_of(pattern: str, user_id: str) -> tuple[str, Matcher]:
     """Compile a resource pattern. Stars are found before the user's id is put in, so a user called `*` is one user."""
-    pieces = [piece.replace(_USER, user_id) for piece in pattern.split("*")]
+    pieces = [piece.replace(USER, user_id) for piece in pattern.split("*")]
     return "*".join(pieces), compile_pieces(pieces)

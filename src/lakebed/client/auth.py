@@ -56,13 +56,16 @@ class Users:
         """List the policies attached to the user; effective: those of its groups too."""
         return listing(self._connection, accounts.LIST_USER_POLICIES, user, query={"effective": is_effective})
 
-    def decide(self, user: str, action: str, resource: str = "*") -> Decision:
+    def decide(self, user: str, action: str, resource: str = "*", **circumstances: str) -> Decision:
         """Return whether the user may do an action on a resource, and the statement that decides it.
 
+        `circumstances` are branch, tag or ref, address and time. What they do not say is in doubt; the time is now.
+
         Raises:
-            Invalid: there is no such action, or the resource is malformed.
+            Invalid: there is no such action, or the resource or one of the circumstances is malformed.
         """
-        return self._connection.do(accounts.DECIDE, user, query={"action": action, "resource": resource})
+        query = {"action": action, "resource": resource, **circumstances}
+        return self._connection.do(accounts.DECIDE, user, query=query)
 
     def attach(self, user: str, policy: str) -> None:
         self._connection.do(accounts.ATTACH_POLICY_TO_USER, user, policy)

@@ -19,12 +19,12 @@ from lakebed.auth import (
     BuiltIn,
     GroupExists,
     Groups,
-    InvalidPolicy,
     Policies,
     PolicyNotFound,
     Statement,
     UserExists,
     check_statements,
+    conditions_of,
 )
 from lakebed.base import Invalid
 from lakebed.client import BadAnswer, Client, ErrorAnswer
@@ -142,10 +142,16 @@ async def _make_holders(source: SourceAccounts, here: AccountsHere) -> None:
 def _statements(policy: Policy) -> tuple[Statement, ...]:
     """
     Raises:
-        InvalidPolicy: a statement has a condition, or means nothing here.
+        InvalidPolicy, InvalidCondition: a statement means nothing here, or its condition is none of ours.
     """
-    if any(one.condition for one in policy.statement):
-        raise InvalidPolicy("a statement has a condition, and there are none here")
     return check_statements(
-        [Statement(effect=one.effect, actions=tuple(one.action), resource=one.resource) for one in policy.statement]
+        [
+            Statement(
+                effect=one.effect,
+                actions=tuple(one.action),
+                resource=one.resource,
+                conditions=conditions_of(one.condition),
+            )
+            for one in policy.statement
+        ]
     )

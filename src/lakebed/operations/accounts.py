@@ -102,9 +102,15 @@ DECIDE: Final = get(
     _USER + "/may",
     wire.Decision,
     on(USER, "auth:ReadUser"),
-    "Return whether a user may do an action on a resource, and the statement that decides it.",
+    "Return whether a user may do an action on a resource, and the statement that decides it. `branch`, `tag` or `ref`,"
+    " `address` and `time` say under which conditions; without a time it is now.",
     Parameter("action", is_required=True),
     Parameter("resource", default="*"),
+    Parameter("branch"),
+    Parameter("tag"),
+    Parameter("ref"),
+    Parameter("address"),
+    Parameter("time"),
 )
 ATTACH_POLICY_TO_USER: Final = Operation(
     "attachPolicyToUser",

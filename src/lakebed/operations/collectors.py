@@ -12,6 +12,9 @@ from lakebed.gc import messages
 from lakebed.gc.rules import Explanation, Rules
 
 from .operation import (
+    AT_ANY,
+    AT_BRANCH,
+    AT_REF,
     LIST_BYTES_MAX,
     LONG_BYTES_MAX,
     NOTHING,
@@ -390,7 +393,7 @@ WHY_GC_OBJECT: Final = get(
     "whyGcObject",
     _GC + "/why",
     messages.WhyPage,
-    on(REPOSITORY, "gc:Explain"),
+    on(REPOSITORY, "gc:Explain", at=(AT_REF,)),
     "Return why an object is there and until when, or which run took it.",
     Parameter("address"),
     Parameter("ref"),
@@ -505,7 +508,7 @@ RESTORE_GC_OBJECTS: Final = Operation(
     on(REPOSITORY, "gc:Restore"),
     "Restore a page of the objects that a run took.",
     asked_later=(
-        Permission("fs:WriteObject", OBJECT, when="for the path of each object that is restored"),
-        Permission("fs:ReadObject", OBJECT, when="for the path that it had, where that is another one"),
+        Permission("fs:WriteObject", OBJECT, AT_BRANCH, when="for the path of each object that is restored"),
+        Permission("fs:ReadObject", OBJECT, AT_ANY, when="for the path that it had, where that is another one"),
     ),
 )

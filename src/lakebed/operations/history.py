@@ -7,10 +7,14 @@ from typing import Final
 from lakebed import wire
 
 from .operation import (
+    AT_ANY,
+    AT_BRANCH,
+    AT_REF,
     DELIMITER,
     FORCE,
     NOTHING,
     PAGE,
+    At,
     Operation,
     Parameter,
     Permission,
@@ -41,12 +45,16 @@ _BRANCHES: Final = ONE_REPOSITORY + "/branches"
 _TAGS: Final = ONE_REPOSITORY + "/tags"
 _MERGE: Final = ONE_REPOSITORY + "/refs/{sourceRef}/merge/{destinationBranch}"
 _METADATA: Final = ONE_REPOSITORY + "/metadata"
-_READ_FILES: Final = on(REPOSITORY, "fs:ReadRepository", "fs:ListObjects")
+_READ_FILES: Final = (*on(REPOSITORY, "fs:ReadRepository"), *on(REPOSITORY, "fs:ListObjects", at=(AT_ANY,)))
 
+_BOTH: Final = (At("leftRef"), At("rightRef"))
+
+READ_REF: Final = on(REF, "fs:ReadBranch")
+"""Look whether a ref is there, in a door that has no operation for it."""
 READ_SOURCE: Final = (
     Permission("fs:ReadBranch", SOURCE_BRANCH, when="no statement may deny it, where the source is a branch"),
     Permission("fs:ReadTag", SOURCE_TAG, when="no statement may deny it, where the source is a tag"),
-    Permission("fs:ReadCommit", REPOSITORY, when="no statement may deny it, where the source is a commit"),
+    Permission("fs:ReadCommit", REPOSITORY, AT_REF, when="no statement may deny it, where the source is a commit"),
 )
 """What puts the commit of another ref on a branch or a tag may not lead around a denial of that ref."""
 LIST_BRANCHES: Final = listing(
@@ -57,7 +65,7 @@ LIST_BRANCHES: Final = listing(
     "List branches by name.",
     flag("show_hidden"),
     flag("details"),
-    asked_later=(Permission("fs:ReadCommit", REPOSITORY, when="to show details"),),
+    asked_later=(Permission("fs:ReadCommit", REPOSITORY, AT_BRANCH, when="to show the details of a branch"),),
 )
 CREATE_BRANCH: Final = create(
     "createBranch",
@@ -111,6 +119,7 @@ REVERT_BRANCH: Final = Operation(
     NOTHING,
     on(BRANCH, "fs:RevertBranch"),
     "Commit the opposite of what a commit changed.",
+    asked_later=READ_SOURCE,
     status=204,
 )
 CHERRY_PICK: Final = Operation(
@@ -119,7 +128,7 @@ CHERRY_PICK: Final = Operation(
     ONE_BRANCH + "/cherry-pick",
     wire.CherryPickCreation,
     wire.Commit,
-    (Permission("fs:CreateCommit", BRANCH), Permission("fs:ReadCommit", REPOSITORY)),
+    (Permission("fs:CreateCommit", BRANCH), Permission("fs:ReadCommit", REPOSITORY, AT_REF)),
     "Commit on this branch what another commit changed.",
     asked_later=READ_SOURCE,
     status=201,
@@ -133,13 +142,16 @@ COMMIT: Final = Operation(
     on(BRANCH, "fs:CreateCommit"),
     "Commit every uncommitted change of a branch, or the tree of another commit (source_metarange).",
     (Parameter("source_metarange"),),
+    asked_later=(
+        Permission("fs:ReadCommit", REPOSITORY, AT_ANY, when="no statement may deny it, with source_metarange"),
+    ),
     status=201,
 )
 DIFF_BRANCH: Final = listing(
     "diffBranch",
     ONE_BRANCH + "/diff",
     wire.DiffList,
-    on(REPOSITORY, "fs:ListObjects"),
+    on(REPOSITORY, "fs:ListObjects", at=(AT_BRANCH,)),
     "List the uncommitted changes of a branch by path.",
     DELIMITER,
 )
@@ -161,7 +173,7 @@ GET_COMMIT: Final = get(
     "getCommit",
     ONE_REPOSITORY + "/commits/{commitId}",
     wire.Commit,
-    on(REPOSITORY, "fs:ReadCommit"),
+    on(REPOSITORY, "fs:ReadCommit", at=(At("commitId"),)),
     "Return a commit, by its id or by any expression that names it.",
 )
 CREATE_COMMIT_RECORD: Final = Operation(
@@ -179,7 +191,7 @@ LOG_COMMITS: Final = get(
     "logCommits",
     ONE_REF + "/commits",
     wire.CommitList,
-    on(REF, "fs:ReadBranch"),
+    on(REF, "fs:ReadBranch", at=(AT_REF, At("stop_at", is_optional=True))),
     "List the commits that a ref leads to, newest first. A page with `objects` or `prefixes` may end early, even empty,"
     " while `has_more` is true: go on from `next_offset`.",
     *PAGE,
@@ -194,25 +206,27 @@ DIFF_REFS: Final = listing(
     "diffRefs",
     ONE_REPOSITORY + "/refs/{leftRef}/diff/{rightRef}",
     wire.DiffList,
-    on(REPOSITORY, "fs:ListObjects"),
+    on(REPOSITORY, "fs:ListObjects", at=_BOTH),
     "List what changed on the right since it parted from the left, or all that differs (two_dot).",
     DELIMITER,
     Parameter("type", choices=("three_dot", "two_dot")),
     flag("include_right_stats"),
-    asked_later=(Permission("fs:ReadObject", OBJECT, when="for each row that is to have the right side's stats"),),
+    asked_later=(
+        Permission("fs:ReadObject", OBJECT, At("rightRef"), when="for each row that is to have the right side's stats"),
+    ),
 )
 COUNT_EXPIRED: Final = get(
     "countExpired",
     ONE_REPOSITORY + "/refs/{leftRef}/expired/{rightRef}",
     wire.ExpiredCount,
-    on(REPOSITORY, "fs:ListObjects"),
+    on(REPOSITORY, "fs:ListObjects", at=_BOTH),
     "Count the objects of the right that differ from the left and that lifecycle runs took.",
 )
 COUNT_AHEAD: Final = get(
     "countAhead",
     ONE_REPOSITORY + "/refs/{leftRef}/ahead/{rightRef}",
     wire.AheadCount,
-    on(REPOSITORY, "fs:ListCommits"),
+    on(REPOSITORY, "fs:ListCommits", at=_BOTH),
     "Count the commits that only the left reaches, and those that only the right reaches.",
 )
 MERGE_INTO_BRANCH: Final = Operation(
@@ -230,7 +244,7 @@ FIND_MERGE_BASE: Final = get(
     "findMergeBase",
     _MERGE,
     wire.FindMergeBaseResult,
-    on(REPOSITORY, "fs:ListCommits"),
+    on(REPOSITORY, "fs:ListCommits", at=(At("sourceRef"), At("destinationBranch"))),
     "Return the commit from which two refs parted.",
 )
 

@@ -6,9 +6,10 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import Operation, Parameter, Permission
+from .operation import AT_BRANCH, At, Operation, Parameter, Permission
 from .resources import COPIED_OBJECT, ONE_BRANCH, SOURCE_OBJECT
 
+_SOURCE: Final = At("src_branch", "branch", otherwise="branch")
 MOVE_OBJECT: Final = Operation(
     "moveObject",
     "POST",
@@ -16,9 +17,9 @@ MOVE_OBJECT: Final = Operation(
     wire.ObjectMove,
     wire.ObjectStats,
     (
-        Permission("fs:ReadObject", SOURCE_OBJECT),
-        Permission("fs:DeleteObject", SOURCE_OBJECT),
-        Permission("fs:WriteObject", COPIED_OBJECT),
+        Permission("fs:ReadObject", SOURCE_OBJECT, _SOURCE),
+        Permission("fs:DeleteObject", SOURCE_OBJECT, _SOURCE),
+        Permission("fs:WriteObject", COPIED_OBJECT, AT_BRANCH),
     ),
     "Move an object within its repository. 409: the source was replaced meanwhile and stays; the target is a copy.",
     (Parameter("dest_path", is_required=True),),

@@ -7,6 +7,8 @@ from typing import Final
 from lakebed import wire
 
 from .operation import (
+    AT_BRANCH,
+    AT_REF,
     DELIMITER,
     FORCE,
     LIST_BYTES_MAX,
@@ -14,6 +16,7 @@ from .operation import (
     NOTHING,
     PATH,
     PREFIX,
+    At,
     Operation,
     Parameter,
     Permission,
@@ -40,8 +43,9 @@ from .resources import (
     on,
 )
 
-_READ: Final = on(OBJECT, "fs:ReadObject")
-_WRITE: Final = on(OBJECT, "fs:WriteObject")
+_READ: Final = on(OBJECT, "fs:ReadObject", at=(AT_REF,))
+_LIST: Final = on(REPOSITORY, "fs:ListObjects", at=(AT_REF,))
+_WRITE: Final = on(OBJECT, "fs:WriteObject", at=(AT_BRANCH,))
 _PRESIGN: Final = flag("presign")
 _USER_METADATA: Final = flag("user_metadata", default=True)
 _OBJECTS: Final = ONE_BRANCH + "/objects"
@@ -85,14 +89,17 @@ LIST_OBJECTS: Final = listing(
     "listObjects",
     ONE_REF + "/objects/ls",
     wire.ObjectStatsList,
-    on(REPOSITORY, "fs:ListObjects"),
+    _LIST,
     "List objects by path in byte order; a delimiter groups those that go on after it.",
     DELIMITER,
     _USER_METADATA,
     _PRESIGN,
     asked_later=(
         Permission(
-            "fs:ReadObject", OBJECT, when="for each row that is to have a signed URL; one that is denied has no address"
+            "fs:ReadObject",
+            OBJECT,
+            AT_REF,
+            when="for each row that is to have a signed URL; one that is denied has no address",
         ),
     ),
 )
@@ -100,7 +107,7 @@ LAST_COMMITS: Final = listing(
     "lastCommits",
     ONE_REF + "/objects/commits",
     wire.PathCommitList,
-    (*on(REPOSITORY, "fs:ListObjects"), *on(REF, "fs:ReadBranch")),
+    (*_LIST, *on(REF, "fs:ReadBranch")),
     "List paths as listObjects does, at most 100, with the commit that wrote each. The search ends after 500 commits.",
     DELIMITER,
 )
@@ -108,7 +115,7 @@ MEASURE_OBJECTS: Final = get(
     "measureObjects",
     ONE_REF + "/objects/size",
     wire.SizeBelow,
-    on(REPOSITORY, "fs:ListObjects"),
+    _LIST,
     "Count the objects below a prefix and their bytes, without reading each. Go on while `has_more`.",
     PREFIX,
     Parameter("after"),
@@ -152,7 +159,7 @@ STAGE_OBJECT: Final = Operation(
     _OBJECTS,
     wire.ObjectStageCreation,
     wire.ObjectStats,
-    (Permission("fs:WriteObject", OBJECT), Permission("fs:ImportFromStorage", PHYSICAL_ADDRESS)),
+    (*_WRITE, Permission("fs:ImportFromStorage", PHYSICAL_ADDRESS, AT_BRANCH)),
     "Give a path to bytes that lie elsewhere in the storage.",
     (PATH,),
     status=201,
@@ -163,7 +170,10 @@ COPY_OBJECT: Final = Operation(
     _OBJECTS + "/copy",
     wire.ObjectCopyCreation,
     wire.ObjectStats,
-    (Permission("fs:ReadObject", SOURCE_OBJECT), Permission("fs:WriteObject", COPIED_OBJECT)),
+    (
+        Permission("fs:ReadObject", SOURCE_OBJECT, At("src_ref", otherwise="branch")),
+        Permission("fs:WriteObject", COPIED_OBJECT, AT_BRANCH),
+    ),
     "Copy an object within its repository.",
     (Parameter("dest_path", is_required=True),),
     status=201,
@@ -183,7 +193,7 @@ UPDATE_OBJECT_USER_METADATA: Final = Operation(
 DELETE_OBJECT: Final = delete(
     "deleteObject",
     _OBJECTS,
-    on(OBJECT, "fs:DeleteObject"),
+    on(OBJECT, "fs:DeleteObject", at=(AT_BRANCH,)),
     "Delete an object from a branch. Commits keep it.",
     PATH,
     FORCE,
@@ -195,7 +205,7 @@ DELETE_OBJECTS: Final = Operation(
     _OBJECTS + "/delete",
     wire.PathList,
     wire.ObjectErrorList,
-    on(OBJECTS, "fs:DeleteObject"),
+    on(OBJECTS, "fs:DeleteObject", at=(AT_BRANCH,)),
     "Delete up to 1,000 objects from a branch, and list those that could not be deleted.",
     (FORCE, flag("no_tombstone")),
     repeatable=True,
@@ -279,7 +289,7 @@ UPLOAD_PART_COPY: Final = Operation(
     _WRITE,
     "Copy an object, or one range of it, as a part. The header ETag has what the completion must name.",
     (PATH,),
-    asked_later=(Permission("fs:ReadObject", OBJECT, when="of the source"),),
+    asked_later=(Permission("fs:ReadObject", OBJECT, AT_REF, when="of the source"),),
     status=204,
 )
 
@@ -294,9 +304,9 @@ IMPORT_START: Final = Operation(
     on(BRANCH, "fs:CreateCommit"),
     "Begin to commit objects that lie elsewhere in the storage, without copying them. It goes on by itself.",
     asked_later=(
-        Permission("fs:ImportFromStorage", SOURCE, when="for each of the paths"),
-        Permission("fs:WriteObject", IMPORTED_OBJECT, when="for each object, at the path that it gets"),
-        Permission("fs:DeleteObject", IMPORTED_OBJECT, when="for each path that the source no longer has"),
+        Permission("fs:ImportFromStorage", SOURCE, AT_BRANCH, when="for each of the paths"),
+        Permission("fs:WriteObject", IMPORTED_OBJECT, AT_BRANCH, when="for each object, at the path that it gets"),
+        Permission("fs:DeleteObject", IMPORTED_OBJECT, AT_BRANCH, when="for each path that the source no longer has"),
     ),
     status=202,
     body_bytes_max=LONG_BYTES_MAX,
@@ -325,7 +335,7 @@ CREATE_SYMLINK_FILE: Final = Operation(
     on(BRANCH, "fs:WriteObject"),
     "Write files for Hive that list the addresses of what is committed below `location`, one for each folder.",
     (Parameter("location"),),
-    asked_later=(Permission("fs:ReadObject", OBJECT, when="for each path, that no statement denies it"),),
+    asked_later=(Permission("fs:ReadObject", OBJECT, AT_BRANCH, when="for each path, that no statement denies it"),),
     status=201,
     repeatable=True,
 )

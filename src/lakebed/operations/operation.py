@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 B = TypeVar("B")
 A = TypeVar("A", covariant=True)
@@ -32,20 +32,43 @@ POLICY_BYTES_MAX: Final = 64 << 10
 """A policy counts at each request of its holders, and one action takes five bytes."""
 _REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _NAME: Final = re.compile(r"\{([A-Za-z_]+)\}")
+_OF_REF: Final = re.compile(r"/(branch|tag)/\{([A-Za-z_]+)\}$")
+
+
+class At(NamedTuple):
+    """Say which value of a request names the branch or the tag that a permission is about. Conditions hold it.
+
+    `kind` is ref where the value is an expression, which may name either, or a commit. `otherwise` names the value that
+    counts where this one is left out. Without either, a request that leaves it out is about nothing there
+    (`is_optional`), or it is in doubt.
+    """
+
+    name: str
+    kind: Literal["branch", "tag", "ref"] = "ref"
+    otherwise: str = ""
+    is_optional: bool = False
+
+
+AT_BRANCH: Final = At("branch", "branch")
+AT_REF: Final = At("ref")
+AT_ANY: Final = At("")
+"""The request reads or writes refs that it does not name, so every condition on one is in doubt."""
 
 
 class Permission:
     """An action on a resource. The resource is a template: a door fills in `{branch}` from a value of this name.
 
-    `when` states, for readers, which requests ask for it; the handler asks then, where the operation cannot.
+    `when` states, for readers, which requests ask for it; the handler asks then, where the operation cannot. `at`: the
+    refs that it is about, which the resource of a branch or a tag says itself. Each of them must be allowed.
     """
 
-    __slots__ = ("_names", "_texts", "action", "resource", "when")
+    __slots__ = ("_names", "_texts", "action", "at", "resource", "when")
 
-    def __init__(self, action: str, resource: str, *, when: str = "") -> None:
+    def __init__(self, action: str, resource: str, *at: At, when: str = "") -> None:
         self.action = action
         self.resource = resource
         self.when = when
+        self.at = at or _at_of(resource)
         pieces = _NAME.split(resource)
         self._texts, self._names = pieces[::2], pieces[1::2]
 
@@ -61,6 +84,13 @@ class Permission:
             values = [found] if isinstance(found, str) else found
             filled = [resource + value + text for value in values for resource in filled]
         return filled
+
+
+def _at_of(resource: str) -> tuple[At, ...]:
+    match = _OF_REF.search(resource)
+    if match is None:
+        return ()
+    return (AT_REF if match[2] == "ref" else At(match[2], "branch" if match[1] == "branch" else "tag"),)
 
 
 Permissions: TypeAlias = tuple[Permission, ...] | None

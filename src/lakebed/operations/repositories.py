@@ -7,6 +7,7 @@ from typing import Final
 from lakebed import wire
 
 from .operation import (
+    AT_ANY,
     FORCE,
     NOTHING,
     PAGE,
@@ -23,7 +24,7 @@ from .operation import (
 from .resources import ALL, BRANCH, NAMESPACE, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
 
 _READ_REFS: Final = on(REPOSITORY, "fs:ListBranches", "fs:ListTags", "fs:ListCommits")
-_WRITE_REFS: Final = on(REPOSITORY, "fs:CreateBranch", "fs:CreateTag", "fs:CreateCommit")
+_WRITE_REFS: Final = on(REPOSITORY, "fs:CreateBranch", "fs:CreateTag", "fs:CreateCommit", at=(AT_ANY,))
 _PROTECTION: Final = ONE_REPOSITORY + "/settings/branch_protection"
 _OLD_PROTECTION: Final = ONE_REPOSITORY + "/branch_protection"
 _READ_PROTECTION: Final = on(REPOSITORY, "branches:GetBranchProtectionRules")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .operation import Permission
+from .operation import At, Permission
 
 _FS: Final = "arn:lakefs:fs:::"
 _AUTH: Final = "arn:lakefs:auth:::"
@@ -40,6 +40,6 @@ ONE_BRANCH: Final = ONE_REPOSITORY + "/branches/{branch}"
 ONE_REF: Final = ONE_REPOSITORY + "/refs/{ref}"
 
 
-def on(resource: str, *actions: str) -> tuple[Permission, ...]:
+def on(resource: str, *actions: str, at: tuple[At, ...] = ()) -> tuple[Permission, ...]:
     """Ask for each of the actions on one resource."""
-    return tuple(Permission(action, resource) for action in actions)
+    return tuple(Permission(action, resource, *at) for action in actions)

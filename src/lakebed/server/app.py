@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lakebed.auth import (
+    NO_REF,
     SESSION_COOKIE,
     Accounts,
     Authenticator,
@@ -62,6 +63,7 @@ from lakebed.wire import StorageConfig
 from .collectors import Collectors, check_runs
 from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
+from .http.circumstances import permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
 from .http.requests import RestRequest
 from .http.responses import answer, text
@@ -528,7 +530,7 @@ class App:
             request.identity = await self._state.authenticator.authenticate(authorization, session)
             if request.identity.delegation is not None:
                 await check_runs(self._state.catalog, request.identity.delegation)
-            request.permissions = await self._state.authorizer.permissions(request.identity)
+            request.permissions = await permissions_of(self._state, request)
         result = await route.carry_out(request)
         return result if isinstance(result, Response) else answer(result, operation.status)
 
@@ -556,7 +558,7 @@ class App:
 
     async def _answer_metrics(self, request: RestRequest) -> Response:
         request.identity = await self._state.authenticator.authenticate(*_proofs(request))
-        (await self._state.authorizer.permissions(request.identity)).require("ops:ReadMetrics", "*")
+        (await permissions_of(self._state, request)).require("ops:ReadMetrics", "*", NO_REF)
         samples = [*self._state.metrics.of_all_workers(), *await self._survey.samples()]
         return Response(as_text(samples), media_type=CONTENT_TYPE)
 

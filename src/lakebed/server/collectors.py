@@ -124,6 +124,7 @@ class Collectors:
         deleted: str = "",
         endpoint: str,
         identity: Identity,
+        address: str,
         actions: tuple[str, ...],
         on_branches: tuple[str, ...] = (),
     ) -> JobView:
@@ -148,7 +149,12 @@ class Collectors:
             token = await self._authenticator.issue_job_token(
                 identity,
                 Delegation(
-                    job=job.id, repository=repository, deleted=deleted, actions=actions, on_branches=on_branches
+                    job=job.id,
+                    repository=repository,
+                    deleted=deleted,
+                    actions=actions,
+                    on_branches=on_branches,
+                    address=address,
                 ),
                 lifetime_s=TOKEN_LIFETIME_S,
             )

@@ -15,7 +15,7 @@ from lakebed.hooks import AT_ONCE_MAX, HookOptions, RepositoryHooks
 from lakebed.operations import AnyOperation, history, objects
 from lakebed.versions import Versions
 
-from .http.gate import require
+from .http.gate import ask
 from .http.requests import PAGE_MAX, RestRequest
 
 OBJECT_BYTES_MAX: Final = 16 << 20
@@ -49,26 +49,26 @@ class ScriptReads:
             return 400, {"message": str(error)}
         raise Invalid(f"lakefs.{name} is not available to hooks")
 
-    async def _open(self, caller: object, operation: AnyOperation, repository: str, path: str = "") -> Repository:
+    async def _open(self, caller: object, operation: AnyOperation, repository: str, **names: str) -> Repository:
         """
         Raises:
             NotPermitted: the caller may not do this itself.
         """
         if not isinstance(caller, RestRequest):
             raise NotPermitted("no user made this change")
-        require(operation.permissions or (), caller.permissions, {"repository": repository, "path": path})
+        await ask(operation.permissions or (), caller.permissions, {"repository": repository, **names})
         assert self.catalog is not None
         return await self.catalog.get(repository)
 
     async def _get(self, caller: object, repository: str, ref: str, path: str) -> tuple[int, Any]:
-        opened = await self._open(caller, objects.GET_OBJECT, repository, path)
+        opened = await self._open(caller, objects.GET_OBJECT, repository, ref=ref, path=path)
         entry = await opened.objects.get(ref, path)
         if entry.size_bytes > OBJECT_BYTES_MAX:
             return 413, {"message": f"{path} has more than {OBJECT_BYTES_MAX} bytes"}
         return 200, await opened.objects.read(entry)
 
     async def _stat(self, caller: object, repository: str, ref: str, path: str) -> tuple[int, Any]:
-        opened = await self._open(caller, objects.STAT_OBJECT, repository, path)
+        opened = await self._open(caller, objects.STAT_OBJECT, repository, ref=ref, path=path)
         entry = await opened.objects.get(ref, path)
         return 200, {
             "path": path,
@@ -84,7 +84,7 @@ class ScriptReads:
     async def _list(
         self, caller: object, repository: str, ref: str, after: str, prefix: str, delimiter: str, *, limit: int
     ) -> tuple[int, Any]:
-        opened = await self._open(caller, objects.LIST_OBJECTS, repository)
+        opened = await self._open(caller, objects.LIST_OBJECTS, repository, ref=ref)
         page = await opened.versions.staging.list(
             ref, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
         )
@@ -110,7 +110,7 @@ class ScriptReads:
         *,
         limit: int,
     ) -> tuple[int, Any]:
-        opened = await self._open(caller, history.DIFF_REFS, repository)
+        opened = await self._open(caller, history.DIFF_REFS, repository, leftRef=left, rightRef=right)
         found, has_more = await opened.versions.history.diff_refs(
             left, right, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
         )

@@ -29,8 +29,10 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`condition` is in the contract; we have none, and refuse statements that need one. A field that we do not know
-    may narrow what its author allows, so it is refused too."""
+    """`condition` is by operator and key: `{"StringLike": {"branch": ["sandbox-*"]}}`. All of them must hold.
+
+    A field that we do not know may narrow what its author allows, so it is refused.
+    """
 
     effect: Literal["allow", "deny"]
     resource: str
@@ -53,7 +55,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a user may do an action on a resource, and the statement that decides.
 
     It is the `number`th of `policy`, from 1. `group` is set where the user has the policy through a group. All four
-    are absent where no statement names the action and the resource: then the action is not allowed.
+    are absent where no statement names the action and the resource: then the action is not allowed. `unsaid`: keys of
+    conditions on which it depends, and of which the question says nothing. In doubt a statement denies, and allows
+    nothing.
     """
 
     user: str
@@ -64,6 +68,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str = ""
     number: int = 0
     statement: Statement | None = None
+    unsaid: list[str] = []
 
 
 class ACL(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,11 @@ def repository_of(text: str) -> str:
     return _split(text, "lakefs://repository")[0]
 
 
+def ref_of(text: str) -> str:
+    """Return the ref of a URI of any form, empty where it has none."""
+    return _split(text, "lakefs://repository")[2].partition("/")[0]
+
+
 def parse_ref(text: str) -> RefUri:
     """`lakefs://repository/ref`"""
     form = "lakefs://repository/ref"

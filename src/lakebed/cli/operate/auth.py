@@ -315,6 +315,7 @@ def show_policy(session: Session, policy: PolicyArgument) -> None:
         "effect": lambda one: one.effect,
         "actions": lambda one: " ".join(one.action),
         "resource": lambda one: one.resource,
+        "condition": lambda one: msgspec.json.encode(one.condition).decode() if one.condition else "",
     }
     session.show(session.client.policies.get(policy), lambda found: columns_of(found.statement, columns))
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from lakebed.cli.kit.parameters import Argument
+import msgspec
+
+from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
-from lakebed.cli.kit.uris import is_uri, parse_object, parse_prefix, parse_tag, repository_of
+from lakebed.cli.kit.uris import is_uri, parse_object, parse_prefix, parse_tag, ref_of, repository_of
 from lakebed.wire import Decision
 
+_OPTIONS: Final = {
+    "branch": "--branch",
+    "tag": "--tag",
+    "ref": "--ref",
+    "SourceIp": "--address",
+    "CurrentTime": "--time",
+}
 _REPOSITORY: Final = "arn:lakefs:fs:::repository/"
 
 
@@ -20,11 +29,23 @@ def may(
     resource: Annotated[
         str, Argument(metavar="[RESOURCE]", help="A lakefs:// URI, an arn:lakefs:…, or * for no single thing.")
     ] = "*",
+    *,
+    branch: Annotated[str, Option("--branch", metavar="NAME", help="On this branch, not that of the URI.")] = "",
+    tag: Annotated[str, Option("--tag", metavar="NAME", help="At this tag.")] = "",
+    ref: Annotated[str, Option("--ref", metavar="ID", help="At this commit.")] = "",
+    address: Annotated[str, Option("--address", metavar="IP", help="From this address.")] = "",
+    time: Annotated[str, Option("--time", metavar="TIME", help="Then, and not now: 2027-01-31T18:00:00Z.")] = "",
 ) -> None:
     """Show if a user may do an action on a resource, and the statement that decides it."""
     arn = resource_of(action, resource) if is_uri(resource) else resource
-    decision = session.client.users.decide(user, action, arn)
+    if is_uri(resource) and not (branch or tag or ref):
+        # A name alone does not tell, and most refs are branches.
+        branch, tag = ("", parse_tag(resource).ref) if action.endswith("Tag") else (ref_of(resource), "")
+    said = {"branch": branch, "tag": tag, "ref": ref, "address": address, "time": time}
+    decision = session.client.users.decide(user, action, arn, **{name: text for name, text in said.items() if text})
     facts = [("Allowed", "yes" if decision.allowed else "no"), ("Because", _reason(decision)), ("Resource", arn)]
+    if decision.unsaid:
+        facts.append(("In doubt", ", ".join(f"{key} ({_OPTIONS[key]})" for key in decision.unsaid)))
     session.show_fields(decision, facts)
 
 
@@ -53,4 +74,6 @@ def _reason(decision: Decision) -> str:
     verb = "allows" if decision.allowed else "denies"
     through = f" (through group {decision.group})" if decision.group else ""
     actions = " ".join(statement.action)
-    return f"statement {decision.number} of policy {decision.policy}{through} {verb} {actions} on {statement.resource}"
+    condition = f", if {msgspec.json.encode(statement.condition).decode()}" if statement.condition else ""
+    where = f"statement {decision.number} of policy {decision.policy}{through}"
+    return f"{where} {verb} {actions} on {statement.resource}{condition}"

@@ -10,13 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
-from lakebed.auth import NotPermitted, Permissions
+from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions, Ref
+from lakebed.catalog import Repository
 from lakebed.objectstore import InvalidNamespace, normalise_namespace, split_address
-from lakebed.operations import AnyOperation, Permission, objects
+from lakebed.operations import AnyOperation, At, Permission, history, objects
+from lakebed.versions import RefKind
 
 from .requests import RestRequest
 
 Names: TypeAlias = "Mapping[str, str | Sequence[str]]"
+_SIGN: Final = re.compile(r"[~^@$]")
+_NO_REFS: Final = (NO_REF,)
 _Place: TypeAlias = Literal["path", "query", "body"]
 
 
@@ -36,7 +40,8 @@ def _address(uri: str) -> str:
 
 
 def _branch(expression: str) -> str:
-    return re.split(r"[~^@$]", expression, maxsplit=1)[0]
+    sign = _SIGN.search(expression)
+    return expression if sign is None else expression[: sign.start()]
 
 
 CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {
@@ -46,24 +51,50 @@ CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {
     "ref": _branch,
 }
 """Names that have several spellings: a statement is held against one of them, whatever the caller wrote."""
+_ADDRESSES: Final = frozenset(name for name, canonical in CANONICAL.items() if canonical is _address)
+
+
+async def ask(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
+    """Look up what the expressions among the names name, where conditions depend on it, and then `require`.
+
+    Raises:
+        NotPermitted: a permission is missing.
+    """
+    if permissions.has_conditions:
+        await learn(asked, permissions, names)
+    require(asked, permissions, names)
+
+
+async def learn(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
+    """Look up what `require` and `refuse_denied` of these permissions need to know. Else they are in doubt."""
+    for permission in asked:
+        if permission.at and permissions.heeds_refs(permission.action):
+            for at in permission.at:
+                expression = _named(at, names)
+                if at.kind == "ref" and expression and "repository" in names:
+                    await permissions.learn(str(names["repository"]), expression)
 
 
 def require(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
     """Hold each permission on the resources that these names make. Handlers, and doors without a URL, ask here too.
+
+    The names have the refs of the permissions too (`At`). What is missing, or was not learned, is in doubt.
 
     Raises:
         NotPermitted: one is missing.
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            for resource, written in _resources(permission, names):
-                if written != resource:
-                    # Azure has two spellings: a statement that allows in one suffices, one that denies in one holds.
-                    permissions.refuse_denied(permission.action, written)
-                    permissions.refuse_denied(permission.action, resource)
-                    if permissions.allows(permission.action, written):
-                        continue
-                permissions.require(permission.action, resource)
+            action = permission.action
+            for ref in _refs(permission, permissions, names) if permissions.has_conditions else _NO_REFS:
+                for resource, written in _resources(permission, names):
+                    if written != resource:
+                        # Azure has two spellings: one that is allowed suffices, one that is denied holds.
+                        permissions.refuse_denied(action, written, ref)
+                        permissions.refuse_denied(action, resource, ref)
+                        if permissions.allows(action, written, ref):
+                            continue
+                    permissions.require(action, resource, ref)
 
 
 def require_below(permission: Permission, permissions: Permissions, names: Names) -> None:
@@ -93,19 +124,66 @@ def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: 
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            for resource, _ in _resources(permission, names):
-                permissions.refuse_denied(permission.action, resource)
+            for ref in _refs(permission, permissions, names):
+                for resource, _ in _resources(permission, names):
+                    permissions.refuse_denied(permission.action, resource, ref)
 
 
-def unreadable(permissions: Permissions, repository: str) -> Callable[[str], bool]:
-    """Return a function that says whether a statement denies the caller to read the object at a path.
+def _refs(permission: Permission, permissions: Permissions, names: Names) -> Sequence[Ref]:
+    """Return each ref that the permission is about. Without a condition on one, it does not matter which."""
+    if not permission.at or not permissions.heeds_refs(permission.action):
+        return _NO_REFS
+    asked = [at for at in permission.at if not (at.is_optional and not _named(at, names))]
+    return [_ref(at, permissions, names) for at in asked] or _NO_REFS
+
+
+def _ref(at: At, permissions: Permissions, names: Names) -> Ref:
+    name, repository = _named(at, names), names.get("repository")
+    if not name or not isinstance(repository, str):
+        return UNKNOWN_REF
+    match at.kind:
+        case "branch":
+            return Ref.of_branch(_branch(name))
+        case "tag":
+            return Ref.of_tag(name)
+        case "ref":
+            return permissions.ref(repository, name)
+
+
+def _named(at: At, names: Names) -> str:
+    name = names.get(at.name) or names.get(at.otherwise) or ""
+    return name if isinstance(name, str) else ""
+
+
+async def check_source(permissions: Permissions, repository: Repository, ref: str) -> None:
+    """Refuse to put the commit of a ref elsewhere that a statement denies to the caller.
+
+    A commit id is held against `fs:ReadCommit` alone: from an id one cannot tell which branches have the commit.
+
+    Raises:
+        NotPermitted: a statement denies it.
+    """
+    if all(permissions.allows_everywhere(asked.action) for asked in history.READ_SOURCE):
+        return
+    on_branch, on_tag, on_commit = history.READ_SOURCE
+    kind = await repository.versions.refs.kind_of(_branch(ref))
+    asked = (on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag,)
+    names = {"repository": repository.id, "ref": ref}
+    await learn(asked, permissions, names)
+    refuse_denied(asked, permissions, names)
+
+
+async def unreadable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:
+    """Return a function that says whether a statement denies the caller to read the object at a path of a ref.
 
     A listing of any door still shows its path, size and time, and neither checksum, address nor metadata: they tell
     whether two objects are equal, and an address may be read elsewhere.
     """
-    [permission] = objects.LIST_OBJECTS.asked_later
-    [beginning] = permission.resources({"repository": repository, "path": ""}.__getitem__)
-    return permissions.denied_below(permission.action, beginning)
+    asked, names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}
+    await learn(asked, permissions, names)
+    [permission] = asked
+    [beginning], [at] = permission.resources(names.__getitem__), _refs(permission, permissions, names)
+    return permissions.denied_below(permission.action, beginning, at)
 
 
 def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]]:
@@ -118,6 +196,8 @@ def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]
         return names[name] if CANONICAL.get(name) is _address else _canonical(name, names[name])
 
     canonical = permission.resources(lambda name: _canonical(name, names[name]))
+    if _ADDRESSES.isdisjoint(permission.names):
+        return [(resource, resource) for resource in canonical]
     return zip(canonical, permission.resources(written), strict=True)
 
 
@@ -132,7 +212,7 @@ class Gate:
     def __init__(self, operation: AnyOperation) -> None:
         self._operation = operation
         self._asked: Final = [
-            (permission, [(name, _place(operation, name)) for name in permission.names])
+            (permission, _places(operation, permission.names), _places(operation, _names_of_refs(permission)))
             for permission in operation.permissions or ()
         ]
         self._arguments: Final = {name: index for index, name in enumerate(operation.arguments)}
@@ -146,25 +226,37 @@ class Gate:
         if not self._asked and request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: the token of a job is no login")
         # A body may be large, and is decoded only for a caller who may do this to something that it could name.
-        for permission, places in self._asked:
+        later = []
+        for permission, of_resource, of_refs in self._asked:
             if not permissions.allows_everywhere(permission.action):
-                names = {name: self._value(request, name, place) for name, place in places if place != "body"}
+                places = of_resource | of_refs if permissions.heeds_refs(permission.action) else of_resource
+                names = {name: self._value(request, name, place) for name, place in places.items() if place != "body"}
                 if len(names) == len(places):
-                    require((permission,), permissions, names)
+                    await ask((permission,), permissions, names)
                 else:
                     require_below(permission, permissions, names)
-        for permission, places in self._asked:
-            if any(place == "body" for _, place in places) and not permissions.allows_everywhere(permission.action):
-                record = await request.record(self._operation)
-                names = {
-                    name: getattr(record, name) if place == "body" else self._value(request, name, place)
-                    for name, place in places
-                }
-                require((permission,), permissions, names)
+                    later.append((permission, places))
+        for permission, places in later:
+            record = await request.record(self._operation)
+            names = {
+                name: getattr(record, name) if place == "body" else self._value(request, name, place)
+                for name, place in places.items()
+            }
+            await ask((permission,), permissions, names)
 
     def _value(self, request: RestRequest, name: str, place: _Place) -> str:
         """Return a name that the path or the query has."""
         return request.args[self._arguments[name]] if place == "path" else request.query(name)
+
+
+def _names_of_refs(permission: Permission) -> list[str]:
+    names = [name for at in permission.at for name in (at.name, at.otherwise) if name]
+    # What an expression names depends on the repository.
+    return [*names, "repository"] if names else []
+
+
+def _places(operation: AnyOperation, names: Iterable[str]) -> dict[str, _Place]:
+    return {name: _place(operation, name) for name in names}
 
 
 def _place(operation: AnyOperation, name: str) -> _Place:

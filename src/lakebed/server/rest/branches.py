@@ -13,12 +13,12 @@ from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
-from lakebed.server.http.gate import CANONICAL, refuse_denied, require
+from lakebed.server.http.gate import check_source, require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefKind, RefNotFound
+from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
 
 
 class Branches:
@@ -38,13 +38,15 @@ class Branches:
             )
             found += [_shown(branch) for branch in branches if branch.name not in hidden]
             after = branches[-1].name if branches else after
-        if request.flag("details") and _may_read_commits(request):
-            found = await _with_details(repository, found)
+        if request.flag("details"):
+            shown = [ref for ref in found if _may_read_commits(request, ref.id)]
+            detailed = {ref.id: ref for ref in await _with_details(repository, shown)}
+            found = [detailed.get(ref.id, ref) for ref in found]
         return wire.RefList(pagination=page_of(found, has_more=has_more, last=after), results=found)
 
     async def create(self, request: RestRequest, body: wire.BranchCreation) -> str:
         repository = await self._catalog.get(request.args[0])
-        await check_source(request, repository, body.source)
+        await check_source(request.permissions, repository, body.source)
         try:
             commit_id = await repository.changes.create_branch(
                 body.name,
@@ -86,7 +88,7 @@ class Branches:
 
     async def hard_reset(self, request: RestRequest) -> None:
         repository, ref = await self._catalog.get(request.args[0]), request.required("ref")
-        await check_source(request, repository, ref)
+        await check_source(request.permissions, repository, ref)
         await repository.changes.hard_reset(
             request.args[1],
             ref,
@@ -120,9 +122,10 @@ async def _with_details(repository: Repository, refs: Sequence[wire.Ref]) -> lis
     ]
 
 
-def _may_read_commits(request: RestRequest) -> bool:
+def _may_read_commits(request: RestRequest, branch: str) -> bool:
+    names = {"repository": request.args[0], "branch": branch}
     try:
-        require(history.LIST_BRANCHES.asked_later, request.permissions, {"repository": request.args[0]})
+        require(history.LIST_BRANCHES.asked_later, request.permissions, names)
     except NotPermitted:
         return False
     return True
@@ -160,7 +163,7 @@ class Tags:
 
     async def create(self, request: RestRequest, body: wire.TagCreation) -> wire.Ref:
         repository = await self._catalog.get(request.args[0])
-        await check_source(request, repository, body.ref)
+        await check_source(request.permissions, repository, body.ref)
         commit_id = await repository.changes.create_tag(
             body.id, body.ref, force=bool(body.force), by=request.identity.user_id
         )
@@ -174,22 +177,6 @@ class Tags:
     async def delete(self, request: RestRequest) -> None:
         repository = await self._catalog.get(request.args[0])
         await repository.changes.delete_tag(request.args[1], force=request.flag("force"), by=request.identity.user_id)
-
-
-async def check_source(request: RestRequest, repository: Repository, ref: str) -> None:
-    """Refuse to put the commit of a ref elsewhere that a statement denies to the caller.
-
-    A commit id is held against `fs:ReadCommit` alone: from an id one cannot tell which branches have the commit.
-
-    Raises:
-        NotPermitted: a statement denies it.
-    """
-    if all(request.permissions.allows_everywhere(asked.action) for asked in history.READ_SOURCE):
-        return
-    on_branch, on_tag, on_commit = history.READ_SOURCE
-    kind = await repository.versions.refs.kind_of(CANONICAL["ref"](ref))
-    asked = on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag
-    refuse_denied((asked,), request.permissions, {"repository": request.args[0], "ref": ref})
 
 
 def routes(state: AppState) -> list[Route]:

@@ -15,13 +15,12 @@ from lakebed.catalog import Repository
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
+from lakebed.server.http.gate import check_source, refuse_denied
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import StreamedResponse, page_of, raw_headers
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
-
-from .branches import check_source
 
 _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist": "sublists"}
 """The contract knows the first two. The metarange of a wide tree lists sublists."""
@@ -33,7 +32,10 @@ class Commits:
         self._presign_s = state.presign_s
 
     async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
-        repository = await self._catalog.get(request.args[0])
+        repository, tree = await self._catalog.get(request.args[0]), request.query("source_metarange")
+        if tree:
+            # As for a commit by its id: nothing says of which branch it is.
+            refuse_denied(history.COMMIT.asked_later, request.permissions, {"repository": request.args[0]})
         note = Note(
             message=body.message,
             committer=request.identity.user_id,
@@ -43,7 +45,7 @@ class Commits:
         commit = await repository.changes.commit(
             request.args[1],
             note,
-            tree=request.query("source_metarange"),
+            tree=tree,
             allow_empty=bool(body.allow_empty),
             force=bool(body.force),
         )
@@ -105,6 +107,8 @@ class Commits:
         repository = await self._catalog.get(request.args[0])
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
+            # What it takes away or brings back is what that commit changed.
+            await check_source(request.permissions, repository, body.ref)
             await repository.changes.revert(
                 request.args[1],
                 body.ref,
@@ -119,7 +123,7 @@ class Commits:
         repository = await self._catalog.get(request.args[0])
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
-            await check_source(request, repository, body.ref)
+            await check_source(request.permissions, repository, body.ref)
             commit = await repository.changes.cherry_pick(
                 request.args[1],
                 body.ref,

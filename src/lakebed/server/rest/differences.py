@@ -8,14 +8,12 @@ from lakebed import wire
 from lakebed.base import decode_metadata, key_to_path
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, expired_by
-from lakebed.server.http.gate import unreadable
+from lakebed.server.http.gate import check_source, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
-
-from .branches import check_source
 
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
@@ -49,7 +47,7 @@ class Differences:
         # Of a path that was removed, this is what the left side had.
         taken = await repository.versions.taken.shown([one.row for one in found if one.row is not None])
         shows = request.flag("include_right_stats")
-        is_hidden = unreadable(request.permissions, request.args[0])
+        is_hidden = await unreadable(request.permissions, request.args[0], request.args[2])
         hidden = {one.key for one in found if shows and one.row is not None and is_hidden(key_to_path(one.key))}
         return _page(found, has_more=has_more, is_with_stats=shows, taken=taken, hidden=hidden)
 
@@ -62,7 +60,7 @@ class Differences:
         source, branch = request.args[1], request.args[2]
         if (body.strategy or "") not in _STRATEGIES:
             raise Answer(400, f"strategy {body.strategy!r}: must be dest-wins, source-wins or absent")
-        await check_source(request, repository, request.args[1])
+        await check_source(request.permissions, repository, request.args[1])
         commit = await repository.changes.merge(
             source,
             branch,

@@ -34,18 +34,17 @@ class Imports:
         locations = [_location(path) for path in body.paths]
         (read, write, remove), permissions = objects.IMPORT_START.asked_later, request.permissions
         for location in locations:
-            require((read,), permissions, {"source": location.source})
+            require((read,), permissions, {**names, "source": location.source})
             if not location.is_folder or not permissions.allows_below(write.action, ""):
-                names = {"repository": request.args[0], "destination": location.destination}
-                require((write,), permissions, names)
+                require((write,), permissions, {**names, "destination": location.destination})
 
         def refuse(location: Location, path: str, address: str) -> None:
-            destination = {"repository": request.args[0], "destination": path}
+            destination = {**names, "destination": path}
             if not address:
                 require((remove,), permissions, destination)
                 return
             try:
-                refuse_denied((read,), permissions, {"source": address})
+                refuse_denied((read,), permissions, {**names, "source": address})
             except NotPermitted as error:
                 # A caller who may not read there must not learn the names of what lies there.
                 raise NotPermitted(

@@ -18,7 +18,7 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Invalid, path_to_key
 from lakebed.catalog import Multipart, Repository, check_user_metadata, etag_of_parts
 from lakebed.operations import objects
 from lakebed.server.http.errors import Answer, InvalidParameter
-from lakebed.server.http.gate import require
+from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import nothing
 from lakebed.server.http.routing import Route
@@ -59,8 +59,8 @@ class Uploads:
 
     async def copy(self, request: RestRequest, body: wire.UploadPartCopyFrom) -> Response:
         source = body.copy_source
-        names = {"repository": source.repository, "path": source.path}
-        require(objects.GET_OBJECT.permissions or (), request.permissions, names)
+        names = {"repository": source.repository, "ref": source.ref, "path": source.path}
+        await ask(objects.UPLOAD_PART_COPY.asked_later, request.permissions, names)
         repository, upload_id = await self._find(request)
         found = await self._catalog.get(source.repository)
         entry = await found.objects.open(source.ref, source.path)

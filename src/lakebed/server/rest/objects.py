@@ -32,7 +32,7 @@ class Objects:
 
     async def symlinks(self, request: RestRequest) -> wire.StorageUri:
         repository = await self._catalog.get(request.args[0])
-        names = {"repository": request.args[0]}
+        names = {"repository": request.args[0], "branch": request.args[1]}
 
         def check(path: str) -> None:
             refuse_denied(objects.CREATE_SYMLINK_FILE.asked_later, request.permissions, {**names, "path": path})
@@ -71,7 +71,7 @@ class Objects:
             now_s=self._clock.now_ms() // 1000,
             is_with_metadata=request.flag("user_metadata", default=True),
         )
-        is_hidden = unreadable(request.permissions, request.args[0])
+        is_hidden = await unreadable(request.permissions, request.args[0], request.args[1])
         for index, (key, row) in enumerate(listing.items):
             if row is not None and is_hidden(key.decode()):
                 results[index] = replace(results[index], checksum="", physical_address="", metadata={})
@@ -212,8 +212,9 @@ class Objects:
 
 
 def _may_read(request: RestRequest, path: str) -> bool:
+    """Return whether the caller may read a path of the listed ref, which `unreadable` has learned."""
+    names = {"repository": request.args[0], "ref": request.args[1], "path": path}
     try:
-        names = {"repository": request.args[0], "path": path}
         require(objects.LIST_OBJECTS.asked_later, request.permissions, names)
     except NotPermitted:
         return False

@@ -10,14 +10,12 @@ from lakebed import wire
 from lakebed.catalog import PullRecord
 from lakebed.operations import history, repositories
 from lakebed.server.http.errors import Answer
-from lakebed.server.http.gate import require
+from lakebed.server.http.gate import check_source, require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
-
-from .branches import check_source
 
 
 class PullRequests:
@@ -67,7 +65,7 @@ class PullRequests:
         # As for a merge without a request: the right to write requests is none to commit.
         names = {"repository": request.args[0], "branch": record.destination, "destinationBranch": record.destination}
         require(history.MERGE_INTO_BRANCH.permissions or (), request.permissions, names)
-        await check_source(request, repository, record.source)
+        await check_source(request.permissions, repository, record.source)
         commit_id = await repository.pulls.merge(request.args[1], committer=request.identity.user_id)
         return wire.MergeResult(reference=commit_id)
 

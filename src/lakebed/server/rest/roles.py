@@ -10,9 +10,21 @@ from typing import ParamSpec, TypedDict, TypeVar
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.auth import GroupRecord, NoAcl, PolicyRecord, Statement, UserRecord
+from lakebed.auth import (
+    UNKNOWN_REF,
+    Circumstances,
+    GroupRecord,
+    NoAcl,
+    PolicyRecord,
+    Ref,
+    Statement,
+    UserRecord,
+    condition_map,
+    conditions_of,
+    time_of,
+)
 from lakebed.operations import accounts
-from lakebed.server.http.errors import InvalidBody
+from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import answer, page_of
 from lakebed.server.http.routing import Route
@@ -70,6 +82,7 @@ class Groups:
 class Policies:
     def __init__(self, state: AppState) -> None:
         self._policies = state.policies
+        self._clock = state.ports.clock
 
     async def list(self, request: RestRequest) -> wire.PolicyList:
         found, has_more = await self._policies.list(**_page(request))
@@ -101,7 +114,11 @@ class Policies:
 
     async def decide(self, request: RestRequest) -> wire.Decision:
         user, action, resource = request.args[0], request.required("action"), request.query("resource", "*")
-        decision = await self._policies.decide(user, action, resource)
+        time = request.query("time")
+        circumstances = Circumstances(
+            address=request.query("address"), now_ms=time_of(time) if time else self._clock.now_ms()
+        )
+        decision = await self._policies.decide(user, action, resource, _ref(request), circumstances)
         return wire.Decision(
             user=user,
             action=action,
@@ -111,6 +128,7 @@ class Policies:
             group=decision.group,
             number=decision.number,
             statement=None if decision.statement is None else _statement(decision.statement),
+            unsaid=list(decision.unsaid),
         )
 
     async def attach_to_user(self, request: RestRequest) -> None:
@@ -202,14 +220,39 @@ def _policy(record: PolicyRecord) -> wire.Policy:
 
 
 def _statement(statement: Statement) -> wire.Statement:
-    return wire.Statement(effect=statement.effect, resource=statement.resource, action=list(statement.actions))
+    return wire.Statement(
+        effect=statement.effect,
+        resource=statement.resource,
+        action=list(statement.actions),
+        condition=condition_map(statement.conditions) or None,
+    )
 
 
 def _statements(body: wire.Policy) -> list[Statement]:
     """
     Raises:
-        InvalidBody: one has a condition. To leave it out would allow more than was meant, or deny more.
+        InvalidCondition: a condition names no key.
     """
-    if any(one.condition for one in body.statement):
-        raise InvalidBody("request body has an error: conditions of statements are not supported")
-    return [Statement(effect=one.effect, actions=tuple(one.action), resource=one.resource) for one in body.statement]
+    return [
+        Statement(
+            effect=one.effect,
+            actions=tuple(one.action),
+            resource=one.resource,
+            conditions=conditions_of(one.condition),
+        )
+        for one in body.statement
+    ]
+
+
+def _ref(request: RestRequest) -> Ref:
+    """Return the ref that a question is about; one that is not known where it names none.
+
+    Raises:
+        InvalidParameter: it names several.
+    """
+    branch, tag, ref = request.query("branch"), request.query("tag"), request.query("ref")
+    if sum(map(bool, (branch, tag, ref))) > 1:
+        raise InvalidParameter("a question is about a branch, a tag or a ref, and not about two of them")
+    if branch:
+        return Ref.of_branch(branch)
+    return Ref.of_tag(tag) if tag else Ref(ref=ref) if ref else UNKNOWN_REF

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from lakebed.base import InvalidName, Row, check_branch
 from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.operations import history, objects, repositories
-from lakebed.server.http.gate import unreadable
+from lakebed.server.http.gate import ask, check_source, unreadable
 from lakebed.server.state import AppState
 from lakebed.versions import RefNotFound
 
@@ -27,7 +27,7 @@ from .errors import NotImplementedByName, S3Error
 from .headers import check_acl
 from .operations import S3Operation
 from .options import S3Options
-from .requests import OWNER, S3Request, admit
+from .requests import OWNER, Place, S3Request, admit, admit_list, may
 
 KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000
@@ -59,7 +59,7 @@ class Buckets:
 
     async def list_buckets(self, request: S3Request) -> Response:
         """List repositories. A prefix with a dot lists the branches of one: `lake.` those of `lake`."""
-        admit(request, repositories.LIST_REPOSITORIES, {})
+        await admit(request, repositories.LIST_REPOSITORIES)
         prefix, limit = (
             request.parameter("prefix"),
             request.number("max-buckets", default=BUCKETS_MAX, most=BUCKETS_MAX, least=1),
@@ -88,7 +88,7 @@ class Buckets:
     async def _branches(
         self, request: S3Request, repository_id: str, before: str, prefix: str, after: str, limit: int
     ) -> tuple[list[tuple[str, int]], bool]:
-        admit(request, history.LIST_BRANCHES, {"repository": repository_id})
+        await admit(request, history.LIST_BRANCHES, Place(bucket="", repository=repository_id))
         repository = await self._catalog.get(repository_id)
         branches, has_more = await repository.versions.refs.list_branches(
             prefix=prefix.removeprefix(before), after=after.removeprefix(before), limit=limit
@@ -103,8 +103,7 @@ class Buckets:
             raise NotImplementedByName("the header x-amz-bucket-object-lock-enabled")
         if request.header(b"x-amz-object-ownership") not in {None, "BucketOwnerEnforced"}:
             raise NotImplementedByName("the header x-amz-object-ownership with another value than BucketOwnerEnforced")
-        names = {"repository": place.repository, "name": place.ref}
-        admit(request, history.CREATE_BRANCH if place.has_ref else repositories.GET_REPOSITORY, names)
+        await admit(request, history.CREATE_BRANCH if place.has_ref else repositories.GET_REPOSITORY, place)
         await _read_configuration(request)
         try:
             repository = await self._catalog.get(place.repository)
@@ -120,7 +119,9 @@ class Buckets:
             check_branch(place.ref)
         except InvalidName as error:
             raise S3Error("InvalidBucketName") from error
-        await repository.changes.create_branch(place.ref, repository.record.default_branch)
+        source = repository.record.default_branch
+        await check_source(request.permissions, repository, source)
+        await repository.changes.create_branch(place.ref, source)
         return Response(status_code=200, headers={"location": "/" + request.bucket})
 
     async def delete(self, request: S3Request) -> Response:
@@ -129,7 +130,7 @@ class Buckets:
         No write can be kept out between a look at a branch and its deletion: an acknowledged upload could go with it.
         """
         place = request.place()
-        admit(request, history.DELETE_BRANCH, {"repository": place.repository, "branch": place.ref})
+        await admit(request, history.DELETE_BRANCH, place)
         repository = await self._catalog.get(place.repository)
         if not place.has_ref:
             raise NotImplementedByName("DeleteBucket of a repository")
@@ -152,8 +153,10 @@ class Buckets:
             LakebedError: there is no such bucket, or the caller may not read what is known of it.
         """
         place = request.place()
-        names = {"repository": place.repository, "branch": place.ref}
-        admit(request, history.GET_BRANCH if place.has_ref else repositories.GET_REPOSITORY, names)
+        if place.has_ref:
+            await ask(history.READ_REF, request.permissions, place.as_names())
+        else:
+            await admit(request, repositories.GET_REPOSITORY, place)
         repository = await self._catalog.get(place.repository)
         if place.has_ref:
             await repository.versions.refs.resolve(place.ref)
@@ -198,7 +201,7 @@ class Buckets:
 
     async def _list(self, request: S3Request, after: str, kind: type[_Page] | None = None) -> _Page:
         place = request.place()
-        admit(request, objects.LIST_OBJECTS, {"repository": place.repository})
+        await admit_list(request, place)
         prefix, delimiter = request.parameter("prefix"), request.parameter("delimiter")
         limit = request.number("max-keys", default=KEYS_MAX, most=KEYS_MAX)
         encoding = request.parameter("encoding-type")
@@ -212,7 +215,7 @@ class Buckets:
             listing = await repository.versions.staging.list(
                 place.ref, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
             )
-            page.items, page.has_more = _shown_items(request, repository.id, "", listing.items), listing.has_more
+            page.items, page.has_more = await _shown_items(request, place, "", listing.items), listing.has_more
         else:
             await repository.versions.refs.resolve(place.ref)
         return page
@@ -222,8 +225,9 @@ class Buckets:
         if "/" in page.prefix:
             refs = [page.prefix.partition("/")[0]]
         else:
-            admit(request, history.LIST_BRANCHES, {"repository": repository.id})
+            await admit(request, history.LIST_BRANCHES, Place(bucket="", repository=repository.id))
             refs = await _branch_names(repository, page.prefix)
+        is_asked = "/" in page.prefix
         for ref in refs:
             left = page.limit - len(page.items)
             root = ref + "/"
@@ -239,6 +243,10 @@ class Buckets:
                     return
                 page.items.append((group, None))
                 continue
+            place = Place(bucket="", repository=repository.id, ref=ref)
+            if not is_asked and not await may(request, objects.LIST_OBJECTS, place):
+                continue  # A list of all branches shows the names of the others, and nothing of what is in them.
+            await admit(request, objects.LIST_OBJECTS, place)
             try:
                 listing = await repository.versions.staging.list(
                     ref,
@@ -252,17 +260,17 @@ class Buckets:
             if listing.items and not left:
                 page.has_more = page.limit > 0
                 return
-            page.items += _shown_items(request, repository.id, root, listing.items)
+            page.items += await _shown_items(request, place, root, listing.items)
             page.has_more = listing.has_more
             if page.has_more:
                 return
 
 
-def _shown_items(
-    request: S3Request, repository: str, root: str, items: Iterable[tuple[bytes, Row | None]]
+async def _shown_items(
+    request: S3Request, place: Place, root: str, items: Iterable[tuple[bytes, Row | None]]
 ) -> list[tuple[str, Row | None]]:
     """Return rows by their keys, which begin with `root`. A row that the caller is denied to read has an empty ETag."""
-    is_hidden = unreadable(request.permissions, repository)
+    is_hidden = await unreadable(request.permissions, place.repository, place.ref)
     shown: list[tuple[str, Row | None]] = []
     for key, row in items:
         path = key.decode()

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope
 from lakebed.auth import UnknownAccessKey
 from lakebed.base import LakebedError
 from lakebed.catalog import RepositoryNotFound
+from lakebed.server.http.circumstances import permissions_of
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
@@ -120,7 +121,7 @@ class Gateway:
             )
         except UnknownAccessKey as error:
             raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=signed.access_key_id[:200]) from error
-        request.permissions = await self._state.authorizer.permissions(request.identity)
+        request.permissions = await permissions_of(self._state, request)
         request.signed = signed
 
     def error(self, error: LakebedError, request: S3Request, request_id: str, shown: Callable[[], str]) -> Response:

@@ -34,7 +34,7 @@ from .headers import check_upload_headers, refuse_customer_keys
 from .objects import Objects, acknowledged
 from .operations import S3Operation
 from .options import S3Options
-from .requests import OWNER, Place, S3Request, admit
+from .requests import OWNER, Place, S3Request, admit, admit_list, may
 from .stored import checksum_headers, checksum_type, keep_checksums, keep_parts, metadata_of, stored_checksums
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class MultipartUploads:
 
     async def create(self, request: S3Request) -> Response:
         place = request.place()
-        admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        await admit(request, objects.UPLOAD_OBJECT, place)
         check_upload_headers(request)
         algorithm = declared_algorithm(request, b"x-amz-checksum-algorithm") or ""
         kind = _declared_type(request, algorithm)
@@ -121,7 +121,7 @@ class MultipartUploads:
 
     async def copy_part(self, request: S3Request) -> Response:
         source = self._sources.source_of(request)
-        admit(request, objects.GET_OBJECT, {"repository": source.repository, "path": source.path})
+        await admit(request, objects.GET_OBJECT, source)
         number = _part_number(request)
         begun = await self._find(request)
         request.what = {**(request.what or {}), "src": f"{source.bucket}/{source.key}"}
@@ -279,7 +279,7 @@ class MultipartUploads:
 
     async def list_uploads(self, request: S3Request) -> Response:
         place = request.place()
-        admit(request, objects.LIST_OBJECTS, {"repository": place.repository})
+        await admit_list(request, place)
         prefix, delimiter = request.parameter("prefix"), request.parameter("delimiter")
         limit = request.number("max-uploads", default=LISTED_MAX, most=LISTED_MAX)
         encoding = request.parameter("encoding-type")
@@ -289,7 +289,7 @@ class MultipartUploads:
         repository = await self._catalog.get(place.repository)
         if place.has_ref:
             await repository.versions.refs.resolve(place.ref)
-        page = await self._page(repository, place, prefix, delimiter, (key_marker, id_marker))
+        page = await self._page(request, repository, place, prefix, delimiter, (key_marker, id_marker))
 
         def spelled(text: str) -> str:
             return quote(text, safe="/-_.~*") if encoding else text
@@ -318,14 +318,26 @@ class MultipartUploads:
         return xml(root)
 
     async def _page(
-        self, repository: Repository, place: Place, prefix: str, delimiter: str, after: tuple[str, str]
+        self,
+        request: S3Request,
+        repository: Repository,
+        place: Place,
+        prefix: str,
+        delimiter: str,
+        after: tuple[str, str],
     ) -> list[tuple[str, str, MultipartRecord | None]]:
         """Return uploads by key and id, and common prefixes without a record, behind `after`."""
         found: dict[tuple[str, str], MultipartRecord | None] = {}
+        listed: dict[str, bool] = {place.ref: place.has_ref}
         for name, record in await repository.versions.parts.begun_on(place.ref if place.has_ref else ""):
             path = record.path.decode()
             key = path if place.has_ref else f"{record.branch}/{path}"
             if not key.startswith(prefix):
+                continue
+            if record.branch not in listed:
+                of_branch = Place(bucket="", repository=repository.id, ref=record.branch)
+                listed[record.branch] = await may(request, objects.LIST_OBJECTS, of_branch)
+            if not listed[record.branch]:
                 continue
             cut = key.find(delimiter, len(prefix)) if delimiter else -1
             if cut >= 0:
@@ -342,7 +354,7 @@ class MultipartUploads:
             S3Error: the key has no such upload.
         """
         place, multipart_id = request.place(), request.parameter("uploadId")
-        admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        await admit(request, objects.UPLOAD_OBJECT, place)
         refuse_customer_keys(request)
         repository = await self._catalog.get(place.repository)
         try:

@@ -148,7 +148,7 @@ class Objects:
             LakebedError: there is no such key, or the caller may not read it.
         """
         place = request.place()
-        admit(request, objects.GET_OBJECT, {"repository": place.repository, "path": place.path})
+        await admit(request, objects.GET_OBJECT, place)
         refuse_customer_keys(request)
         check_version(request.parameter("versionId"))
         return await self.find(place, is_read=True)
@@ -244,7 +244,7 @@ class Objects:
 
     async def put(self, request: S3Request) -> Response:
         place = request.place()
-        admit(request, objects.UPLOAD_OBJECT, {"repository": place.repository, "path": place.path})
+        await admit(request, objects.UPLOAD_OBJECT, place)
         check_upload_headers(request)
         if_none_match, if_match = write_conditions(request)
         payload = Payload(request)
@@ -289,9 +289,8 @@ class Objects:
 
     async def copy(self, request: S3Request) -> Response:
         place, source = request.place(), self.source_of(request)
-        names = {"repository": place.repository, "path": place.path}
-        admit(request, objects.GET_OBJECT, {"repository": source.repository, "path": source.path})
-        admit(request, objects.UPLOAD_OBJECT, names)
+        await admit(request, objects.GET_OBJECT, source)
+        await admit(request, objects.UPLOAD_OBJECT, place)
         request.what = {**(request.what or {}), "src": f"{source.bucket}/{source.key}"}
         check_upload_headers(request)
         if request.header(b"x-amz-checksum-algorithm") is not None:
@@ -387,7 +386,7 @@ class Objects:
 
     async def delete(self, request: S3Request) -> Response:
         place = request.place()
-        admit(request, objects.DELETE_OBJECT, {"repository": place.repository, "path": place.path})
+        await admit(request, objects.DELETE_OBJECT, place)
         check_version(request.parameter("versionId"))
         request.refuse_headers([b"x-amz-if-match-", b"x-amz-mfa"])
         repository = await self._catalog.get(place.repository)
@@ -398,7 +397,7 @@ class Objects:
     async def delete_many(self, request: S3Request) -> Response:
         request.refuse_headers([b"x-amz-mfa"])
         # Each key is asked for below. A caller who may delete none of them does not have the body read.
-        admit_below(request, objects.DELETE_OBJECT, {"repository": request.place().repository})
+        admit_below(request, objects.DELETE_OBJECT, request.place().repository)
         wanted, is_quiet = await Payload(request).document("Delete", DELETE_BYTES_MAX, _keys_to_delete)
         keys = [key for key, refusal in wanted if refusal is None]
         request.what = {**(request.what or {}), "paths": keys, "paths_count": str(len(keys))}
@@ -419,7 +418,7 @@ class Objects:
         for key in dict.fromkeys(keys):
             place = place_of(request.bucket, key, self._options)
             try:
-                admit(request, objects.DELETE_OBJECT, {"repository": place.repository, "path": place.path})
+                await admit(request, objects.DELETE_OBJECT, place)
             except LakebedError as error:
                 failed[key] = as_s3(error)
                 continue

@@ -17,8 +17,9 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.types import Receive, Scope
 
-from lakebed.operations import AnyOperation
-from lakebed.server.http.gate import require, require_below
+from lakebed.auth import NotPermitted
+from lakebed.operations import AnyOperation, objects
+from lakebed.server.http.gate import ask, require_below
 from lakebed.server.http.requests import RestRequest
 
 from .encoded_words import decode_words
@@ -53,6 +54,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """Return what it names, for the audit log."""
         names = {"repository": self.repository, "ref": self.ref, "path": self.path}
         return names if self.path and self.ref else {name: value for name, value in names.items() if value}
+
+    def as_names(self) -> dict[str, str]:
+        """Return the values that permissions of the table ask for. A door cannot forget its ref."""
+        return {
+            "repository": self.repository,
+            "ref": self.ref,
+            "branch": self.ref,
+            "name": self.ref,
+            "path": self.path,
+        }
 
     @property
     def is_root(self) -> bool:
@@ -212,23 +223,44 @@ class S3Request(RestRequest):
                 raise NotImplementedByName(f"the header {name.decode('latin-1')}")
 
 
-def admit(request: S3Request, operation: AnyOperation, names: Mapping[str, str]) -> None:
-    """Hold the permissions of an operation of the table on these names.
+async def admit(request: S3Request, operation: AnyOperation, place: Place | None = None) -> None:
+    """Hold the permissions of an operation of the table on a place. None: on no single thing.
 
     Raises:
         NotPermitted: one is missing.
     """
-    require(operation.permissions or (), request.permissions, names)
+    await ask(operation.permissions or (), request.permissions, {} if place is None else place.as_names())
 
 
-def admit_below(request: S3Request, operation: AnyOperation, names: Mapping[str, str]) -> None:
-    """Hold the permissions of an operation where the body has the rest of the names.
+async def admit_list(request: S3Request, place: Place) -> None:
+    """Hold what a list of objects needs. In the bucket of a whole repository, conditions are held for each ref later.
 
     Raises:
-        NotPermitted: the caller may do this to nothing that the body could name.
+        NotPermitted: the caller may not list.
+    """
+    if place.has_ref or not request.permissions.heeds_refs("fs:ListObjects"):
+        await admit(request, objects.LIST_OBJECTS, place)
+    else:
+        admit_below(request, objects.LIST_OBJECTS, place.repository)
+
+
+async def may(request: S3Request, operation: AnyOperation, place: Place) -> bool:
+    """Return whether `admit` would let the request through."""
+    try:
+        await admit(request, operation, place)
+    except NotPermitted:
+        return False
+    return True
+
+
+def admit_below(request: S3Request, operation: AnyOperation, repository: str) -> None:
+    """Hold the permissions of an operation where the body, or what is found, has the rest of the names.
+
+    Raises:
+        NotPermitted: the caller may do this to nothing in the repository.
     """
     for permission in operation.permissions or ():
-        require_below(permission, request.permissions, names)
+        require_below(permission, request.permissions, {"repository": repository})
 
 
 def place_of(bucket: str, key: str, options: S3Options) -> Place:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from lakebed.auth import SESSION_COOKIE, Identity, NotAuthenticated, Permissions
 from lakebed.base import LakebedError
 from lakebed.operations import PUBLIC_BYTES_MAX
+from lakebed.server.http.circumstances import permissions_of
 from lakebed.server.http.errors import InvalidBody, NoSuchEndpoint, log_failure, status_and_message
 from lakebed.server.http.requests import RestRequest, parse_query
 from lakebed.server.http.routing import Route, Router
@@ -136,7 +137,7 @@ class Door:
                 request.identity = await self._state.authenticator.authenticate(None, session)
             except NotAuthenticated as refusal:
                 return refusal
-            request.permissions = await self._state.authorizer.permissions(request.identity)
+            request.permissions = await permissions_of(self._state, request)
         visit.user = request.identity.user_id
         return None
 

@@ -21,6 +21,7 @@ from lakebed.gc.messages import (
     StartJob,
 )
 from lakebed.operations import collectors
+from lakebed.server.http.circumstances import address_of
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
@@ -73,6 +74,7 @@ class Jobs:
             deleted=uid,
             endpoint=_own_endpoint(request),
             identity=request.identity,
+            address=address_of(request),
             actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE.get(action, ()))),
             on_branches=SWEEPING if isinstance(body.request, RunRequest) and body.request.branches else (),
         )

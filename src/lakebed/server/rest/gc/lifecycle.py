@@ -64,8 +64,9 @@ class Policies:
         return await sweep.plan(prefix=request.query("prefix"), after=request.query("after"), limit=request.amount())
 
     async def sweep_branches(self, request: RestRequest, body: SweepBranches) -> BranchesSwept:
-        names = {"repository": request.args[0], "branch": [one.branch for one in body.branches]}
-        require(lifecycle.SWEEP_BRANCHES.asked_later, request.permissions, names)
+        for one in body.branches:
+            names = {"repository": request.args[0], "branch": one.branch}
+            require(lifecycle.SWEEP_BRANCHES.asked_later, request.permissions, names)
         sweep = BranchSweep(await self._catalog.get(request.args[0]))
         swept = await sweep.sweep(body.policy_version, body.branches, by=request.identity.user_id)
         self._swept.update("deleted" if one.is_deleted else "not known" if is_open(one) else "kept" for one in swept)

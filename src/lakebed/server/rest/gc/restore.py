@@ -6,6 +6,8 @@ and to read the path that it had, where that is another one. What is refused cou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lakebed.auth import NotPermitted, Permissions
 from lakebed.gc.live import CollectionService, Refusal
 from lakebed.gc.messages import Restore, RestorePage
@@ -27,21 +29,22 @@ class Restores:
         repository = await self._catalog.get(request.args[0])
         branch = body.branch or repository.record.default_branch
         await repository.guards.check_branch_writable(branch)
-        refusal = _refusal(request.permissions, request.args[0])
+        refusal = _refusal(request.permissions, {"repository": request.args[0], "branch": branch})
         service = CollectionService(
             repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._key
         )
         return await service.restore(body)
 
 
-def _refusal(permissions: Permissions, repository: str) -> Refusal:
+def _refusal(permissions: Permissions, names: Mapping[str, str]) -> Refusal:
     write, read = collectors.RESTORE_GC_OBJECTS.asked_later
 
     def refusal(path: str, target: str) -> str:
         try:
-            require([write], permissions, {"repository": repository, "path": target})
-            if path and path != target:
-                require([read], permissions, {"repository": repository, "path": path})
+            require([write], permissions, {**names, "path": target})
+            # An object of another branch comes back to this one, and nothing says of which it was.
+            if path and (path != target or permissions.heeds_refs(read.action)):
+                require([read], permissions, {**names, "path": path})
         except NotPermitted as error:
             return str(error)
         return ""

@@ -38,18 +38,33 @@ async def create_group(visit: Visit) -> Response:
 async def show_user(visit: Visit) -> Response:
     name = visit.query("user") or visit.user
     user = await visit.call(accounts.GET_USER, name)
-    action, resource = visit.query("action").strip(), visit.query("resource").strip()
-    decision = await visit.call(accounts.DECIDE, name, action=action, resource=resource) if action else None
+    decision = await _decision(visit, name)
     return visit.render(
         "user",
         user=user,
         decision=decision,
+        statement=decision and decision.statement and msgspec.json.encode(decision.statement).decode(),
         groups=await visit.look(accounts.LIST_USER_GROUPS, name, amount=ROWS),
         every_group=await visit.look(accounts.LIST_GROUPS, amount=ROWS),
         policies=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS),
         effective=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS, effective=True),
         every_policy=await visit.look(accounts.LIST_POLICIES, amount=ROWS),
         pairs=await visit.look(accounts.LIST_USER_CREDENTIALS, name, amount=ROWS),
+    )
+
+
+async def _decision(visit: Visit, user: str) -> wire.Decision | None:
+    """Return the answer to the question in the address, where there is one."""
+    if not (action := visit.query("action").strip()):
+        return None
+    return await visit.call(
+        accounts.DECIDE,
+        user,
+        action=action,
+        resource=visit.query("resource").strip(),
+        branch=visit.query("branch").strip(),
+        tag=visit.query("tag").strip(),
+        address=visit.query("address").strip(),
     )
 
 

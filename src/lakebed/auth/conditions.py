@@ -1,0 +1,309 @@
+"""Conditions of statements: on the branch, the tag or the ref of a request, on the caller's address, and on time. Pure.
+
+A statement counts where all its conditions hold. One of several values suffices for a condition; for a negated one
+(`StringNotEquals`, `StringNotLike`, `NotIpAddress`) none of them may match. Where a request has nothing under a key, as
+a list of users has no branch, a condition does not hold, and a negated one does.
+
+A third answer is doubt: the server cannot tell what the request has under a key. A statement in doubt does not allow,
+and it does deny. So a door that forgets to say what it reads refuses too much, and never too little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, TypeAlias
+
+import msgspec
+
+from lakebed.base import Invalid
+
+from .globs import Matcher, compile_pieces
+
+BRANCH: Final = "branch"
+TAG: Final = "tag"
+REF: Final = "ref"
+ADDRESS: Final = "SourceIp"
+TIME: Final = "CurrentTime"
+REF_KEYS: Final = frozenset({BRANCH, TAG, REF})
+USER: Final = "${user}"
+
+_OPERATORS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(("StringEquals", "StringNotEquals", "StringLike", "StringNotLike"), REF_KEYS),
+    **dict.fromkeys(("IpAddress", "NotIpAddress"), frozenset({ADDRESS})),
+    **dict.fromkeys(("DateLessThan", "DateGreaterThan"), frozenset({TIME})),
+}
+"""The operators, with the keys that each may ask for."""
+_NEGATED: Final = frozenset({"StringNotEquals", "StringNotLike", "NotIpAddress"})
+_NO_PART_OF_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?\[\]{}\\/@$]")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d))?")
+_MAPPED: Final = ip_network("::ffff:0:0/96")
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+
+
+class InvalidCondition(Invalid):
+    """The server does not know the operator or the key, or a value is none that the key can have."""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of one operator, with the values that it is compared with."""
+
+    operator: str
+    key: str
+    values: tuple[str, ...]
+
+
+Conditions: TypeAlias = tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Say what a request reads or writes: a branch or a tag by name, or a commit by its id in `ref`.
+
+    `ref` is the name of the branch or tag, too. All are None for an operation without a ref.
+    """
+
+    branch: str | None = None
+    tag: str | None = None
+    ref: str | None = None
+    is_known: bool = True
+
+    @classmethod
+    def of_branch(cls, name: str) -> Ref:
+        return cls(branch=name, ref=name)
+
+    @classmethod
+    def of_tag(cls, name: str) -> Ref:
+        return cls(tag=name, ref=name)
+
+    def __str__(self) -> str:
+        if not self.is_known:
+            return "a ref that is not known"
+        if self.branch is not None:
+            return f"branch {self.branch}"
+        return f"tag {self.tag}" if self.tag is not None else f"ref {self.ref}" if self.ref is not None else "no ref"
+
+
+NO_REF: Final = Ref()
+UNKNOWN_REF: Final = Ref(is_known=False)
+
+Look: TypeAlias = Callable[[str, str], Awaitable[Ref]]
+"""Return what an expression names in a repository, UNKNOWN_REF in doubt."""
+
+
+async def _in_doubt(_repository: str, _expression: str) -> Ref:
+    return UNKNOWN_REF
+
+
+@dataclass(slots=True)
+class Circumstances:
+    """Say where a request comes from, when, and what its refs name. An empty address, or no time: not known."""
+
+    address: str = ""
+    now_ms: int | None = None
+    look: Look = _in_doubt
+    _refs: dict[tuple[str, str], Ref] = field(default_factory=dict)
+
+    async def learn(self, repository: str, expression: str) -> None:
+        """Look up what an expression names, for `ref`. It may name something else than at the last look."""
+        self._refs[repository, expression] = await self.look(repository, expression)
+
+    def said(self, ref: Ref) -> frozenset[str]:
+        """Return the keys under which something is known of a request that is about this ref."""
+        known = {ADDRESS: bool(self.address), TIME: self.now_ms is not None, **dict.fromkeys(REF_KEYS, ref.is_known)}
+        return frozenset(key for key, is_known in known.items() if is_known)
+
+    def ref(self, repository: str, expression: str) -> Ref:
+        return self._refs.get((repository, expression), UNKNOWN_REF)
+
+
+NOWHERE: Final = Circumstances()
+"""Nothing is known of the request."""
+
+Check: TypeAlias = Callable[[Ref, Circumstances], "bool | None"]
+"""Return whether conditions hold. None: in doubt."""
+
+
+# Reading and writing them as the contract has them
+
+
+def conditions_of(condition: Mapping[str, Mapping[str, Sequence[str]]] | None) -> Conditions:
+    """Return the conditions of the contract's map: operator, key, values.
+
+    Raises:
+        InvalidCondition: an operator has no key.
+    """
+    for operator, by_key in (condition or {}).items():
+        if not by_key:
+            raise InvalidCondition(f"the condition {operator!r} names no key")
+    return tuple(
+        Condition(operator=operator, key=key, values=tuple(values))
+        for operator, by_key in (condition or {}).items()
+        for key, values in by_key.items()
+    )
+
+
+def condition_map(conditions: Iterable[Condition]) -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for one in conditions:
+        found.setdefault(one.operator, {})[one.key] = list(one.values)
+    return found
+
+
+def check_conditions(conditions: Iterable[Condition]) -> None:
+    """Refuse what the server could not hold exactly. Passed over, a deny would stop less than its author believes.
+
+    Raises:
+        InvalidCondition: it says which operator, key or value.
+    """
+    seen = set()
+    for one in conditions:
+        keys = _OPERATORS.get(one.operator)
+        if keys is None:
+            raise InvalidCondition(f"there is no operator {one.operator!r}; known are {', '.join(_OPERATORS)}")
+        if one.key not in keys:
+            raise InvalidCondition(f"{one.operator} has no key {one.key!r}; known are {', '.join(sorted(keys))}")
+        if not one.values:
+            raise InvalidCondition(f"{one.operator} {one.key} has no value")
+        if (one.operator, one.key) in seen:
+            raise InvalidCondition(f"{one.operator} {one.key} occurs twice; one with all values means either")
+        seen.add((one.operator, one.key))
+        for value in one.values:
+            _check_value(one, value)
+
+
+def _check_value(condition: Condition, value: str) -> None:
+    if condition.key == ADDRESS:
+        network_of(value)
+    elif condition.key == TIME:
+        time_of(value)
+    else:
+        _check_name(condition, value)
+
+
+def _check_name(condition: Condition, value: str) -> None:
+    name = value.replace(USER, "")
+    if condition.operator.endswith("Equals") and "*" in name:
+        raise InvalidCondition(f"{condition.operator} takes no wildcard, as {value!r} has: write StringLike instead")
+    odd = _NO_PART_OF_REF.search(name)
+    if condition.key == BRANCH:
+        odd = odd or re.search(r"[^A-Za-z0-9_*-]", name)
+    if odd or not value:
+        why = f"{odd[0]!r}" if odd else "nothing"
+        raise InvalidCondition(f"{value!r} is the name of no {condition.key}: it has {why}")
+
+
+def network_of(text: str) -> Network:
+    """
+    Raises:
+        InvalidCondition: the text is no address and no network.
+    """
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise InvalidCondition(f"{text!r} is no address and no network: {error}") from error
+    if network.version == 6 and network.subnet_of(_MAPPED):  # type: ignore[arg-type]  # both are of IPv6
+        raise InvalidCondition(f"{text!r} is one of IPv4 in the form of IPv6: write it as IPv4")
+    return network
+
+
+def time_of(text: str) -> int:
+    """Return the Unix milliseconds of a date, or of a date with a time and its zone. A date alone is its midnight, UTC.
+
+    Raises:
+        InvalidCondition: the text is neither.
+    """
+    if not _DATE.fullmatch(text):
+        raise InvalidCondition(f"{text!r} is no time: it is not like 2027-01-31 or 2027-01-31T18:00:00Z")
+    try:
+        at = datetime.fromisoformat(text)
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise InvalidCondition(f"{text!r} is no time: {error}") from error
+
+
+# Holding them
+
+
+def compile_conditions(conditions: Iterable[Condition], user_id: str) -> Check | None:
+    """Return what says whether all of them hold; None where there are none."""
+    checks = [_compiled(one, user_id) for one in conditions]
+    if not checks:
+        return None
+
+    def check(ref: Ref, circumstances: Circumstances) -> bool | None:
+        answers = [one(ref, circumstances) for one in checks]
+        return False if False in answers else None if None in answers else True
+
+    return check
+
+
+def _compiled(condition: Condition, user_id: str) -> Check:
+    is_negated, values = condition.operator in _NEGATED, condition.values
+    try:
+        check_conditions([condition])
+    except InvalidCondition:
+        # A later release may have written it. In doubt it denies, and allows nothing.
+        return lambda _ref, _circumstances: None
+    if condition.key == ADDRESS:
+        return _of_address([network_of(value) for value in values], is_negated)
+    if condition.key == TIME:
+        return _of_time([time_of(value) for value in values], is_before=condition.operator == "DateLessThan")
+    return _of_ref(condition.key, [_matcher(value, user_id) for value in values], is_negated)
+
+
+def _matcher(value: str, user_id: str) -> Matcher:
+    # Stars are found before the user's id is put in, so a user called `*` is one user.
+    return compile_pieces([piece.replace(USER, user_id) for piece in value.split("*")])
+
+
+def _of_ref(key: str, matchers: Sequence[Matcher], is_negated: bool) -> Check:
+    def check(ref: Ref, _: Circumstances) -> bool | None:
+        if not ref.is_known:
+            return None
+        value: str | None = getattr(ref, key)
+        matches = value is not None and any(match(value) for match in matchers)
+        return matches is not is_negated
+
+    return check
+
+
+def _of_address(networks: Sequence[Network], is_negated: bool) -> Check:
+    known = [(one.version, int(one.netmask), int(one.network_address)) for one in networks]
+
+    def check(_: Ref, circumstances: Circumstances) -> bool | None:
+        address = _address(circumstances.address)
+        if address is None:
+            return None
+        number, version = int(address), address.version
+        matches = any(version == one and number & mask == start for one, mask, start in known)
+        return matches is not is_negated
+
+    return check
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> Address | None:
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    # A socket for both protocols shows callers of IPv4 so.
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _of_time(times_ms: Sequence[int], *, is_before: bool) -> Check:
+    def check(_: Ref, circumstances: Circumstances) -> bool | None:
+        now_ms = circumstances.now_ms
+        if now_ms is None:
+            return None
+        return any(now_ms < at_ms if is_before else now_ms > at_ms for at_ms in times_ms)
+
+    return check
