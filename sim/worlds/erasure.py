@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from lakebed.base import Entry, RunKind
+from lakebed.base import Entry, RunId, RunKind
 from lakebed.gc.kinds.erasure.certificate.certifying import certify
 from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
 from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.live import ServiceOptions
+from lakebed.gc.live.publish.metadata import MetadataRuns
+from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import GARBAGE, ErasureOrder, Unstage, Unstaged, certificate_path
 from lakebed.gc.rules import Selection
+from lakebed.gc.runs.context import list_plans
 from lakebed.versions import PathNotFound, Versions
 from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, reachable
 from sim.ports.actors import Actor, Ending, Scene, Violation
@@ -105,23 +109,55 @@ def erase_staged(name: str, *, has_grace: bool = False, everywhere: bool = False
 
     async def act(repo: Versions) -> None:
         collecting = Collecting(repo, has_grace=has_grace)
-        unstage = collecting.service.unstage
-        counts: list[int] = []
-
-        async def counted(run_id: str, body: Unstage) -> Unstaged:
-            done = await unstage(run_id, body)
-            counts.append(done.count)
-            return done
-
-        collecting.service.unstage = counted
-        if everywhere:
-            await _erase_everywhere(repo, collecting)
-        else:
-            await _erase(collecting)
-        if not sum(counts):
-            raise PathNotFound("nothing was taken from the branch", key=PATH)
+        with _unstaging(collecting):
+            if everywhere:
+                await _erase_everywhere(repo, collecting)
+            else:
+                await _erase(collecting)
 
     return Do(Operation(name, "delete", MAIN, PATH), act)
+
+
+@contextmanager
+def _unstaging(collecting: Collecting) -> Iterator[None]:
+    """
+    Raises:
+        PathNotFound: at the end, where nothing was taken from the branch.
+    """
+    unstage = collecting.service.unstage
+    counts: list[int] = []
+
+    async def counted(run_id: str, body: Unstage) -> Unstaged:
+        done = await unstage(run_id, body)
+        counts.append(done.count)
+        return done
+
+    collecting.service.unstage = counted
+    yield
+    if not sum(counts):
+        raise PathNotFound("nothing was taken from the branch", key=PATH)
+
+
+def apply_staged(name: str) -> Do:
+    """Apply the erasure that was planned. Where it takes nothing for good, the path has to stay."""
+
+    async def act(repo: Versions) -> None:
+        collecting = Collecting(repo)
+        with _unstaging(collecting):
+            await collecting.apply_one(0, window=None)
+
+    return Do(Operation(name, "delete", MAIN, PATH), act)
+
+
+def retire_plans(name: str) -> Do:
+    """Take the folders of the plans there are, as a collection of metadata does that has read their records."""
+
+    async def act(repo: Versions) -> None:
+        options = ServiceOptions()
+        runs = [RunId(run_id) for run_id in await list_plans(Collecting(repo).context.store)]
+        await MetadataRuns(repo, RunBook(repo, options), options).publish(RunId(name), files=[], runs=runs)
+
+    return Do(Operation(name, "run"), act)
 
 
 async def _erase(collecting: Collecting, *, shared: bool = False, plans_only: bool = False) -> str:
@@ -209,6 +245,14 @@ def erasure_scenes() -> Iterator[Scene]:
     twice = client("q", apply_planned("q9")), client("r", apply_planned("r1"))
     yield _scene("two applies of an erasure", *twice, before=planned)
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
+    to_retire = [*one, erase("q1", plans_only=True)]
+    yield _scene(
+        "apply of an erasure of what is staged, taker of its plan",
+        client("r", apply_staged("r1")),
+        client("m", retire_plans("m1")),
+        before=(),
+        staged=to_retire,
+    )
     yield from _certified_scenes()
     yield from _foreseen_scenes()
     yield _kept_scene()
