@@ -75,7 +75,13 @@ async def _branches(versions: Versions) -> list[str]:
 
 async def clean_up(versions: Versions) -> None:
     """Leave no claim and no retired token, whatever its age. A killed committer's claim stays for as long as a branch
-    holds one of its tokens, so each branch takes one more commit."""
+    holds one of its tokens, so each branch takes one more commit.
+
+    An address that a killed server handed out, as for a part, keeps its object until it expires: let all expire.
+    """
+    handed_out = scan_prefix(versions.store, versions.partition, keys.UPLOAD)
+    for key in [key async for key, _ in handed_out]:
+        await versions.uploads.expire(key.removeprefix(keys.UPLOAD).decode())
     versions.context.options = replace(versions.context.options, claim_age_ms_max=0)
     for branch in await _branches(versions):
         await _commit_once_more(versions, branch)
