@@ -213,10 +213,9 @@ def _carried_out(session: Session, collector: Collector, request: EraseRequest, 
     from lakebed.gc import erase, left_of_erasure
     from lakebed.gc.messages import Certificate, Plan
 
+    again = (_command_everywhere if request.everywhere else _command)(collector, request.run_id)
+    session.when_stopped = lambda: f"stopped: what was erased until now is recorded; `{again}` goes on, and certifies"
     left = left_of_erasure(collector, request, check=partial(check, session, collector), note=session.note)
-    session.when_stopped = lambda: (
-        f"stopped: what was erased until now is recorded; `{left.again}` goes on, and certifies"
-    )
     going = []
     if left.applying is not None and left.plan.totals.all.objects:
         going.append(f"{amount(left.plan.totals.all)} of lakefs://{collector.repository}")
