@@ -19,7 +19,7 @@ from tests.tiers import has_turn
 
 QUICK = [world for world in small_worlds() if world.is_quick]
 WHOLE_ONE_IN = 12
-"""A dear world is walked whole at one commit in so many."""
+"""The tests walk a dear world whole at one commit in twelve."""
 WIDTHS = (24,)
 TURN = commit()
 

@@ -26,6 +26,11 @@ class LakebedError(Exception):
         super().__init__(message)
         self.facts = facts
 
+    @property
+    def first_line(self) -> str:
+        """Leave out the schema dumps for machines that a server's message may have below its first line."""
+        return next(iter(str(self).strip().splitlines()), type(self).__name__)
+
 
 class NotFound(LakebedError):
     """The request names a thing that does not exist."""

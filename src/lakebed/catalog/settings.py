@@ -22,7 +22,7 @@ from .records import BranchProtection, HiddenBranch
 CACHE_MS: Final = 1_000
 PATTERNS_MAX: Final = 200
 WILDCARDS_MAX: Final = 8
-"""In one pattern. To compile a long one of so many takes 0.7 ms of CPU."""
+"""In one pattern. To compile a long one of eight takes 0.7 ms of CPU."""
 COMPILED_AT_ONCE: Final = 20
 _PROTECTION: Final = keys.SETTING + b"branch_protection"
 _HIDDEN: Final = keys.SETTING + b"hidden_branch/"

@@ -213,7 +213,7 @@ def _carried_out(session: Session, collector: Collector, request: EraseRequest, 
     from lakebed.gc import erase, left_of_erasure
     from lakebed.gc.messages import Certificate, Plan
 
-    again = (_command_everywhere if request.everywhere else _command)(collector, request.run_id)
+    again = _command(collector, request.run_id, everywhere=request.everywhere)
     session.when_stopped = lambda: f"stopped: what was erased until now is recorded; `{again}` goes on, and certifies"
     left = left_of_erasure(collector, request, check=partial(check, session, collector), note=session.note)
     going = []
@@ -233,14 +233,10 @@ def _carried_out(session: Session, collector: Collector, request: EraseRequest, 
     raise AssertionError("an erasure ends with its certificate")
 
 
-def _command_everywhere(collector: Collector, run_id: str) -> str:
-    return f"{_command(collector, run_id)} --everywhere"
-
-
-def _command(collector: Collector, run_id: str, *, verify: bool = False) -> str:
+def _command(collector: Collector, run_id: str, *, everywhere: bool = False, verify: bool = False) -> str:
     from lakebed.gc.messages import RunKind
 
-    apply = collector.command(run_id, RunKind.ERASURE)
+    apply = collector.command(run_id, RunKind.ERASURE, everywhere=everywhere)
     return apply.replace("erase apply", "erase verify") if verify else apply
 
 
@@ -375,7 +371,7 @@ def _advice(collector: Collector, made: Certificate) -> str:
     stands = {one.what for one in made.stands}
     if not stands & {"garbage", "deferred"}:
         return ""
-    again = _command_everywhere(collector, made.run_id)
+    again = _command(collector, made.run_id, everywhere=True)
     waiting: list[ListedRun] = []
     # The certificate is made. Who may not ask for these gets the plain advice.
     with contextlib.suppress(Denied):

@@ -59,12 +59,11 @@ def tell(
 
 
 def describe(error: LakebedError | OSError) -> str:
-    """One line. Messages of servers may have several: the rest of them is schema dumps, for machines."""
+    """Return one line."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return error.first_line
 
 
 def describe_missing(error: ModuleNotFoundError) -> str:

@@ -154,9 +154,10 @@ class Collector:
     deleted: str = ""
     command_options: tuple[str, ...] = ()
 
-    def command(self, run_id: str, kind: RunKind) -> str:
-        """Return the command that applies the run."""
-        return self.command_of_all([run_id], kind)
+    def command(self, run_id: str, kind: RunKind, *, everywhere: bool = False) -> str:
+        """Return the command that applies the run. `everywhere`: the option of an erasure."""
+        command = self.command_of_all([run_id], kind)
+        return f"{command} --everywhere" if everywhere else command
 
     def command_of_all(self, run_ids: Sequence[str], kind: RunKind) -> str:
         """Return the command that applies the runs, of one kind or of kinds with the same command."""

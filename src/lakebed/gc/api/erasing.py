@@ -55,8 +55,7 @@ def left_of_erasure(
         raise InvalidRequest(
             f"run {request.run_id} is of kind {plan.kind.value}, and no erasure", run_id=request.run_id
         )
-    command = collector.command(request.run_id, plan.kind)
-    again = f"{command} --everywhere" if request.everywhere else command
+    again = collector.command(request.run_id, plan.kind, everywhere=request.everywhere)
     applying, collecting = None, None
     if collector.finished(request.run_id) is None:
         applying = ApplyRequest(
@@ -102,7 +101,7 @@ def _collected(
     try:
         plans += collector.plan(request)
     except LakebedError as error:
-        note(f"nothing was collected: {_first_line(error)}; `{left.again}` goes on")
+        note(f"nothing was collected: {error.first_line}; `{left.again}` goes on")
     try:
         for plan in plans:
             yield plan
@@ -114,9 +113,4 @@ def _collected(
             )
             yield collector.apply(apply)
     except LakebedError as error:  # Some of it may be gone.
-        note(f"the collection did not end: {_first_line(error)}; `{left.again}` goes on")
-
-
-def _first_line(error: LakebedError) -> str:
-    """Leave out the schema dumps that a server's message may have for machines."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        note(f"the collection did not end: {error.first_line}; `{left.again}` goes on")
