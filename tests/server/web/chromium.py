@@ -125,8 +125,15 @@ class Chromium:
 
     def text_of(self, words: str) -> str:
         """Return the whole text of the innermost element that has these words."""
-        element = self.find(f"(//body//*[contains(normalize-space(.), {_quoted(words)})])[last()]")
-        return str(self._do("GET", f"/element/{element}/text"))
+        return self.text_at(f"(//body//*[contains(normalize-space(.), {_quoted(words)})])[last()]")
+
+    def problem(self, words: str) -> None:
+        """Wait until the page says with these words why it refuses. What else is on the page does not count."""
+        self.find(f"//*[@role='alert'][contains(normalize-space(.), {_quoted(words)})]")
+
+    def text_at(self, xpath: str) -> str:
+        """Wait until this element is there, and return its text."""
+        return str(self._at(xpath, "GET", "/text"))
 
     def text(self) -> str:
         return str(self.run("return document.body.innerText"))
@@ -170,15 +177,15 @@ class Chromium:
 
     def press(self, label: str) -> None:
         """Press the button with this text."""
-        self._click(self.find("//button" + _NAMED.format(_quoted(label))))
+        self._click("//button" + _NAMED.format(_quoted(label)))
 
     def follow(self, label: str) -> None:
         """Follow the link with this text."""
-        self._click(self.find("//a" + _NAMED.format(_quoted(label))))
+        self._click("//a" + _NAMED.format(_quoted(label)))
 
     def unfold(self, label: str) -> None:
         """Show the details that have this summary."""
-        self._click(self.find("//summary" + _NAMED.format(_quoted(label))))
+        self._click("//summary" + _NAMED.format(_quoted(label)))
 
     def fill(self, **fields: str) -> None:
         """Type into the fields by the first words of their labels, with spaces for underscores."""
@@ -186,27 +193,23 @@ class Chromium:
             self.enter(label.replace("_", " "), text)
 
     def enter(self, label: str, text: str) -> None:
-        element = self.find(_FIELD.format(_quoted(label)))
-        self._do("POST", f"/element/{element}/clear", {})
-        self.keys(text, element)
+        field = _FIELD.format(_quoted(label))
+        self._at(field, "POST", "/clear", {})
+        self._at(field, "POST", "/value", {"text": text})
 
     def choose(self, label: str, option: str) -> None:
         field = _FIELD.format(_quoted(label))
-        self._click(self.find(f"{field}/option[normalize-space(.)={_quoted(option)}]"))
+        self._click(f"{field}/option[normalize-space(.)={_quoted(option)}]")
 
     def tick(self, label: str) -> None:
-        self._click(self.find(_FIELD.format(_quoted(label))))
+        self._click(_FIELD.format(_quoted(label)))
 
     def give_file(self, file: Path) -> None:
         """Choose a file in the form of an upload."""
-        element = self.find("//input[@type='file']")
-        self._do("POST", f"/element/{element}/value", {"text": f"{file}"})
+        self._at("//input[@type='file']", "POST", "/value", {"text": f"{file}"})
 
-    def keys(self, text: str, element: str | None = None) -> None:
-        """Type, into an element or into the page."""
-        if element is not None:
-            self._do("POST", f"/element/{element}/value", {"text": text})
-            return
+    def keys(self, text: str) -> None:
+        """Type into the page, where the focus is."""
         actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
         self._do("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
@@ -252,8 +255,17 @@ class Chromium:
         """Send a command of the protocol of Chromium's tools."""
         return self._do("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
-    def _click(self, element: str) -> None:
-        self._do("POST", f"/element/{element}/click", {})
+    def _click(self, xpath: str) -> None:
+        self._at(xpath, "POST", "/click", {})
+
+    def _at(self, xpath: str, method: str, act: str, body: dict[str, Any] | None = None) -> Any:
+        """Do this with the element: again, if the page was loaded anew after it was seen."""
+        while True:
+            try:
+                return self._do(method, f"/element/{self.find(xpath)}{act}", body)
+            except AssertionError as error:
+                if "stale element reference" not in str(error):
+                    raise
 
     def _do(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         return self._ask(method, self._session + path, body)

@@ -70,9 +70,7 @@ def plan(browser: Chromium, page: str) -> str:
     browser.open(f"{page}/collections")
     browser.choose("Data", "committed data")
     browser.press("Plan on the server")
-    link = "//tbody/tr/th/a[contains(@href, 'collections')]"
-    browser.find(link)
-    run = browser.run("return document.querySelector('tbody th a[href*=collections]').textContent")
+    run = browser.text_at("//tbody/tr/th/a[contains(@href, 'collections')]")
     return f"{page}/collections/{run}"
 
 

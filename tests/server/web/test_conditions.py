@@ -99,7 +99,7 @@ def test_a_conflict_is_merged_by_keyboard_alone(browser: Chromium, server: Serve
     browser.see("1 commit ahead, 1 behind.")
     browser.tab_to("Merge")
     browser.keys(ENTER)
-    browser.see("conflict")
+    browser.problem("conflict")
     browser.tab_to("Where both changed a path")
     browser.keys("take")
     browser.tab_to("Merge")
