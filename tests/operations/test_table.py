@@ -21,10 +21,10 @@ from lakebed.operations import (
     holds,
     installation,
     lifecycle,
-    moves,
     objects,
     operators,
     repositories,
+    sandboxes,
     sessions,
 )
 from lakebed.operations.table import CONTRACT, OPERATIONS
@@ -39,10 +39,10 @@ FILES = (
     holds,
     installation,
     lifecycle,
-    moves,
     objects,
     operators,
     repositories,
+    sandboxes,
     sessions,
 )
 

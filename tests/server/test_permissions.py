@@ -33,6 +33,7 @@ BODIES: dict[type, Any] = {
     wire.PathList: {"paths": ["x"]},
     wire.ObjectCopyCreation: {"src_path": "x"},
     wire.ObjectMove: {"src_path": "x"},
+    wire.PullRequestCreation: {"title": "x", "source_branch": "x", "destination_branch": "y"},
     wire.ObjectStageCreation: {"physical_address": "mem://x/y", "checksum": "x", "size_bytes": 1},
 }
 """Where the resource is named in the body: a body that names some."""
@@ -197,6 +198,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "cherryPick",
         "commit",
         "createBranch",
+        "createSandbox",
         "createSymlinkFile",
         "createTag",
         "diffRefs",

@@ -48,12 +48,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "completePresignMultipartUpload": {"physical_address": "", "parts": []},
     "uploadPartCopy": {"copy_source": {"repository": "lake", "ref": "main", "path": "x"}},
     "importStart": {"paths": [{"type": "object", "path": "mem://x/y", "destination": "y"}], "commit": {"message": "m"}},
+    "createPullRequest": {"title": "t", "source_branch": "main", "destination_branch": "open"},
+    "createSandbox": {"source": "main", "ttl": "2d"},
     "restoreGcObjects": {"run_id": "r1", "branch": "main"},
     "sweepBranches": {"policy_version": 1, "branches": [{"branch": "main", "commit_id": "x"}]},
 }
 SOURCES = {
     "createBranch": "source",
     "createTag": "ref",
+    "createSandbox": "source",
     "hardResetBranch": "ref",
     "cherryPick": "ref",
     "revertBranch": "ref",
@@ -71,7 +74,7 @@ NOT_HELD = {
     "decide": {"branch", "tag", "ref"},
     # Settings and lists of a repository, by pattern or as a filter. No object and no commit is in their answers.
     "createRepository": {"default_branch"},
-    "createPullRequest": {"source_branch", "destination_branch"},
+    "createPullRequest": {"destination_branch"},
     "listRepositoryRuns": {"branch", "commit"},
     "explainGcRules": {"branch"},
     "setDeleteProtection": {"branches"},

@@ -26,10 +26,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "versions": CORE - {"versions"},
     "auth": {"base", "kv"},
     "catalog": CORE,
+    "sandboxes": CORE | {"auth", "catalog"},
     "hooks": CORE | {"catalog"},
     "gc/live": CORE | {"catalog", "gc/rules", "gc/messages"},
     "server": CORE
-    | {"runtime", "catalog", "hooks", "auth", "gc/live", "gc/rules", "gc/messages", "wire", "operations"},
+    | {"runtime", "catalog", "hooks", "auth", "sandboxes", "gc/live", "gc/rules", "gc/messages", "wire", "operations"},
     "client": {"base", "wire", "operations"},
     "settings": {"base"},
     "lake": {"base", "wire", "client", "settings"},
@@ -77,7 +78,17 @@ COMPOSITION_ROOTS = {
     "lake/local.py": {"server"},
 }
 FORBIDDEN_IN_CORE = {"asyncio", "time", "random", "uuid", "os", "threading", "datetime", "secrets", "socket"}
-PURE_OR_AWAITING_PORTS_ONLY = {"base", "ranges", "gc/rules", "gc/messages", "versions", "catalog", "auth", "gc/live"}
+PURE_OR_AWAITING_PORTS_ONLY = {
+    "base",
+    "ranges",
+    "gc/rules",
+    "gc/messages",
+    "versions",
+    "catalog",
+    "auth",
+    "sandboxes",
+    "gc/live",
+}
 # An engine opens it where a share of the sweep runs, and hands it to work of the sweep alone.
 MAY_DELETE_OBJECTS = {"gc/machine/sweep.py", *(f"gc/engines/{name}.py" for name in ("engine", "spark"))}
 # The queue of objects that are deleted at once: the server opens it for its worker.

@@ -9,6 +9,7 @@ from .accounts import (
     CredentialsNotFound,
     InvalidUser,
     IssuedCredentials,
+    SandboxUser,
     SessionNotFound,
     UserExists,
     UserNotFound,
@@ -21,6 +22,7 @@ from .conditions import (
     NO_REF,
     UNKNOWN_REF,
     Circumstances,
+    Condition,
     InvalidCondition,
     Ref,
     condition_map,
@@ -32,7 +34,19 @@ from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
 from .keys import ServerKeys, load_server_keys
 from .policies import Decision, Policies, PolicyExists, PolicyNotFound
 from .principals import PrincipalNotFound, Principals
-from .records import AuthFormat, GroupRecord, PolicyRecord, PrincipalRecord, UserRecord
+from .records import (
+    PARTITION,
+    SANDBOXES,
+    AuthFormat,
+    GroupRecord,
+    PolicyRecord,
+    PrincipalRecord,
+    SandboxRecord,
+    SandboxState,
+    UserRecord,
+    decode,
+    encode,
+)
 from .register import BuiltIn, InvalidRole
 from .statements import Delegation, InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
 from .tickets import NoTicket, Ticket, TicketRefused, Tickets
@@ -41,6 +55,8 @@ __all__ = [
     "ACTIONS",
     "ADMINS",
     "NO_REF",
+    "PARTITION",
+    "SANDBOXES",
     "SESSION_COOKIE",
     "TOKEN_LIFETIME_S",
     "UNKNOWN_REF",
@@ -51,6 +67,7 @@ __all__ = [
     "Authorizer",
     "BuiltIn",
     "Circumstances",
+    "Condition",
     "CredentialsNotFound",
     "Decision",
     "Delegation",
@@ -80,6 +97,9 @@ __all__ = [
     "PrincipalRecord",
     "Principals",
     "Ref",
+    "SandboxRecord",
+    "SandboxState",
+    "SandboxUser",
     "ServerKeys",
     "SessionNotFound",
     "Statement",
@@ -93,6 +113,8 @@ __all__ = [
     "check_statements",
     "condition_map",
     "conditions_of",
+    "decode",
+    "encode",
     "load_server_keys",
     "time_of",
 ]

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Invalid, NotFound, Ports
+from lakebed.base import AlreadyExists, Denied, Invalid, NotFound, Ports
 from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 
 from .built_in import ADMINS, UID
@@ -35,6 +35,7 @@ from .records import (
     CredentialsRecord,
     InstallationRecord,
     PrincipalRecord,
+    SandboxRecord,
     SessionRecord,
     UserRecord,
     decode,
@@ -70,6 +71,10 @@ class CredentialsNotFound(NotFound):
 
 class SessionNotFound(NotFound):
     """This user has no such session, or it has ended."""
+
+
+class SandboxUser(Denied):
+    """The user belongs to a sandbox: what it has and may do comes from there alone."""
 
 
 class InvalidUser(Invalid):
@@ -196,6 +201,18 @@ class Accounts:
             raise UserNotFound(f"there is no user {user_id!r}", user=user_id)
         return decode(UserRecord, held.value)
 
+    async def get_changeable(self, user_id: str) -> UserRecord:
+        """Return a user that may get key pairs, groups and policies.
+
+        Raises:
+            UserNotFound.
+            SandboxUser: it is a sandbox's.
+        """
+        user = await self.get_user(user_id)
+        if user.is_sandbox:
+            raise SandboxUser(f"{user_id} is the user of a sandbox: end or extend the sandbox instead", user=user_id)
+        return user
+
     async def list_users(self, *, prefix: str, after: str, limit: int) -> tuple[list[UserRecord], bool]:
         """List users, ascending by id, and return whether more follow."""
         users: list[UserRecord] = []
@@ -211,8 +228,9 @@ class Accounts:
 
         Raises:
             UserNotFound: there is none.
+            SandboxUser: it is a sandbox's.
         """
-        record = await self.get_user(user_id)
+        record = await self.get_changeable(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
         stale += [key async for key, _ in scan_prefix(self._store, PARTITION, session_key(user_id))]
         stale.append(ticket_key(user_id))
@@ -223,10 +241,39 @@ class Accounts:
         await revoke_all_of_user(self._store, user_id)
         await self._store.delete(PARTITION, USERS + user_id.encode())
 
+    async def create_sandbox_user(self, sandbox: SandboxRecord) -> IssuedCredentials:
+        """Create the user of a sandbox with the uid and the access key that its record has.
+
+        Raises:
+            UserExists.
+        """
+        _check_user_id(sandbox.id)
+        user = UserRecord(id=sandbox.id, uid=sandbox.user_uid, created_ms=self._ports.clock.now_ms(), is_sandbox=True)
+        try:
+            await self._store.set_if(PARTITION, USERS + user.id.encode(), encode(user), None)
+        except PredicateFailed as error:
+            raise UserExists(f"user {user.id!r} exists", user=user.id) from error
+        return await self._store_credentials(user, sandbox.access_key_id, None)
+
+    async def delete_sandbox_user(self, sandbox: SandboxRecord) -> None:
+        """Remove the key pair of a sandbox, its logins and its user, as far as they are there and are the sandbox's.
+
+        Reads no record of another user.
+        """
+        key = CREDENTIALS + sandbox.access_key_id.encode()
+        user, pair = await self._store.get_many(PARTITION, [USERS + sandbox.id.encode(), key])
+        if pair is not None and decode(CredentialsRecord, pair.value).user_uid == sandbox.user_uid:
+            await self._store.delete(PARTITION, key)
+        if user is None or decode(UserRecord, user.value).uid != sandbox.user_uid:
+            return
+        stale = [key async for key, _ in scan_prefix(self._store, PARTITION, session_key(sandbox.id))]
+        await self._store.delete_many(PARTITION, [*stale, ticket_key(sandbox.id)])
+        await self._store.delete(PARTITION, USERS + sandbox.id.encode())
+
     # Credentials
 
     async def create_credentials(self, user_id: str) -> IssuedCredentials:
-        user = await self.get_user(user_id)
+        user = await self.get_changeable(user_id)
         return await self._store_credentials(user, None, None)
 
     async def get_credentials(self, user_id: str, access_key_id: str) -> CredentialsRecord:
@@ -251,6 +298,9 @@ class Accounts:
                 return found, True
             found.append(record)
         return found, False
+
+    def fresh_access_key_id(self) -> str:
+        return f"AKIAJ{self._characters(_KEY_ALPHABET, 14)}Q"
 
     async def delete_credentials(self, user_id: str, access_key_id: str) -> None:
         """Remove a key pair, and then the sessions that came from it.
@@ -347,7 +397,7 @@ class Accounts:
         self, user: UserRecord, access_key_id: str | None, secret_access_key: str | None
     ) -> IssuedCredentials:
         issued = IssuedCredentials(
-            access_key_id=access_key_id or f"AKIAJ{self._characters(_KEY_ALPHABET, 14)}Q",
+            access_key_id=access_key_id or self.fresh_access_key_id(),
             secret_access_key=secret_access_key or self._characters(_BASE64, 40),
             created_ms=self._ports.clock.now_ms(),
         )

@@ -1,7 +1,7 @@
 """Names of actions, and names that stand for one another.
 
 An action is `service:Verb`. The contract's services use the names that its clients send in policies. Lakebed adds `gc:`
-for collections and `ops:` for operators. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
+for collections, `ops:` for operators and `sandbox:`. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
 """
 
 from __future__ import annotations
@@ -99,8 +99,11 @@ GC: Final = (
 )
 LIFECYCLE: Final = ("lifecycle:ReadPolicy", "lifecycle:WritePolicy")
 OPS: Final = ("ops:ReadAudit", "ops:ReadMetrics")
-ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *LIFECYCLE, *OPS))
-SERVICES: Final = frozenset({"auth", "branches", "catalog", "ci", "fs", "gc", "lifecycle", "ops", "pr", "retention"})
+SANDBOX: Final = ("sandbox:Create", "sandbox:End", "sandbox:Extend", "sandbox:Promote", "sandbox:Read")
+ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *LIFECYCLE, *OPS, *SANDBOX))
+SERVICES: Final = frozenset(
+    {"auth", "branches", "catalog", "ci", "fs", "gc", "lifecycle", "ops", "pr", "retention", "sandbox"}
+)
 
 ALSO: Final[dict[str, str]] = {
     "gc:ReadRules": "retention:GetGarbageCollectionRules",
@@ -128,6 +131,7 @@ REFS_OF: Final[dict[str, frozenset[str]]] = {
             "fs:ImportFromStorage",
             "fs:RevertBranch",
             "fs:WriteObject",
+            "pr:WritePullRequest",
         ),
         frozenset({"branch", "ref"}),
     ),

@@ -48,7 +48,7 @@ POLICIES: Final[dict[str, tuple[Statement, ...]]] = {
             resource=_SELF,
         ),
     ),
-    "FSFullAccess": (_allow("fs:*", "pr:*"),),
+    "FSFullAccess": (_allow("fs:*", "pr:*", "sandbox:*"),),
     "FSReadAll": (_READ,),
     "FSReadWriteAll": (
         _READ,

@@ -100,7 +100,7 @@ class Groups:
     # Members
 
     async def add_member(self, group_id: str, user_id: str) -> None:
-        group, user = await self.get(group_id), await self._accounts.get_user(user_id)
+        group, user = await self.get(group_id), await self._accounts.get_changeable(user_id)
         nonce = self._ports.ids.fresh()
         await grant(self._store, USER_GROUPS, (user.id, user.uid), (group.id, group.uid), nonce=nonce)
 

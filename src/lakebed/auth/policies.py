@@ -18,9 +18,24 @@ from .built_in import ACL, ADMINS, GROUPS, UID
 from .conditions import NOWHERE, UNKNOWN_REF, Circumstances, Ref
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
-from .records import GROUP_POLICIES, POLICIES, USER_POLICIES, GroupRecord, PolicyRecord, UserRecord
+from .records import (
+    GROUP_POLICIES,
+    PARTITION,
+    POLICIES,
+    SANDBOXES,
+    USER_POLICIES,
+    GroupRecord,
+    PolicyRecord,
+    SandboxRecord,
+    SandboxState,
+    UserRecord,
+    decode,
+)
 from .register import Register, page, refuse_built_in
 from .statements import Permissions, Statement, check_resource, check_statements
+
+SANDBOX_POLICY: Final = "sandbox"
+"""The name under which answers show the statements of a sandbox."""
 
 
 class PolicyExists(AlreadyExists):
@@ -112,7 +127,7 @@ class Policies:
     # Who has which policy
 
     async def attach_to_user(self, user_id: str, policy_id: str) -> None:
-        user, policy = await self._accounts.get_user(user_id), await self.get(policy_id)
+        user, policy = await self._accounts.get_changeable(user_id), await self.get(policy_id)
         await grant(self._store, USER_POLICIES, (user.id, user.uid), (policy.id, policy.uid))
 
     async def detach_from_user(self, user_id: str, policy_id: str) -> None:
@@ -153,7 +168,7 @@ class Policies:
         if is_effective:
             found = await self._effective(user, await self._groups.of_user(user))
         else:
-            found = await self._attached(USER_POLICIES, (user.id, user.uid))
+            found = (await self._by_holder(user, ()))[""]
         return page(found, prefix=prefix, after=after, limit=limit)
 
     async def list_of_group(
@@ -226,10 +241,28 @@ class Policies:
 
     async def _by_holder(self, user: UserRecord, groups: Sequence[GroupRecord]) -> dict[str, dict[str, PolicyRecord]]:
         """Return the policies that the user has through each group, and under no name those of the user."""
+        if user.is_sandbox:
+            return {"": await self._of_sandbox(user)}
         by_holder = {"": await self._attached(USER_POLICIES, (user.id, user.uid))}
         for group in groups:
             by_holder[group.id] = await self._policies_of(group)
         return by_holder
+
+    async def _of_sandbox(self, user: UserRecord) -> dict[str, PolicyRecord]:
+        """Return the statements of the user's sandbox as a policy, while it lasts. They are no policy on record."""
+        held = await self._store.get(PARTITION, SANDBOXES + user.id.encode())
+        sandbox = decode(SandboxRecord, held.value) if held is not None else None
+        if (
+            sandbox is None
+            or sandbox.state is not SandboxState.ACTIVE
+            or sandbox.user_uid != user.uid
+            or self._ports.clock.now_ms() >= sandbox.expires_ms
+        ):
+            return {}
+        policy = PolicyRecord(
+            id=SANDBOX_POLICY, uid=user.uid, created_ms=sandbox.created_ms, statements=sandbox.statements
+        )
+        return {SANDBOX_POLICY: policy}
 
     async def _policies_of(self, group: GroupRecord) -> dict[str, PolicyRecord]:
         ours = GROUPS.get(group.id)

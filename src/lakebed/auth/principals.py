@@ -48,11 +48,11 @@ class Principals:
         """Let a principal stand for a user.
 
         Raises:
-            UserNotFound, InvalidPrincipal.
+            UserNotFound, SandboxUser, InvalidPrincipal.
             PrincipalExists: it stands for a user already.
         """
         _check_form(principal)
-        user, key = await self._accounts.get_user(user_id), _key(principal)
+        user, key = await self._accounts.get_changeable(user_id), _key(principal)
         held = await self._store.get(PARTITION, key)
         if held is not None and await self._owner(decode(PrincipalRecord, held.value)) is not None:
             raise PrincipalExists(f"{principal} stands for a user already", principal=principal)

@@ -9,6 +9,7 @@
     sessions/<user>/<id>        SessionRecord: a login without a logout
     tickets/<user>              TicketRecord: the last link that logs this user in
     principals/<SHA-256 of id>  PrincipalRecord: an identity of another provider, and the user that it stands for
+    sandboxes/<id>              SandboxRecord: what a user of the same id may do, and until when
     admins/leaving              LeavingRecord: users whom a request is taking out of Admins
     server/secret               32 random bytes from which the server derives every key
     server/installation         InstallationRecord: only set-up writes it
@@ -19,6 +20,7 @@ behind never come back to life.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -38,6 +40,7 @@ GROUP_POLICIES: Final = b"group_policies/"
 SESSIONS: Final = b"sessions/"
 TICKETS: Final = b"tickets/"
 PRINCIPALS: Final = b"principals/"
+SANDBOXES: Final = b"sandboxes/"
 ADMINS_LEAVING: Final = b"admins/leaving"
 SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
@@ -57,6 +60,8 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
     email: str = ""
     friendly_name: str = ""
+    is_sandbox: bool = False
+    """It has the rights of the sandbox of its id. No group and no policy gives it others."""
 
 
 class CredentialsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,6 +147,36 @@ class PrincipalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     settings: tuple[dict[str, str], ...] = ()
 
 
+class SandboxState(StrEnum):
+    CREATING = "creating"
+    ACTIVE = "active"
+    ENDING = "ending"
+
+
+class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Store a sandbox: its branch and its user have its `id`. Only an active one gives its user rights.
+
+    `user_uid` and `access_key_id` are those that its user has, or is about to have. `ending_ms`: since when it ends.
+    `was_half_made`: it ends without having been active, and a stalled request may still be making it.
+    """
+
+    id: str
+    state: SandboxState
+    repository: str
+    repository_uid: str
+    source: str
+    commit_id: str
+    user_uid: str
+    access_key_id: str
+    created_ms: int
+    created_by: str
+    expires_ms: int
+    statements: tuple[Statement, ...]
+    ending_ms: int = 0
+    was_half_made: bool = False
+    keeps_branch: bool = False
+
+
 class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Store the `memberships` of Admins (user id, nonce of the grant) to delete before another user may leave."""
 
@@ -169,6 +204,7 @@ Record: TypeAlias = (
     | SessionRecord
     | TicketRecord
     | PrincipalRecord
+    | SandboxRecord
     | LeavingRecord
     | InstallationRecord
 )

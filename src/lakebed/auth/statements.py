@@ -220,6 +220,21 @@ class Permissions:
         altered.__dict__ = self.__dict__ | changes
         return altered
 
+    def denials(self) -> tuple[Statement, ...]:
+        """Return the statements that deny, with the caller's id in the place of `${user}`."""
+        return tuple(
+            msgspec.structs.replace(
+                one,
+                resource=one.resource.replace(USER, self.user_id),
+                conditions=tuple(
+                    msgspec.structs.replace(each, values=tuple(v.replace(USER, self.user_id) for v in each.values))
+                    for each in one.conditions
+                ),
+            )
+            for one in self._statements
+            if one.effect == "deny"
+        )
+
     async def learn(self, repository: str, expression: str) -> None:
         """Look up what a ref expression of the request names, before the answer depends on it."""
         await self._circumstances.learn(repository, expression)

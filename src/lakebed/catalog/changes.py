@@ -264,8 +264,9 @@ class Changes:
         work_of: str = "",
         by: str = "",
         lasts_ms: int = 0,
+        sandbox: str = "",
     ) -> CommitId:
-        """Create a branch. `lasts_ms`: see `Refs`.
+        """Create a branch. `lasts_ms` and `sandbox`: see `Refs`.
 
         `work_of` is a flow of this package that makes the branch for itself, under a fresh name. No hook sees it.
 
@@ -275,7 +276,7 @@ class Changes:
         self._guards.check_writable(force=force)
 
         async def make() -> CommitId:
-            commit_id = await self._versions.refs.create_branch(name, source, by=by, lasts_ms=lasts_ms)
+            commit_id = await self._versions.refs.create_branch(name, source, by=by, lasts_ms=lasts_ms, sandbox=sandbox)
             if hidden:
                 await self._settings.hide_branch(name)
             return commit_id
@@ -295,8 +296,10 @@ class Changes:
         is_ours: bool = False,
         by: str = "",
         may_go: Callable[[BranchRecord], Awaitable[bool]] | None = None,
+        sandbox: str | None = None,
     ) -> bool:
         """Delete a branch, which can come back for a while. `is_ours`: made with `work_of`; such a one does not.
+        With `sandbox` it goes only if it was made for that sandbox.
 
         With `may_go` it goes only if that allows it and no one uses it meanwhile (`Refs.delete_unused_branch`). Return
         whether it is gone.
@@ -322,7 +325,7 @@ class Changes:
         run = await self._hooks.before(event)
         if may_go is None:
             is_hidden = await self._settings.is_hidden(name)
-            await self._versions.refs.delete_branch(name, by=by, is_kept=True, is_hidden=is_hidden)
+            await self._versions.refs.delete_branch(name, by=by, is_kept=True, is_hidden=is_hidden, sandbox=sandbox)
         elif not await self._versions.refs.delete_unused_branch(name, may_go=may_go, by=by):
             return False
         await self._settings.unhide_branch(name)

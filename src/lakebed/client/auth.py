@@ -1,10 +1,10 @@
-"""Users and their key pairs, groups, policies."""
+"""Users and their key pairs, groups, policies, sandboxes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakebed.operations import accounts
+from lakebed.operations import accounts, sandboxes
 from lakebed.wire import (
     ACL,
     CredentialsWithSecret,
@@ -14,6 +14,11 @@ from lakebed.wire import (
     Group,
     GroupCreation,
     Policy,
+    Sandbox,
+    SandboxCreation,
+    SandboxEnded,
+    SandboxExtension,
+    SandboxWithSecret,
     Statement,
     User,
     UserCreation,
@@ -184,3 +189,39 @@ class Policies:
 
     def delete(self, policy: str) -> None:
         self._connection.do(accounts.DELETE_POLICY, policy)
+
+
+class Sandboxes:
+    """Make, list, extend, end and promote sandboxes. Got from `Client.sandboxes`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create(self, repository: str, source: str, *, ttl: str, name: str = "") -> SandboxWithSecret:
+        """Make a branch and a key pair that reads `source` and writes the branch. No later call returns the secret.
+
+        Raises:
+            BadRequest: `ttl` is no duration, or too long.
+        """
+        body = SandboxCreation(source=source, ttl=ttl, name=name)
+        return self._connection.do(sandboxes.CREATE_SANDBOX, repository, body=body)
+
+    def get(self, repository: str, sandbox: str) -> Sandbox:
+        return self._connection.do(sandboxes.GET_SANDBOX, repository, sandbox)
+
+    def extend(self, repository: str, sandbox: str, *, ttl: str) -> Sandbox:
+        """Let it last so long from now."""
+        return self._connection.do(sandboxes.EXTEND_SANDBOX, repository, sandbox, body=SandboxExtension(ttl=ttl))
+
+    def end(self, repository: str, sandbox: str) -> SandboxEnded:
+        """Revoke the key, and delete the branch."""
+        return self._connection.do(sandboxes.END_SANDBOX, repository, sandbox)
+
+    def promote(self, repository: str, sandbox: str) -> SandboxEnded:
+        """Revoke the key, and keep the branch."""
+        return self._connection.do(sandboxes.PROMOTE_SANDBOX, repository, sandbox)
+
+    # Last, because its name hides the type in what follows it.
+
+    def list(self, repository: str) -> list[Sandbox]:
+        return self._connection.do(sandboxes.LIST_SANDBOXES, repository).results

@@ -14,7 +14,7 @@ from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatu
 
 from .actions import Actions
 from .audit import Audit
-from .auth import Groups, Policies, Users
+from .auth import Groups, Policies, Sandboxes, Users
 from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
 from .history import History
@@ -73,6 +73,7 @@ class Client:
         self.users = Users(connection)
         self.groups = Groups(connection)
         self.policies = Policies(connection)
+        self.sandboxes = Sandboxes(connection)
         self.audit = Audit(connection)
 
     def __enter__(self) -> Self:

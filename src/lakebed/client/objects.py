@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from lakebed.base import CONTENT_TYPE_DEFAULT, Unavailable
-from lakebed.operations import moves, objects
+from lakebed.operations import objects
 from lakebed.wire import PATHS_MAX, ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathCommit, PathList
 
 from .connection import Connection, Query
@@ -147,7 +147,7 @@ class Objects:
         body = ObjectMove(src_path=source, src_branch=source_branch, if_absent=if_absent)
         query = {"dest_path": destination}
         try:
-            return self._connection.do(moves.MOVE_OBJECT, repository, branch, query=query, body=body)
+            return self._connection.do(objects.MOVE_OBJECT, repository, branch, query=query, body=body)
         except Clash as error:
             facts = {"request": error.facts.get("request")}
             # Of all conflicts only a condition that does not hold is 412.

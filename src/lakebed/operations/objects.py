@@ -179,6 +179,24 @@ COPY_OBJECT: Final = Operation(
     status=201,
     repeatable=True,
 )
+_MOVED: Final = At("src_branch", "branch", otherwise="branch")
+MOVE_OBJECT: Final = Operation(
+    "moveObject",
+    "POST",
+    ONE_BRANCH + "/objects/move",
+    wire.ObjectMove,
+    wire.ObjectStats,
+    (
+        Permission("fs:ReadObject", SOURCE_OBJECT, _MOVED),
+        Permission("fs:DeleteObject", SOURCE_OBJECT, _MOVED),
+        Permission("fs:WriteObject", COPIED_OBJECT, AT_BRANCH),
+    ),
+    "Move an object within its repository. 409: the source was replaced meanwhile and stays; the target is a copy.",
+    (Parameter("dest_path", is_required=True),),
+    status=201,
+    # Done twice, the second finds no source.
+    repeatable=False,
+)
 UPDATE_OBJECT_USER_METADATA: Final = Operation(
     "updateObjectUserMetadata",
     "PUT",

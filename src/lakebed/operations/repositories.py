@@ -11,6 +11,7 @@ from .operation import (
     FORCE,
     NOTHING,
     PAGE,
+    At,
     Operation,
     Parameter,
     Permission,
@@ -247,7 +248,7 @@ CREATE_PULL_REQUEST: Final = Operation(
     _PULLS,
     wire.PullRequestCreation,
     wire.PullRequestCreationResponse,
-    _WRITE_PULL,
+    on(REPOSITORY, "pr:WritePullRequest", at=(At("source_branch", "branch"),)),
     "Open a pull request.",
     status=201,
 )

@@ -16,10 +16,10 @@ from . import (
     holds,
     installation,
     lifecycle,
-    moves,
     objects,
     operators,
     repositories,
+    sandboxes,
     sessions,
 )
 from .operation import AnyOperation, Operation
@@ -36,23 +36,24 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "What was deleted, and where branches were": _of(deleted),
     "Branches, tags and commits": _of(history),
     "Objects": _of(objects),
-    "Moves": _of(moves),
     "Garbage collection in the contract's words": _of(collections),
     "Garbage collection in Lakebed's words": _of(collectors),
     "Lifecycle policies": _of(lifecycle),
     "Legal holds": _of(holds),
     "Deleting at once": _of(hard_delete),
+    "Sandboxes": _of(sandboxes),
     "Logins": _of(sessions),
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-_OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, moves, operators, sessions)
+_OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, operators, sandboxes, sessions)
 _OURS_TOO: Final = (
     accounts.DECIDE,
     history.COUNT_AHEAD,
     history.COUNT_EXPIRED,
     objects.LAST_COMMITS,
     objects.MEASURE_OBJECTS,
+    objects.MOVE_OBJECT,
 )
 """Ours, in files of the contract's operations."""
 OURS: Final = frozenset({*_OURS_TOO, *(operation for file in _OURS for operation in _of(file))})

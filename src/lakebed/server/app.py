@@ -57,6 +57,7 @@ from lakebed.objectstore import (
 )
 from lakebed.operations import openapi, table
 from lakebed.runtime import live_ports
+from lakebed.sandboxes import Sandboxes
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
@@ -106,6 +107,7 @@ from .rest.gc import restore as gc_restore
 from .rest.gc import rules as gc_rules
 from .rest.gc import runs as gc
 from .rest.gc import storage as gc_storage
+from .rest.sandboxes import life as sandboxes
 from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
 from .s3.requests import S3Request
@@ -144,6 +146,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     hard_delete,
     lifecycle,
     holds,
+    sandboxes,
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 TREE_CACHE_BYTES_MIN: Final = 16 << 20
@@ -351,6 +354,12 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         make_hooks=make_hooks(options.hooks, reads, drain.keep),
     )
     hard_deleting = HardDeleting(catalog, objectstore)
+    authorizer = Authorizer(policies, ports)
+
+    def forget() -> None:
+        authenticator.forget_all()
+        authorizer.forget_all()
+
     metrics.sources.append(hard_deleting.samples)
     return AppState(
         store=store,
@@ -362,10 +371,11 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         policies=policies,
         principals=principals,
         tickets=Tickets(store, ports, accounts),
+        sandboxes=Sandboxes(store, ports, accounts, catalog, forget),
         providers=Providers(options.providers, ports.clock),
         authenticator=authenticator,
         collectors=Collectors({**os.environ, **environment_of(objectstore)}, authenticator),
-        authorizer=Authorizer(policies, ports),
+        authorizer=authorizer,
         storage=storage_config(options.blockstore, presign=presign),
         version=version("lakebed"),
         data_dir=options.data_dir,

@@ -9,6 +9,7 @@ from lakebed.auth import Accounts, Authenticator, Authorizer, Groups, Policies, 
 from lakebed.base import Ports
 from lakebed.catalog import Catalog
 from lakebed.kv import Store
+from lakebed.sandboxes import Sandboxes
 from lakebed.wire import StorageConfig
 
 from .collectors import Collectors
@@ -34,6 +35,7 @@ class AppState:
     policies: Policies
     principals: Principals
     tickets: Tickets
+    sandboxes: Sandboxes
     providers: Providers
     authenticator: Authenticator
     authorizer: Authorizer

@@ -114,7 +114,8 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """`sealed` is newest first. `epoch` changes nothing but the record: a flow that acts on an older reading fails.
 
     `expires_ms`: from then on a sweep of branches may delete it, 0: never. `leaving` names the sweep that is about to
-    delete it if no one uses it (`Refs.delete_unused_branch`).
+    delete it if no one uses it (`Refs.delete_unused_branch`). `sandbox` names the sandbox that made it, and whose end
+    deletes it; a branch that was brought back has none.
     """
 
     state: RefState
@@ -126,6 +127,7 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     moved: Moved | None = None
     expires_ms: int = 0
     leaving: str = ""
+    sandbox: str = ""
 
     def tokens(self) -> tuple[StagingToken, ...]:
         """Every token it holds, newest first."""

@@ -116,6 +116,12 @@ class Refs:
         record = (await self._context.branches.fresh(name)).record
         return Branch(BranchName(name), record.commit_id, record.expires_ms)
 
+    async def sandboxes_of(self, names: Sequence[str]) -> list[str]:
+        """Return for each branch the sandbox that made it: "" where none did, or where there is no such branch."""
+        found = await self._context.get_many([keys.BRANCH + name.encode() for name in names])
+        records = [None if held is None else decode_record(BranchRecord, held.value) for held in found]
+        return [record.sandbox if record and record.state is RefState.ACTIVE else "" for record in records]
+
     async def is_committing(self, name: str) -> bool:
         """Return whether a commit of this branch is under way, or was when its committer died."""
         return bool((await self._context.branches.fresh(name)).record.sealed)
@@ -138,10 +144,13 @@ class Refs:
                 return found[:limit], True
         return found, False
 
-    async def create_branch(self, name: str, source: str, *, by: str = "", lasts_ms: int = 0) -> CommitId:
+    async def create_branch(
+        self, name: str, source: str, *, by: str = "", lasts_ms: int = 0, sandbox: str = ""
+    ) -> CommitId:
         """A branch at the commit that `source` names; what is staged on a source branch stays there.
 
-        `lasts_ms`: a sweep of branches may delete it when it is so old. 0: its age is no reason.
+        `lasts_ms`: a sweep of branches may delete it when it is so old. 0: its age is no reason. `sandbox` marks the
+        branch as made for this sandbox.
 
         Raises:
             BranchExists, NameTaken: a branch or a tag has this name, or it is a commit id.
@@ -149,7 +158,7 @@ class Refs:
         """
         check_branch(name)
         commit_id = await self.resolve_commit(source)
-        return await self._make_branch(name, commit_id, operation="create", by=by, lasts_ms=lasts_ms)
+        return await self._make_branch(name, commit_id, operation="create", by=by, lasts_ms=lasts_ms, sandbox=sandbox)
 
     async def create_first_branch(self, name: str, commit_id: CommitId) -> None:
         """Make the branch of a repository that no one sees yet.
@@ -166,10 +175,10 @@ class Refs:
         await self._make_ref(keys.BRANCH + name.encode(), record, exists)
 
     async def _make_branch(
-        self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0
+        self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0, sandbox: str = ""
     ) -> CommitId:
         check_no_commit(name)
-        record = self._new_branch(commit_id, lasts_ms=lasts_ms)
+        record = replace(self._new_branch(commit_id, lasts_ms=lasts_ms), sandbox=sandbox)
         record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
@@ -187,12 +196,15 @@ class Refs:
             expires_ms=now_ms + lasts_ms if lasts_ms else 0,
         )
 
-    async def delete_branch(self, name: str, *, by: str = "", is_kept: bool = True, is_hidden: bool = False) -> None:
+    async def delete_branch(
+        self, name: str, *, by: str = "", is_kept: bool = True, is_hidden: bool = False, sandbox: str | None = None
+    ) -> None:
         """The branch and what is staged on it are gone. With `is_kept` its head counts as named for a while, so that
-        `undelete_branch` finds it whole. `is_hidden` is noted with it.
+        `undelete_branch` finds it whole. `is_hidden` is noted with it. With `sandbox`, delete only the branch that
+        was made for that sandbox.
 
         Raises:
-            BranchNotFound: there is none.
+            BranchNotFound: there is none, or it was not made for this sandbox.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         deletion = self._deletion(name, by=by, is_kept=is_kept)
@@ -200,6 +212,7 @@ class Refs:
         while True:
             try:
                 seen = await self._context.branches.fresh(name)
+                _check_made_for(sandbox, name, seen.record)
             except BranchNotFound:
                 await self._take_back(deletion)  # Another deletion was faster, and noted its own.
                 raise
@@ -547,6 +560,15 @@ class Refs:
             now = await self._context.after_lost(self._context.get(key))
             if now is None or now.value != value:
                 raise
+
+
+def _check_made_for(sandbox: str | None, name: str, record: BranchRecord) -> None:
+    """
+    Raises:
+        BranchNotFound: the branch is not the one that this sandbox made. None: it need not be.
+    """
+    if sandbox is not None and record.sandbox != sandbox:
+        raise BranchNotFound(f"branch {name} is not of sandbox {sandbox}", branch=name)
 
 
 def check_no_commit(name: str) -> None:

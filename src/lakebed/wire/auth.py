@@ -144,3 +144,48 @@ class ExternalPrincipal(msgspec.Struct, frozen=True, kw_only=True):
 class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
     pagination: Pagination
     results: list[ExternalPrincipal]
+
+
+# Sandboxes: a branch and the user of the same id
+
+
+class SandboxCreation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`ttl` is a duration, as 36h or 2d. `name` becomes a part of the id."""
+
+    source: str
+    ttl: str
+    name: str = ""
+
+
+class SandboxExtension(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ttl: str
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """`id` is the name of its branch and of its user, too. `state` is creating, active or ending."""
+
+    id: str
+    state: str
+    source: str
+    commit_id: str
+    created_by: str
+    creation_date: int
+    expiration_date: int
+    access_key_id: str
+
+
+class SandboxWithSecret(Sandbox, frozen=True, kw_only=True):
+    """The secret key leaves the server in this answer alone."""
+
+    secret_access_key: str
+
+
+class SandboxList(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[Sandbox]
+
+
+class SandboxEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The key opens nothing any more. `branch_kept`: why the branch is still there, empty where it is not."""
+
+    id: str
+    branch_kept: str = ""

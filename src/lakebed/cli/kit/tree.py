@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "diff": "lakebed.cli.nouns.history:diff_app",
     "blame": "lakebed.cli.nouns.history:blame_app",
     "merge": "lakebed.cli.nouns.history:merge_app",
+    "sandbox": "lakebed.cli.nouns.sandboxes:app",
     "pulls": "lakebed.cli.nouns.pulls:app",
     "object": "lakebed.cli.nouns.objects:app",
     "sync": "lakebed.cli.nouns.syncing:app",

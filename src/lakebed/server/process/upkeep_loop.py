@@ -46,6 +46,11 @@ async def clean_imports(state: AppState) -> None:
         await repository.tasks.clean()
 
 
+async def end_sandboxes(state: AppState) -> None:
+    """End sandboxes that are due, that lost their branch, or that a crash left half made or half ended."""
+    await state.sandboxes.clean()
+
+
 async def clean_hook_runs(state: AppState) -> None:
     """Forget old runs of hooks, with what they wrote."""
     async for repository in every_repository(state):
@@ -77,6 +82,7 @@ STEPS: Final[tuple[Step, ...]] = (
     clean_catalog,
     clean_versions,
     clean_imports,
+    end_sandboxes,
     clean_hook_runs,
     abandon_dead_runs,
     close_slices_for_runs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from lakebed.base import CommitId, Conflict, Corrupt, InvalidName, NotFound, Una
 from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
+from lakebed.sandboxes import SandboxNotFound
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.gate import check_source, require
 from lakebed.server.http.requests import RestRequest
@@ -24,6 +26,7 @@ from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
 class Branches:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._sandboxes = state.sandboxes
         self._clock = state.ports.clock
 
     async def list(self, request: RestRequest) -> wire.RefList:
@@ -67,10 +70,10 @@ class Branches:
         return _shown(await repository.versions.refs.get_branch(request.args[1]))
 
     async def delete(self, request: RestRequest) -> None:
-        repository = await self._catalog.get(request.args[0])
-        await repository.changes.delete_branch(
-            request.args[1], force=request.flag("force"), by=request.identity.user_id
-        )
+        repository, branch, by = await self._catalog.get(request.args[0]), request.args[1], request.identity.user_id
+        await repository.changes.delete_branch(branch, force=request.flag("force"), by=by)
+        with suppress(SandboxNotFound):
+            await self._sandboxes.end(repository, branch, by=by)
 
     async def reset(self, request: RestRequest, body: wire.ResetCreation) -> None:
         repository = await self._catalog.get(request.args[0])

@@ -10,7 +10,7 @@ from lakebed import wire
 from lakebed.auth import NotPermitted
 from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
-from lakebed.operations import moves, objects
+from lakebed.operations import objects
 from lakebed.server.http.errors import status_and_message
 from lakebed.server.http.gate import refuse_denied, require, unreadable
 from lakebed.server.http.requests import RestRequest
@@ -233,7 +233,7 @@ def routes(state: AppState) -> list[Route]:
         Route(objects.DELETE_OBJECT, here.delete),
         Route(objects.DELETE_OBJECTS, here.delete_many),
         Route(objects.COPY_OBJECT, here.copy),
-        Route(moves.MOVE_OBJECT, here.move),
+        Route(objects.MOVE_OBJECT, here.move),
         Route(objects.STAGE_OBJECT, here.stage),
         Route(objects.UPDATE_OBJECT_USER_METADATA, here.set_metadata),
         Route(objects.CREATE_SYMLINK_FILE, here.symlinks),

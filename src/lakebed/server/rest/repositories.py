@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from starlette.responses import Response
 
 from lakebed import wire
+from lakebed.base import LakebedError
 from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord, SettingChanged
 from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
@@ -23,6 +25,7 @@ from lakebed.versions import Versions
 class Repositories:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
+        self._sandboxes = state.sandboxes
 
     async def list(self, request: RestRequest) -> wire.RepositoryList:
         found, has_more = await self._catalog.list(
@@ -81,7 +84,11 @@ class Repositories:
         return repository_record(repository.id, repository.record)
 
     async def delete(self, request: RestRequest) -> None:
-        await self._catalog.delete(request.args[0], force=request.flag("force"), by=request.identity.user_id)
+        by = request.identity.user_id
+        await self._catalog.delete(request.args[0], force=request.flag("force"), by=by)
+        # Their keys name the repository by its id, which another one may get. Upkeep would end them, too, but later.
+        with suppress(LakebedError):
+            await self._sandboxes.clean(request.args[0])
 
     async def metadata(self, request: RestRequest) -> dict[str, str]:
         return (await self._catalog.get(request.args[0])).record.metadata

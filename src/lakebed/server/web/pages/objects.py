@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
-from lakebed.operations import API_ROOT, AnyOperation, history, moves, objects, repositories
+from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
 from lakebed.server.web.visit import Page, Visit
@@ -137,7 +137,7 @@ async def move(visit: Visit) -> Response:
     [name] = visit.args
     branch, target = visit.query("ref"), visit.entry("to")
     body = wire.ObjectMove(src_path=visit.query("path"), if_absent=visit.entry("replace") != "1")
-    await visit.call(moves.MOVE_OBJECT, name, branch, dest_path=target, body=body)
+    await visit.call(objects.MOVE_OBJECT, name, branch, dest_path=target, body=body)
     notice = f"Moved it to {target}. It is not committed yet."
     return visit.go("repositories", name, "object", ref=branch, path=target, notice=notice)
 
@@ -203,7 +203,7 @@ PAGES: Final = (
     Page(
         method="POST",
         path="/repositories/{repository}/object/move",
-        operations=(moves.MOVE_OBJECT,),
+        operations=(objects.MOVE_OBJECT,),
         handler=move,
         shown_by=_OBJECT,
     ),

@@ -1,0 +1,109 @@
+"""`lakebed sandbox`: lend a branch and a key pair to a person or a program, for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
+from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
+from lakebed.gc.rules import parse_duration
+from lakebed.wire import Sandbox, SandboxEnded
+
+app = noun(
+    "Lend a branch and a key pair that can write nothing else, for a time.",
+    "lakebed sandbox create lakefs://lake --from main --ttl 2d --name kim",
+    "lakebed sandbox list lakefs://lake",
+    "lakebed sandbox end lakefs://lake sandbox-kim-0123456789 --yes",
+)
+
+SandboxArgument = Annotated[str, Argument(metavar="SANDBOX", help="A sandbox's id, which is its branch, too.")]
+TtlOption = Annotated[str, Option("--ttl", metavar="DURATION", help="How long from now: 36h, 20d or 2w.")]
+
+
+@app.command("create")
+@command
+def create(
+    session: Session,
+    uri: RepositoryArgument,
+    source: Annotated[str, Option("--from", metavar="REF", help="The branch, tag or commit that it begins at.")],
+    ttl: TtlOption,
+    name: Annotated[str, Option("--name", help="A word for its id, such as who it is for.")] = "",
+) -> None:
+    """Make a branch, and a key pair that reads the source, writes the branch and opens pull requests.
+
+    The secret key is shown once. At the end the key is revoked and the branch deleted.
+    """
+    parse_duration(ttl)
+    made = session.client.sandboxes.create(parse_repository(uri), source, ttl=ttl, name=name)
+    session.show(made, lambda one: [*_text(one), f"secret     {one.secret_access_key}"])
+
+
+@app.command("list")
+@command
+def list_sandboxes(session: Session, uri: RepositoryArgument) -> None:
+    """List the sandboxes of a repository."""
+    found = session.client.sandboxes.list(parse_repository(uri))
+    columns: dict[str, Callable[[Sandbox], object]] = {
+        "sandbox": lambda one: one.id,
+        "state": lambda one: one.state,
+        "from": lambda one: one.source,
+        "until": lambda one: human_time(one.expiration_date),
+        "by": lambda one: one.created_by,
+    }
+    session.show_table(found, columns, otherwise="no sandbox")
+
+
+@app.command("show")
+@command
+def show(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument) -> None:
+    """Show a sandbox: its source, its end, its key."""
+    session.show(session.client.sandboxes.get(parse_repository(uri), sandbox), _text)
+
+
+@app.command("extend")
+@command
+def extend(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, ttl: TtlOption) -> None:
+    """Let a sandbox last longer."""
+    parse_duration(ttl)
+    extended = session.client.sandboxes.extend(parse_repository(uri), sandbox, ttl=ttl)
+    session.show(extended, lambda one: [f"{one.id} lasts until {human_time(one.expiration_date)}"])
+
+
+@app.command("end")
+@command
+def end(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
+    """Revoke the key and delete the branch, which can be undeleted for a while.
+
+    What is not committed is lost.
+    """
+    session.confirm(f"End {sandbox}, and delete its branch?", yes=yes)
+    ended = session.client.sandboxes.end(parse_repository(uri), sandbox)
+    session.show(ended, _ended)
+
+
+@app.command("promote")
+@command
+def promote(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
+    """Revoke the key, and keep the branch for good."""
+    session.confirm(f"Revoke the key of {sandbox}, and keep its branch?", yes=yes)
+    session.show(session.client.sandboxes.promote(parse_repository(uri), sandbox), _ended)
+
+
+def _ended(ended: SandboxEnded) -> list[str]:
+    branch = f"its branch stays: {ended.branch_kept}" if ended.branch_kept else "its branch is deleted"
+    return [f"{ended.id} has ended; {branch}"]
+
+
+def _text(one: Sandbox) -> list[str]:
+    return [
+        f"sandbox    {one.id} ({one.state})",
+        f"from       {one.source} at {one.commit_id[:12]}",
+        f"until      {human_time(one.expiration_date)}",
+        f"by         {one.created_by}",
+        f"key        {one.access_key_id}",
+    ]

@@ -1,0 +1,77 @@
+"""Sandboxes: a branch with an end, and a key pair that may write nothing else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed import wire
+
+from .history import READ_SOURCE
+from .operation import NOTHING, At, Operation, Permission, get
+from .resources import NEW_BRANCH, OBJECT, ONE_REPOSITORY, REPOSITORY, on
+
+_SANDBOXES: Final = ONE_REPOSITORY + "/sandboxes"
+_SANDBOX: Final = _SANDBOXES + "/{sandbox}"
+_READ: Final = on(REPOSITORY, "sandbox:Read")
+_SOURCE: Final = At("source")
+_MADE: Final = At("name", "branch")
+
+LENT: Final = (
+    Permission("fs:CreateBranch", NEW_BRANCH, when="of the branch that it makes"),
+    Permission("fs:ReadObject", OBJECT, _SOURCE, when="for every path of the source"),
+    Permission("fs:ListObjects", REPOSITORY, _SOURCE, when="of the source"),
+    Permission("fs:WriteObject", OBJECT, _MADE, when="for every path of the branch"),
+    Permission("fs:DeleteObject", OBJECT, _MADE, when="for every path of the branch"),
+    Permission("fs:CreateCommit", NEW_BRANCH, when="of the branch"),
+    Permission("fs:RevertBranch", NEW_BRANCH, when="of the branch"),
+    Permission("pr:WritePullRequest", REPOSITORY, _MADE, when="from the branch"),
+)
+"""Rights that the key of a sandbox gets. Its maker must have them: no one lends out what they lack."""
+
+LIST_SANDBOXES: Final = get("listSandboxes", _SANDBOXES, wire.SandboxList, _READ, "List the sandboxes of a repository.")
+CREATE_SANDBOX: Final = Operation(
+    "createSandbox",
+    "POST",
+    _SANDBOXES,
+    wire.SandboxCreation,
+    wire.SandboxWithSecret,
+    on(REPOSITORY, "sandbox:Create"),
+    "Make a branch with an end, and a key pair that may read `source`, write the branch and open pull requests."
+    " The secret key is shown once.",
+    asked_later=(*LENT, *READ_SOURCE),
+    status=201,
+    # The second makes another one.
+    repeatable=False,
+)
+GET_SANDBOX: Final = get("getSandbox", _SANDBOX, wire.Sandbox, _READ, "Return a sandbox.")
+EXTEND_SANDBOX: Final = Operation(
+    "extendSandbox",
+    "POST",
+    _SANDBOX + "/extend",
+    wire.SandboxExtension,
+    wire.Sandbox,
+    on(REPOSITORY, "sandbox:Extend"),
+    "Let a sandbox last so long from now.",
+    repeatable=True,
+)
+END_SANDBOX: Final = Operation(
+    "endSandbox",
+    "DELETE",
+    _SANDBOX,
+    NOTHING,
+    wire.SandboxEnded,
+    on(REPOSITORY, "sandbox:End"),
+    "Revoke the key of a sandbox, and delete its branch, which can be undeleted for a while.",
+    # The second finds no sandbox.
+    repeatable=False,
+)
+PROMOTE_SANDBOX: Final = Operation(
+    "promoteSandbox",
+    "POST",
+    _SANDBOX + "/promote",
+    NOTHING,
+    wire.SandboxEnded,
+    on(REPOSITORY, "sandbox:Promote"),
+    "Revoke the key of a sandbox, and keep its branch for good.",
+    repeatable=False,
+)

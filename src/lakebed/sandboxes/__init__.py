@@ -1,0 +1,9 @@
+"""Sandboxes: a branch with an end, and a key pair that may read its source and write nothing but the branch.
+
+Design: docs/design/0013-sandboxes.md. The record, and how its user gets rights: `lakebed.auth`.
+"""
+
+from .life import InvalidSandbox, SandboxEnding, Sandboxes, SandboxNotFound
+from .rights import READ, rights_of, source_of
+
+__all__ = ["READ", "InvalidSandbox", "SandboxEnding", "SandboxNotFound", "Sandboxes", "rights_of", "source_of"]

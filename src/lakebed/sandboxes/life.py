@@ -1,0 +1,330 @@
+"""Make, extend and end sandboxes. One record decides: only while it is active has the key any right.
+
+    create   1 record `creating`   2 branch, marked   3 user, then its key pair   4 record `active` by `set_if`
+    end      1 record `ending` by `set_if`   2 key pair, logins, user   3 branch, if it has the mark   4 no record
+
+A crash leaves a record, and `clean`, which every process repeats, ends what has a record and should not. An end removes
+only what carries the sandbox's uid or mark. So a branch that was brought back after the end, and a user who has the
+name by chance, stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from lakebed.auth import (
+    PARTITION,
+    SANDBOXES,
+    Accounts,
+    IssuedCredentials,
+    Ref,
+    SandboxRecord,
+    SandboxState,
+    Statement,
+    decode,
+    encode,
+)
+from lakebed.base import Conflict, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Ports, Unavailable
+from lakebed.catalog import HookRefused, Repository, RepositoryNotFound
+from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
+from lakebed.versions import BranchNotFound
+
+from .rights import rights_of
+
+LASTS_MS_MAX: Final = 366 * 24 * 3_600_000
+HALF_MADE_MS: Final = 15 * 60_000
+"""How long a record may be `creating`, and how long it stays when it ends so: a stalled maker may write until then."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
+
+
+class SandboxNotFound(NotFound):
+    """The repository has no sandbox of this id, or it has ended."""
+
+
+class SandboxEnding(Conflict):
+    """The sandbox is ending, or is not made yet."""
+
+
+class InvalidSandbox(Invalid):
+    """A name with other characters, or an end that is too far away or too early."""
+
+
+class Repositories(Protocol):
+    async def get(self, repository_id: str) -> Repository: ...
+
+
+class Sandboxes:
+    """`forget` makes this process forget what keys and users it remembers; others do within seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        ports: Ports,
+        accounts: Accounts,
+        repositories: Repositories,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._ports = ports
+        self._accounts = accounts
+        self._repositories = repositories
+        self._forget = forget
+
+    # Making
+
+    def fresh_id(self, name: str = "") -> str:
+        """Return a name that no sandbox, branch or user had before.
+
+        Raises:
+            InvalidSandbox: the name has other characters than a branch.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidSandbox("a sandbox's name has up to 64 letters, digits, underscores and dashes", name=name)
+        number = self._ports.ids.bits(50)
+        suffix = "".join(_DIGITS[number >> shift & 31] for shift in range(45, -5, -5))
+        return f"sandbox-{name}-{suffix}" if name else f"sandbox-{suffix}"
+
+    async def create(
+        self,
+        repository: Repository,
+        id_: str,
+        *,
+        source: str,
+        read: Ref,
+        lasts_ms: int,
+        by: str,
+        denials: Sequence[Statement] = (),
+    ) -> tuple[SandboxRecord, IssuedCredentials]:
+        """Make a branch from `source` and a key pair for it. Nothing is left of it if an error is raised, in the end.
+
+        `id_` is a `fresh_id`, and `read` the ref that the key may read beside its branch.
+
+        Raises:
+            InvalidSandbox: it would last too long, or not at all.
+            InvalidPolicy: see `rights_of`.
+            RefNotFound, ReadOnly, HookRefused: as for a branch.
+        """
+        _check_lasts(lasts_ms)
+        now_ms = self._ports.clock.now_ms()
+        record = SandboxRecord(
+            id=id_,
+            state=SandboxState.CREATING,
+            repository=repository.id,
+            repository_uid=repository.versions.uid,
+            source=source,
+            commit_id="",
+            user_uid=self._ports.ids.fresh(),
+            access_key_id=self._accounts.fresh_access_key_id(),
+            created_ms=now_ms,
+            created_by=by,
+            expires_ms=now_ms + lasts_ms,
+            statements=rights_of(repository.id, id_, read, denials),
+        )
+        held = await self._set(record, None)
+        try:
+            commit_id = await repository.changes.create_branch(id_, source, by=by, sandbox=id_)
+            issued = await self._accounts.create_sandbox_user(record)
+            record = replace(record, state=SandboxState.ACTIVE, commit_id=commit_id)
+            await self._set(record, held)
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):
+                await self._give_up(record, by, error)
+            raise
+        return record, issued
+
+    async def _give_up(self, record: SandboxRecord, by: str, error: BaseException) -> None:
+        with suppress(LakebedError):
+            ending = await self._begin_end(record)
+            if ending is not None:
+                # Without a clear answer, or cancelled, a write of ours may yet come: `clean` looks again later.
+                is_over = isinstance(error, LakebedError) and not isinstance(error, OutcomeUnknown | Unavailable)
+                await self._finish(*ending, by=by, is_over=is_over)
+
+    # Looking
+
+    async def get(self, repository: Repository, id_: str) -> SandboxRecord:
+        """
+        Raises:
+            SandboxNotFound: see there.
+        """
+        return (await self._find(repository, id_))[0]
+
+    async def list(self, repository: Repository) -> Sequence[SandboxRecord]:
+        """Return the sandboxes of a repository, by id. Reads those of all repositories."""
+        return [one async for one in self._all() if one.repository_uid == repository.versions.uid]
+
+    async def _find(self, repository: Repository, id_: str) -> tuple[SandboxRecord, Held]:
+        found = await self._read(id_)
+        if found is None or found[0].repository_uid != repository.versions.uid:
+            raise SandboxNotFound(f"there is no sandbox {id_}", sandbox=id_)
+        return found
+
+    async def _read(self, id_: str) -> tuple[SandboxRecord, Held] | None:
+        held = await self._store.get(PARTITION, SANDBOXES + id_.encode()) if _is_id(id_) else None
+        return None if held is None else (decode(SandboxRecord, held.value), held)
+
+    async def _all(self) -> AsyncIterator[SandboxRecord]:
+        async for _, value in scan_prefix(self._store, PARTITION, SANDBOXES):
+            yield decode(SandboxRecord, value)
+
+    # Extending and ending
+
+    async def extend(self, repository: Repository, id_: str, *, lasts_ms: int) -> SandboxRecord:
+        """Let a sandbox last so long from now.
+
+        Raises:
+            SandboxNotFound, SandboxEnding.
+            InvalidSandbox: it lasts that long already, or would last too long.
+        """
+        _check_lasts(lasts_ms)
+        while True:
+            record, held = await self._find(repository, id_)
+            now_ms = self._ports.clock.now_ms()
+            # One that has expired is ending, although no process may have begun with it.
+            if record.state is not SandboxState.ACTIVE or now_ms >= record.expires_ms:
+                raise SandboxEnding(f"sandbox {id_} is {record.state}, and cannot be extended", sandbox=id_)
+            if now_ms + lasts_ms < record.expires_ms:
+                raise InvalidSandbox(f"sandbox {id_} lasts longer already: end it, if it should end", sandbox=id_)
+            extended = replace(record, expires_ms=now_ms + lasts_ms)
+            with suppress(PredicateFailed):
+                await self._set(extended, held)
+                self._forget()
+                return extended
+
+    async def end(self, repository: Repository, id_: str, *, by: str, keeps_branch: bool = False) -> str:
+        """Revoke the key and delete the branch, or keep it. Return why the branch is still there, "" where it is not.
+
+        Raises:
+            SandboxNotFound.
+            SandboxEnding: it is ending, and its branch goes.
+        """
+        record, _ = await self._find(repository, id_)
+        ending = await self._begin_end(record, keeps_branch=keeps_branch)
+        if ending is None:
+            raise SandboxNotFound(f"there is no sandbox {id_}", sandbox=id_)
+        if keeps_branch and not ending[0].keeps_branch:
+            raise SandboxEnding(f"sandbox {id_} is ending already, and its branch with it", sandbox=id_)
+        return await self._finish(*ending, by=by, is_over=not ending[0].was_half_made)
+
+    async def clean(self, repository: str = "") -> None:
+        """End what has expired, has lost its branch, or was left half made or half ended. Any number may do so at once.
+
+        With `repository`, only what is of that id. A crash leaves nothing that this does not remove, at the latest at
+        its second pass HALF_MADE_MS apart.
+        """
+        records = [one async for one in self._all() if repository in ("", one.repository)]
+        now_ms = self._ports.clock.now_ms()
+        alone = await self._without_branch([one for one in records if one.state is SandboxState.ACTIVE])
+        for record in records:
+            match record.state:
+                case SandboxState.ACTIVE:
+                    is_due = now_ms >= record.expires_ms or record.id in alone
+                case SandboxState.CREATING:
+                    is_due = now_ms >= record.created_ms + HALF_MADE_MS
+                case SandboxState.ENDING:
+                    is_due = True
+            ending = await self._begin_end(record) if is_due else None
+            if ending is not None:
+                is_over = not ending[0].was_half_made or now_ms >= ending[0].ending_ms + HALF_MADE_MS
+                await self._finish(*ending, by=record.created_by, is_over=is_over)
+
+    async def _without_branch(self, records: Sequence[SandboxRecord]) -> set[str]:
+        """Return the ids of those whose branch is gone, or is another one that was brought back."""
+        by_repository: dict[str, list[SandboxRecord]] = {}
+        for record in records:
+            by_repository.setdefault(record.repository, []).append(record)
+        alone: set[str] = set()
+        for name, those in by_repository.items():
+            try:
+                repository = await self._repositories.get(name)
+            except RepositoryNotFound:
+                alone.update(one.id for one in those)
+                continue
+            alone.update(one.id for one in those if one.repository_uid != repository.versions.uid)
+            marks = await repository.versions.refs.sandboxes_of([one.id for one in those])
+            alone.update(one.id for one, mark in zip(those, marks, strict=True) if mark != one.id)
+        return alone
+
+    async def _begin_end(
+        self, record: SandboxRecord, *, keeps_branch: bool = False
+    ) -> tuple[SandboxRecord, Held] | None:
+        """Take the rights from the key, if no request has, and return the ending record. None: it has ended."""
+        while True:
+            found = await self._read(record.id)
+            if found is None or found[0].user_uid != record.user_uid:
+                return None
+            now, held = found
+            if now.state is SandboxState.ENDING:
+                return found
+            ending = replace(
+                now,
+                state=SandboxState.ENDING,
+                ending_ms=self._ports.clock.now_ms(),
+                was_half_made=now.state is SandboxState.CREATING,
+                keeps_branch=keeps_branch and now.state is SandboxState.ACTIVE,
+            )
+            with suppress(PredicateFailed):
+                held = await self._set(ending, held)
+                self._forget()
+                return ending, held
+
+    async def _finish(self, record: SandboxRecord, held: Held, *, by: str, is_over: bool) -> str:
+        """Remove the user and the branch; with `is_over` the record, too. Return why the branch stays."""
+        assert record.state is SandboxState.ENDING
+        await self._accounts.delete_sandbox_user(record)
+        self._forget()
+        kept = "it was promoted" if record.keeps_branch else await self._delete_branch(record, by)
+        if is_over:
+            with suppress(PredicateFailed):  # Another process has removed it.
+                await self._store.delete_if(PARTITION, SANDBOXES + record.id.encode(), held.predicate)
+        return kept
+
+    async def _delete_branch(self, record: SandboxRecord, by: str) -> str:
+        try:
+            repository = await self._repositories.get(record.repository)
+            if repository.versions.uid != record.repository_uid:
+                return ""
+            # Before hooks hear of it: a branch that was brought back is no part of the sandbox any more.
+            [mark] = await repository.versions.refs.sandboxes_of([record.id])
+            if mark == record.id:
+                await repository.changes.delete_branch(record.id, by=by, sandbox=record.id)
+        except (RepositoryNotFound, BranchNotFound):
+            return ""
+        except (Denied, HookRefused) as error:
+            return str(error)  # A setting or a hook keeps it. The key is revoked all the same.
+        return ""
+
+    async def _set(self, record: SandboxRecord, held: Held | None) -> Held:
+        """Write over exactly what was read.
+
+        Raises:
+            PredicateFailed: it is another by now.
+            OutcomeUnknown: an answer was lost, and the record is not this one.
+        """
+        key, value = SANDBOXES + record.id.encode(), encode(record)
+        try:
+            predicate = await self._store.set_if(PARTITION, key, value, held.predicate if held else None)
+        except OutcomeUnknown as error:
+            try:
+                now = await self._read(record.id)
+            except Unavailable:
+                raise error from None  # Its own error would say that nothing happened.
+            if now is None or now[1].value != value:
+                raise
+            return now[1]
+        return Held(value, predicate)
+
+
+def _check_lasts(lasts_ms: int) -> None:
+    if not 0 < lasts_ms <= LASTS_MS_MAX:
+        raise InvalidSandbox("a sandbox lasts at most 366 days: say how long, as 36h, 20d or 2w")
+
+
+def _is_id(id_: str) -> bool:
+    return id_.startswith("sandbox-") and _NAME.fullmatch(id_[len("sandbox-") :][:64]) is not None and len(id_) < 128

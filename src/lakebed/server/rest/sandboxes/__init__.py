@@ -1,0 +1,1 @@
+"""What bounds those who write: sandboxes."""

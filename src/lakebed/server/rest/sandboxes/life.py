@@ -1,0 +1,108 @@
+"""Sandboxes: made, listed, extended, ended, promoted."""
+
+from __future__ import annotations
+
+from msgspec.structs import asdict
+
+from lakebed.auth import SandboxRecord
+from lakebed.gc.rules import parse_duration
+from lakebed.operations import sandboxes
+from lakebed.sandboxes import InvalidSandbox, source_of
+from lakebed.server.http.gate import ask, check_source
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+from lakebed.wire import (
+    Sandbox,
+    SandboxCreation,
+    SandboxEnded,
+    SandboxExtension,
+    SandboxList,
+    SandboxWithSecret,
+)
+
+
+class SandboxRoutes:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._sandboxes = state.sandboxes
+        self._clock = state.ports.clock
+
+    async def list(self, request: RestRequest) -> SandboxList:
+        found = await self._sandboxes.list(await self._catalog.get(request.args[0]))
+        return SandboxList(results=[_shown(record) for record in found])
+
+    async def create(self, request: RestRequest, body: SandboxCreation) -> SandboxWithSecret:
+        repository = await self._catalog.get(request.args[0])
+        id_ = self._sandboxes.fresh_id(body.name)
+        lasts_ms = self._lasts_ms(body.ttl)
+        # The key may do this wherever it is used, so its maker must be allowed all of it.
+        names = {"repository": repository.id, "source": body.source, "name": id_, "path": "*"}
+        await ask(sandboxes.LENT, request.permissions, names)
+        await check_source(request.permissions, repository, body.source)
+        record, issued = await self._sandboxes.create(
+            repository,
+            id_,
+            source=body.source,
+            read=await source_of(repository.versions, body.source),
+            lasts_ms=lasts_ms,
+            by=request.identity.user_id,
+            denials=request.permissions.denials(),
+        )
+        request.what = {"repository": repository.id, "sandbox": id_, "access_key_id": issued.access_key_id}
+        return SandboxWithSecret(**asdict(_shown(record)), secret_access_key=issued.secret_access_key)
+
+    async def get(self, request: RestRequest) -> Sandbox:
+        return _shown(await self._sandboxes.get(await self._catalog.get(request.args[0]), request.args[1]))
+
+    async def extend(self, request: RestRequest, body: SandboxExtension) -> Sandbox:
+        repository = await self._catalog.get(request.args[0])
+        lasts_ms = self._lasts_ms(body.ttl)
+        return _shown(await self._sandboxes.extend(repository, request.args[1], lasts_ms=lasts_ms))
+
+    async def end(self, request: RestRequest) -> SandboxEnded:
+        return await self._end(request, keeps_branch=False)
+
+    async def promote(self, request: RestRequest) -> SandboxEnded:
+        return await self._end(request, keeps_branch=True)
+
+    async def _end(self, request: RestRequest, *, keeps_branch: bool) -> SandboxEnded:
+        repository, id_ = await self._catalog.get(request.args[0]), request.args[1]
+        kept = await self._sandboxes.end(repository, id_, by=request.identity.user_id, keeps_branch=keeps_branch)
+        return SandboxEnded(id=id_, branch_kept=kept)
+
+    def _lasts_ms(self, ttl: str) -> int:
+        """
+        Raises:
+            InvalidDuration, InvalidSandbox: it is none, or for ever.
+        """
+        now_ms = self._clock.now_ms()
+        over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
+        if over_ms is None:
+            raise InvalidSandbox("a sandbox has an end: say how long it lasts, as 36h, 20d or 2w")
+        return over_ms - 1 - now_ms
+
+
+def _shown(record: SandboxRecord) -> Sandbox:
+    return Sandbox(
+        id=record.id,
+        state=record.state.value,
+        source=record.source,
+        commit_id=record.commit_id,
+        created_by=record.created_by,
+        creation_date=record.created_ms // 1000,
+        expiration_date=record.expires_ms // 1000,
+        access_key_id=record.access_key_id,
+    )
+
+
+def routes(state: AppState) -> list[Route]:
+    handlers = SandboxRoutes(state)
+    return [
+        Route(sandboxes.LIST_SANDBOXES, handlers.list),
+        Route(sandboxes.CREATE_SANDBOX, handlers.create),
+        Route(sandboxes.GET_SANDBOX, handlers.get),
+        Route(sandboxes.EXTEND_SANDBOX, handlers.extend),
+        Route(sandboxes.END_SANDBOX, handlers.end),
+        Route(sandboxes.PROMOTE_SANDBOX, handlers.promote),
+    ]
