@@ -30,15 +30,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hooks": CORE | {"catalog"},
     "gc/live": CORE | {"catalog", "gc/rules", "gc/messages"},
     "server": CORE
-    | {"runtime", "catalog", "hooks", "auth", "sandboxes", "gc/live", "gc/rules", "gc/messages", "wire", "operations"},
+    | {"runtime", "catalog", "hooks", "auth", "sandboxes", "gc/live", "gc/rules", "gc/messages", "wire", "operations"}
+    | {"agents"},
     "client": {"base", "wire", "operations"},
+    # `client`: for its type alone. The command line hands one over.
+    "agents": {"base", "wire", "operations", "client", "gc/messages"},
     "settings": {"base"},
     "lake": {"base", "wire", "client", "settings"},
     "gc": {"base", "objectstore", "ranges", "gc/rules", "gc/messages", "operations", "client", "wire", "runtime"},
     # Sessions of users: not below `gc`, since a cluster's job that reads a branch runs no collection.
     "spark": {"base", "settings", "gc"},
     "migration": CORE | {"auth", "catalog", "client", "gc/live", "hooks", "wire"},
-    "cli": {"base", "client", "gc/rules", "lake", "settings", "wire"},
+    "cli": {"agents", "base", "client", "gc/rules", "lake", "settings", "wire"},
     "cli/gc": {
         "base",
         "client",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -115,13 +115,23 @@ class Client:
         """Make the ticket of a link that logs a browser of this machine in as this user, once, within a minute."""
         return self._connection.do(sessions.CREATE_LOGIN_TICKET)
 
-    def do(self, operation: Operation[B, A], *arguments: str, body: B | None = None, query: Query | None = None) -> A:
+    def do(
+        self,
+        operation: Operation[B, A],
+        *arguments: str,
+        body: B | None = None,
+        query: Query | None = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> A:
         """Carry out an operation of the table (`lakebed.operations`); `arguments` fill in its path, in order.
+
+        `content` is a body in pieces, of an operation that takes bytes.
 
         Raises:
             ErrorAnswer, Unreachable, AnswerLost, BadAnswer: as every call.
         """
-        return self._connection.do(operation, *arguments, body=body, query=query)
+        return self._connection.do(operation, *arguments, body=body, query=query, content=content, headers=headers)
 
     def call(
         self,

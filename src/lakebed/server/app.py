@@ -61,6 +61,8 @@ from lakebed.sandboxes import Sandboxes
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
+from .agents import PATH as AGENTS_PATH
+from .agents import AgentsDoor
 from .collectors import Collectors, check_runs
 from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
@@ -448,6 +450,7 @@ class App:
         self._state = state
         self._router = Router(routes)
         self._web = Door(state, routes, trusted)
+        self._agents = AgentsDoor(state, routes, trusted)
         self._trusted = trusted
         self._probe = Probe(state)
         self._survey = Survey(state)
@@ -559,6 +562,8 @@ class App:
             return answer(readiness, 200 if readiness.ready else 503)
         if path == b"/metrics":
             return await self._answer_metrics(request)
+        if path == AGENTS_PATH:
+            return await self._agents.answer(request)
         if self._web.is_asked(request):
             return await self._web.answer(request)
         if request.scope["method"] not in {"GET", "HEAD"}:

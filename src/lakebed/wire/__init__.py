@@ -6,7 +6,7 @@ fields they do not know, as the reference server does.
 """
 
 from .actions import ActionRun, ActionRunList, HookRun, HookRunList
-from .audit import AuditRecord, AuditRecordList
+from .audit import TOOL_HEADER, AuditRecord, AuditRecordList
 from .auth import (
     AuthCapabilities,
     AuthenticationToken,
@@ -131,6 +131,7 @@ from .status import ServerProcess, ServerStatus, UpkeepStep
 __all__ = [
     "ACL",
     "PATHS_MAX",
+    "TOOL_HEADER",
     "AbortPresignMultipartUpload",
     "ActionRun",
     "ActionRunList",

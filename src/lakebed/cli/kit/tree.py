@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "erase": "lakebed.cli.gc.erase:app",
     "hard-delete": "lakebed.cli.gc.hard_delete:app",
     "actions": "lakebed.cli.nouns.actions:app",
+    "mcp": "lakebed.cli.operate.mcp:app",
     "auth": "lakebed.cli.operate.auth:app",
     "audit": "lakebed.cli.operate.audit:app",
     "health": "lakebed.cli.operate.health:app",

@@ -32,7 +32,7 @@ from lakebed.base import Invalid
 from lakebed.operations import AnyOperation
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
-from lakebed.wire import AuditRecord
+from lakebed.wire import TOOL_HEADER, AuditRecord
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ _READING_POSTS: Final = frozenset(
 """They have a body, and change nothing."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")
 _encode: Final = msgspec.json.Encoder().encode
+_TOOL_HEADER: Final = TOOL_HEADER.encode()
+_TOOL: Final = re.compile(r"[a-z_]{1,40}")
 _TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
 
 
@@ -109,7 +111,7 @@ class AuditLog:
 
     def note(self, request: RestRequest, request_id: str, status: int) -> None:
         """Write the request down, if it is one to be written."""
-        if self._is_reads_left_out and not request.refusal and _is_read(request):
+        if self._is_reads_left_out and not request.refusal and _is_read(request) and not _tool(request):
             return  # Most requests, as early as can be.
         if self._mode == "off" or not self._is_wanted(request):
             return
@@ -126,6 +128,7 @@ class AuditLog:
                 address=address,
                 forwarded=_cut(request.header(b"x-forwarded-for") or ""),
                 agent=_cut(request.header(b"user-agent") or "")[:200],
+                tool=_tool(request),
                 operation=request.shown_operation,
                 what=_what(request, operation),
                 status=status,
@@ -150,7 +153,7 @@ class AuditLog:
             return True
         if request.operation is None or request.operation.id in _NOISE:
             return False
-        return self._mode == "all" or not _is_read(request)
+        return self._mode == "all" or not _is_read(request) or bool(_tool(request))
 
     def _is_flood(self, user: str, address: str) -> bool:
         """Count a refusal, and return whether there were too many of its kind in this second."""
@@ -331,6 +334,12 @@ def _through(request: RestRequest) -> str:
     except (binascii.Error, UnicodeDecodeError):
         return ""
     return f"key {_cut(key_id)[:200]}"
+
+
+def _tool(request: RestRequest) -> str:
+    """Name the tool of an agent that asks. Its reads are written down, too; but not those of strangers."""
+    name = request.header(_TOOL_HEADER)
+    return name if name and _TOOL.fullmatch(name) and hasattr(request, "identity") else ""
 
 
 def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str | list[str]]:

@@ -1,4 +1,4 @@
-"""An operation, called by a page as the API calls it: its gate, its line in the audit log, its errors."""
+"""An operation, called by a page or a tool as the API calls it: its gate, its line in the audit log, its errors."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from lakebed.server.state import AppState
 logger = logging.getLogger(__name__)
 
 Headers: TypeAlias = "Mapping[str, str]"
+Value: TypeAlias = "str | int | bool | list[str] | None"
 
 _KEPT: Final = frozenset(
     {b"host", b"origin", b"user-agent", b"forwarded", b"via", b"x-real-ip"}
@@ -82,14 +83,19 @@ class Asking:
         *,
         query: Mapping[str, list[str]],
         body: object = None,
+        content: bytes | None = None,
         headers: Headers | None = None,
         receive: Receive | None = None,
     ) -> AskedRequest:
-        """Put a request together. A record goes through JSON, so the operation checks it as if it came from outside."""
+        """Put a request together. A record goes through JSON, so the operation checks it as if it came from outside.
+
+        `content` is a body of bytes, in place of a record.
+        """
         given = dict(headers or {})
         if receive is None:
-            data = b"" if body is None else msgspec.json.encode(body)
-            if data:
+            data = content or b""
+            if body is not None:
+                data = msgspec.json.encode(body)
                 given["content-type"] = "application/json"
             receive = _once(data)
         return AskedRequest(outer, self._routes[operation], args, query=query, headers=given, receive=receive)
@@ -122,6 +128,29 @@ def api_status(error: LakebedError, operation: AnyOperation | None) -> int:
     if isinstance(error, NotPermitted) and operation in table.CONTRACT:
         return 401  # The contract keeps 403 for protected branches.
     return status_and_message(error)[0]
+
+
+async def body_of(response: Response, request: AskedRequest) -> bytes:
+    """Return the body that an operation answers with, all of it: ask for a range of what may be large."""
+    chunks: list[bytes] = []
+
+    async def collect(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            chunks.append(message.get("body", b""))
+
+    await response(request.scope, request.receive, collect)
+    return b"".join(chunks)
+
+
+def texts_of(query: Mapping[str, Value]) -> dict[str, list[str]]:
+    """Return a query as texts, without parameters that have no value."""
+    return {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
+
+
+def _texts(value: Value) -> list[str]:
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    return value if isinstance(value, list) else [str(value)]
 
 
 def _once(data: bytes) -> Receive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import msgspec
@@ -19,13 +19,12 @@ from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.state import AppState
 
-from .asking import AskedRequest, Asking, Headers
+from .asking import AskedRequest, Asking, Headers, Value, texts_of
 from .render import render
 from .tokens import FIELD, VISITOR_COOKIE, check_token, token_of
 
 B = TypeVar("B")
 A = TypeVar("A")
-Value: TypeAlias = "str | int | bool | list[str] | None"
 NOTICE_COOKIE: Final = "lakebed_notice"
 NOTICE_S: Final = 20
 COLOURS_COOKIE: Final = "lakebed_colours"
@@ -169,7 +168,7 @@ class Visit:
     ) -> AskedRequest:
         assert operation in self.page.operations, f"{self.page.path} does not state {operation.id}"
         asked = self.asking.request(
-            self.request, operation, args, query=_given(query), body=body, headers=headers, receive=receive
+            self.request, operation, args, query=texts_of(query), body=body, headers=headers, receive=receive
         )
         if self.user:
             asked.identity, asked.permissions = self.request.identity, self.request.permissions
@@ -179,7 +178,7 @@ class Visit:
 
     def url(self, *segments: str, **query: Value) -> str:
         """Return a relative address of this server, which holds below any path of a proxy."""
-        texts = _given(query)
+        texts = texts_of(query)
         names = [quote(segment, safe="") for segment in segments]
         here = self.request.scope["raw_path"].decode("latin-1").split("/")[1:-1]
         # A page has hundreds of links, and most stay in its folder.
@@ -266,17 +265,6 @@ class Visit:
                 return None
             raise error from None
         return None if response.status_code == 303 else response
-
-
-def _given(query: Mapping[str, Value]) -> dict[str, list[str]]:
-    """Return a query as texts, without parameters that have no value."""
-    return {name: _texts(value) for name, value in query.items() if value is not None and value != ""}
-
-
-def _texts(value: Value) -> list[str]:
-    if isinstance(value, bool):
-        return ["true" if value else "false"]
-    return value if isinstance(value, list) else [str(value)]
 
 
 def _receive(chunks: AsyncIterator[bytes]) -> Receive:

@@ -1,0 +1,38 @@
+"""Tools for agents: one table, offered over the Model Context Protocol (docs/design/0014-agents.md).
+
+    scope.py        where an agent may read, and where its writes go
+    asking.py       the port to operations: each call is one of the API, with its permissions, limits and audit lines
+    calling.py      one tool, and one call of it
+    tools.py        the table, and how a call is checked, carried out and answered
+    reading.py      list, read, table, diff, why
+    writing.py      write, commit, propose, plan
+    tables.py       columns and first rows, read by `table_child.py` in a process of its own
+    protocol.py     the table over the protocol; the only file that names the package `mcp`
+
+No tool applies a plan, deletes, or changes who may do what. The texts that tools return are data of other people.
+"""
+
+from .asking import ClientOperations, Operations, Value
+from .calling import Tool
+from .protocol import answer_over_http, is_installed, load, serve_stdio
+from .scope import PARSERS_MAX, FixedBranch, NoWrites, Scope, Writer, Writers
+from .tools import TOOLS, tools_of
+
+__all__ = [
+    "PARSERS_MAX",
+    "TOOLS",
+    "ClientOperations",
+    "FixedBranch",
+    "NoWrites",
+    "Operations",
+    "Scope",
+    "Tool",
+    "Value",
+    "Writer",
+    "Writers",
+    "answer_over_http",
+    "is_installed",
+    "load",
+    "serve_stdio",
+    "tools_of",
+]

@@ -1,0 +1,101 @@
+"""Where an agent may read, and where its writes go. Permissions of its user hold besides."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from lakebed.base import Denied, check_branch, check_repository
+
+from .asking import Operations
+
+READ_ONLY: Final = (
+    "this connection is read-only: ask the person who runs it to start `lakebed mcp` with --branch, "
+    "or to add ?branch=REPOSITORY/BRANCH to the URL"
+)
+
+
+PARSERS_MAX: Final = 2
+
+
+class OutOfScope(Denied):
+    """The agent asks for something that its connection leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """The branch that takes writes, and the login that may write there."""
+
+    repository: str
+    branch: str
+    operations: Operations
+    note: str = ""
+
+
+class Writers(Protocol):
+    """Decide where the writes of an agent go."""
+
+    @property
+    def is_read_only(self) -> bool: ...
+
+    async def writer(self, repository: str) -> Writer:
+        """
+        Raises:
+            OutOfScope: no branch of this repository takes writes.
+        """
+        ...
+
+
+class NoWrites:
+    is_read_only: Final = True
+
+    async def writer(self, repository: str) -> Writer:
+        raise OutOfScope(READ_ONLY, repository=repository)
+
+
+class FixedBranch:
+    """Let writes go to one branch."""
+
+    is_read_only: Final = False
+
+    def __init__(self, repository: str, branch: str, operations: Operations) -> None:
+        self._writer = Writer(
+            repository=check_repository(repository), branch=check_branch(branch), operations=operations
+        )
+
+    async def writer(self, repository: str) -> Writer:
+        if repository != self._writer.repository:
+            raise OutOfScope(
+                f"writes go to the branch {self._writer.branch} of {self._writer.repository} only: "
+                f"call the tool with that repository, or read {repository}",
+                repository=repository,
+            )
+        return self._writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """`repositories`: those that an agent may name; empty, all that its login may read. `writers`: see there.
+
+    `parsers` holds how many processes may parse tables at once. Others wait.
+    """
+
+    operations: Operations
+    writers: Writers
+    repositories: tuple[str, ...] = ()
+    parsers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PARSERS_MAX))
+
+    def check(self, repository: str) -> str:
+        """
+        Raises:
+            InvalidName: no repository can have this name.
+            OutOfScope: this connection leaves it out.
+        """
+        check_repository(repository)
+        if self.repositories and repository not in self.repositories:
+            raise OutOfScope(
+                f"this connection leaves {repository} out: choose one of {', '.join(self.repositories)}",
+                repository=repository,
+            )
+        return repository
