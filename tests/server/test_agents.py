@@ -79,7 +79,7 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
     assert result.is_error, result.content
     [text] = result.content
     assert isinstance(text, mcp_types.TextContent)
-    return text.text
+    return str(text.text)
 
 
 async def test_an_agent_reads_writes_commits_and_proposes_and_each_call_has_its_line(
