@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from lakebed.versions import (
 )
 from lakebed.versions.commits import committer
 from lakebed.versions.commits.committer import Note
+from lakebed.versions.staging.layers import Layers
 from tests.clocks import TurnableClock
 
 from .conftest import body
@@ -483,6 +485,28 @@ async def test_every_page_size_gives_the_same_uncommitted_changes(repo: Versions
     )
 
 
+async def test_a_folded_list_of_changes_does_not_read_all_of_a_folder(
+    repo: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(repo, "main", *[f"a/{n:03d}" for n in range(200)], "b/1", "c")
+    spans: list[int] = []
+    read = Layers.staged_span
+
+    async def note(layers: Layers, tokens: Any, start: bytes, limit: int) -> Any:
+        spans.append(limit)
+        return await read(layers, tokens, start, limit)
+
+    monkeypatch.setattr(Layers, "staged_span", note)
+    page, _ = await repo.history.diff_branch("main", delimiter=b"/", limit=4)
+
+    assert [(one.kind, one.key) for one in page] == [
+        ("prefix_changed", b"a/"),
+        ("prefix_changed", b"b/"),
+        ("added", b"c"),
+    ]
+    assert spans == [5, 5]
+
+
 async def test_a_diff_of_a_folder_ends_before_the_first_path_behind_it(repo: Versions) -> None:
     await write(repo, "main", "a/1", "a0", "b")
     await commit(repo)
@@ -521,11 +545,14 @@ async def test_the_log_pages_and_filters_by_path(repo: Versions) -> None:
     by_object, _ = await repo.history.log("main", objects=[b"b"])
     by_prefix, _ = await repo.history.log("main", prefixes=[b"a/"])
     until, _ = await repo.history.log("main", stop_at=ids[1])
+    theirs, _ = await repo.history.log("main", prefixes=[b"a/"], committer=by_object[0].committer)
+    others, _ = await repo.history.log("main", committer="another")
 
     assert [c.id for c in page] == ids[:0:-1]
     assert ([c.message for c in rest], more, end) == (["a/1", "Repository created"], page[-1].id, "")
     assert [c.message for c in by_object] == ["b"]
     assert [c.message for c in by_prefix] == ["a/2", "a/1"]
+    assert ([c.message for c in theirs], others) == (["a/2", "a/1"], [])
     assert [c.message for c in until] == ["a/2", "b"]
 
 

@@ -62,10 +62,12 @@ class History:
         first_parent: bool = False,
         objects: list[str] | None = None,
         prefixes: list[str] | None = None,
+        committer: str = "",
         since: str = "",
         stop_at: str = "",
     ) -> Iterator[Commit]:
         """List commits, newest first. `objects` and `prefixes`: only commits that changed one of them.
+        `committer`: only commits of this user.
 
         It ends before the first commit older than `since` (ISO 8601), and after the commit that `stop_at` names.
         """
@@ -73,6 +75,7 @@ class History:
             "first_parent": first_parent or None,
             "objects": objects or None,
             "prefixes": prefixes or None,
+            "committer": committer or None,
             "since": since or None,
             "stop_at": stop_at or None,
         }

@@ -192,11 +192,12 @@ LOG_COMMITS: Final = get(
     ONE_REF + "/commits",
     wire.CommitList,
     on(REF, "fs:ReadBranch", at=(AT_REF, At("stop_at", is_optional=True))),
-    "List the commits that a ref leads to, newest first. A page with `objects` or `prefixes` may end early, even empty,"
-    " while `has_more` is true: go on from `next_offset`.",
+    "List the commits that a ref leads to, newest first. A page with `objects`, `prefixes` or `committer` may end"
+    " early, even empty, while `has_more` is true: go on from `next_offset`.",
     *PAGE,
     Parameter("objects", "list"),
     Parameter("prefixes", "list"),
+    Parameter("committer"),
     flag("limit"),
     flag("first_parent"),
     Parameter("since"),

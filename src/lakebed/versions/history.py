@@ -6,7 +6,7 @@ Everything streams. Two entries are the same when their row digests are: no fiel
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -77,19 +77,20 @@ class History:
         stop_at: str | None = None,
         objects: Sequence[bytes] = (),
         prefixes: Sequence[bytes] = (),
+        committer: str = "",
         looks_on: bool = True,
     ) -> tuple[list[Commit], str]:
         """Return commits reachable from a ref, children before parents, and the position behind them; empty: no more.
 
         `after` is such a position, or the id of the last commit of the page before; `stop_at` is the last commit shown.
         The log ends before the first commit that is older than `since_ms`. With `objects` or `prefixes`: only commits
-        that changed one of them against their first parent, where both trees are still there.
+        that changed one of them against their first parent, where both trees are still there. `committer`: only theirs.
 
         A page with such a filter may end early: after LOOKED_AT_MAX commits if it has any, else after SEARCHED_MAX.
         With `looks_on` it looks for one commit more than `limit`, so that no empty page follows a full one.
         """
         stop = await self._refs.resolve_commit(stop_at) if stop_at else None
-        is_filtered = bool(objects or prefixes)
+        is_filtered = bool(objects or prefixes or committer)
         walk = Walk(self._context, first_parent=first_parent)
         if not await self._go_to(walk, await self._refs.resolve_commit(ref), after):
             return [], ""
@@ -105,7 +106,8 @@ class History:
                 return found, position
             if looked_at >= (LOOKED_AT_MAX if found else SEARCHED_MAX) and is_filtered:
                 return found, position
-            if not is_filtered or await self._is_touching(commit, objects, prefixes):
+            is_theirs = not committer or commit.committer == committer
+            if is_theirs and (not (objects or prefixes) or await self._is_touching(commit, objects, prefixes)):
                 if len(found) == limit:
                     return found, position
                 found.append(commit)
@@ -265,12 +267,13 @@ class History:
             await self._context.commits.metarange(right_id),
         )
         start = resume(prefix, after, delimiter)
-        changes = self._between(left_tree, right_tree, prefix, start)
-        if three_dot:
-            base = (await self.common_ancestor(left_id, right_id)).metarange_id
-            theirs = self._between(base, right_tree, prefix, start)
-            changes = self._mark_conflicts(theirs, base, left_tree) if base != left_tree else theirs
-        page = await _page(changes, prefix, delimiter, limit)
+        base = (await self.common_ancestor(left_id, right_id)).metarange_id if three_dot else left_tree
+
+        def changes(position: bytes) -> AsyncIterator[list[Difference]]:
+            theirs = self._between(base, right_tree, prefix, position)
+            return theirs if base == left_tree else self._mark_conflicts(theirs, base, left_tree)
+
+        page = await _page(_past_prefixes(changes, prefix, start, delimiter), prefix, delimiter, limit)
         await self._retired.check_contents([left_id, right_id])
         return page
 
@@ -307,9 +310,14 @@ class History:
         state of the branch.
         """
         start = resume(prefix, after, delimiter)
-        return await self._context.branches.consistent(
-            branch, lambda record: _page(self._staged_changes(record, prefix, start, limit), prefix, delimiter, limit)
-        )
+
+        async def look(record: BranchRecord) -> tuple[list[Difference], bool]:
+            def changes(position: bytes) -> AsyncIterator[list[Difference]]:
+                return self._staged_changes(record, prefix, position, limit)
+
+            return await _page(_past_prefixes(changes, prefix, start, delimiter), prefix, delimiter, limit)
+
+        return await self._context.branches.consistent(branch, look)
 
     async def _staged_changes(
         self, record: BranchRecord, prefix: bytes, start: bytes, limit: int
@@ -349,6 +357,27 @@ def _position(last: CommitId, others: Sequence[CommitId]) -> str:
     return POSITION_SIGN.join([last, *others] if len(others) <= OTHERS_MAX else [last])
 
 
+async def _past_prefixes(
+    changes: Callable[[bytes], AsyncIterator[list[Difference]]], prefix: bytes, start: bytes, delimiter: bytes
+) -> AsyncIterator[list[Difference]]:
+    """Yield the changes from `start` on, in batches. Read no batch more below a common prefix that has a change."""
+    position: bytes | None = start
+    while position is not None:
+        at, position = position, None
+        async for batch in changes(at):
+            yield batch
+            if batch and (common := _common_prefix(batch[-1].key, prefix, delimiter)):
+                # A folder may have a million changes, and the page shows one row for them.
+                position = resume(prefix, common, delimiter)
+                break
+
+
+def _common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """Return the common prefix that stands for the key in a folded list; empty where the key stands for itself."""
+    cut = key.find(delimiter, len(prefix)) if delimiter else -1
+    return key[: cut + len(delimiter)] if cut >= 0 else b""
+
+
 async def _page(
     found: AsyncIterator[list[Difference]], prefix: bytes, delimiter: bytes, limit: int
 ) -> tuple[list[Difference], bool]:
@@ -368,11 +397,9 @@ def _folded(batch: list[Difference], before: Sequence[Difference], prefix: bytes
         return batch
     folded = [*before]
     for difference in batch:
-        cut = difference.key.find(delimiter, len(prefix))
-        if cut < 0:
+        common = _common_prefix(difference.key, prefix, delimiter)
+        if not common:
             folded.append(difference)
-            continue
-        common = difference.key[: cut + len(delimiter)]
-        if not folded or folded[-1].key != common:
+        elif not folded or folded[-1].key != common:
             folded.append(Difference("prefix_changed", common, None))
     return folded[len(before) :]

@@ -120,6 +120,7 @@ def log(
     prefixes: Annotated[
         list[str] | None, Option("--prefix", help="Only commits that changed paths that begin with this.")
     ] = None,
+    committer: Annotated[str, Option("--committer", metavar="USER", help="Only commits of this user.")] = "",
     since: Annotated[str, Option("--since", metavar="DATE", help="End before commits older than this.")] = "",
     stop_at: Annotated[str, Option("--stop-at", metavar="REF", help="End with this commit.")] = "",
     no_merges: Annotated[bool, Option("--no-merges", help="Leave out commits with several parents.")] = False,
@@ -135,12 +136,13 @@ def log(
         first_parent=first_parent,
         objects=objects,
         prefixes=prefixes,
+        committer=committer,
         since=datetime.fromtimestamp(parse_date(since), UTC).isoformat() if since else "",
         stop_at=ref_in(ref.repository, stop_at),
     )
     commits = itertools.islice((one for one in found if not no_merges or len(one.parents) < 2), limit)
     names = {} if session.is_json else _names_of(session, ref.repository)
-    is_whole = not (no_merges or objects or prefixes)
+    is_whole = not (no_merges or objects or prefixes or committer)
     text = partial(graph_lines, names=names, is_whole=is_whole) if graph else partial(paragraphs, names=names)
     session.show_all(commits, text, otherwise="no such commit")
 

@@ -94,6 +94,7 @@ class Commits:
                 stop_at=stop_at,
                 objects=[path_to_key(path) for path in request.query_list("objects")],
                 prefixes=[prefix.encode() for prefix in request.query_list("prefixes")],
+                committer=request.query("committer"),
                 looks_on=not is_limited,
             )
         except RefNotFound as error:
