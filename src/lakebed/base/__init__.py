@@ -15,7 +15,7 @@ from .addresses import (
     slice_opened_at_ms,
 )
 from .amounts import SIZE_UNITS, count_of, human_size
-from .drawing import WHOLE, Bar, bars, shares
+from .drawing import WHOLE, Bar, bars, graph, posts, shares
 from .entries import (
     BYTES_MD5,
     CONTENT_TYPE_DEFAULT,
@@ -140,6 +140,7 @@ __all__ = [
     "exit_code",
     "format_address",
     "from_row",
+    "graph",
     "human_size",
     "in_waves",
     "inner_namespace",
@@ -151,6 +152,7 @@ __all__ = [
     "parse_address",
     "parse_slice_name",
     "path_to_key",
+    "posts",
     "row_digest",
     "shares",
     "slice_name",

@@ -5,7 +5,7 @@ Lengths are parts of the width or height of the chart, from 0 to 100. Nothing he
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 WHOLE: Final = 100.0
@@ -16,6 +16,49 @@ class Bar(NamedTuple):
 
     start: float
     length: float
+
+
+class Post(NamedTuple):
+    """A moment on a line of time, and how high something stands there."""
+
+    at: float
+    height: float
+
+
+def posts(times: Sequence[float], values: Sequence[float]) -> list[Post]:
+    """Return a post for each moment, from the first at 0 to the last at the whole width. The largest is the highest."""
+    first, last = min(times, default=0.0), max(times, default=0.0)
+    heights = [bar.length for bar in bars(values)]
+    span = (last - first) or 1.0
+    return [Post(round(WHOLE * (time - first) / span, 2), height) for time, height in zip(times, heights, strict=True)]
+
+
+class Knot(NamedTuple):
+    """A commit in a drawn history: its lane, the lanes that wait above it, and lines from its row to the next one's."""
+
+    lane: int
+    above: tuple[int, ...]
+    lines: tuple[tuple[int, int], ...]
+
+
+def graph(history: Iterable[tuple[str, Sequence[str]]]) -> list[Knot]:
+    """Return a knot for each commit, given its id and its parents, children first.
+
+    A lane is a commit that is still to come. A merge opens lanes at its right; lanes that wait for one commit join.
+    """
+    lanes: list[str] = []
+    knots: list[Knot] = []
+    for commit, parents in history:
+        above = tuple(range(len(lanes)))
+        if commit not in lanes:
+            lanes.append(commit)
+        lane = lanes.index(commit)
+        following = list(dict.fromkeys([*lanes[:lane], *parents, *lanes[lane + 1 :]]))
+        lines = [(at, following.index(each)) for at, each in enumerate(lanes) if at != lane]
+        lines += [(lane, following.index(parent)) for parent in parents]
+        knots.append(Knot(lane, above, tuple(lines)))
+        lanes = following
+    return knots
 
 
 def bars(values: Sequence[float]) -> list[Bar]:

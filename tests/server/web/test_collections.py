@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
 import pytest
 
-from lakebed.base import bars, shares
+from lakebed.base import bars, posts, shares
 from lakebed.gc.messages import RunKind
 from lakebed.server import App
 from tests.server.test_plans import write as write
@@ -19,6 +20,7 @@ LAKE = "/repositories/lake"
 async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     app: App, client: httpx.AsyncClient, repo: str, write: Any
 ) -> None:
+    await write("r0", ["x/1", "x/0"], now_ms=0)
     await write("r1", ["x/1", "x/2"])
     await write("u1", [], RunKind.UNCOMMITTED)
     for kind in RunKind:
@@ -30,6 +32,8 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
         await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
         every = await browser.get(f"{LAKE}/collections")
         one = await browser.get(f"{LAKE}/collections/r1")
+        since = await browser.get(f"{LAKE}/collections/r1", difference="1")
+        first = await browser.get(f"{LAKE}/collections/r0", difference="1")
         nothing = await browser.get(f"{LAKE}/collections/u1")
         others = [await browser.get(f"{LAKE}/collections/x-{kind.value}") for kind in RunKind if not kind.can_wait]
         wrong = await browser.fill(one, "apply", typed="1")
@@ -39,6 +43,13 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     assert every.text.count("collections/r1") == 1
     assert "Waits for a run" in every.text
     assert "x/1" in one.text
+    assert 'class="drawn line"' in every.text
+    assert "difference=1" in one.text
+    counts = re.findall(
+        r'take(?:s|) them</th><td class="number">(\d+)|took them</th><td class="number">(\d+)', since.text
+    )
+    assert counts == [("1", ""), ("", "1"), ("1", "")]
+    assert "This is the first plan of its kind" in first.text
     assert "This plan takes no object" in nothing.text
     assert [page.status_code for page in others] == [200] * len(others) != []
     assert not [page.url for page in (nothing, *others) if "/apply" in page.text]
@@ -88,5 +99,7 @@ async def test_a_folder_shows_its_size_and_last_commits_on_demand(
 def test_bars_and_shares_stay_within_the_chart(values: list[int]) -> None:
     assert all(0 <= bar.length <= 100 for bar in bars(values))
     assert all(0 <= bar.start + bar.length <= 100.01 for bar in shares(values))
+    assert all(0 <= post.at <= 100 >= post.height >= 0 for post in posts(values, values))
+    assert [post.at for post in posts([10, 20, 15], [1, 1, 1])] == [0, 100, 50]
     assert [bar.length for bar in bars([1, 2, 4])] == [25, 50, 100]
     assert [(bar.start, bar.length) for bar in shares([1, 3])] == [(0, 25), (25, 75)]

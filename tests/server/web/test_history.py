@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from lakebed.server import App
-from lakebed.server.web.pages import compare, repositories
+from lakebed.server.web.pages import compare, objects
 from tests.server.web.browsing import Browser
 
 LAKE = "/repositories/lake"
@@ -76,7 +77,10 @@ async def test_a_branch_goes_back_to_where_it_was_and_forward_again(
 async def test_history_is_filtered_by_date_and_to_the_line_of_the_branch(
     browser: Browser, client: httpx.AsyncClient
 ) -> None:
+    await write(client, "main", "a/m.csv")
     await client.post(f"{LAKE}/refs/side/merge/main", json={"message": "merge side"})
+    theirs = await browser.get(f"{LAKE}/commits", ref="main", committer="esti")
+    others = await browser.get(f"{LAKE}/commits", ref="main", committer="nox")
     whole = await browser.get(f"{LAKE}/commits", ref="main", since="2020-01-31")
     line = await browser.get(f"{LAKE}/commits", ref="main", first="1")
     late = await browser.get(f"{LAKE}/commits", ref="main", since="2999-01-31")
@@ -84,6 +88,12 @@ async def test_history_is_filtered_by_date_and_to_the_line_of_the_branch(
 
     assert ["side: a/s.csv" in page.text for page in (whole, line, late)] == [True, False, False]
     assert "merge side" in line.text
+    # The merge has a line to either parent, and the two lanes join at the commit from which they parted.
+    assert re.findall(r'y1="50%" x2="(\d+)"|<circle cx="(\d+)"', whole.text)[:3] == [("7", ""), ("21", ""), ("", "7")]
+    assert 'x1="21" y1="50%" x2="7" y2="100%"' in whole.text
+    assert 'x2="21"' not in line.text
+    assert ("merge side" in theirs.text, "circle" in theirs.text) == (True, False)
+    assert "No commit by <bdi>nox</bdi>." in others.text
     assert "No commit since 2999-01-31." in late.text
     assert (wrong.status_code, "not a date-time" in wrong.text) == (400, True)
 
@@ -126,15 +136,47 @@ async def test_objects_are_copied_moved_and_linked(browser: Browser, client: htt
     assert "object/move" not in at_commit.text
 
 
+async def test_a_folder_marks_what_is_not_committed(
+    browser: Browser, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(client, "main", "gone/x", "b/1", "b/2", "c.csv", "z.csv")
+    branch = f"{LAKE}/branches/main/objects"
+    for path in ("gone/x", "z.csv"):
+        await client.delete(branch, params={"path": path})
+    for path in ("b/1", "c.csv", "d.csv"):
+        await client.post(branch, params={"path": path}, content=b"other")
+    page = await browser.get(f"{LAKE}/objects")
+    at_commit = await browser.get(f"{LAKE}/objects", ref="main@")
+    removed = await browser.get(f"{LAKE}/object", ref="main@", path="z.csv")
+    monkeypatch.setattr(objects, "ROWS", 2)
+    first = await browser.get(f"{LAKE}/objects")
+
+    marks = re.findall(r"<bdi>([^<]+)</bdi>(?:</a>)? <(?:a|span) class=\"tag\"[^>]*>([a-z ]+)<", page.text)
+    assert marks == [
+        ("b/", "changes"),
+        ("c.csv", "changed"),
+        ("d.csv", "added"),
+        ("gone/", "all removed"),
+        ("z.csv", "removed"),
+    ]
+    assert "A mark says" not in at_commit.text
+    assert (removed.status_code, "z.csv" in removed.text) == (200, True)
+    assert ("z.csv" in first.text, "more are below than the marks show" in first.text) == (False, True)
+
+
 async def test_a_readme_is_shown_as_text_and_cut(
     browser: Browser, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without = await browser.get(LAKE)
     await write(client, "main", "README.md", data=HOSTILE)
     shown = await browser.get(LAKE)
-    monkeypatch.setattr(repositories, "README_BYTES_MAX", 6)
+    monkeypatch.setattr(objects, "README_BYTES_MAX", 6)
     cut = await browser.get(LAKE)
 
+    await write(client, "main", "a/README.md", data="below")
+    below = await browser.get(f"{LAKE}/objects", path="a/")
+
+    assert "below</bdi>" in below.text
     assert "README.md" not in without.text
     assert "Some parts of this page" not in without.text
     assert "# Lake &lt;script&gt;alert(1)&lt;/script&gt;" in shown.text

@@ -28,7 +28,7 @@ INVISIBLE = re.compile("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\x00-\x08\x0b-\x
 ELEMENTS = re.compile(
     "html|head|meta|title|link|script|body|a|main|nav|p|section|ul|ol|li|h[123]|form|label|input|textarea|select|option|"
     "button|datalist|table|thead|tbody|tr|th|td|details|summary|dl|dt|dd|code|pre|bdi|span|strong|time|div|header|img|"
-    "progress|br|svg|rect"
+    "progress|br|svg|rect|line|circle"
 )
 
 
@@ -91,7 +91,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/changes", {"ref": text, "prefix": text, "after": text}),
             (f"{LAKE}/commits", {"ref": "main", "path": path}),
             (f"{LAKE}/commits", {"ref": "main", "after": text}),
-            (f"{LAKE}/commits", {"ref": "main", "since": text, "first": text}),
+            (f"{LAKE}/commits", {"ref": "main", "since": text, "first": text, "committer": text}),
             (f"{LAKE}/commits/{commit}", {"ref": text}),
             (f"{LAKE}/branches", {"prefix": text, "after": text}),
             (f"{LAKE}/tags", {"prefix": text}),

@@ -7,11 +7,14 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.base import Bar, RunState, bars
+from lakebed.base import Bar, RunState, bars, posts
 from lakebed.gc.messages import (
     ApplyRequest,
     JobState,
     LedgerPage,
+    Plan,
+    PlanDiff,
+    PlanList,
     PlanRequest,
     Restore,
     RunKind,
@@ -27,9 +30,11 @@ from lakebed.server.web.visit import Page, Visit
 
 RUNS: Final = 20
 OBJECTS: Final = 50
+DIFFERENCES: Final = 25
 NAMES: Final = 25
 """Draw at most this many names of a way, the largest. The others are summed."""
 ROOT: Final = "/repositories/{repository}/collections"
+_BEGUN: Final = frozenset({RunState.SWEEPING, RunState.ENDED, RunState.UNDONE})
 KINDS: Final = tuple(kind for kind in RunKind if kind.can_wait)
 """Plans of these can be applied with a window. The command line plans the others."""
 
@@ -48,12 +53,26 @@ async def show_all(visit: Visit) -> Response:
         "collections",
         name=name,
         plans=plans,
+        line=line_of(plans, states),
         states=states,
         jobs=jobs,
         is_running=jobs is not None and any(job.state is JobState.RUNNING for job in jobs.jobs),
         storage=storage,
         kinds=KINDS,
     )
+
+
+def line_of(plans: PlanList, states: Mapping[str, RunView]) -> list[tuple[float, float, str]]:
+    """Return a place, a height and a state for each run that is shown, on a line of time. Two make a line."""
+    shown = plans.plans
+    if len({plan.now_ms for plan in shown}) < 2:
+        return []
+    drawn = posts([plan.now_ms for plan in shown], [plan.total.size_bytes for plan in shown])
+    applied = {run_id for run_id, run in states.items() if run.state in _BEGUN}
+    return [
+        (post.at, post.height, "applied" if plan.run_id in applied else "planned")
+        for plan, post in zip(shown, drawn, strict=True)
+    ]
 
 
 async def show_one(visit: Visit) -> Response:
@@ -73,6 +92,7 @@ async def show_one(visit: Visit) -> Response:
         "collection",
         name=name,
         plan=plan,
+        difference=await _difference(visit, name, plan) if visit.query("difference") == "1" else None,
         state=state,
         objects=objects,
         ledger=await ledger_of(visit, name, state),
@@ -81,6 +101,20 @@ async def show_one(visit: Visit) -> Response:
         may_apply=may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
         may_undo=_may_undo(state),
     )
+
+
+async def _difference(visit: Visit, name: str, plan: Plan) -> PlanDiff | None:
+    """Compare a plan with the one before, of the same kind and by rules that were saved."""
+    before = await visit.call(collectors.LIST_GC_PLANS, name, kind=plan.kind.value, after=plan.run_id, amount=RUNS)
+    other = next((each.run_id for each in before.plans if not each.what_if), None)
+    if other is None:
+        visit.hidden.append("This is the first plan of its kind: there is none before it.")
+        return None
+    try:
+        return await visit.look(collectors.DIFF_GC_PLANS, name, other, plan.run_id, amount=DIFFERENCES)
+    except Answer as error:  # Too many objects for a server.
+        visit.hidden.append(str(error))
+        return None
 
 
 async def plan(visit: Visit) -> Response:
@@ -133,7 +167,7 @@ async def restore(visit: Visit) -> Response:
 
 async def ledger_of(visit: Visit, name: str, run: RunView | None) -> LedgerPage | None:
     """Return the first rows of the ledger of a run whose deletes may have begun."""
-    if run is None or run.state not in {RunState.SWEEPING, RunState.ENDED, RunState.UNDONE}:
+    if run is None or run.state not in _BEGUN:
         return None
     return await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run.run_id, amount=OBJECTS)
 
@@ -194,6 +228,8 @@ _ONE: Final = Page(
         collectors.LIST_GC_RUNS,
         collectors.LIST_GC_PLAN_OBJECTS,
         collectors.LIST_GC_LEDGER,
+        collectors.LIST_GC_PLANS,
+        collectors.DIFF_GC_PLANS,
     ),
     handler=show_one,
 )

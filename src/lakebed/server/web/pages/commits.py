@@ -7,6 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
+from lakebed.base import graph
 from lakebed.operations import history
 from lakebed.server.web.visit import Page, Visit
 
@@ -18,7 +19,7 @@ COMMITS: Final = 50
 async def show_history(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
-    path = visit.query("path")
+    path, is_line = visit.query("path"), visit.query("first") == "1"
     commits = await visit.call(
         history.LOG_COMMITS,
         name,
@@ -27,10 +28,15 @@ async def show_history(visit: Visit) -> Response:
         amount=COMMITS,
         objects=[path] if path and not path.endswith("/") else None,
         prefixes=[path] if path.endswith("/") else None,
+        committer=visit.query("committer"),
         since=visit.query("since"),
-        first_parent=visit.query("first") == "1" or None,
+        first_parent=is_line or None,
     )
-    return visit.render("commits", name=name, ref=ref, path=path, commits=commits, **choices)
+    # Between the commits that a filter leaves there are others: no line says how they lead to one another.
+    is_whole = not (path or visit.query("committer"))
+    parents = ((each.id, each.parents[:1] if is_line else each.parents) for each in commits.results)
+    knots = graph(parents) if is_whole else []
+    return visit.render("commits", name=name, ref=ref, path=path, commits=commits, knots=knots, **choices)
 
 
 async def show_one(visit: Visit) -> Response:

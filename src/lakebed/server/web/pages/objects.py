@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import NotFound
+from lakebed.base import LakebedError, NotFound, human_size, path_to_key
 from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
@@ -16,6 +17,8 @@ from lakebed.server.web.visit import Page, Visit
 
 ROWS: Final = 50
 REFS: Final = 100
+README: Final = "README.md"
+README_BYTES_MAX: Final = 16 << 10
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """Types that cannot run. An SVG can."""
 IMAGE_BYTES_MAX: Final = 32 << 20
@@ -25,6 +28,15 @@ CHOICES: Final[tuple[AnyOperation, ...]] = (
     history.LIST_BRANCHES,
     history.LIST_TAGS,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a folder. `change`: how it differs from the last commit. `stats`: none where it was removed."""
+
+    path: str
+    stats: wire.ObjectStats | None
+    change: str = ""
 
 
 async def show_folder(visit: Visit) -> Response:
@@ -41,13 +53,18 @@ async def show_folder(visit: Visit) -> Response:
         amount=ROWS,
         user_metadata=False,
     )
-    size = last = None
+    size = last = changes = None
+    if choices["is_branch"]:
+        changes = await visit.look(
+            history.DIFF_BRANCH, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
+        )
     if visit.query("details") == "1":
         size = await visit.look(objects.MEASURE_OBJECTS, name, ref, prefix=path)
         last = await visit.look(
             objects.LAST_COMMITS, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
         )
     folder = path[: path.rfind("/") + 1]
+    is_told = listing.pagination.has_more or any(each.path == folder + README for each in listing.results)
     return visit.render(
         "objects",
         name=name,
@@ -55,11 +72,43 @@ async def show_folder(visit: Visit) -> Response:
         path=path,
         folder=folder,
         parents=parents_of(folder),
-        listing=listing,
+        pagination=listing.pagination,
+        rows=rows_of(listing, changes),
+        is_cut=changes is not None and changes.pagination.has_more,
+        readme=await readme_of(visit, name, ref, folder) if is_told and not visit.query("after") else None,
         size=size,
         last=None if last is None else {row.path: row for row in last.results},
         **choices,
     )
+
+
+def rows_of(listing: wire.ObjectStatsList, changes: wire.DiffList | None) -> list[Row]:
+    """Return the rows of a folder with its uncommitted changes, also those that removed a row."""
+    marks = {} if changes is None else {each.path: each.type for each in changes.results}
+    rows = [Row(path=each.path, stats=each, change=marks.pop(each.path, "")) for each in listing.results]
+    end = path_to_key(listing.results[-1].path) if listing.pagination.has_more and listing.results else None
+    for path, change in marks.items():
+        # A change behind the last row belongs to the next page.
+        if end is None or path_to_key(path) < end:
+            rows.append(Row(path=path, stats=None, change=change))
+    return sorted(rows, key=lambda row: path_to_key(row.path))
+
+
+async def readme_of(visit: Visit, name: str, ref: str, folder: str = "") -> tuple[str, str] | None:
+    """Return the README of a folder as text, and how much of it this is, if not all."""
+    try:
+        stats = await visit.look(objects.STAT_OBJECT, name, ref, path=folder + README)
+        if stats is None or stats.expired or not stats.size_bytes:
+            return None
+        span = {"range": f"bytes=0-{README_BYTES_MAX - 1}"}
+        answer = await visit.respond(objects.GET_OBJECT, name, ref, path=folder + README, headers=span)
+    except NotFound:
+        return None
+    except LakebedError as error:
+        visit.hidden.append(str(error))
+        return None
+    cut = f"The first {human_size(README_BYTES_MAX)} of {human_size(stats.size_bytes)}."
+    return bytes(answer.body).decode(errors="replace"), cut if stats.size_bytes > README_BYTES_MAX else ""
 
 
 async def show_object(visit: Visit) -> Response:
@@ -153,8 +202,11 @@ async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
         branch = None
     branches = await visit.look(history.LIST_BRANCHES, name, amount=REFS)
     tags = await visit.look(history.LIST_TAGS, name, amount=REFS)
-    names = [each.id for listing in (branches, tags) if listing is not None for each in listing.results]
-    return ref, {"is_branch": branch is not None, "refs": names}
+    every = [each for listing in (branches, tags) if listing is not None for each in listing.results]
+    heads: dict[str, list[str]] = {}
+    for each in every:
+        heads.setdefault(each.commit_id, []).append(each.id)
+    return ref, {"is_branch": branch is not None, "refs": [each.id for each in every], "heads": heads}
 
 
 def parents_of(folder: str) -> Sequence[tuple[str, str]]:
@@ -166,7 +218,15 @@ def parents_of(folder: str) -> Sequence[tuple[str, str]]:
 _FOLDER: Final = Page(
     method="GET",
     path="/repositories/{repository}/objects",
-    operations=(*CHOICES, objects.LIST_OBJECTS, objects.MEASURE_OBJECTS, objects.LAST_COMMITS),
+    operations=(
+        *CHOICES,
+        objects.LIST_OBJECTS,
+        objects.MEASURE_OBJECTS,
+        objects.LAST_COMMITS,
+        objects.STAT_OBJECT,
+        objects.GET_OBJECT,
+        history.DIFF_BRANCH,
+    ),
     handler=show_folder,
 )
 _OBJECT: Final = Page(

@@ -7,13 +7,13 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import LakebedError, NotFound, human_size
+from lakebed.base import LakebedError
 from lakebed.operations import deleted, history, installation, objects, repositories
 from lakebed.server.web.visit import Page, Visit
 
+from .objects import readme_of
+
 SAMPLE: Final = "sample-lake"
-README: Final = "README.md"
-README_BYTES_MAX: Final = 16 << 10
 _SCHEMES_WITHOUT_BUCKETS: Final = ("local://", "mem://")
 
 
@@ -62,25 +62,8 @@ async def show_one(visit: Visit) -> Response:
         branches=branches,
         tags=tags,
         commits=commits,
-        readme=await _readme(visit, name, repository.default_branch),
+        readme=await readme_of(visit, name, repository.default_branch),
     )
-
-
-async def _readme(visit: Visit, name: str, branch: str) -> tuple[str, str] | None:
-    """Return the README of a branch as text, and how much of it this is, if not all."""
-    try:
-        stats = await visit.look(objects.STAT_OBJECT, name, branch, path=README)
-        if stats is None or stats.expired or not stats.size_bytes:
-            return None
-        span = {"range": f"bytes=0-{README_BYTES_MAX - 1}"}
-        answer = await visit.respond(objects.GET_OBJECT, name, branch, path=README, headers=span)
-    except NotFound:
-        return None
-    except LakebedError as error:
-        visit.hidden.append(str(error))
-        return None
-    cut = f"The first {human_size(README_BYTES_MAX)} of {human_size(stats.size_bytes)}."
-    return bytes(answer.body).decode(errors="replace"), cut if stats.size_bytes > README_BYTES_MAX else ""
 
 
 async def delete(visit: Visit) -> Response:
