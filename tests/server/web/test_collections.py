@@ -65,14 +65,29 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
     async with browser.http:
         await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
         page = await browser.get(f"{LAKE}/rules")
-        saved = await browser.follow(await browser.fill(page, "rules", typed="lake", rules='{"default": "30d"}'))
-        late = await browser.fill(page, "rules", typed="lake", rules='{"default": "1d"}')
-        bad = await browser.fill(saved, "rules", typed="lake", rules='{"default": "soon"}')
+        saved = await browser.follow(await browser.fill(page, "by=json", typed="lake", rules='{"default": "30d"}'))
+        late = await browser.fill(page, "by=json", typed="lake", rules='{"default": "1d"}')
+        bad = await browser.fill(saved, "by=fields", typed="lake", default="soon")
+        fields = {"pattern": "etl-*", "period": "7d", "keep_pattern": "main", "keep_commits": "3", "min_age": "2d"}
+        written = await browser.follow(await browser.fill(saved, "by=fields", typed="lake", tags_pin="", **fields))
+        tried = await browser.post(
+            f"{LAKE}/rules/try?by=fields", fields | {"token": await browser.token(), "default": "1h"}
+        )
+        no_number = await browser.fill(written, "by=fields", typed="lake", keep_commits="many", keep_pattern="x")
 
     assert "Version 1 is in force" in saved.text
     assert late.status_code == 412
     assert bad.status_code == 400
-    assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"]["default"] == "30d"
+    assert 'value="soon"' in bad.text
+    assert (no_number.status_code, "Write a number for" in no_number.text) == (400, True)
+    assert "Would expire now" in tried.text
+    assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"] == {
+        "default": "30d",
+        "branches": [{"pattern": "etl-*", "period": "7d"}],
+        "keep_last": [{"pattern": "main", "commits": 3}],
+        "tags_pin": False,
+        "uncommitted_min_age": "2d",
+    }
 
 
 async def test_a_folder_shows_its_size_and_last_commits_on_demand(

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from lakebed.server import App
-from lakebed.server.web.pages import compare, objects
+from lakebed.server.web.pages import changes, compare, objects
 from tests.server.web.browsing import Browser
 
 LAKE = "/repositories/lake"
@@ -104,16 +104,25 @@ async def test_a_merge_is_looked_at_before(
     monkeypatch.setattr(compare, "ROWS_OF_PAGE", 2)
     query = {"base": "main", "ref": "side", "conflicts": "1"}
     plain = await browser.get(f"{LAKE}/compare", base="main", ref="side")
+    tree = await browser.get(f"{LAKE}/compare", base="main", ref="side", tree="1", count="1")
     easy = await browser.get(f"{LAKE}/compare", **query)
     await write(client, "main", "a/b.csv", "z", data="other")
     await write(client, "side", "a/b.csv", "c", "d", "e", "f", "z", data="mine")
     hard = await browser.get(f"{LAKE}/compare", **query)
+    sides = await browser.get(f"{LAKE}/compare/contents", base="main", ref="side", path="a/b.csv")
+    lone = await browser.get(f"{LAKE}/compare/contents", base="main", ref="side", path="c")
+    same = await browser.get(f"{LAKE}/compare/contents", base="main", ref="main", path="z")
     monkeypatch.setattr(compare, "CONFLICTS", 1)
     many = await browser.get(f"{LAKE}/compare", **query)
     monkeypatch.setattr(compare, "PAGES_MAX", 1)
     long = await browser.get(f"{LAKE}/compare", **query)
 
     assert "where would this merge stop?" in plain.text
+    assert '<bdi>a/</bdi></a> <span class="meta">1 added</span>' in tree.text
+    assert sides.text.count("data-preview") == 2
+    assert ("No object has this path." in lone.text, lone.text.count("data-preview")) == (True, 1)
+    assert "Both sides have the same bytes" in same.text
+    assert "compare/contents?base=main&amp;ref=side&amp;path=a%2Fb.csv" in hard.text
     assert "No conflict: the merge takes 1 change." in easy.text
     assert "Both changed 2 paths in different ways" in hard.text
     assert "Both changed at least 1 path in" in many.text
@@ -148,6 +157,10 @@ async def test_a_folder_marks_what_is_not_committed(
     page = await browser.get(f"{LAKE}/objects")
     at_commit = await browser.get(f"{LAKE}/objects", ref="main@")
     removed = await browser.get(f"{LAKE}/object", ref="main@", path="z.csv")
+    tree = await browser.get(f"{LAKE}/changes", ref="main", tree="1", count="1")
+    below = await browser.get(f"{LAKE}/changes", ref="main", tree="1", prefix="b/")
+    monkeypatch.setattr(changes, "COUNTED", 2)
+    many = await browser.get(f"{LAKE}/changes", ref="main", tree="1", count="1")
     monkeypatch.setattr(objects, "ROWS", 2)
     first = await browser.get(f"{LAKE}/objects")
 
@@ -159,6 +172,12 @@ async def test_a_folder_marks_what_is_not_committed(
         ("gone/", "all removed"),
         ("z.csv", "removed"),
     ]
+    counts = re.findall(
+        r'<bdi>([^<]+/)</bdi></a> <span class="meta">([^<]+)</span></td>\n<td class="number">([^<]*)', tree.text
+    )
+    assert counts == [("b/", "1 changed", "5 B"), ("gone/", "1 removed", "0 B")]
+    assert ("b/1" in below.text, "b/2" in below.text, "Folder above" in below.text) == (True, False, True)
+    assert "There are more than 2 changes here" in many.text
     assert "A mark says" not in at_commit.text
     assert (removed.status_code, "z.csv" in removed.text) == (200, True)
     assert ("z.csv" in first.text, "more are below than the marks show" in first.text) == (False, True)

@@ -89,6 +89,8 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/object", {"ref": "main", "path": path}),
             (f"{LAKE}/object", {"ref": text, "path": text}),
             (f"{LAKE}/changes", {"ref": text, "prefix": text, "after": text}),
+            (f"{LAKE}/changes", {"ref": "main", "prefix": text, "tree": "1", "count": "1"}),
+            (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "tree": "1", "count": "1", "all": "1"}),
             (f"{LAKE}/commits", {"ref": "main", "path": path}),
             (f"{LAKE}/commits", {"ref": "main", "after": text}),
             (f"{LAKE}/commits", {"ref": "main", "since": text, "first": text, "committer": text}),
@@ -98,6 +100,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/compare", {"ref": text, "base": text}),
             (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "prefix": ""}),
             (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "conflicts": "1"}),
+            (f"{LAKE}/compare/contents", {"base": "main", "ref": text, "path": path}),
             (f"{LAKE}/moves", {"branch": text, "after": text}),
             (f"{LAKE}/moves", {"branch": "main"}),
             (f"{LAKE}/moves", {"tag": text}),
@@ -145,6 +148,11 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             "token": token,
             "typed": "lake",
             "rules": text,
+            "default": text,
+            "pattern": text,
+            "period": text,
+            "keep_pattern": text,
+            "keep_commits": text,
             "name": text,
             "globs": text,
             "why": text,
@@ -153,6 +161,8 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
         for address in (
             "rules",
             "rules/try",
+            "rules?by=fields",
+            "rules/try?by=fields",
             "holds",
             "holds/release",
             "collections",
@@ -160,7 +170,8 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             "collections/r1/undo",
         ):
             asked = httpx.QueryParams({"hold": text})
-            check(await changed.post(f"{LAKE}/{address}?{asked}", fields), text)
+            mark = "&" if "?" in address else "?"
+            check(await changed.post(f"{LAKE}/{address}{mark}{asked}", fields), text)
         check(await changed.get(f"{LAKE}/holds"), text)
         fields = {"token": token, "group": text, "policy": text, "statement": text, "user": text, "typed": text}
         for address in ("groups", "policies", "policy", "group/members", "group/policies", "user/policies"):

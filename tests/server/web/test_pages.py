@@ -142,6 +142,13 @@ CASES = (
         {"ref": "main", "base": "main~1"},
     ),
     Case(
+        "/repositories/{repository}/compare/contents",
+        f"{LAKE}/compare/contents",
+        f"GET {LAKE}/refs/main/objects/stat?path=none",
+        {"base": "main", "ref": "main", "path": "none"},
+        fails=404,
+    ),
+    Case(
         "/repositories/{repository}/compare/merge",
         f"{LAKE}/compare/merge",
         f"POST {LAKE}/refs/side/merge/main",
@@ -265,10 +272,19 @@ CASES = (
         {"user": "nox", "key": "KEY"},
         form={"typed": "KEY"},
     ),
+    Case(
+        "/user/sessions/end",
+        "/user/sessions/end",
+        "DELETE /auth/users/nox/sessions/none",
+        {"user": "nox", "session": "none"},
+        form={},
+        fails=404,
+    ),
     Case("/user/delete", "/user/delete", "DELETE /auth/users/nox", {"user": "nox"}, form={"typed": "nox"}),
     Case("/audit", "/audit", "GET /audit"),
     Case("/health", "/health", "GET /status"),
     Case("/repositories/{repository}/collections", f"{LAKE}/collections", f"GET {LAKE}/gc/plans"),
+    Case("/repositories/{repository}/storage", f"{LAKE}/storage", f"GET {LAKE}/gc/storage"),
     Case(
         "/repositories/{repository}/collections",
         f"{LAKE}/collections",
@@ -582,6 +598,21 @@ async def test_a_login_returns_to_the_page_that_was_asked_for_and_to_no_other_se
             fields = {"token": token, "access_key_id": key, "secret_access_key": secret}
             done = await browser.post(f"/login?{httpx.QueryParams({'next': target})}", fields)
         assert (done.status_code, done.headers["location"]) == (303, location)
+
+
+async def test_a_login_is_ended_by_its_user(browser: Browser, filled: httpx.AsyncClient, app: App) -> None:
+    key, secret = await make_user(filled, "vera", DENIED[:1])
+    other = Browser(app)
+    async with other.http:
+        await other.log_in(key, secret)
+        await browser.log_in(key, secret)
+        first = (await filled.get("/auth/users/vera/sessions")).json()["results"]
+        ended = await browser.follow(await browser.fill(await browser.get("/user"), f"session={first[0]['id']}"))
+        left = (await filled.get("/auth/users/vera/sessions")).json()["results"]
+
+    assert len(first) == 2
+    assert [each["id"] for each in left] == [first[1]["id"]]
+    assert "Ended the login" in ended.text or ended.url.path == "/login"
 
 
 async def test_a_wrong_key_pair_is_401_and_says_so(browser: Browser, client: httpx.AsyncClient) -> None:

@@ -55,6 +55,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
     )
     environment.filters |= {
         "shown": shown,

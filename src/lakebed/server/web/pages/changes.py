@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.responses import Response
@@ -13,14 +15,51 @@ from lakebed.server.web.visit import Page, Visit
 
 from .objects import CHOICES, ROWS, choose_ref
 
+COUNTED: Final = 1000
+"""Count at most this many changes by folder: some tens of milliseconds."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Changes below a folder, by their type, and the bytes of what is there now."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    size_bytes: int = 0
+
 
 async def show(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
+    prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
     changes = await visit.call(
-        history.DIFF_BRANCH, name, ref, prefix=visit.query("prefix"), after=visit.query("after"), amount=ROWS
+        history.DIFF_BRANCH,
+        name,
+        ref,
+        prefix=prefix,
+        delimiter="/" if is_tree else "",
+        after=visit.query("after"),
+        amount=ROWS,
     )
-    return visit.render("changes", name=name, ref=ref, changes=changes, **choices)
+    tallies = None
+    if is_tree and visit.query("count") == "1":
+        tallies = tallied(await visit.call(history.DIFF_BRANCH, name, ref, prefix=prefix, amount=COUNTED), prefix)
+    return visit.render("changes", name=name, ref=ref, changes=changes, tallies=tallies, counted=COUNTED, **choices)
+
+
+def tallied(changes: wire.DiffList, prefix: str) -> dict[str, Tally] | None:
+    """Return the sums of each folder right below a prefix; none where there are more changes than were asked for."""
+    return None if changes.pagination.has_more else _sums(changes.results, prefix)
+
+
+def _sums(rows: Iterable[wire.Diff], prefix: str) -> dict[str, Tally]:
+    sums: dict[str, Tally] = {}
+    for row in rows:
+        cut = row.path.find("/", len(prefix))
+        if cut >= 0:
+            tally = sums.setdefault(row.path[: cut + 1], Tally())
+            tally.counts[row.type] = tally.counts.get(row.type, 0) + 1
+            tally.size_bytes += 0 if row.type == "removed" else row.size_bytes or 0
+    return sums
 
 
 async def commit(visit: Visit) -> Response:

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.base import Bar, RunState, bars, posts
+from lakebed.base import Bar, RunState, bars, posts, shares
 from lakebed.gc.messages import (
     ApplyRequest,
     JobState,
@@ -20,6 +20,7 @@ from lakebed.gc.messages import (
     RunKind,
     RunView,
     StartJob,
+    Storage,
     Total,
     Totals,
     Undo,
@@ -58,6 +59,7 @@ async def show_all(visit: Visit) -> Response:
         jobs=jobs,
         is_running=jobs is not None and any(job.state is JobState.RUNNING for job in jobs.jobs),
         storage=storage,
+        stretches=stretches_of(storage),
         kinds=KINDS,
     )
 
@@ -73,6 +75,26 @@ def line_of(plans: PlanList, states: Mapping[str, RunView]) -> list[tuple[float,
         (post.at, post.height, "applied" if plan.run_id in applied else "planned")
         for plan, post in zip(shown, drawn, strict=True)
     ]
+
+
+async def show_storage(visit: Visit) -> Response:
+    """Show the storage alone: the overview has it as a part, and asks for it once the rest is shown."""
+    [name] = visit.args
+    storage = await visit.call(collectors.GET_GC_STORAGE, name)
+    return visit.render("storage", name=name, storage=storage, stretches=stretches_of(storage))
+
+
+def stretches_of(storage: Storage | None) -> list[tuple[str, Total, Bar]]:
+    """Return what keeps the storage, each as a stretch of one bar; `rest` is what no record explains yet."""
+    if storage is None:
+        return []
+    sums: dict[str, Total] = {}
+    for part in storage.parts:
+        sums[part.keeper.value] = sums.get(part.keeper.value, Total()).plus(part.total)
+    if storage.rest is not None:
+        sums["rest"] = storage.rest
+    drawn = shares([total.size_bytes for total in sums.values()])
+    return [(keeper, total, stretch) for (keeper, total), stretch in zip(sums.items(), drawn, strict=True)]
 
 
 async def show_one(visit: Visit) -> Response:
@@ -235,6 +257,12 @@ _ONE: Final = Page(
 )
 PAGES: Final = (
     _ALL,
+    Page(
+        method="GET",
+        path="/repositories/{repository}/storage",
+        operations=(collectors.GET_GC_STORAGE,),
+        handler=show_storage,
+    ),
     Page(
         method="POST",
         path=ROOT,

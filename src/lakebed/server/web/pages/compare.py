@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.operations import history
+from lakebed.base import NotFound
+from lakebed.operations import history, objects
 from lakebed.server.web.visit import Page, Visit
 
-from .objects import CHOICES, ROWS, choose_ref
+from .changes import COUNTED, tallied
+from .objects import CHOICES, ROWS, Side, choose_ref, parents_of, side_of
 
 CONFLICTS: Final = 50
 PAGES_MAX: Final = 10
@@ -33,7 +35,9 @@ async def show(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     base = visit.query("base")
-    changes = distance = conflicts = None
+    prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
+    sides: Literal["two_dot", "three_dot"] = "two_dot" if visit.query("all") == "1" else "three_dot"
+    changes = distance = conflicts = tallies = None
     if base:
         distance = await visit.look(history.COUNT_AHEAD, name, ref, base)
         changes = await visit.call(
@@ -41,16 +45,57 @@ async def show(visit: Visit) -> Response:
             name,
             base,
             ref,
-            prefix=visit.query("prefix"),
+            prefix=prefix,
+            delimiter="/" if is_tree else "",
             after=visit.query("after"),
             amount=ROWS,
-            type="two_dot" if visit.query("all") == "1" else "three_dot",
+            type=sides,
         )
+        if is_tree and visit.query("count") == "1":
+            every = await visit.call(history.DIFF_REFS, name, base, ref, prefix=prefix, amount=COUNTED, type=sides)
+            tallies = tallied(every, prefix)
         if visit.query("conflicts") == "1":
             conflicts = await _conflicts(visit, name, base, ref)
     return visit.render(
-        "compare", name=name, ref=ref, base=base, changes=changes, distance=distance, conflicts=conflicts, **choices
+        "compare",
+        name=name,
+        ref=ref,
+        base=base,
+        changes=changes,
+        tallies=tallies,
+        counted=COUNTED,
+        distance=distance,
+        conflicts=conflicts,
+        **choices,
     )
+
+
+async def show_contents(visit: Visit) -> Response:
+    """Show an object as two refs have it. The browser reads both, and finds the lines that differ."""
+    [name] = visit.args
+    base, ref, path = visit.query("base"), visit.query("ref"), visit.query("path")
+    left, right = await _side(visit, name, base, path), await _side(visit, name, ref, path)
+    if left is None and right is None:
+        raise NotFound(f"neither {base} nor {ref} has an object {path}")
+    folder = path[: path.rfind("/") + 1]
+    return visit.render(
+        "contents",
+        name=name,
+        base=base,
+        ref=ref,
+        path=path,
+        parents=parents_of(folder),
+        last=path.removeprefix(folder) or path,
+        sides=[("On", left), ("On", right)],
+        same=left is not None and right is not None and left.stats.checksum == right.stats.checksum,
+    )
+
+
+async def _side(visit: Visit, name: str, ref: str, path: str) -> Side | None:
+    try:
+        return side_of(visit, name, ref, await visit.call(objects.STAT_OBJECT, name, ref, path=path))
+    except NotFound:
+        return None
 
 
 async def _conflicts(visit: Visit, name: str, base: str, ref: str) -> Conflicts:
@@ -89,6 +134,12 @@ _SHOW: Final = Page(
 )
 PAGES: Final = (
     _SHOW,
+    Page(
+        method="GET",
+        path="/repositories/{repository}/compare/contents",
+        operations=(objects.STAT_OBJECT,),
+        handler=show_contents,
+    ),
     Page(
         method="POST",
         path="/repositories/{repository}/compare/merge",

@@ -6,20 +6,32 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.operations import repositories
+from lakebed import wire
+from lakebed.base import NotFound
+from lakebed.operations import objects, repositories
 from lakebed.server.web.visit import Page, Visit
 
 RUNS: Final = 50
 OUTPUT_MAX: Final = 100_000
+FOLDER: Final = "_lakefs_actions/"
 ROOT: Final = "/repositories/{repository}/hooks"
 
 
 async def show_all(visit: Visit) -> Response:
+    """Show runs, and the files of a branch that say which hooks run."""
     [name] = visit.args
+    ref = visit.query("branch") or (await visit.call(repositories.GET_REPOSITORY, name)).default_branch
     runs = await visit.call(
         repositories.LIST_REPOSITORY_RUNS, name, branch=visit.query("branch"), after=visit.query("after"), amount=RUNS
     )
-    return visit.render("hooks", name=name, runs=runs)
+    return visit.render("hooks", name=name, ref=ref, runs=runs, actions=await _actions(visit, name, ref))
+
+
+async def _actions(visit: Visit, name: str, ref: str) -> wire.ObjectStatsList | None:
+    try:
+        return await visit.look(objects.LIST_OBJECTS, name, ref, prefix=FOLDER, amount=RUNS, user_metadata=False)
+    except NotFound:  # The repository is bare, or the branch is deleted and its runs are there.
+        return None
 
 
 async def show_one(visit: Visit) -> Response:
@@ -33,7 +45,12 @@ async def show_one(visit: Visit) -> Response:
 
 
 PAGES: Final = (
-    Page(method="GET", path=ROOT, operations=(repositories.LIST_REPOSITORY_RUNS,), handler=show_all),
+    Page(
+        method="GET",
+        path=ROOT,
+        operations=(repositories.GET_REPOSITORY, repositories.LIST_REPOSITORY_RUNS, objects.LIST_OBJECTS),
+        handler=show_all,
+    ),
     Page(
         method="GET",
         path=ROOT + "/{run}",

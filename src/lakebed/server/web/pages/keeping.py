@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
@@ -9,12 +11,15 @@ from starlette.responses import Response
 
 from lakebed.base import bars
 from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
-from lakebed.gc.rules import Rules
+from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.operations import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
 
 ROOT: Final = "/repositories/{repository}"
+EMPTY_ROWS: Final = 2
+_FIRST: Final = Rules(default="30d")
+"""The form begins with these where no rule is in force."""
 SEARCH_PAGES: Final = 5
 """Ask for at most this many pages of a search in one request. A page of the search takes a second or two."""
 
@@ -37,7 +42,8 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
     meaning = None
     if version.rules is not None:
         meaning = await visit.look(collectors.EXPLAIN_GC_RULES, name, branch=branch)
-    text = "" if version.rules is None else msgspec.json.format(msgspec.json.encode(version.rules), indent=2).decode()
+    shown = _entered_rules(visit) or version.rules or _FIRST
+    text = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
     return visit.render(
         "rules",
         name=name,
@@ -45,6 +51,9 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         history=history,
         branch=branch,
         meaning=meaning,
+        shown=shown,
+        rows=[*((rule.pattern, rule.period) for rule in shown.branches), *[("", "")] * EMPTY_ROWS],
+        keep_rows=[*((rule.pattern, rule.commits) for rule in shown.keep_last), ("", "")],
         text=visit.entry("rules") or text,
         trial=trial,
         days=[] if trial is None else list(zip(trial.days, bars([day.expired for day in trial.days]), strict=True)),
@@ -63,14 +72,56 @@ async def save_rules(visit: Visit) -> Response:
 
 
 def _rules_of(visit: Visit) -> Rules:
-    """
+    """Read the rules of either form: its fields, or JSON.
+
     Raises:
         Answer: the form has no rules.
     """
+    if visit.query("by") == "fields":
+        return _rules_of_fields(visit)
     try:
         return msgspec.json.decode(visit.entry("rules").encode(), type=Rules)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise Answer(400, f"These are no rules: {error}") from error
+
+
+def _rules_of_fields(visit: Visit) -> Rules:
+    """Read a row for each field of its name. A row without a pattern is no rule."""
+    return Rules(
+        default=visit.entry("default").strip(),
+        branches=tuple(
+            BranchRule(pattern=pattern, period=period) for pattern, period in _rows(visit, "pattern", "period")
+        ),
+        keep_last=tuple(
+            KeepLast(pattern=pattern, commits=_number(commits, f"the last commits of {pattern}"))
+            for pattern, commits in _rows(visit, "keep_pattern", "keep_commits")
+        ),
+        tags_pin=visit.entry("tags_pin") == "1",
+        uncommitted_min_age=visit.entry("min_age").strip() or None,
+    )
+
+
+def _rows(visit: Visit, first: str, second: str) -> Sequence[tuple[str, str]]:
+    names = [text.strip() for text in visit.entered.get(first, ())]
+    values = [text.strip() for text in visit.entered.get(second, ())]
+    pairs = zip_longest(names, values, fillvalue="")
+    return [(name, value) for name, value in pairs if name]
+
+
+def _number(text: str, label: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise Answer(400, f"Write a number for {label}, not {text or 'nothing'}.")
+    return int(text)
+
+
+def _entered_rules(visit: Visit) -> Rules | None:
+    """Return the rules that a form had, to show them again; none where they are no rules."""
+    if not visit.entered:
+        return None
+    try:
+        return _rules_of(visit)
+    except Answer:
+        return None
 
 
 async def show_holds(visit: Visit) -> Response:

@@ -39,6 +39,16 @@ class Row:
     change: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """An object as a ref has it, and where a browser gets its bytes."""
+
+    ref: str
+    stats: wire.ObjectStats
+    download: str
+    is_image: bool
+
+
 async def show_folder(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
@@ -115,10 +125,7 @@ async def show_object(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     path = visit.query("path")
-    stats = await visit.call(objects.STAT_OBJECT, name, ref, path=path)
-    download = visit.url(*API_ROOT[1:].split("/"), "repositories", name, "refs", ref, "objects", path=path)
-    content_type = (stats.content_type or "").partition(";")[0].strip().lower()
-    is_image = content_type in IMAGES and (stats.size_bytes or 0) <= IMAGE_BYTES_MAX
+    side = side_of(visit, name, ref, await visit.call(objects.STAT_OBJECT, name, ref, path=path))
     signed = None
     if visit.query("presign") == "1":
         signed = await visit.look(objects.STAT_OBJECT, name, ref, path=path, presign=True)
@@ -130,11 +137,20 @@ async def show_object(visit: Visit) -> Response:
         folder=path[: path.rfind("/") + 1],
         parents=parents_of(path[: path.rfind("/") + 1]),
         last=path.rpartition("/")[2] or path,
-        stats=stats,
-        download=download,
-        is_image=is_image,
+        stats=side.stats,
+        side=side,
         signed=signed,
         **choices,
+    )
+
+
+def side_of(visit: Visit, name: str, ref: str, stats: wire.ObjectStats) -> Side:
+    content_type = (stats.content_type or "").partition(";")[0].strip().lower()
+    return Side(
+        ref=ref,
+        stats=stats,
+        download=visit.url(*API_ROOT[1:].split("/"), "repositories", name, "refs", ref, "objects", path=stats.path),
+        is_image=content_type in IMAGES and (stats.size_bytes or 0) <= IMAGE_BYTES_MAX,
     )
 
 

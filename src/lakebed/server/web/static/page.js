@@ -21,6 +21,18 @@
     tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.clientWidth) / 2;
   }
 
+  // A period in days has a slider, too.
+  const DAYS = /^(\d{1,3})d$/;
+  for (const field of all("[data-days]")) {
+    const slider = make("input");
+    Object.assign(slider, { type: "range", min: 1, max: 180, ariaLabel: `${field.ariaLabel}, in days` });
+    const follow = () => { const days = DAYS.exec(field.value.trim()); slider.hidden = !days; slider.value = days ? days[1] : 30; };
+    slider.addEventListener("input", () => { field.value = `${slider.value}d`; });
+    field.addEventListener("input", follow);
+    follow();
+    field.after(slider);
+  }
+
   // A part that changes without us, such as the jobs of the server, is asked for again while it does.
   const renew = async (part) => {
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
@@ -31,6 +43,14 @@
   };
   const watch = (part, isChanging) => { if (isChanging) setTimeout(() => renew(part).catch(() => {}), 1500); };
   for (const part of all("[data-live]")) watch(part, part.dataset.live);
+
+  // A part that takes the server longer is asked for once the page is shown. Its link leads to the page that has it.
+  for (const part of all("[data-later]")) {
+    fetch(part.querySelector("a").href, { headers: { accept: "text/html" } }).then(async (answer) => {
+      const other = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part.dataset.later);
+      if (other) part.prepend(other);
+    }).catch(() => {});
+  }
 
   // The keyboard reaches a box that scrolls, and no other.
   const reach = new ResizeObserver((entries) => {
@@ -154,6 +174,80 @@
     });
     reader.postMessage({ url: new URL(url, location.href).href, size });
   };
+  // Two texts by line: pairs of lines with their numbers, where a pair that differs lacks a side.
+  const CELLS_MAX = 4e6, AROUND = 3;
+  const linesOf = (text) => { const lines = text.split("\n"); if (lines.at(-1) === "") lines.pop(); return lines; };
+  const differ = (a, b) => {
+    let head = 0, tail = 0;
+    while (head < a.length && head < b.length && a[head] === b[head]) head++;
+    while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail++;
+    const rows = [], n = a.length - head - tail, m = b.length - head - tail;
+    for (let i = 0; i < head; i++) rows.push([i, i]);
+    // The length of the longest common part of what is left of either; none where that is too much to try.
+    const width = m + 1, common = n * m <= CELLS_MAX ? new Uint16Array((n + 1) * width) : undefined;
+    if (common) {
+      for (let i = n - 1; i >= 0; i--) for (let j = m - 1; j >= 0; j--) {
+        common[i * width + j] = a[head + i] === b[head + j] ? common[(i + 1) * width + j + 1] + 1 : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
+      }
+    }
+    for (let i = 0, j = 0; i < n || j < m;) {
+      if (common && i < n && j < m && a[head + i] === b[head + j]) rows.push([head + i++, head + j++]);
+      else if (i < n && (!common || j === m || common[(i + 1) * width + j] >= common[i * width + j + 1])) rows.push([head + i++, -1]);
+      else rows.push([-1, head + j++]);
+    }
+    for (let i = tail; i > 0; i--) rows.push([a.length - i, b.length - i]);
+    return rows;
+  };
+  const showLines = (left, right, box) => {
+    const a = linesOf(left), b = linesOf(right), rows = differ(a, b);
+    const near = new Set();
+    rows.forEach(([i, j], at) => { if (i < 0 || j < 0) for (let k = at - AROUND; k <= at + AROUND; k++) near.add(k); });
+    if (!near.size) { make("p", "No line differs.", box).className = "help"; return; }
+    const table = make("table", undefined, make("div", undefined, box)), body = make("tbody", undefined, table);
+    table.parentElement.className = "wide";
+    table.className = "lines";
+    // The first row sets the widths.
+    const widths = make("colgroup");
+    for (const kind of ["few", "", "few", ""]) make("col", undefined, widths).className = kind;
+    table.prepend(widths);
+    const cell = (line, number, text, kind) => {
+      make("td", number < 0 ? "" : number + 1, line).className = "number";
+      make("td", number < 0 ? "" : text.slice(0, 2000), line).className = number < 0 ? "" : kind;
+    };
+    const show = (i, j, isSame) => {
+      const line = make("tr", undefined, body);
+      cell(line, i, a[i], isSame ? "" : "old");
+      cell(line, j, b[j], isSame ? "" : "new");
+    };
+    // Lines that go stand beside those that come in their place.
+    let old = [], fresh = [];
+    const flush = () => { for (let k = 0; k < Math.max(old.length, fresh.length); k++) show(old[k] ?? -1, fresh[k] ?? -1, false); old = []; fresh = []; };
+    rows.slice(0, 4000).forEach(([i, j], at) => {
+      if (j < 0) { old.push(i); return; }
+      if (i < 0) { fresh.push(j); return; }
+      flush();
+      if (near.has(at)) show(i, j, true);
+      else if (!at || near.has(at - 1)) { const gap = make("td", "⋯", make("tr", undefined, body)); gap.colSpan = 4; gap.className = "number"; }
+    });
+    flush();
+    if (rows.length > 4000) make("p", "The first 4,000 lines.", box).className = "help";
+  };
+  for (const box of all("[data-difference]")) {
+    const [left, right] = box.querySelectorAll("[data-preview]");
+    if (!left || !right || !["csv", "tsv", "json", "jsonl", "text"].includes(kindOf(left.dataset.name, left.dataset.type))) continue;
+    if (Math.max(left.dataset.size, right.dataset.size) > PREVIEW_BYTES) continue;
+    const text = async (side) => {
+      const answer = await fetch(side.dataset.preview);
+      if (!answer.ok) throw new Error();
+      return answer.text();
+    };
+    Promise.all([text(left), text(right)]).then((texts) => {
+      showLines(...texts, box);
+      left.remove();
+      right.remove();
+      reachIn(box);
+    }).catch(() => {});
+  }
   for (const box of all("[data-preview]")) {
     const { preview, type, name } = box.dataset, size = Number(box.dataset.size);
     const kind = kindOf(name, type);
