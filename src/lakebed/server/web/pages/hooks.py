@@ -20,11 +20,14 @@ ROOT: Final = "/repositories/{repository}/hooks"
 async def show_all(visit: Visit) -> Response:
     """Show runs, and the files of a branch that say which hooks run."""
     [name] = visit.args
-    ref = visit.query("branch") or (await visit.call(repositories.GET_REPOSITORY, name)).default_branch
     runs = await visit.call(
         repositories.LIST_REPOSITORY_RUNS, name, branch=visit.query("branch"), after=visit.query("after"), amount=RUNS
     )
-    return visit.render("hooks", name=name, ref=ref, runs=runs, actions=await _actions(visit, name, ref))
+    ref = visit.query("branch")
+    if not ref and (repository := await visit.look(repositories.GET_REPOSITORY, name)) is not None:
+        ref = repository.default_branch
+    actions = await _actions(visit, name, ref) if ref else None
+    return visit.render("hooks", name=name, ref=ref, runs=runs, actions=actions)
 
 
 async def _actions(visit: Visit, name: str, ref: str) -> wire.ObjectStatsList | None:
