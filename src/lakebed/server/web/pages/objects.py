@@ -18,7 +18,7 @@ from lakebed.server.web.visit import Page, Visit
 ROWS: Final = 50
 REFS: Final = 100
 README: Final = "README.md"
-README_BYTES_MAX: Final = 16 << 10
+README_BYTES_MAX: Final = 8 << 10
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """Types that cannot run. An SVG can."""
 IMAGE_BYTES_MAX: Final = 32 << 20
