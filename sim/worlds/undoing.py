@@ -6,15 +6,20 @@ whatever moment another run looked. Who undoes twice goes on where the first one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Coroutine, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from lakebed.gc.live import CollectionService
-from lakebed.gc.messages import RunKind, RunState, Undo
-from lakebed.versions import Versions
+from msgspec import structs
+
+from lakebed.gc.live import CollectionService, JobBook
+from lakebed.gc.live.records.jobs import LOST_AFTER_MS
+from lakebed.gc.messages import JobState, PurgeRequest, RunKind, RunState, Undo
+from lakebed.versions import Versions, keys
 from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, what_was_undone_stays
 from sim.ports.actors import Actor, Quick, Scene
+from sim.ports.effects import Effect
 from sim.ports.operations import Operation
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.deeds import (
@@ -34,7 +39,7 @@ from sim.scenes.deeds import (
     undelete_branch,
 )
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
-from sim.scenes.scenes import Do, client, commit, delete, scene, upload
+from sim.scenes.scenes import NARROW, Do, client, commit, delete, scene, upload
 
 from .erasure import erase
 from .holds import add_hold, what_is_held_stays
@@ -113,7 +118,8 @@ def undoing_scenes() -> Iterator[Scene]:
         quick=Quick.NEVER,
     )
     yield from _beside_several(undoer)
-    yield _metadata_scene(undoer, client("m", metadata_run("m1")))
+    yield from _beside_upkeep()
+    yield from _beside_jobs(undoer)
     # A hold of a commit that the run took, while the run is undone.
     held = _scene("undoer, holder of a commit", undoer, client("h", add_hold("h1", commit="main~1")))
     yield replace(held, checks=(*held.checks, what_is_held_stays))
@@ -178,5 +184,64 @@ def _scene(
     return deferring(made, due=due, erased=DUE if due else b"")
 
 
-def _metadata_scene(*actors: Actor) -> Scene:
-    return metadata_scene("undoer, metadata run", *actors, before=DEFERRED, sweeps=True)
+def undo_halfway(name: str) -> Do:
+    """Undo the oldest run that is deferred, and die once its record says so: all that it had noted is still there."""
+
+    async def act(repo: Versions) -> None:
+        for run_id, record in await repo.retired.runs():
+            if record.until_ms:
+                await _up_to_its_record(CollectionService(repo, OPTIONS).undo(run_id, Undo()))
+                return
+
+    return Do(Operation(name, "undo"), act)
+
+
+@types.coroutine
+def _up_to_its_record(undoing: Coroutine[Any, Any, Any]) -> Generator[Effect, Any, None]:
+    outcome = None
+    while True:
+        what = undoing.send(outcome)
+        outcome = yield what
+        if what[0] == "set_if" and what[2].startswith(keys.RUN):
+            undoing.close()
+            return
+
+
+def job(name: str, do: Do, *, after_ms: int = 0) -> Do:
+    """Do it as a job of a server, unless another one is running. `after_ms`: by a clock that is so much ahead."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += after_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        book = JobBook(repo)
+        begun = await book.begin(PurgeRequest(), by=name)
+        await do.act(repo)
+        await book.finish(structs.replace(begun, state=JobState.DONE))
+
+    return Do(Operation(name, "run"), act)
+
+
+def _beside_jobs(undoer: Actor) -> Iterator[Scene]:
+    """A job of a server that seems to be gone, and one that takes its place: both may be at work."""
+    first = client("p", job("p1", purge("p1")))
+    second = client("q", job("q1", purge("q1"), after_ms=LOST_AFTER_MS))
+    yield _scene("undoer, job that purges, job in its place", undoer, first, second, quick=Quick.NEVER)
+    deferrer = client("r", job("r1", committed_run("r1", window="7d")))
+    resumer = client("z", job("z1", resume("z1"), after_ms=LOST_AFTER_MS))
+    name = "undoer, job that defers, job in its place"
+    yield _scene(name, undoer, deferrer, resumer, before=_SHARED, quick=Quick.NEVER)
+
+
+def _beside_upkeep() -> Iterator[Scene]:
+    """Collections of metadata, which take trees, and folders and records of runs. Trees are the real ones."""
+
+    def real(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
+        return client(name, *deeds, again=again, real_trees=NARROW)
+
+    undoer, upkeep = real("x", undo("x1"), again=[undo("x2")]), real("m", metadata_run("m1"), metadata_run("m2"))
+    yield metadata_scene("undoer, metadata run", undoer, real("m", metadata_run("m1")), before=DEFERRED, sweeps=True)
+    # Its record says that it is undone, and all that it noted is there: readers and runs have only the record to go by.
+    halfway = [*DEFERRED, undo_halfway("q2")]
+    again = real("r", committed_run("r1", window="7d"))
+    brancher = real("b", create_branch("b1", "main~1"))
+    goes_on = "undoer that goes on, brancher, run that takes it again, upkeep"
+    yield metadata_scene(goes_on, undoer, brancher, again, upkeep, before=halfway, sweeps=True)
