@@ -42,6 +42,25 @@ SEEN_MS = int(SEEN.timestamp() * 1000)
 LEDGER = Ledger(run_id="r1", date="2026-11-21")
 
 
+def forged(addresses: Sequence[str], *, seen_ms: int) -> pa.Table:
+    """Return GARBAGE that lists these objects, as a planner could forge it."""
+    places = [parse_address(address) or (-1, 0) for address in addresses]
+    count = len(addresses)
+    rows = {
+        "address": list(addresses),
+        "slice": [place[0] for place in places],
+        "sequence": [place[1] for place in places],
+        "size_bytes": [4] * count,
+        "reason": ["forged"] * count,
+        "rule": [""] * count,
+        "last_seen_at": [seen_ms] * count,
+        "path": [""] * count,
+        "other_paths": [None] * count,
+        "other_rules": [None] * count,
+    }
+    return pa.table(rows, messages.arrow_schema(messages.GARBAGE))
+
+
 class Dated(MemoryObjectStore):
     """What is put is dated with `ms`. Cannot be asked about some keys."""
 

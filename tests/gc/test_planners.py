@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
-from lakebed.base import Conflict, parse_address
+from lakebed.base import Conflict
 from lakebed.gc import messages
 from lakebed.gc.messages import (
     Deferred,
@@ -32,6 +31,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.messages.run.plans import Pieces
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import write_input
+from tests.gc.garbage import forged
 from tests.gc.test_erasure import erase
 from tests.spark.collecting import Collecting
 from tests.spark.lakeside import Lakeside
@@ -46,30 +46,16 @@ def lake(tmp_path: Path) -> Iterator[Lakeside]:
 
 def garbage_of(lake: Lakeside, folder: str, *addresses: str) -> messages.Manifest:
     """Write a table that lists these objects, as a planner could forge it."""
-    places = [parse_address(address) or (-1, 0) for address in addresses]
-    count = len(addresses)
-    rows = {
-        "address": list(addresses),
-        "slice": [place[0] for place in places],
-        "sequence": [place[1] for place in places],
-        "size_bytes": [4] * count,
-        "reason": ["forged"] * count,
-        "rule": [""] * count,
-        "last_seen_at": [lake.clock.ms] * count,
-        "path": [""] * count,
-        "other_paths": [None] * count,
-        "other_rules": [None] * count,
-    }
-    table = pa.table(rows, messages.arrow_schema(messages.GARBAGE))
+    table = forged(addresses, seen_ms=lake.clock.ms)
     return lake.wait(write_input(lake.objectstore, folder, messages.GARBAGE, table))
 
 
 def forge(lake: Lakeside, plan: Plan, *addresses: str, **more: Any) -> Plan:
     """Put a plan of these objects in the place of this one, and have its maker put it on record where it can be."""
     garbage = garbage_of(lake, f"{plan.folder}garbage.forged/", *addresses)
-    forged = msgspec.structs.replace(plan, garbage=garbage, **more)
-    lake.wait(lake.objectstore.put(plan_path(plan.kind, plan.run_id), encode_plan(forged)))
-    return forged
+    changed = msgspec.structs.replace(plan, garbage=garbage, **more)
+    lake.wait(lake.objectstore.put(plan_path(plan.kind, plan.run_id), encode_plan(changed)))
+    return changed
 
 
 def lives_of_all_kinds(lake: Lakeside) -> tuple[dict[str, str], dict[str, str]]:
@@ -115,20 +101,20 @@ def test_a_forged_plan_deletes_nothing_that_is_alive(lake: Lakeside, kind: RunKi
 def forge_whole(lake: Lakeside, planner: Collecting, kind: RunKind, addresses: Iterable[str], *, noted: bool) -> Plan:
     """Plan as the collector does, but with a table of one's own: the server is asked to mark and to note that one."""
     if kind is RunKind.UNCOMMITTED:
-        forged = lake.plan_of(*addresses)
+        made = lake.plan_of(*addresses)
     else:
         honest = planner.plan(None, kind)
         # The same run id cannot be put on record twice, so the forger plans under a fresh one.
         run_id = f"{honest.run_id[:-4]}0000"
         folder = honest.folder.replace(honest.run_id, run_id)
         garbage = garbage_of(lake, f"{folder}garbage/", *addresses)
-        forged = msgspec.structs.replace(honest, run_id=run_id, garbage=garbage)
-        lake.wait(lake.objectstore.put(plan_path(kind, run_id), encode_plan(forged)))
+        made = msgspec.structs.replace(honest, run_id=run_id, garbage=garbage)
+        lake.wait(lake.objectstore.put(plan_path(kind, run_id), encode_plan(made)))
     if noted:
-        data = lake.wait(lake.objectstore.get(plan_path(kind, forged.run_id)))
+        data = lake.wait(lake.objectstore.get(plan_path(kind, made.run_id)))
         note = messages.NotePlanned(kind=kind, plan=hashlib.sha256(data).hexdigest())
-        lake.wait(lake.service.note_planned(forged.run_id, note))
-    return forged
+        lake.wait(lake.service.note_planned(made.run_id, note))
+    return made
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from lakebed.base import Corrupt, Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, RunId, from_row
 from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
@@ -26,8 +27,10 @@ from lakebed.gc.live import (
     open_deleted,
 )
 from lakebed.gc.machine import flow
+from lakebed.gc.machine.preflight import OtherStore
 from lakebed.gc.mark.inputs.special import is_metadata
 from lakebed.gc.messages import (
+    GARBAGE,
     Fate,
     NewHold,
     Plan,
@@ -42,10 +45,12 @@ from lakebed.gc.messages import (
     StartRun,
     UncommittedOptions,
     WhyAnswer,
+    encode_plan,
+    plan_path,
 )
 from lakebed.gc.rules import judge_deleted
 from lakebed.gc.rules.committed import Namespace
-from lakebed.gc.runs.context import RunContext, read_garbage
+from lakebed.gc.runs.context import RunContext, read_garbage, write_input
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
@@ -53,6 +58,7 @@ from lakebed.ranges import metarange_key
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.versions import Note, Options, SliceRecord, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
+from tests.gc.garbage import forged
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -327,6 +333,43 @@ async def test_what_another_repository_came_to_name_after_the_plan_stays(here: I
     assert report.objects_deleted == plan.totals.all.objects - 1
     assert address.removeprefix("mem://lake/") in await here.keys()
     assert made.record.uid
+
+
+async def test_a_forged_plan_takes_neither_what_another_repository_names_nor_what_lies_in_no_slice_on_record(
+    here: Installation,
+) -> None:
+    await here.deleted()
+    here.days(8)
+    store = here.stores["mem://lake"]
+    named = min(key for key in await here.keys() if key.startswith("data/"))
+    other = await here.catalog.create("other", storage_namespace="mem://other")
+    entry = Entry(address=f"mem://lake/{named}", size_bytes=1, checksum="x", modified_ms=0)
+    await other.versions.staging.put("main", b"theirs", entry)
+    plan = await here.plan()
+    strange = "data/0123456789abc/00000001"
+    await store.put(strange, b"x")
+    rows = forged([named, strange], seen_ms=here.clock.ms)
+    table = await write_input(store, f"{plan.folder}garbage.forged/", GARBAGE, rows)
+    await store.put(plan_path(plan.kind, plan.run_id), encode_plan(structs.replace(plan, garbage=table)))
+
+    await here.apply(plan)
+
+    assert {named, strange} <= await here.keys()
+
+
+async def test_an_apply_over_a_copy_of_a_deleted_repository_is_refused(here: Installation) -> None:
+    await here.deleted()
+    here.days(8)
+    plan, context = await here.plan(), await here.context()
+    copy = MemoryObjectStore("mem://lake", now_ms=here.clock.now_ms)
+    copy.objects = dict(here.stores["mem://lake"].objects)
+    engine = LocalEngine(copy, here.ports, open_deleter=lambda: MemoryDeleter(copy), shares=2)
+
+    with pytest.raises(OtherStore):
+        await flow.apply(replace(context, store=copy, engine=engine), plan.run_id)
+
+    assert copy.objects.keys() >= {key for key in await here.keys() if key.startswith("data/")}
+    assert (await here.apply(plan)).objects_deleted == plan.totals.all.objects
 
 
 async def test_an_unreadable_tree_of_another_repository_stops_the_collection(here: Installation) -> None:

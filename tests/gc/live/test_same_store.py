@@ -9,11 +9,12 @@ import pytest
 
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.live import ServiceOptions
+from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.live import PolicyBook, ServiceOptions
 from lakebed.gc.machine import flow
 from lakebed.gc.machine.preflight import OtherStore
-from lakebed.gc.messages import Mode, RunKind, RunState, UncommittedOptions
-from lakebed.gc.rules import MetadataRule, days_rules
+from lakebed.gc.messages import ErasureOrder, Mode, RunKind, RunState, UncommittedOptions
+from lakebed.gc.rules import MetadataRule, Selection, days_rules
 from lakebed.gc.runs.context import RunContext
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
@@ -21,7 +22,8 @@ from tests.gc.live.conftest import Lake
 from tests.gc.shipped import Deleting
 
 EVERY_FILE = MetadataRule(file_age_ms_min=-1, runs_newest=0, run_age_ms_min=-1)
-KINDS = [RunKind.UNCOMMITTED, RunKind.COMMITTED, RunKind.METADATA]
+KINDS = [kind for kind in RunKind if kind is not RunKind.DELETED]
+"""Deleted repositories have theirs in `test_deleted_repositories.py`."""
 
 
 class Story(Lake):
@@ -47,6 +49,11 @@ class Story(Lake):
         if kind is RunKind.METADATA:
             # The trees of the commits that this run takes are left over.
             await self.collector().collect_committed()
+        if kind is RunKind.LIFECYCLE:
+            await PolicyBook(self.versions).write(b'{"due": {"prefix": "a", "days": 1}}')
+        if kind is RunKind.ERASURE:
+            order = ErasureOrder(selection=Selection(paths=("a",)), why="asked for")
+            return (await flow.plan(self.collector().context, Erasure(order))).run_id
         chosen = kind_to_plan(kind, UncommittedOptions(mode=Mode.CLEAN), EVERY_FILE)
         return (await flow.plan(self.collector().context, chosen)).run_id
 
@@ -86,7 +93,7 @@ async def test_an_apply_over_a_copy_that_was_made_after_the_plan_is_refused(lake
     assert report.objects_deleted > 0
 
 
-@pytest.mark.parametrize("kind", [RunKind.UNCOMMITTED, RunKind.COMMITTED])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.can_wait])
 async def test_a_purge_over_a_copy_that_was_made_within_the_window_is_refused(lake: Story, kind: RunKind) -> None:
     run_id = await lake.plan(kind)
     await flow.apply(lake.collector().context, run_id, window="7d", grace_s=0)
