@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from lakebed.gc.messages import (
     Service,
     arrow_schema,
     decode_ledger,
+    decode_record,
     encode_ledger,
 )
 from tests.spark.lakeside import Lakeside
@@ -97,10 +99,33 @@ def test_what_was_written_after_it_was_deleted_is_no_disagreement(lake: Lakeside
 PAGES = "lakebed.gc.live.explain.comparing"
 
 
+def test_no_record_is_decoded_on_the_event_loop_and_for_a_block_each_once(
+    lake: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("a", "b"):
+        collected(lake, path)
+    threads, decoded = set[int](), list[str]()
+
+    def decode(names: Sequence[str], data: Sequence[bytes]) -> pa.Table:
+        threads.add(threading.get_ident())
+        decoded.extend(names)
+        return decode_record(names, data)
+
+    async def compare(token: str) -> int:
+        await lake.service.compare_ledger("", token)
+        return threading.get_ident()
+
+    monkeypatch.setattr(f"{PAGES}.decode_record", decode)
+    loop = lake.wait(compare("twice:::"))
+
+    assert len(decoded) == len(set(decoded)) == 2
+    assert loop not in threads
+
+
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page compares next to nothing."""
-    for name in ("PARTS_MAX", "RECORDS_MAX", "LOOKED_MAX", "BLOCK_BYTES", "LISTED_FROM"):
+    for name in ("PARTS_MAX", "RECORDS_MAX", "LOOKED_MAX", "BLOCK_ROWS", "LISTED_FROM"):
         monkeypatch.setattr(f"{PAGES}.{name}", 1)
 
 

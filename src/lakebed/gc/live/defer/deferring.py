@@ -200,4 +200,4 @@ class DeferredRuns:
         Raises:
             BadInput: it is missing or changed.
         """
-        return await read_garbage(self._versions.objectstore, garbage, part)
+        return await read_garbage(self._versions, garbage, part)

@@ -10,8 +10,9 @@ Right is where a token goes on. A run whose plan is not there any more is not co
 between two pages may be left out.
 
 A page costs a listing of the ledger. To that come at most `PARTS_MAX` parts of plans, or `RECORDS_MAX` records and
-`LOOKED_MAX` questions to the store, or two blocks of records. Each block has about `BLOCK_BYTES` of files and is
-compared with each other one, so a long ledger costs the square of its blocks: 1 M rows have some 10 of them.
+`LOOKED_MAX` questions to the store, or two blocks of records. Each block has some `BLOCK_ROWS` rows in at most
+`BLOCK_RECORDS` records, and is compared with each other one, so a long ledger costs the square of its blocks: of
+1 M rows there are 2. Files are decoded and compared apart from the event loop, a record at a time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +65,8 @@ from lakebed.versions import Versions
 PARTS_MAX: Final = 20
 RECORDS_MAX: Final = 100
 LOOKED_MAX: Final = 5_000
-BLOCK_BYTES: Final = 4 << 20
+BLOCK_ROWS: Final = 1 << 19
+BLOCK_RECORDS: Final = 1_000
 LISTED_FROM: Final = 8
 """Ask for fewer objects of a slice one by one, and list the slice for more."""
 AT_ONCE: Final = 16
@@ -83,22 +86,12 @@ _NEXT: Final = {_Stage.RUNS: "rows::", _Stage.ROWS: "twice:::", _Stage.TWICE: No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ledger:
-    """List the ledger: its records in the order of names, and the bytes of each file. Names lack `LEDGER_PREFIX`."""
+    """List the ledger: its records in the order of names, which lack `LEDGER_PREFIX`."""
 
     records: Sequence[_Record]
-    sizes: dict[str, int]
 
     def of_run(self, run_id: str) -> list[_Record]:
         return [names for names in self.records if run_of_record(names) == run_id]
-
-    def block(self, records: Sequence[_Record]) -> Sequence[_Record]:
-        """Return as many of these records as a block has, at least one."""
-        size = 0
-        for number, names in enumerate(records):
-            size += sum(self.sizes[name] for name in names)
-            if size > BLOCK_BYTES:
-                return records[: number + 1]
-        return records
 
 
 class Comparing:
@@ -106,6 +99,7 @@ class Comparing:
         self._versions = versions
         self._runs = runs
         self._store: ObjectStore = versions.objectstore
+        self._apart = versions.ports.tasks.apart
 
     async def page(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
         """Compare a page of the ledger, for this run or all.
@@ -154,7 +148,7 @@ class Comparing:
                 if looked > PARTS_MAX:
                     return found, (view.run_id, str(number))
                 looked += 1
-                planned = (await read_garbage(self._store, taken, one))["address"]
+                planned = (await read_garbage(self._versions, taken, one))["address"]
                 rest = await self._without_rows(ledger, view.run_id, one.name, planned)
                 found += _of(view.run_id, rest, Disagrees.UNRECORDED)
         return found, None
@@ -178,9 +172,7 @@ class Comparing:
                     plans = {run: await self._plan(run, kinds.get(run))}
                 if (plan := plans[run]) is not None:
                     found += _of(run, await self._unplanned(plan, names, _tried(rows)), Disagrees.UNPLANNED)
-            rows = _deleted(rows).sort_by("address")
-            if not is_from_begin:
-                rows = rows.filter(pc.greater(rows["address"], after))
+            rows = await self._apart(partial(_deleted_from, rows, "" if is_from_begin else after))
             some = rows.slice(0, LOOKED_MAX - asked)
             asked += some.num_rows
             found += await self._there(some)
@@ -195,26 +187,36 @@ class Comparing:
         compare its records with all.
         """
         rest = [names for names in _of_interest(ledger, run_id) if names[0] >= first]
-        block = [names for names in rest if names[0] <= last] if last else ledger.block(rest)
+        block, tables = await self._block([names for names in rest if not last or names[0] <= last])
         if not block:
             return [], None
         last = block[-1][0]
-        mine = pa.concat_tables([_deleted(await self._read(names)) for names in block])
-        found = [] if other else _twice_in(mine)
+        mine = pa.concat_tables(tables)
+        found = [] if other else await self._apart(partial(_twice_in, mine))
         is_mine = set(_of_interest(ledger, run_id)) if run_id else set[_Record]()
         others = [names for names in ledger.records if names[0] > last or (run_id and names not in is_mine)]
-        some = ledger.block([names for names in others if names[0] >= other])
-        for names in some:
-            rows = _deleted(await self._read(names))
+        some, tables = await self._block([names for names in others if names[0] >= other])
+        if tables:
+            rows = pa.concat_tables(tables)
             one, two = (mine, rows) if run_id else (rows, mine)  # of two runs show the later one, or the one asked for
-            same = one.filter(pc.is_in(one["address"], value_set=two["address"].combine_chunks()))
-            found += [_disagreement(row, Disagrees.TWICE) for row in same.to_pylist()]
-            await self._pause()
+            found += await self._apart(partial(_in_both, one, two))
         if some and (following := [names for names in others if names[0] > some[-1][0]]):
             return found, (first or block[0][0], last, following[0][0])
         if following := [names for names in rest if names[0] > last]:
             return found, (following[0][0], "", "")
         return found, None
+
+    async def _block(self, records: Sequence[_Record]) -> tuple[Sequence[_Record], list[pa.Table]]:
+        """Read as many of these records as a block has, at least one: the rows of deleted objects. Rows that say
+        anything else are few."""
+        tables: list[pa.Table] = []
+        rows = 0
+        for names in records[:BLOCK_RECORDS]:
+            if rows >= BLOCK_ROWS:
+                break
+            tables.append(_deleted(await self._read(names)))
+            rows += tables[-1].num_rows
+        return records[: len(tables)], tables
 
     # What they compare
 
@@ -226,7 +228,8 @@ class Comparing:
         for names in sorted(records, key=lambda names: not record_of(names[0]).endswith(f"/{run_id}-{own}")):
             if not len(planned):
                 break
-            planned = _without(planned, _tried(await self._read(names))["address"])
+            recorded = _tried(await self._read(names))["address"]
+            planned = await self._apart(partial(_without, planned, recorded))
         return planned
 
     async def _unplanned(self, plan: Plan, names: _Record, rows: pa.Table) -> pa.ChunkedArray:
@@ -236,15 +239,14 @@ class Comparing:
         for part in sorted(plan.garbage.parts, key=lambda part: not own.endswith(f"/{plan.run_id}-{part.name}")):
             if not len(rest):
                 break
-            rest = _without(rest, (await read_garbage(self._store, plan.garbage, part))["address"])
-            await self._pause()
+            planned = (await read_garbage(self._versions, plan.garbage, part))["address"]
+            rest = await self._apart(partial(_without, rest, planned))
         return rest
 
     async def _there(self, rows: pa.Table) -> list[Disagreement]:
         """Return those of these rows, in the order of addresses, whose objects are there and no newer."""
         found: list[Disagreement] = []
-        for folder, group in groupby(rows.to_pylist(), key=lambda row: row["address"].rpartition("/")[0]):
-            by_address = {row["address"]: row for row in group}
+        for folder, by_address in await self._apart(partial(_by_folder, rows)):
             # What was written later is new: a client may hold a signed URL, and keys in no slice are given again.
             found += [
                 _disagreement(by_address[address], Disagrees.THERE)
@@ -282,20 +284,16 @@ class Comparing:
     # What they read
 
     async def _ledger(self) -> _Ledger:
-        sizes = {
-            stat.key.removeprefix(LEDGER_PREFIX): stat.size_bytes
-            async for page in self._store.list(LEDGER_PREFIX)
-            for stat in page
-        }
-        await self._pause()
-        return _Ledger(records=ledger_records(sizes), sizes=sizes)
+        names = [
+            stat.key.removeprefix(LEDGER_PREFIX) async for page in self._store.list(LEDGER_PREFIX) for stat in page
+        ]
+        return _Ledger(records=await self._apart(partial(ledger_records, names)))
 
     async def _read(self, names: _Record) -> pa.Table:
         """Return `run_id`, `address`, `state` and `deleted_at` of a record's rows."""
         keys = [LEDGER_PREFIX + name for name in names]
         data = await self._versions.ports.tasks.gather([self._store.get(key) for key in keys])
-        await self._pause()
-        return decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"])
+        return await self._apart(lambda: decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"]))
 
     async def _plan(self, run_id: str, kind: RunKind | None) -> Plan | None:
         for one in [kind] if kind else RunKind:
@@ -331,10 +329,6 @@ class Comparing:
         except ObjectMissing:
             return None
 
-    async def _pause(self) -> None:
-        """Let the server answer others between two files."""
-        await self._versions.ports.clock.sleep(0)
-
 
 def _only(views: Iterable[RunView], run_id: str) -> list[RunView]:
     return [view for view in views if run_id in ("", view.run_id)]
@@ -353,6 +347,18 @@ def _deleted(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))
 
 
+def _deleted_from(rows: pa.Table, after: str) -> pa.Table:
+    """Return the rows of deleted objects behind this address, in the order of addresses."""
+    rows = _deleted(rows).sort_by("address")
+    return rows.filter(pc.greater(rows["address"], after)) if after else rows
+
+
+def _by_folder(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
+    """Return rows, in the order of addresses, by folder and by address."""
+    groups = groupby(rows.to_pylist(), key=lambda row: row["address"].rpartition("/")[0])
+    return [(folder, {row["address"]: row for row in group}) for folder, group in groups]
+
+
 def _without(addresses: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:
     return addresses.filter(pc.invert(pc.is_in(addresses, value_set=others.combine_chunks())))
 
@@ -362,6 +368,11 @@ def _twice_in(rows: pa.Table) -> list[Disagreement]:
     more = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     twice = rows.filter(pc.is_in(rows["address"], value_set=more)).to_pylist()
     return [_disagreement(row, Disagrees.TWICE) for row in {row["address"]: row for row in twice}.values()]
+
+
+def _in_both(rows: pa.Table, others: pa.Table) -> list[Disagreement]:
+    same = rows.filter(pc.is_in(rows["address"], value_set=others["address"].combine_chunks()))
+    return [_disagreement(row, Disagrees.TWICE) for row in same.to_pylist()]
 
 
 def _of(run_id: str, addresses: pa.ChunkedArray, what: Disagrees) -> list[Disagreement]:

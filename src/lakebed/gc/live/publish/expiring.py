@@ -61,7 +61,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.gc.rules.lifecycle import check_policy
-from lakebed.objectstore import ObjectMissing, ObjectStore
+from lakebed.objectstore import ObjectMissing
 from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions, keys
 
 WRITE_BATCH = 1_000
@@ -296,7 +296,7 @@ class Expiring:
             await self._versions.context.set(keys.ERASED, taking)
         await taken.begin(run_id, taking)
         for part in plan.parts:
-            rows = await read_garbage(self._versions.objectstore, plan, part)
+            rows = await read_garbage(self._versions, plan, part)
             await taken.add(run_id, _by_rule(rows, rules))
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
@@ -328,18 +328,18 @@ class Expiring:
                     await self._runs.write(run_id, replace(record, listed=""), held)
 
 
-async def read_garbage(objectstore: ObjectStore, garbage: Manifest, part: Part) -> pa.Table:
-    """Read one part of a table GARBAGE, checked against its manifest.
+async def read_garbage(versions: Versions, garbage: Manifest, part: Part) -> pa.Table:
+    """Read one part of a table GARBAGE, checked against its manifest. It is decoded apart: it may have a million rows.
 
     Raises:
         BadInput: it is missing or changed.
     """
     name = garbage.folder + part.name
     try:
-        data = await objectstore.get(name)
+        data = await versions.objectstore.get(name)
     except ObjectMissing as error:
         raise BadInput(f"{name} is missing", part=part.name) from error
-    return read_part(garbage, GARBAGE, part, data)
+    return await versions.ports.tasks.apart(partial(read_part, garbage, GARBAGE, part, data))
 
 
 def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Numbers, Numbers, list[str]]]:

@@ -46,7 +46,8 @@ class Ledger:
             stat.key async for page in objectstore.list(LEDGER_PREFIX) for stat in page if query.matches(stat.key)
         ]
         found: list[LedgerRow] = []
-        for looked, names in enumerate([each for each in ledger_records(listed) if each[0] >= start_after]):
+        records = await asyncio.to_thread(ledger_records, listed)
+        for looked, names in enumerate([each for each in records if each[0] >= start_after]):
             here = names[0].removeprefix(LEDGER_PREFIX)
             if looked == RECORDS_MAX or len(found) == limit:
                 return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
