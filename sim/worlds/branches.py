@@ -1,19 +1,25 @@
 """The sweep of idle branches beside those who use one just then: writers, committers, merges, moves, and another sweep.
+Sandboxes, which are made, extended, promoted and ended beside one another and beside upkeep.
 
-Each actor is a process with a catalog of its own. The sweeper's clock is days ahead: to it every branch is idle.
+Each actor is a process with a catalog of its own. The clocks of the sweeper and of upkeep are days ahead: to them every
+branch is idle, every sandbox has expired, and its maker is dead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
 
+from lakebed.auth import PARTITION, SANDBOXES, Accounts, Ref, SandboxRecord, SandboxState, decode
 from lakebed.base import Entry
 from lakebed.catalog import Repository
 from lakebed.gc.live import BranchSweep, PolicyBook
 from lakebed.gc.messages import BranchToGo
 from lakebed.ranges import metarange_key
-from lakebed.versions import Commit, DeletedRefRecord, Note, RefKind, decode_record, keys
+from lakebed.sandboxes import Sandboxes
+from lakebed.versions import BranchRecord, Commit, DeletedRefRecord, Note, RefKind, decode_record, keys
 from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
+from sim.ports.disk import Disk
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.scenes.repositories import NAME, catalog_of, repositories
@@ -134,4 +140,155 @@ def branch_scenes() -> Iterator[Scene]:
             private=(),
             clocks_agree=False,
             quick=Quick.NO_FAULT if "two" in name else Quick.ALL,
+        )
+    yield from sandbox_scenes()
+
+
+# Sandboxes
+
+BOX: Final = "sandbox-0000000000"
+_KEY: Final = SANDBOXES + BOX.encode()
+_BoxAct = Callable[[Sandboxes, Repository], Awaitable[object]]
+_MOVES: Final = {
+    (None, SandboxState.CREATING),
+    (SandboxState.CREATING, SandboxState.ACTIVE),
+    (SandboxState.CREATING, SandboxState.ENDING),
+    (SandboxState.ACTIVE, SandboxState.ACTIVE),
+    (SandboxState.ACTIVE, SandboxState.ENDING),
+    (SandboxState.ENDING, None),
+}
+
+
+class _Keys:
+    """Seal nothing: no one here opens a secret."""
+
+    def seal(self, secret: str, *, access_key_id: str, nonce: bytes) -> bytes:
+        return f"{access_key_id} {secret}".encode() + nonce
+
+
+_keys: Final[Any] = _Keys()
+
+
+def _box(name: str, act: _BoxAct, *, days: int = 0) -> Actor:
+    """Make a process that does this to the sandbox, some days ahead of the others."""
+
+    async def program(ports: SimPorts) -> None:
+        ports.clock.ms += days * DAY_MS
+        operation = Operation(f"{ports.actor}{ports.life}", name, SIDE, b"")
+        await ports.operations.run(operation, _acted(ports, act))
+
+    return Actor(name[0], program)
+
+
+async def _acted(ports: SimPorts, act: _BoxAct) -> None:
+    catalog = catalog_of(ports)
+    boxes = Sandboxes(ports.store, ports.ports, Accounts(ports.store, ports.ports, _keys), catalog)
+    await act(boxes, await catalog.get(NAME))
+
+
+async def _make(boxes: Sandboxes, handle: Repository) -> None:
+    read = Ref.of_branch(MAIN)
+    await boxes.create(handle, BOX, source=MAIN, read=read, lasts_ms=DAY_MS, by="sim")
+
+
+async def _extend(boxes: Sandboxes, handle: Repository) -> None:
+    await boxes.extend(handle, BOX, lasts_ms=2 * DAY_MS)
+
+
+async def _end(boxes: Sandboxes, handle: Repository) -> None:
+    await boxes.end(handle, BOX, by="sim")
+
+
+async def _promote(boxes: Sandboxes, handle: Repository) -> None:
+    await boxes.end(handle, BOX, by="sim", keeps_branch=True)
+
+
+async def _clean(boxes: Sandboxes, _: Repository) -> None:
+    await boxes.clean()
+
+
+async def _tidy(boxes: Sandboxes, handle: Repository) -> None:
+    # As upkeep does: a branch that was left half made is no business of sandboxes.
+    await handle.versions.cleanup.clean()
+    await boxes.clean()
+
+
+async def _undelete(_: Sandboxes, handle: Repository) -> None:
+    await handle.changes.undelete_branch(BOX)
+
+
+async def _prepare_repository(ports: SimPorts) -> None:
+    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
+    await made.versions.staging.put(MAIN, b"m", _entry("m"))
+    await made.versions.commits.commit(MAIN, Note(message="m", committer="sim"))
+
+
+async def _prepare_box(ports: SimPorts) -> None:
+    await _prepare_repository(ports)
+    await _acted(ports, _make)
+
+
+async def _tidy_boxes(ports: SimPorts) -> None:
+    """Two passes of upkeep, when all that was begun is long over."""
+    for _ in range(2):
+        ports.clock.ms += 30 * DAY_MS
+        await _acted(ports, _tidy)
+
+
+def _branch(disk: Disk) -> BranchRecord | None:
+    [repository] = repositories(disk).values()
+    value = disk.value(repository.uid.encode(), keys.BRANCH + BOX.encode())
+    return None if value is None else decode_record(BranchRecord, value)
+
+
+def a_sandbox_has_one_life(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """Check each change of the record: only an active one gives rights, and what has begun to end never is again."""
+    if partition != PARTITION or key != _KEY:
+        return
+    states = [None if value is None else decode(SandboxRecord, value).state for value in (old, new)]
+    if tuple(states) not in _MOVES:
+        raise Violation(f"a sandbox went from {states[0]} to {states[1]}")
+    if states == [SandboxState.CREATING, SandboxState.ACTIVE] and _branch(disk) is None:
+        raise Violation("a sandbox became active without its branch")
+
+
+def nothing_is_left_of_a_sandbox(ending: Ending) -> None:
+    """Check that no record, user or key is left; and no branch, but one that was promoted or brought back."""
+    left = [key for key in ending.disk.cells.get(PARTITION, {}) if not key.startswith(b"server/")]
+    if left:
+        raise Violation(f"of an ended sandbox there is left: {left}")
+    branch = _branch(ending.disk)
+    if branch is not None and branch.sandbox and not ending.of("promote"):
+        raise Violation("a sandbox ended, and its branch is there")
+
+
+def what_was_kept_stays(ending: Ending) -> None:
+    """Check that a branch is there that was acknowledged as promoted, or as brought back."""
+    for kind in ("promote", "undelete"):
+        if ending.acknowledged(kind) and _branch(ending.disk) is None:
+            raise Violation(f"the branch went after {kind} was acknowledged")
+
+
+def sandbox_scenes() -> Iterator[Scene]:
+    make, extend, end = _box("make", _make), _box("xtend", _extend), _box("end", _end)
+    promote, undelete = _box("promote", _promote), _box("undelete", _undelete)
+    upkeep, other = _box("clean", _clean, days=3), _box("late upkeep", _clean, days=3)
+    worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
+        "maker of a sandbox, upkeep": (_prepare_repository, (make, upkeep)),
+        "ender of a sandbox, undeleter": (_prepare_box, (end, undelete)),
+        "upkeep of a sandbox, other upkeep, undeleter": (_prepare_box, (upkeep, other, undelete)),
+        "ender of a sandbox, extender": (_prepare_box, (end, extend)),
+        "ender of a sandbox, promoter": (_prepare_box, (end, promote)),
+    }
+    for name, (prepare, actors) in worlds.items():
+        yield Scene(
+            name=name,
+            actors=actors,
+            prepare=prepare,
+            tidy=_tidy_boxes,
+            checks=(what_was_kept_stays,),
+            tidy_checks=(nothing_is_left_of_a_sandbox,),
+            step_checks=(a_sandbox_has_one_life,),
+            clocks_agree=False,
+            quick=Quick.NO_FAULT if "other" in name else Quick.ALL,
         )

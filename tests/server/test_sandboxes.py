@@ -192,7 +192,7 @@ async def test_upkeep_ends_what_has_expired_and_a_key_ends_at_its_time(
 
 
 async def test_what_is_half_made_ends_and_stays_on_record_until_no_request_can_make_it(
-    lake: httpx.AsyncClient, state: AppState
+    lake: httpx.AsyncClient, app: App, state: AppState
 ) -> None:
     before = await records(state)
     box = await make(lake)
@@ -200,6 +200,8 @@ async def test_what_is_half_made_ends_and_stays_on_record_until_no_request_can_m
     await change(state, box["id"], state=SandboxState.CREATING)
     await state.sandboxes.clean()
     assert (await lake.get(f"{BOXES}/{box['id']}")).json()["state"] == "creating"
+    async with holder(app, box) as kim:
+        assert (await kim.get(f"{LAKE}/refs/main/objects", params={"path": "x"})).status_code == 401
 
     await change(state, box["id"], created_ms=now_ms - HALF_MADE_MS)
     await state.sandboxes.clean()
