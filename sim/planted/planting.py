@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -147,13 +148,19 @@ def place_of(source: str, hunk: Hunk) -> int:
     return places[0]
 
 
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    """Parse a file once for the patches of it that follow each other."""
+    return ast.parse(source)
+
+
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
 def _span(source: str, hunk: Hunk) -> tuple[int, int]:
     """Return first line, and behind the last, of the function or class that the hunk is in."""
-    node: Any = ast.parse(source)
+    node: Any = _parsed(source)
     for name in hunk.scope.split(".") if hunk.scope else ():
         found = [one for one in ast.walk(node) if isinstance(one, _NAMED) and one.name == name]
         if len(found) != 1:
@@ -180,7 +187,7 @@ def replaced(module: ModuleType, source: str, changed: ast.Module) -> Iterator[N
     Raises:
         StalePatch: something else than the bodies of functions and the values of constants changed.
     """
-    functions, constants = _differences(ast.parse(source), changed)
+    functions, constants = _differences(_parsed(source), changed)
     if not functions and not constants:
         raise StalePatch(f"{module.__name__}: a patch that changes nothing")
     codes = _codes(compile(changed, str(module.__file__), "exec"))
@@ -213,7 +220,7 @@ def _differences(before: ast.Module, after: ast.Module) -> tuple[list[str], list
         if len(old) != len(new):
             raise StalePatch("a patch adds or removes statements outside functions")
         for one, other in zip(old, new, strict=True):
-            if ast.dump(one) == ast.dump(other):
+            if _dumped(one) == ast.dump(other):
                 continue
             if isinstance(one, _FUNCTIONS) and isinstance(other, _FUNCTIONS) and _head(one) == _head(other):
                 functions.append(prefix + one.name)
@@ -226,6 +233,11 @@ def _differences(before: ast.Module, after: ast.Module) -> tuple[list[str], list
 
     compare(before.body, after.body, "")
     return functions, constants
+
+
+@lru_cache(maxsize=4096)
+def _dumped(node: ast.stmt) -> str:
+    return ast.dump(node)
 
 
 def _head(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
