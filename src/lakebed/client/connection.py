@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import os
 import random
+import ssl
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
@@ -46,6 +48,12 @@ _KEEPALIVE_S: Final = 4.0
 _RETRY_AFTER_MAX_S: Final = 60.0
 
 Query = Mapping[str, str | int | bool | list[str] | None]
+
+
+@cache
+def _certificates(*_: str | None) -> ssl.SSLContext:
+    """Read the authorities that these variables name, once: it costs far more than the rest of a client."""
+    return httpx.create_ssl_context()
 
 
 class BadEndpoint(Invalid):
@@ -175,7 +183,7 @@ class Connection:
         self._sleep = sleep
         timeout = httpx.Timeout(timeout_s, connect=10.0, pool=None)
         limits = httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S)
-        certificates = httpx.create_ssl_context()  # It costs far more than the rest of a client.
+        certificates = _certificates(*(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")))
 
         def connect() -> tuple[httpx.Client, httpx.Client]:
             # Without credentials: a signed URL has what it needs, and its host may not see ours.

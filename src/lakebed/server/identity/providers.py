@@ -193,7 +193,7 @@ class Providers:
     def __init__(self, options: ProviderOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False)
+        self._opened: httpx.AsyncClient | None = None
         self._discovery: _Discovery | None = None
         self._discovery_ms = 0
         self._keys: dict[str, jwt.PyJWK] = {}
@@ -202,7 +202,15 @@ class Providers:
         self._turns, self._aws_turns = _Turns(), _Turns()
 
     async def close(self) -> None:
-        await self._http.aclose()
+        if self._opened is not None:
+            await self._opened.aclose()
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """Open the client at the first request: it reads certificates for 50 ms, and most servers ask no provider."""
+        if self._opened is None:
+            self._opened = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False)
+        return self._opened
 
     async def identify(self, request: Mapping[str, Any]) -> str:
         """Return the principal that an identity request proves: `id_token`, or `identity_token` of AWS.
