@@ -36,8 +36,8 @@ def main(arguments: list[str]) -> int:
         failed += [name] * (code != 0)
     options = [argument for argument in arguments if argument != "--all"]
     chosen = RUN if not options else []
-    if not arguments:
-        chosen = [*chosen, f"--tier={commit()}"]
+    if not options:
+        chosen = [*chosen, f"--{'turn' if arguments else 'tier'}={commit()}"]
     # The runner checks the types beside the tests, and says so before its closing line, which comes last.
     tests = subprocess.call([sys.executable, "-m", "pytest", "--types", *chosen, *options], cwd=ROOT)
     if failed:

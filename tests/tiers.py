@@ -1,8 +1,8 @@
 """Choose the tests of the README's command, count what each part costs, and stop a run that takes too long.
 
 `python3 run.py test` passes `--tier`: it takes the parts below. Of the rotating ones the commit chooses a share.
-Dear tests rotate too. `--all` and plain pytest take every test. A run ends with a table of what was left out, and of
-CPU seconds.
+Dear tests rotate too. `--all` passes `--turn`: every test, and some cases of those with dear ones (`ROTATING`). Plain
+pytest takes all. A run ends with a table of what was left out, and of CPU seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,11 +98,25 @@ PARTS: Final = (
     Part("clients", 60, ("tests/compat/*", "tests/lake/*", "tests/client/*")),
     Part("all else", 120, ("*",)),
 )
+ROTATING: Final = {
+    "tests/bench/test_bench.py::test_a_benchmark_reports*": 3,
+    "tests/cli/test_quickstart.py::test_an_interrupt_while_spark*": 2,
+    "tests/compat/test_databases.py::*": 2,
+    "tests/deploy/test_distribution.py::test_*[[]*": 2,
+    "tests/server/test_behind_a_balancer.py::test_a_rolling*": 2,
+    "tests/sim/test_histories.py::test_a_fault_planted*": 2,
+    "tests/sim/test_merging.py::*[[]*": 2,
+    "tests/sim/test_storm.py::test_a_storm_*": 3,
+}
+"""Of the cases of such a test, `--all` too takes one in so many, others at each commit: they try one promise with
+several databases, programs or scenes. Tests without cases whose ids fit are cases of one."""
 BESIDE: Final = Part("types", 100, ())
 COLLECTING: Final = Part("collecting", 80, ())
 DEAR: Final = "dear tests of all parts"
+RESTING: Final = "cases that rotate in --all too"
 
 
+@cache
 def recorded(name: str) -> dict[str, int]:
     """Return `parts` or `dear` of what `--costs` wrote."""
     costs: dict[str, dict[str, int]] = json.loads(COSTS.read_text())
@@ -130,6 +145,27 @@ def is_taken(part: Part, nodeid: str, turn: str, dear: Collection[str] = ()) -> 
 
 def has_turn(name: str, turn: str, one_in: int) -> bool:
     return zlib.crc32(name.encode()) % one_in == zlib.crc32(turn.encode()) % one_in
+
+
+def rotates(nodeid: str) -> bool:
+    return any(fnmatch.fnmatchcase(nodeid, pattern) for pattern in ROTATING)
+
+
+def resting(nodeids: Sequence[str], turn: str) -> set[str]:
+    """Return the cases of `ROTATING` tests that rest at this commit. Of each test at least one case is taken."""
+    cases: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for nodeid in nodeids:
+        for pattern in ROTATING:
+            if fnmatch.fnmatchcase(nodeid, pattern):
+                test, bracket, _ = nodeid.partition("[")
+                cases[pattern, test if bracket else ""].append(nodeid)
+    number = zlib.crc32(turn.encode())
+    return {
+        nodeid
+        for (pattern, _), each in cases.items()
+        for index, nodeid in enumerate(each)
+        if (index + number) % min(ROTATING[pattern], len(each))
+    }
 
 
 def scope_of(nodeid: str) -> str:
@@ -174,6 +210,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
     group.addoption("--tier", metavar="COMMIT", help="take the tests of the README's command; what rotates is COMMIT's")
+    group.addoption("--turn", metavar="COMMIT", help="take every test, and of the cases that rotate those of COMMIT")
     group.addoption(
         "--stop-after", type=float, metavar="MINUTES", help="end the run then, and name the tests left over"
     )
@@ -191,26 +228,32 @@ class Choosing:
 
     def __init__(self, config: pytest.Config) -> None:
         self.turn: str | None = config.getoption("--tier")
+        self.turn_of_cases: str | None = config.getoption("--turn")
         self.left_out: Counter[str] = Counter()
         self.collecting_s = 0.0
         self.before_s = 0.0
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        if self.turn is not None:
-            taken = []
-            dear = recorded("dear")
-            for item in items:
-                part = part_of(item.nodeid, {mark.name for mark in item.iter_markers()})
-                if is_taken(part, item.nodeid, self.turn, dear):
-                    taken.append(item)
-                else:
-                    self.left_out[DEAR if part.one_in and item.nodeid in dear else part.name] += 1
-            config.hook.pytest_deselected(items=[item for item in items if item not in set(taken)])
-            items[:] = taken
+        left = {item.nodeid: name for item in items if (name := self._why_left_out(item))}
+        if self.turn_of_cases is not None:
+            left |= dict.fromkeys(resting([item.nodeid for item in items], self.turn_of_cases), RESTING)
+        if left:
+            self.left_out.update(left.values())
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+            items[:] = [item for item in items if item.nodeid not in left]
         if hasattr(config, "workerinput"):
             items[:] = longest_first(items)
         self.collecting_s = cpu_s()
+
+    def _why_left_out(self, item: pytest.Item) -> str:
+        """Return the part or kind of this test where the tier does not take it, else nothing."""
+        if self.turn is None:
+            return ""
+        part, dear = part_of(item.nodeid, {mark.name for mark in item.iter_markers()}), recorded("dear")
+        if is_taken(part, item.nodeid, self.turn, dear):
+            return ""
+        return DEAR if part.one_in and item.nodeid in dear else part.name
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -318,7 +361,8 @@ class Controller(Choosing):
         for line in [*self._costs(), *self._left_out(), *self._left_over()]:
             terminalreporter.write_line(line)
         if terminalreporter.config.getoption("--costs"):
-            kept = self.dear if self.turn is None else {name: round(cost) for name, cost in self.cost_s.items()}
+            rest = {name: cost for name, cost in recorded("dear").items() if rotates(name)}
+            kept = rest | self.dear if self.turn is None else {name: round(cost) for name, cost in self.cost_s.items()}
             costs = {name: recorded(name) for name in ("parts", "dear")}
             costs["dear" if self.turn is None else "parts"] = dict(sorted(kept.items()))
             COSTS.write_text(json.dumps(costs, indent=1, ensure_ascii=False) + "\n")
@@ -333,6 +377,9 @@ class Controller(Choosing):
         yield f"{sum(self.cost_s.values()):8.0f} {BUDGET_S:6}  in all"
 
     def _left_out(self) -> Iterator[str]:
+        if count := self.left_out[RESTING]:
+            yield f"{count} {RESTING} had no turn ({self.turn_of_cases}); plain pytest runs them."
+            return
         if self.left_out:
             yield f"Left out; python3 run.py test --all runs these {self.left_out.total()} too:"
         if count := self.left_out[DEAR]:

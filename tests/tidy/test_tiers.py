@@ -9,7 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import BESIDE, BUDGET_S, COLLECTING, DEAR_ONE_IN, PARTS, fits, is_taken, part_of, recorded, scope_of
+from tests.tiers import (
+    BESIDE,
+    BUDGET_S,
+    COLLECTING,
+    DEAR_ONE_IN,
+    PARTS,
+    ROTATING,
+    fits,
+    is_taken,
+    part_of,
+    recorded,
+    resting,
+    scope_of,
+)
 
 ROOT = Path(__file__).parents[2]
 SLEEPER = """
@@ -36,7 +49,7 @@ def test_no_part_cost_more_than_its_budget_when_it_was_recorded() -> None:
 
 def test_every_pattern_of_a_file_names_one_that_there_is() -> None:
     files = [f"{file.relative_to(ROOT)}" for file in sorted((ROOT / "tests").rglob("test_*.py"))]
-    patterns = [pattern for part in PARTS for pattern in part.patterns if ".py::" in pattern]
+    patterns = [*ROTATING, *(pattern for part in PARTS for pattern in part.patterns if ".py::" in pattern)]
 
     assert [
         each for each in patterns if not any(fits(f"{each.partition('::')[0]}*", file, set()) for file in files)
@@ -81,6 +94,20 @@ def test_a_dear_test_is_taken_more_seldom_than_others_of_its_part_and_every_comm
         assert turns.keys() == (dear if part.one_in else set())
         seldom = max(part.one_in, DEAR_ONE_IN)
         assert turns.total() < 400 * 8 / seldom * 2
+
+
+def test_of_the_cases_of_a_test_each_has_its_turn_and_some_case_runs_at_every_commit() -> None:
+    file = "tests/compat/test_databases.py"
+    stories, backup = {f"{file}::test_story[{name}]" for name in "abcde"}, f"{file}::test_backup[a]"
+    storms = {f"tests/sim/test_storm.py::test_a_storm_{name}" for name in "xyz"}
+    other = "tests/auth/test_keys.py::test_x[a]"
+    asked = [*sorted(stories), backup, *sorted(storms), other]
+    rests = [resting(asked, f"{turn:08x}") for turn in range(60)]
+
+    assert all(rest < stories | storms and stories - rest and storms - rest for rest in rests)
+    assert set.intersection(*rests) == set()
+    assert sum(len(rest & stories) for rest in rests) / 60 < 3
+    assert sum(len(rest & storms) for rest in rests) / 60 == 2
 
 
 def test_only_what_shares_the_session_of_spark_is_in_one_scope() -> None:
