@@ -1,7 +1,7 @@
 """Format, lint, types and tests. `python3 run.py test` sets up and calls this, and so does `just check`.
 
     checks.py                    what a change needs: the tests of the tier, in some fifteen minutes on two cores
-    checks.py --all              every test, as CI runs them
+    checks.py --all              every test, as CI runs them; of a few, some of the cases, others at each commit
     checks.py [pytest options]   these tests, in one process
 
 The layers and other rules of the code are tests too (tests/tidy). tests/tiers.py says what the tier takes.
