@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
         try:
             log_in(browser, server.key, server.secret)
             shots = {
-                "repository": (page, "Last commits of main"),
+                "repository": (page, "default branch:"),
                 "object": (f"{page}/object?ref=main&path=2013/march.csv", "carrier"),
                 "compare": (f"{page}/compare?base=main&ref=fix-march", "conflict"),
                 "plan": (plan(browser, page), "Goes by folder"),
