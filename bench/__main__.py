@@ -1,4 +1,5 @@
-"""`python -m bench NAME [PART…] [--size small|tenth|full] [--repeat N] [--json] [--record]`
+"""`python -m bench NAME [PART…] [--size small|tenth|full] [--repeat N] [--json] [--record]
+[--against SRC]`
 
 Runs one benchmark and prints a table for people or, with `--json`, one JSON object on the last line. Exits with 1 where
 a figure misses its limit at full size. `--record` appends the result to bench/results/NAME.jsonl, which is never
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -54,15 +56,21 @@ def main(arguments: list[str]) -> int:
         "--size", choices=sizes, default="full", help="tenth: of cluster, lifecycle, migrate and pages alone"
     )
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
+    parser.add_argument("--against", default="", metavar="SRC", help="of operations: the sources to compare with")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
     bench: Bench = importlib.import_module(f"bench.{options.name.replace('-', '_')}").BENCH
-    if options.of:
-        if bench.narrowed is None:
+    narrowed = bench.narrowed
+    if options.against:
+        if bench.against is None:
+            parser.error(f"{options.name} is not compared with other sources")
+        narrowed = partial(bench.against, options.against)
+    if options.of or options.against:
+        if narrowed is None:
             parser.error(f"{options.name} is not taken in parts")
         try:
-            bench = bench.narrowed(options.of)
+            bench = narrowed(options.of)
         except ValueError as error:
             parser.error(str(error))
     result = run(bench, size=options.size, repeat=options.repeat)

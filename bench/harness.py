@@ -87,7 +87,7 @@ class Pair:
     """One thing to compare: `ours` and `floor` each prepare, and then yield what is to be timed, once."""
 
     what: str
-    limit: float
+    limit: float | None
     ours: Side
     floor: Side
 
@@ -113,6 +113,8 @@ class Bench:
     name: str
     parts: Callable[[str], Iterator[Part]]
     narrowed: Callable[[Sequence[str]], Bench] | None = None
+    against: Callable[[str, Sequence[str]], Bench] | None = None
+    """Make it a comparison with other sources, of named parts or all."""
 
 
 @dataclass(frozen=True, slots=True)

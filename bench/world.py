@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,9 @@ class Filled:
 
 
 @contextmanager
-def filled(folder: Path, count: int, *, answer: str = "{}") -> Iterator[Filled]:
+def filled(
+    folder: Path, count: int, *, answer: str = "{}", environment: Mapping[str, str] = os.environ
+) -> Iterator[Filled]:
     """Our server and a bare one over the same rows: `count` staged on the branch `staged`, committed on `committed`."""
     data = folder / "data"
     prepare_folder(data)
@@ -40,7 +43,7 @@ def filled(folder: Path, count: int, *, answer: str = "{}") -> Iterator[Filled]:
     pq.write_table(table, file)
     (folder / "bare").mkdir()
     with (
-        lakebed_server(data) as ours,
+        lakebed_server(data, environment=environment) as ours,
         bare_server(
             folder / "bare",
             database=str(data / "metadata.db"),
