@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import Entry, RangeId, RepositoryUid, to_row
+from lakebed.kv import Page
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore
 from lakebed.ranges import CutRule, decode_range
@@ -49,6 +50,31 @@ async def test_folders_of_a_commit_are_sought_without_decoding_their_ranges(
         assert len({*decoded}) < 50, limit
 
     assert len(await repo.context.trees.ranges(await repo.context.commits.metarange(head))) > 200
+
+
+async def test_a_listing_asks_for_staged_paths_once_where_nothing_is_staged(
+    store: MemoryStore, objectstore: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [b"d%02d/%03d" % (folder, n) for folder in range(20) for n in range(100)]
+    repo = cold(store, objectstore)
+    await repo.commits.initialise("main")
+    await stage_all(repo, names)
+    await repo.commits.commit("main", Note(message="m", committer="c"))
+    scans: list[bytes] = []
+    scan = store.scan
+
+    async def counting(partition: bytes, start: bytes, limit: int) -> Page:
+        scans.append(start)
+        return await scan(partition, start, limit)
+
+    monkeypatch.setattr(store, "scan", counting)
+    assert await folders(repo, "main", 1000) == shown(names)
+    assert scans == [b""]
+    await repo.staging.put("main", b"d07/fresh", ENTRY)
+    scans.clear()
+
+    assert await folders(repo, "main", 1000) == shown(names)
+    assert 1 < len(scans) <= 10
 
 
 @searched

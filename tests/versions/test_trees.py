@@ -477,7 +477,7 @@ async def test_a_damaged_range_is_named_with_its_namespace_and_nothing_of_it_is_
         lambda: forest.trees.lookup(tree, first.min_key),
         lambda: forest.trees.lookup_many(tree, [first.min_key]),
         lambda: forest.trees.scan(tree, b"", 10),
-        lambda: forest.trees.first_key(tree, first.min_key + b"\0"),
+        lambda: forest.trees.first_key(tree, first.min_key + b"\0", bytes),
         lambda: forest.apply(tree, {first.min_key: row(first.min_key, 3)}),
         lambda: forest.diff(tree, EMPTY_METARANGE),
     ):
@@ -497,18 +497,21 @@ async def test_a_first_key_is_read_once_from_a_part_of_its_range_and_at_last_fro
     forest = forest.reopened()
     file, read = f"_lakefs/ranges/{info.id}.parquet", forest.objectstore.read
 
-    assert await forest.trees.first_key(tree, info.min_key) == info.min_key
+    assert await forest.trees.first_key(tree, info.min_key, bytes) == info.min_key
     assert read.count(file) == 0, "the list of ranges has it"
     for number, key in enumerate(keys[:PARTS_MAX]):
         for _ in range(2):
-            assert await forest.trees.first_key(tree, key + b"\0") == keys[number + 1]
-            assert await forest.trees.first_key(tree, key + b"\1") == keys[number + 1], "no key lies between"
+            assert await forest.trees.first_key(tree, key + b"\0", bytes) == keys[number + 1]
+            assert await forest.trees.first_key(tree, key + b"\1", bytes) == keys[number + 1], "no key lies between"
         assert read.count(file) == number + 1
-    assert await forest.trees.first_key(tree, keys[PARTS_MAX] + b"\0") is None, "parts cost more than the whole by now"
-    assert await forest.trees.first_key(tree, keys[0] + b"\0") == keys[1]
+    assert await forest.trees.first_key(tree, keys[PARTS_MAX] + b"\0", bytes) is None, (
+        "parts cost more than the whole by now"
+    )
+    assert await forest.trees.first_key(tree, keys[0] + b"\0", bytes) == keys[1]
     await forest.trees.lookup(tree, keys[0])
-    assert await forest.trees.first_key(tree, keys[0] + b"\0") is None, "the cache has the whole range"
-    assert await forest.trees.first_key(tree, b"z") is None
+    assert await forest.trees.first_key(tree, keys[0] + b"\0", bytes) is None, "the cache has the whole range"
+    assert await forest.trees.first_key(tree, keys[0] + b"\0", lambda key: key[:1]) == keys[1], "all are in a folder"
+    assert await forest.trees.first_key(tree, b"z", bytes) is None
 
 
 async def test_a_missing_metarange_is_named_with_its_namespace() -> None:

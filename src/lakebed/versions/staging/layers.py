@@ -63,6 +63,11 @@ class Span:
     cells: list[Cell]
     next_start: bytes | None
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing lies at or after the start."""
+        return not self.keys and self.next_start is None
+
 
 class Layers:
     """Read the entries of a view. No second look here: callers go through `BranchRecords.consistent`."""
@@ -123,20 +128,20 @@ class Layers:
                 spans.append(Span(page.keys, decode_cells(page.values), page.next_start))
         return merge_spans(spans)
 
-    async def _page(self, view: View, start: bytes, limit: int, *, prefix: bytes, folded_by: bytes) -> Span:
+    async def _page(
+        self, view: View, staged: Span, start: bytes, limit: int, *, prefix: bytes, folded_by: bytes
+    ) -> Span:
         """Staging over the commit, up to the horizon, without deleted paths. The commit is read up to the prefix's end.
 
         Where the next key of the commit lies in a folder by the delimiter `folded_by`, that key may be all of it.
         """
-        staged = await self.staged_span(view.tokens, start, limit)
         metarange = await self._context.commits.metarange(view.commit_id)
         committed = await self._folder_span(metarange, start, prefix, folded_by) if folded_by else None
         if committed is None:
             committed = await self._committed_span(metarange, start, prefix_end(prefix), limit)
-        if not staged.keys and staged.next_start is None:
+        if staged.is_empty:
             return committed
-        is_over_nothing = not committed.keys and committed.next_start is None
-        span = staged if is_over_nothing else merge_spans([staged, committed])
+        span = staged if committed.is_empty else merge_spans([staged, committed])
         if not any(is_gone(flags) for flags in {flags for flags, _ in span.cells}):
             return span
         kept: list[tuple[bytes, Cell]] = []
@@ -157,21 +162,30 @@ class Layers:
 
         None where the key is an entry of the listing, or where reading rows costs no more.
         """
-        key = await self._context.trees.first_key(metarange, start)
+
+        def folder_of(key: bytes) -> bytes:
+            cut = key.find(delimiter, len(prefix))
+            return key[: cut + len(delimiter)] if cut >= 0 else b""
+
+        key = await self._context.trees.first_key(metarange, start, folder_of)
         if key is None:
             return None
         if not key.startswith(prefix):
             return Span([], [], None)
-        return Span([key], [(0, TOMBSTONE_ROW)], key + b"\0") if key.find(delimiter, len(prefix)) >= 0 else None
+        return Span([key], [(0, TOMBSTONE_ROW)], key + b"\0") if folder_of(key) else None
 
     async def list(self, view: View, *, prefix: bytes, after: bytes, delimiter: bytes, limit: int) -> Listing:
         """One page of a listing. A common prefix is skipped by seeking past it, however many entries it has."""
         items: list[tuple[bytes, Row | None]] = []
         start: bytes | None = resume(prefix, after, delimiter)
-        page = min(limit + 1, LISTING_PAGE)
+        page, tokens = min(limit + 1, LISTING_PAGE), view.tokens
         is_seeking = after.endswith(delimiter) and page <= SEEK_PAGE
         while start is not None:
-            span = await self._page(view, start, page, prefix=prefix, folded_by=delimiter if is_seeking else b"")
+            staged = await self.staged_span(tokens, start, page)
+            if staged.is_empty:
+                tokens = ()  # No layer has a cell from here on: the seeks that follow ask only the commit.
+            folded_by = delimiter if is_seeking else b""
+            span = await self._page(view, staged, start, page, prefix=prefix, folded_by=folded_by)
             before = len(items)
             start = _take(span, items, prefix=prefix, delimiter=delimiter, limit=limit)
             is_seeking = start != span.next_start and page <= SEEK_PAGE

@@ -62,6 +62,9 @@ _GAPS_BYTES: Final = 400
 _GAP_BYTES: Final = 140
 
 
+SHORT_FOLDER: Final = 8
+"""Reading this many rows of a cached range costs as much as seeking past a folder twice."""
+
 PARTS_MAX: Final = 4
 """Read a range in part at most this number of times, then whole. A part costs a fifth of the whole range."""
 
@@ -175,16 +178,20 @@ class TreeFiles:
 
         return await self._cache.load(name, RangeView, load, self._tasks)
 
-    async def first_key(self, info: RangeInfo, start: bytes) -> bytes | None:
-        """Return the range's first key at or after `start`; None where its view should answer.
+    async def first_key(self, info: RangeInfo, start: bytes, folder_of: Callable[[bytes], bytes]) -> bytes | None:
+        """Return the range's first key at or after `start`; None where rows of its view should be read.
 
-        That is where the cache has the view, or where the range was read in part `PARTS_MAX` times. A part is the keys
-        of one row group. The answer is kept, so a repeated listing reads nothing. Errors as `view`.
+        That is where the cache has the view and the key's folder is short, or where the range was read in part
+        `PARTS_MAX` times. A part is the keys of one row group. The answer is kept, so a repeated listing reads nothing.
+        Errors as `view`.
         """
         if start <= info.min_key:
             return info.min_key
-        if self._cache.find((self._uri, info.id), RangeView) is not None:
-            return None
+        view = self._cache.find((self._uri, info.id), RangeView)
+        if view is not None:
+            at = view.position(start)
+            first, last = view.keys[at], view.keys[min(at + SHORT_FOLDER, len(view)) - 1]
+            return first if last.startswith(folder_of(first)) else None
         name = (self._uri, f"gaps {info.id}")
         gaps = self._cache.find(name, Gaps) or Gaps(())
         key = gaps.first_key(start)
