@@ -26,7 +26,6 @@ def test_the_agent_of_the_guide_proposes(
     shell.ok("repo", "create", "lakefs://lake", "local://lake")
     put("lakefs://lake/main/tables/march.csv", "carrier,flights\nAA,4\nUA,-1\n")
     shell.ok("commit", "lakefs://lake/main", "-m", "March")
-    shell.ok("branch", "create", "lakefs://lake/agent", "--source", "main")
     [example] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     for name, value in shell.environment.items():
@@ -35,13 +34,18 @@ def test_the_agent_of_the_guide_proposes(
 
     exec(example, {})
 
-    assert "'destination': 'main'" in capsys.readouterr().out
-    assert shell.ok("object", "cat", "lakefs://lake/agent/tables/march.csv").out == "carrier,flights\nAA,4\n"
+    number, box, destination = capsys.readouterr().out.split()
+    assert (box[:14], destination) == ("sandbox-agent-", "main")
+    assert shell.ok("object", "cat", f"lakefs://lake/{box}/tables/march.csv").out == "carrier,flights\nAA,4\n"
     [pull] = shell.ok("pulls", "list", "lakefs://lake", "-o", "json").json
-    assert (pull["title"], pull["source_branch"], pull["status"]) == ("Correct March", "agent", "open")
+    assert (pull["id"], pull["author"], pull["source_branch"]) == (number, box, box)
+    [lent] = shell.ok("sandbox", "list", "lakefs://lake", "-o", "json").json
+    assert (lent["id"], lent["expiration_date"] - lent["creation_date"]) == (box, 24 * 3600)
     noted = shell.ok("audit", "--repository", "lake", "-n", "50", "-o", "json").json
     tools = {(line.get("tool"), line["operation"]) for line in noted}
     assert {("table", "getObject"), ("write", "uploadObject"), ("propose", "createPullRequest")} <= tools
+    assert ("sandbox", "createSandbox") in tools
+    assert {line["user"] for line in noted if line.get("tool") in {"write", "commit"}} == {box}
 
 
 def test_the_configurations_of_the_guide_are_json() -> None:
@@ -56,7 +60,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(shell: Shell, monkeypa
     monkeypatch.setattr("lakebed.agents.is_installed", lambda: False)
     without = shell("mcp")
 
-    assert (both.code, both.err) == (2, "error: --read-only and --branch contradict each other\n")
+    assert (both.code, both.err) == (2, "error: choose one: --read-only, --branch, or a sandbox (--ttl, --from)\n")
     assert (half.code, half.err) == (2, "error: lakefs://lake: the ref is missing (lakefs://repository/ref)\n")
     assert login.code == 1
     assert "does not accept access key" in login.err

@@ -232,6 +232,23 @@ async def test_the_permissions_of_the_login_hold_and_refusals_have_lines(
     assert (line["user"], line["tool"], line["allowed"]) == ("vera", "write", False)
 
 
+async def test_the_key_of_a_sandbox_writes_there_and_proposes_and_can_do_nothing_else(
+    agent: Ask, client: httpx.AsyncClient, repo: str
+) -> None:
+    made = (await client.post(f"{repo}/sandboxes", json={"source": "main", "ttl": "1h", "name": "agent"})).json()
+    login = httpx.BasicAuth(made["access_key_id"], made["secret_access_key"])._auth_header
+    async with agent(f"branch=lake/{made['id']}", auth=login) as tools:
+        await answer_of(tools, "write", repository="lake", path="a", content="x")
+        made_commit = await answer_of(tools, "commit", repository="lake", message="x")
+        pull = await answer_of(tools, "propose", repository="lake", title="x")
+        unread = await refused(tools, "list", repository="lake", ref="agent")
+    async with agent("branch=lake/agent", auth=login) as tools:
+        elsewhere = await refused(tools, "write", repository="lake", path="a", content="x")
+
+    assert made_commit["committer"] == pull["source"] == made["id"]
+    assert all("This login may not do it" in words for words in (unread, elsewhere))
+
+
 HOSTILE: list[tuple[str, dict[str, Any]]] = [
     ("read", {}),
     ("read", {"repository": "lake", "ref": "agent", "path": 7}),

@@ -2,6 +2,7 @@
 
     scope.py        where an agent may read, and where its writes go
     asking.py       the port to operations: each call is one of the API, with its permissions, limits and audit lines
+    own_sandbox.py  where writes go unless a branch is named
     calling.py      one tool, and one call of it
     tools.py        the table, and how a call is checked, carried out and answered
     reading.py      list, read, table, diff, why
@@ -14,6 +15,7 @@ No tool applies a plan, deletes, or changes who may do what. The texts that tool
 
 from .asking import ClientOperations, Operations, Value
 from .calling import Tool
+from .own_sandbox import TTL_DEFAULT, OwnSandbox
 from .protocol import answer_over_http, is_installed, load, serve_stdio
 from .scope import PARSERS_MAX, FixedBranch, NoWrites, Scope, Writer, Writers
 from .tools import TOOLS, tools_of
@@ -21,10 +23,12 @@ from .tools import TOOLS, tools_of
 __all__ = [
     "PARSERS_MAX",
     "TOOLS",
+    "TTL_DEFAULT",
     "ClientOperations",
     "FixedBranch",
     "NoWrites",
     "Operations",
+    "OwnSandbox",
     "Scope",
     "Tool",
     "Value",
