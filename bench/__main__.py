@@ -38,6 +38,7 @@ NAMES = (
     "ranges",
     "repository",
     "rewrite",
+    "sandboxes",
     "stat",
     "sweep",
     "ten-objects",
