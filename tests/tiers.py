@@ -104,7 +104,6 @@ ROTATING: Final = {
     "tests/compat/test_databases.py::*": 2,
     "tests/deploy/test_distribution.py::test_*[[]*": 2,
     "tests/server/test_behind_a_balancer.py::test_a_rolling*": 2,
-    "tests/sim/test_histories.py::test_a_fault_planted*": 2,
     "tests/sim/test_merging.py::*[[]*": 2,
     "tests/sim/test_storm.py::test_a_storm_*": 3,
 }
