@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.base import Entry, RangeId, RepositoryUid, to_row
+from lakebed.base import Entry, RangeId, RepositoryUid, RunId, to_row
 from lakebed.kv import Page
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore
-from lakebed.ranges import CutRule, decode_range
+from lakebed.ranges import CutRule, decode_range, metarange_key
 from lakebed.runtime import live_ports
-from lakebed.versions import Note, TreeCache, Trees, Versions, encode_cell
+from lakebed.versions import CommitExpired, Note, TreeCache, Trees, Versions, encode_cell
 from lakebed.versions.trees import files
+
+from .conftest import body
 
 ENTRY = Entry(address="s3://elsewhere/x", size_bytes=1, checksum="", modified_ms=1)
 
@@ -198,3 +200,24 @@ async def folders(repo: Versions, ref: str, limit: int, prefix: bytes = b"") -> 
 
 def shown(names: Sequence[bytes]) -> list[bytes]:
     return sorted({name.split(b"/")[0] + b"/" if b"/" in name else name for name in names})
+
+
+@pytest.mark.parametrize("read", ["stat", "stat of many", "list", "measure"])
+async def test_a_read_of_a_branch_whose_tree_a_collection_took_names_the_run(
+    repo: Versions, another: Callable[[], Versions], objectstore: MemoryObjectStore, read: str
+) -> None:
+    await repo.staging.upload("main", b"k", body(objectstore))
+    await repo.commits.commit("main", Note(message="m", committer="c"))
+    tree = await repo.context.commits.metarange((await repo.refs.get_branch("main")).commit_id)
+    del objectstore.objects[metarange_key(tree)]
+    await repo.retired.retire(RunId("run1"), ids=[tree], runs=[])
+    staging = another().staging
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "stat": lambda: staging.get("main", b"k"),
+        "stat of many": lambda: staging.get_many("main", [b"k"]),
+        "list": lambda: staging.list("main"),
+        "measure": lambda: staging.measure("main", prefix=b""),
+    }
+
+    with pytest.raises(CommitExpired, match="run1"):
+        await reads[read]()

@@ -451,7 +451,6 @@ class Staging:
     # Last, because its name hides the type in what follows it.
 
     @says_who_took
-    @says_who_took
     async def measure(self, ref: str, *, prefix: bytes, after: bytes = b"", limit: int = LISTING_PAGE) -> Size:
         """Count the objects below a prefix behind `after`, and their bytes, up to `limit` uncommitted paths."""
         resolved = await self._refs.resolve(ref)
@@ -465,6 +464,7 @@ class Staging:
             lambda record: self._layers.measure(View.of(record), prefix=prefix, after=after, limit=limit),
         )
 
+    @says_who_took
     async def list(
         self, ref: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> Listing:
