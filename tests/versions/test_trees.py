@@ -52,6 +52,8 @@ def model_of(versions: Mapping[int, int]) -> Model:
 
 
 contents = st.dictionaries(st.integers(0, 150), st.integers(1, 3), max_size=120).map(model_of)
+dense = st.sets(st.integers(0, 70), max_size=9).map(lambda gaps: model_of(dict.fromkeys({*range(70)} - gaps, 1)))
+"""A wide tree of these has several sublists."""
 anywhere = st.dictionaries(st.integers(0, 150), st.integers(0, 3), max_size=30)
 nearby = st.builds(
     lambda first, edit: {first + number: version for number, version in edit.items()},
@@ -127,6 +129,17 @@ class Forest:
     async def merge(self, base: Model, source: Model, destination: Model, strategy: Strategy = "none") -> Merged:
         ids = [await self.build(model) for model in (base, source, destination)]
         return await self.trees.merge(base=ids[0], source=ids[1], destination=ids[2], strategy=strategy)
+
+    async def names(self, tree: MetarangeId, *kinds: str) -> list[str]:
+        """Return the ids of a tree's files, or of those of some kinds."""
+        if tree == EMPTY_METARANGE:
+            return []
+        of_kind: dict[str, list[str]] = {
+            "metaranges": [tree],
+            "ranges": [info.id for info in await self.trees.ranges(tree)],
+            "sublists": [info.id for info in await self.trees.sublists(tree)],
+        }
+        return [id_ for kind in kinds or of_kind for id_ in of_kind[kind]]
 
     def range_reads(self) -> list[str]:
         return [key for key in self.objectstore.read if "/ranges/" in key]
@@ -567,6 +580,41 @@ async def test_files_are_written_under_ids_that_nobody_gave_up(rule: CutRule) ->
     assert await build() == again
     for tree in (salted, again):
         assert await forest.reopened().read(tree) == model
+
+
+@settings(searched, max_examples=8)
+@given(dense, edits, edits, st.sampled_from([["ranges"], ["sublists"], ["metaranges"]]), st.integers(1, 2))
+def test_no_change_and_no_merge_writes_under_an_id_that_was_given_up(
+    model: Model, edit: Mapping[int, int], other: Mapping[int, int], kinds: list[str], each: int
+) -> None:
+    """Of ranges, sublists and metaranges. What the trees before have stays as it is, given up or not."""
+
+    async def story() -> None:
+        forest, elsewhere = Forest.plant(WIDE), Forest.plant(WIDE)
+        after = edited(model, edit)
+        both, _ = merged_model(model, edited(model, other), after, "dest-wins")
+        trees = [await elsewhere.build(one) for one in (after, both)]
+        given_up = {id_ for tree in trees for id_ in (await elsewhere.names(tree, *kinds))[::each]}
+
+        async def salts(ids: Sequence[str]) -> list[str]:
+            return ["r1" if id_ in given_up else "" for id_ in ids]
+
+        base, source = await forest.build(model), await forest.build(edited(model, other))
+        kept = {*await forest.names(base), *await forest.names(source)}
+        forest = forest.reopened()
+        changes = {b"k%03d" % number: after.get(b"k%03d" % number) for number in edit}
+        rows = changes_from_rows(sorted(changes), [changes[key] for key in sorted(changes)])
+        changed = (await forest.trees.apply(base, rows, retired_by=salts)).metarange_id
+        sides = {"base": base, "source": source, "destination": changed}
+        merged = (await forest.trees.merge(**sides, strategy="dest-wins", retired_by=salts)).metarange_id
+
+        written = {key.rpartition("/")[2].removesuffix(".parquet") for key in forest.objectstore.written}
+        assert not written & given_up
+        for tree, expected in ((changed, after), (merged, both)):
+            assert not {*await forest.names(tree)} & given_up - kept
+            assert await forest.reopened().read(tree) == expected
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("what", ["change", "merge"])
