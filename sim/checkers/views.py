@@ -48,6 +48,9 @@ class Made:
         return {key for key in named if self.contents.get(key) != self.before.get(key)}
 
 
+_OWN: Final = (keys.retired_partition, keys.taken_partition, keys.garbage_partition, keys.events_partition)
+
+
 class View:
     """Values stand for entries: an entry's checksum, which scenes make unique."""
 
@@ -144,7 +147,7 @@ class View:
 
     def token_partitions(self) -> set[bytes]:
         """Return the partitions of all tokens that hold a cell."""
-        own = (keys.retired_partition(UID), keys.taken_partition(UID), keys.garbage_partition(UID))
+        own = tuple(of(UID) for of in _OWN)
         others = (PARTITION + b"/run-", *own)  # Collections'.
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 

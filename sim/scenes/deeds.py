@@ -433,6 +433,13 @@ def create_tag(name: str, source: str, *, tag: str = "tag") -> Do:
     return Do(Operation(name, "create_tag", tag, value=source), act)
 
 
+def delete_tag(name: str, *, tag: str = "tag") -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.refs.delete_tag(tag)
+
+    return Do(Operation(name, "delete_tag", tag), act)
+
+
 def delete_branch(name: str, *, branch: str = SIDE) -> Do:
     async def act(repo: Versions) -> None:
         await repo.refs.delete_branch(branch)

@@ -17,7 +17,7 @@ from sim.worlds.hard_delete import clean_claims, hard, turn_on, work
 from sim.worlds.lifecycle import DUE, set_policy
 from sim.worlds.moves import move
 from sim.worlds.multipart import send, with_parts
-from sim.worlds.refs import delete_tag, undelete_tag
+from sim.worlds.refs import undelete_tag
 from sim.worlds.resets import reset_prefix
 from sim.worlds.undoing import undo
 
@@ -31,6 +31,7 @@ from .deeds import (
     create_branch,
     create_tag,
     delete_branch,
+    delete_tag,
     fence,
     hard_reset,
     link,

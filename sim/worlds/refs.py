@@ -33,6 +33,7 @@ from sim.scenes.deeds import (
     create_branch,
     create_tag,
     delete_branch,
+    delete_tag,
     fence,
     issue,
     link_issued,
@@ -54,13 +55,6 @@ OLD: Final = "main~1"
 _ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE))
 """A commit that no other branch has."""
 _KEPT: Final = {"undelete_branch": "delete_branch", "undelete_tag": "delete_tag"}
-
-
-def delete_tag(name: str, *, tag: str = "tag") -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.refs.delete_tag(tag)
-
-    return Do(Operation(name, "delete_tag", tag), act)
 
 
 def undelete_tag(name: str, *, tag: str = "tag") -> Do:

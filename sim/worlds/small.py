@@ -34,6 +34,7 @@ from sim.scenes.deeds import (
     set_rules,
     uncommitted_run,
 )
+from sim.scenes.events import event_scenes
 from sim.scenes.flows import RULED, both_come_back, metadata_scenes, optimised_scenes, restoring_scenes
 from sim.scenes.hazards import hazard_scenes
 from sim.scenes.installations import installation_scenes
@@ -167,6 +168,7 @@ def _scenes() -> Iterator[Scene]:
         multipart_scenes,
         ref_scenes,
         reset_scenes,
+        event_scenes,
     ):
         yield from scenes()
 

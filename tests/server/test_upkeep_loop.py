@@ -16,7 +16,7 @@ from lakebed.gc.live import Installation
 from lakebed.gc.messages import INSTALLATION_PREFIX
 from lakebed.lake import open_local
 from lakebed.server import AppState
-from lakebed.server.process.upkeep_loop import every_repository, run_upkeep, say_alive
+from lakebed.server.process.upkeep_loop import run_upkeep, say_alive
 from lakebed.versions import keys
 
 
@@ -99,7 +99,7 @@ async def test_it_visits_every_repository_page_by_page(state: AppState, namespac
     for number in range(3):
         await state.catalog.create(f"lake-{number}", storage_namespace=f"{namespace}/{number}")
 
-    assert [repository.id async for repository in every_repository(state)] == ["lake-0", "lake-1", "lake-2"]
+    assert [repository.id async for repository in state.catalog.each()] == ["lake-0", "lake-1", "lake-2"]
 
 
 # Main ends while its lake is open; then Python gives out no more threads, which object stores need.

@@ -97,12 +97,13 @@ GC: Final = (
     "gc:WriteHardDelete",
     "gc:WriteRules",
 )
+EVENTS: Final = ("events:ReadEvents", "events:ReadSubscriptions", "events:WriteSubscriptions")
 LIFECYCLE: Final = ("lifecycle:ReadPolicy", "lifecycle:WritePolicy")
 OPS: Final = ("ops:ReadAudit", "ops:ReadMetrics")
 SANDBOX: Final = ("sandbox:Create", "sandbox:End", "sandbox:Extend", "sandbox:Promote", "sandbox:Read")
-ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *LIFECYCLE, *OPS, *SANDBOX))
+ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *EVENTS, *LIFECYCLE, *OPS, *SANDBOX))
 SERVICES: Final = frozenset(
-    {"auth", "branches", "catalog", "ci", "fs", "gc", "lifecycle", "ops", "pr", "retention", "sandbox"}
+    {"auth", "branches", "catalog", "ci", "events", "fs", "gc", "lifecycle", "ops", "pr", "retention", "sandbox"}
 )
 
 ALSO: Final[dict[str, str]] = {

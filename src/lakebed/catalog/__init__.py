@@ -51,6 +51,16 @@ from .repositories import Catalog, CatalogOptions
 from .repository import Repository
 from .settings import Settings, matching
 from .sources import Location
+from .subscriptions import (
+    CursorRecord,
+    DeliveryFailed,
+    InvalidSubscription,
+    PositionedEvent,
+    Subscription,
+    SubscriptionNotFound,
+    SubscriptionRecord,
+    Subscriptions,
+)
 from .tasks import TaskKind, TaskRecord, Tasks
 
 __all__ = [
@@ -69,6 +79,7 @@ __all__ = [
     "CatalogOptions",
     "Changes",
     "CommitQueueTimeout",
+    "CursorRecord",
     "DefaultBranchKept",
     "DeleteProtected",
     "DeletedNotFound",
@@ -76,6 +87,7 @@ __all__ = [
     "DeletedRepositories",
     "DeletedRepository",
     "DeletedState",
+    "DeliveryFailed",
     "DumpIds",
     "Dumps",
     "Event",
@@ -88,6 +100,7 @@ __all__ = [
     "ImportState",
     "Imports",
     "InvalidImport",
+    "InvalidSubscription",
     "Location",
     "Multipart",
     "NamespaceInUse",
@@ -98,6 +111,7 @@ __all__ = [
     "NotHeaderText",
     "Objects",
     "PartMissing",
+    "PositionedEvent",
     "ProtectedBranch",
     "PullRecord",
     "PullState",
@@ -112,6 +126,10 @@ __all__ = [
     "Settings",
     "SeveralDeleted",
     "StorageMissing",
+    "Subscription",
+    "SubscriptionNotFound",
+    "SubscriptionRecord",
+    "Subscriptions",
     "TaskKind",
     "TaskRecord",
     "Tasks",

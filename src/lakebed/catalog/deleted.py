@@ -494,6 +494,7 @@ class DeletedRepositories:
         await self._purge_partition(keys.retired_partition(uid))
         await self._purge_partition(keys.garbage_partition(uid))
         await self._purge_partition(keys.taken_partition(uid))
+        await self._purge_partition(keys.events_partition(uid))
         while (page := await self._store.scan(partition, b"", _PURGE_PAGE)).keys:
             await self._note(uid, _tokens(page), noted)
             branches = {key for key in page.keys if key.startswith(keys.BRANCH)}

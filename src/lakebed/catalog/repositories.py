@@ -11,7 +11,8 @@ Deleting one keeps it for a while: deleted.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -149,6 +150,16 @@ class Catalog:
                 return found, True
             found.append((RepositoryId(key.decode()), record))
         return found, False
+
+    async def each(self) -> AsyncIterator[Repository]:
+        """Yield every usable repository, by id. One that is deleted meanwhile is left out."""
+        after, has_more = "", True
+        while has_more:
+            found, has_more = await self.list(after=after)
+            for name, _ in found:
+                after = name
+                with suppress(RepositoryNotFound):
+                    yield await self.get(name)
 
     # Making
 

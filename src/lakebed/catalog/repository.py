@@ -27,6 +27,7 @@ from .pulls import Pulls
 from .queue import BranchQueue
 from .records import RepositoryRecord
 from .settings import Settings, check_patterns
+from .subscriptions import Subscriptions
 from .symlinks import Symlinks
 from .tasks import Tasks
 
@@ -67,6 +68,7 @@ class Repository:
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports, hooks)
         self.pulls = Pulls(opened.versions, self.changes)
         self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
+        self.subscriptions = Subscriptions(opened.versions)
         self.tasks = Tasks(opened.versions, ports)
         self.symlinks = Symlinks(opened.versions, opened.objectstore, ports, self.address_prefix)
         self.dumps = Dumps(

@@ -12,7 +12,7 @@ import msgspec
 from lakebed.operations import Operation, accounts, installation, operators, sessions
 from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatus, Setup
 
-from .actions import Actions
+from .actions import Actions, Events
 from .audit import Audit
 from .auth import Groups, Policies, Sandboxes, Users
 from .connection import Connection, Credentials, Query, Retries, Token
@@ -70,6 +70,7 @@ class Client:
         self.files = Files(connection)
         self.actions = Actions(connection)
         self.pulls = Pulls(connection)
+        self.events = Events(connection)
         self.users = Users(connection)
         self.groups = Groups(connection)
         self.policies = Policies(connection)

@@ -9,6 +9,7 @@ from .actions import FOLDER, Action, InvalidAction, parse
 from .options import HOOK_VARIABLES, HookFailed, HookOptions, hook_options
 from .runs import ActionRunRecord, HookRunRecord, RunNotFound, Runs
 from .service import AT_ONCE_MAX, CALLER, RepositoryHooks
+from .webhook import request
 
 __all__ = [
     "AT_ONCE_MAX",
@@ -26,4 +27,5 @@ __all__ = [
     "Runs",
     "hook_options",
     "parse",
+    "request",
 ]

@@ -64,6 +64,7 @@ from lakebed.wire import StorageConfig
 from .agents import PATH as AGENTS_PATH
 from .agents import AgentsDoor
 from .collectors import Collectors, check_runs
+from .events import Eventing
 from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
 from .http.circumstances import permissions_of
@@ -389,6 +390,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         presign_s=PRESIGN_S if presign else None,
         database=options.metadata_uri.partition(":")[0],
         hard_deleting=hard_deleting,
+        eventing=Eventing(catalog, keys, options.hooks, ports),
         s3=options.s3,
         metrics=metrics,
     )

@@ -13,6 +13,7 @@ from lakebed.sandboxes import Sandboxes
 from lakebed.wire import StorageConfig
 
 from .collectors import Collectors
+from .events import Eventing
 from .hard_delete import HardDeleting
 from .identity.providers import Providers
 from .operate.audit import AuditLog
@@ -45,6 +46,7 @@ class AppState:
     data_dir: Path
     audit: AuditLog
     hard_deleting: HardDeleting
+    eventing: Eventing
     continuation_key: bytes = field(repr=False)
     login_key: bytes = field(repr=False)
     certificate_key: bytes = field(repr=False)

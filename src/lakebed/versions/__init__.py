@@ -9,7 +9,7 @@
     copies      copies that move no bytes           cleanup     remove records that nothing names
     slices      where uploads put their bytes       retired     which commits and files may not be named
     inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
-    recorder    commits of trees that are there
+    recorder    commits of trees that are there   outbox     an event for each move of a branch or tag
     hard_delete objects that may be deleted at once   moves       a copy, then a tombstone for its source
 
 Each part may use those before it in `Versions.__init__`. The flows and their promises: docs/design/protocols.md.
@@ -37,6 +37,7 @@ from .cells import (
 from .cleanup import Cleanup
 from .commits.committer import Committer, Note
 from .commits.merger import Merger, Strategy
+from .commits.outbox import EventRecord, FeedRecord, MarkRecord, Outbox
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter
 from .context import Context, Options
@@ -151,6 +152,7 @@ class Versions:
         self.taken = taken = Taken(context)
         self.inventory = Inventory(context)
         reflog = Reflog(context)
+        self.outbox = Outbox(context, reflog)
         self.refs = refs = Refs(context, retired, reflog)
         layers = Layers(context)
         self.history = history = History(context, retired=retired, taken=taken, refs=refs, layers=layers)
@@ -230,6 +232,8 @@ __all__ = [
     "DeletedRefRecord",
     "DiffRow",
     "Difference",
+    "EventRecord",
+    "FeedRecord",
     "HardDelete",
     "IntentRecord",
     "InvalidNote",
@@ -238,6 +242,7 @@ __all__ = [
     "LackingObjects",
     "LetGoBy",
     "Listing",
+    "MarkRecord",
     "MergeConflict",
     "Merged",
     "MoveRecord",
@@ -252,6 +257,7 @@ __all__ = [
     "ObjectsExpiring",
     "OpenPage",
     "Options",
+    "Outbox",
     "PageRecord",
     "ParentWanted",
     "PartRecord",

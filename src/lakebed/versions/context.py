@@ -70,6 +70,7 @@ class Options:
     upload_ttl_ms: int = 3_600_000 * 24
     deleted_refs_ms: int = 7 * 86_400_000
     reflog_age_ms_max: int = 90 * 86_400_000
+    events_age_ms_max: int = 7 * 86_400_000
     scan_page: int = 5_000
 
 

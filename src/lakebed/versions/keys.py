@@ -78,6 +78,11 @@ def garbage_partition(uid: RepositoryUid) -> bytes:
     return f"{uid}/garbage".encode()
 
 
+def events_partition(uid: RepositoryUid) -> bytes:
+    """Name the partition of events and of those who subscribed to them (commits/outbox.py)."""
+    return f"{uid}/events".encode()
+
+
 def retired_run(run: RunId) -> bytes:
     return f"run-{run}".encode()
 

@@ -6,14 +6,17 @@ deletion. So the log and the record hold every move, whichever process dies wher
 Only a deletion is written after it took place: a process that dies between the two leaves it out.
 A tag never moves: it is made, deleted, and made again.
 
-    reflog/<branch>/<999999999999999 - at_ms>      MoveRecord: the newest first
-    reflog-tag/<tag>/<999999999999999 - at_ms>     the same of a tag
+    reflog/<branch>/<999999999999999 - at_ms>           MoveRecord: the newest first
+    reflog/<branch>/<999999999999999 - at_ms>-deleted   the deletion
+    reflog-tag/<tag>/…                                  the same of a tag
+
+A deletion has a key of its own kind: its note may come late, and must not replace a move of the next ref of the name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -31,6 +34,7 @@ from .records import BranchRecord, Moved, MoveRecord, RefKind, TagRecord, decode
 R = TypeVar("R", BranchRecord, TagRecord)
 
 _PREFIXES: Final = {RefKind.BRANCH: keys.REFLOG, RefKind.TAG: keys.TAG_REFLOG}
+_DELETED: Final = b"-deleted"
 _PAGE: Final = 1_000
 _LATEST_MS: Final = 10**15 - 1
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -74,14 +78,14 @@ class Reflog:
 
     def to_log(self, name: str, record: BranchRecord | TagRecord) -> list[tuple[bytes, bytes]]:
         """Return what has to be in the log before the ref moves on from this record."""
-        move = _last_move(record)
+        move = last_move(record)
         return [] if move is None else [(_key(_kind_of(record), name, move.at_ms), encode_record(move))]
 
     async def note_deleted(self, name: str, record: R, *, by: str) -> None:
         moved = self.move(record, record, operation="delete", by=by).moved
         assert moved is not None
         move = MoveRecord(before=record.commit_id, after=CommitId(""), at_ms=moved.at_ms, operation="delete", by=by)
-        await self._context.set(_key(_kind_of(record), name, move.at_ms), move)
+        await self._context.set(_key(_kind_of(record), name, move.at_ms) + _DELETED, move)
 
     async def list(
         self,
@@ -94,7 +98,7 @@ class Reflog:
     ) -> tuple[Sequence[MoveRecord], bool]:
         """Return moves of a ref, the newest first, and whether there are more. `record`: of a ref that is there."""
         found: list[MoveRecord] = []
-        last = None if record is None else _last_move(record)
+        last = None if record is None else last_move(record)
         if last is not None and (before_ms is None or last.at_ms < before_ms):
             found.append(last)
         prefix = _prefix(kind, name)
@@ -164,17 +168,35 @@ class Reflog:
 
     async def _clean(self, kind: RefKind) -> int:
         oldest_ms = self._context.ports.clock.now_ms() - self._context.options.reflog_age_ms_max
-        store, partition, all_logs = self._context.store, self._context.partition, _PREFIXES[kind]
-        removed, start = 0, all_logs
-        while (page := await store.scan(partition, start, 1)).keys and page.keys[0].startswith(all_logs):
-            name = page.keys[0][len(all_logs) :].rpartition(b"/")[0].decode()
+        store, partition = self._context.store, self._context.partition
+        removed = 0
+        async for name, _ in self.names(kind):
             prefix = _prefix(kind, name)
             old = [key async for key, _ in scan_prefix(store, partition, prefix, start=_key(kind, name, oldest_ms))]
             for at in range(0, len(old), _PAGE):
                 await store.delete_many(partition, old[at : at + _PAGE])
             removed += len(old)
-            start = prefix[:-1] + b"0"  # The byte that follows the slash.
         return removed
+
+    async def names(self, kind: RefKind) -> AsyncIterator[tuple[str, MoveRecord]]:
+        """Yield each ref that has a log, in order, and the newest record of its log. Costs a scan of one key each."""
+        store, partition, all_logs = self._context.store, self._context.partition, _PREFIXES[kind]
+        start = all_logs
+        while (page := await store.scan(partition, start, 1)).keys and page.keys[0].startswith(all_logs):
+            name = page.keys[0][len(all_logs) :].rpartition(b"/")[0].decode()
+            yield name, decode_record(MoveRecord, page.values[0])
+            start = _prefix(kind, name)[:-1] + b"0"  # The byte that follows the slash.
+
+    async def since(self, kind: RefKind, name: str, after_ms: int) -> Sequence[MoveRecord]:
+        """Return what the log has after this moment, the oldest first, notes of deletions too."""
+        store, partition = self._context.store, self._context.partition
+        moves: list[MoveRecord] = []
+        async for _, value in scan_prefix(store, partition, _prefix(kind, name), page_size=_PAGE):
+            move = decode_record(MoveRecord, value)
+            if move.at_ms <= after_ms:
+                break
+            moves.append(move)
+        return moves[::-1]
 
 
 def _kind_of(record: BranchRecord | TagRecord) -> RefKind:
@@ -189,7 +211,8 @@ def _key(kind: RefKind, name: str, at_ms: int) -> bytes:
     return _prefix(kind, name) + f"{_LATEST_MS - max(at_ms, 0):015d}".encode()
 
 
-def _last_move(record: BranchRecord | TagRecord) -> MoveRecord | None:
+def last_move(record: BranchRecord | TagRecord) -> MoveRecord | None:
+    """Return the move that led to this record. None: it has none, for the ref is being made."""
     moved = record.moved
     if moved is None:
         return None

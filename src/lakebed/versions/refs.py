@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -53,6 +54,8 @@ from .records import (
 )
 from .reflog import Reflog
 from .retired import Retired
+
+R = TypeVar("R", BranchRecord, TagRecord)
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -179,11 +182,10 @@ class Refs:
     ) -> CommitId:
         check_no_commit(name)
         record = replace(self._new_branch(commit_id, lasts_ms=lasts_ms), sandbox=sandbox)
-        record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
         )
-        await self._activate(name, held, replace(record, state=RefState.ACTIVE))
+        await self._activate(name, held, replace(record, state=RefState.ACTIVE), operation=operation, by=by)
         return commit_id
 
     def _new_branch(self, commit_id: CommitId, *, lasts_ms: int = 0) -> BranchRecord:
@@ -430,9 +432,8 @@ class Refs:
     async def _make_tag(self, name: str, commit_id: CommitId, *, operation: str, by: str) -> CommitId:
         check_no_commit(name)
         record = TagRecord(state=RefState.CREATING, commit_id=commit_id, created_ms=self._context.ports.clock.now_ms())
-        record = await self._reflog.first_move(name, record, operation=operation, by=by)
         held = await self._make_ref(keys.TAG + name.encode(), record, TagExists("tag already exists", tag=name))
-        await self._activate(name, held, replace(record, state=RefState.ACTIVE))
+        await self._activate(name, held, replace(record, state=RefState.ACTIVE), operation=operation, by=by)
         return commit_id
 
     async def delete_tag(self, name: str, *, by: str = "") -> None:
@@ -505,7 +506,7 @@ class Refs:
             return False
         return True
 
-    async def _activate(self, name: str, held: Held, active: BranchRecord | TagRecord) -> None:
+    async def _activate(self, name: str, held: Held, active: R, *, operation: str, by: str) -> None:
         """Steps 2 and 3: check that the name is free and the commit not expiring, then make the ref usable.
 
         If a check fails, remove the ref.
@@ -517,6 +518,9 @@ class Refs:
             else:
                 await self._check_no_branch(name)
             await self._retired.check_not_expiring([active.commit_id])
+            # Only now: while the name is ours, no other ref of it moves. Else one that came and went meanwhile could
+            # have logged moves later than this first one, and readers of the log would miss it.
+            active = await self._reflog.first_move(name, active, operation=operation, by=by)
             await self._set_active(key, held, encode_record(active))
         except BaseException as error:
             # Also when we are cancelled, or no one could make this ref until it counts as dead. What was made active in

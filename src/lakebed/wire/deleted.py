@@ -75,3 +75,84 @@ class RefMove(msgspec.Struct, frozen=True, kw_only=True):
 class RefMoveList(msgspec.Struct, frozen=True, kw_only=True):
     pagination: Pagination
     results: list[RefMove]
+
+
+# Events of moves, and subscriptions to them
+
+
+class RefEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of a branch or tag (`kind`). `before` is empty where it was made, `after` where it was deleted.
+
+    `position` counts the events of the repository.
+    """
+
+    position: int
+    kind: str
+    name: str
+    operation: str
+    before: str
+    after: str
+    at_ms: int
+    by: str
+
+
+class RefEventList(msgspec.Struct, frozen=True, kw_only=True):
+    """`oldest`: the first position that is kept, `last`: the last that was given out."""
+
+    pagination: Pagination
+    results: list[RefEvent]
+    oldest: int
+    last: int
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a webhook: events in order of position."""
+
+    repository: str
+    subscription: str
+    events: list[RefEvent]
+
+
+class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ask for events to be sent to an http or https URL.
+
+    `refs`: patterns of branches and tags; `operations`: of moves; empty: all. `secret` None: the server makes one.
+    `after`: begin behind this position, None: with what comes from now on.
+    """
+
+    target: str
+    refs: list[str] = []
+    operations: list[str] = []
+    secret: str | None = None
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription, and how far it has come. `behind`: how many events wait. `missed`: how many were removed before.
+
+    `failures` in a row, with the last `error`. `secret` is there in the answer of its creation alone.
+    """
+
+    id: str
+    target: str
+    refs: list[str]
+    operations: list[str]
+    created_ms: int
+    created_by: str
+    position: int
+    behind: int
+    missed: int
+    failures: int
+    error: str
+    delivered_ms: int
+    secret: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class EventSubscriptionList(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[EventSubscription]
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliver the events behind this position again."""
+
+    after: Annotated[int, msgspec.Meta(ge=0)]

@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "hard-delete": "lakebed.cli.gc.hard_delete:app",
     "actions": "lakebed.cli.nouns.actions:app",
     "mcp": "lakebed.cli.operate.mcp:app",
+    "events": "lakebed.cli.nouns.events:app",
     "auth": "lakebed.cli.operate.auth:app",
     "audit": "lakebed.cli.operate.audit:app",
     "health": "lakebed.cli.operate.health:app",

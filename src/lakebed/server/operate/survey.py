@@ -17,7 +17,6 @@ from lakebed.gc.live import JobBook, count_queue
 from lakebed.gc.messages import JobState, RunKind, RunRequest, action_of, decode_report, report_path
 from lakebed.kv import Page
 from lakebed.objectstore import ObjectMissing
-from lakebed.server.process.upkeep_loop import every_repository
 from lakebed.server.state import AppState
 from lakebed.versions import decode_cells, is_gone, keys
 
@@ -69,7 +68,7 @@ class Survey:
     async def _count(self) -> list[Sample]:
         found: list[Sample] = []
         repositories, cells_left = 0, CELLS_MAX
-        async for repository in every_repository(self._state):
+        async for repository in self._state.catalog.each():
             repositories += 1
             objects, size_bytes = 0, 0
             if cells_left > 0:

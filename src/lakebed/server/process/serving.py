@@ -283,7 +283,8 @@ async def serve_here(
             )
             _calm_the_collector()
             server = DrainingServer(config, state.drain, process.drain_s, process.notice_s, others)
-            beside = [asyncio.create_task(run_upkeep(state)), asyncio.create_task(state.hard_deleting.run())]
+            loops = (run_upkeep(state), state.hard_deleting.run(), state.eventing.run())
+            beside = [asyncio.create_task(loop) for loop in loops]
             if process.metrics_folder is not None:
                 beside.append(asyncio.create_task(state.metrics.share(process.metrics_folder)))
             serving = asyncio.create_task(server.serve(sockets=[*listeners]))

@@ -10,12 +10,11 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
-from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.gc.live import CollectionService, Installation, OtherInstallation
 from lakebed.hooks import Runs
 from lakebed.server.state import AppState
@@ -34,14 +33,14 @@ async def clean_catalog(state: AppState) -> None:
 
 async def clean_versions(state: AppState) -> None:
     """Clean up retired tokens, finished records, refs half made, and uploads in parts that were given up."""
-    async for repository in every_repository(state):
+    async for repository in state.catalog.each():
         await repository.versions.cleanup.clean()
         await repository.versions.parts.clean()
 
 
 async def clean_imports(state: AppState) -> None:
     """End imports whose server is gone, with the branches that they wrote to. Forget old tasks."""
-    async for repository in every_repository(state):
+    async for repository in state.catalog.each():
         await repository.imports.clean()
         await repository.tasks.clean()
 
@@ -53,25 +52,25 @@ async def end_sandboxes(state: AppState) -> None:
 
 async def clean_hook_runs(state: AppState) -> None:
     """Forget old runs of hooks, with what they wrote."""
-    async for repository in every_repository(state):
+    async for repository in state.catalog.each():
         await Runs(repository.versions).clean()
 
 
 async def abandon_dead_runs(state: AppState) -> None:
     """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
-    async for repository in every_repository(state):
+    async for repository in state.catalog.each():
         await CollectionService(repository.versions).abandon_dead_runs()
 
 
 async def close_slices_for_runs(state: AppState) -> None:
     """Close slices that runs wait for: a collection reads only closed ones, and any process may get its request."""
-    async for repository in every_repository(state):
+    async for repository in state.catalog.each():
         await CollectionService(repository.versions).close_slices_for_runs()
 
 
 async def say_alive(state: AppState, *, at_start: bool = False) -> None:
     """Record that this installation lives, so that a copy of its key-value store elsewhere does not collect here."""
-    async for repository in every_repository(state):
+    async for repository in state.catalog.each():
         try:
             await Installation(repository.versions).say_alive(at_start=at_start)
         except (OtherInstallation, Unavailable) as error:
@@ -112,15 +111,3 @@ async def _take(step: Step, state: AppState) -> None:
             return  # The program ends with its lake open: there are no more threads to be had.
         state.metrics.upkeep_failures[name] += 1
         logger.exception("upkeep: %s failed", name)
-
-
-async def every_repository(state: AppState) -> AsyncIterator[Repository]:
-    after, has_more = "", True
-    while has_more:
-        found, has_more = await state.catalog.list(after=after)
-        for name, _ in found:
-            after = name
-            try:
-                yield await state.catalog.get(name)
-            except RepositoryNotFound:
-                continue  # Deleted while we went through the list.

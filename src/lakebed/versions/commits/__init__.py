@@ -4,4 +4,5 @@ committer   seal, build, claim, publish
 merger      merge, revert, cherry-pick
 recorder    commits of trees that are there
 resetter    reset, hard reset
+outbox      an event for each move
 """

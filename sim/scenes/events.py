@@ -1,0 +1,284 @@
+"""Worlds of events: who moves, makes and deletes refs, beside gatherers, deliverers, subscribers and cleaners.
+
+A step check writes down each move of a ref as it takes place, for the checkers alone. In the end the outbox must have
+the same moves of each ref, in the same order, and the receiver all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from lakebed.base import NotFound
+from lakebed.catalog import PositionedEvent, SubscriptionRecord, Subscriptions
+from lakebed.catalog.subscriptions import BUSY_MS
+from lakebed.versions import (
+    BranchRecord,
+    EventRecord,
+    FeedRecord,
+    RefKind,
+    RefState,
+    TagRecord,
+    Versions,
+    decode_record,
+    keys,
+)
+from lakebed.versions.commits.outbox import EVENT
+from sim.checkers.views import PARTITION, UID
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.disk import Disk
+from sim.ports.operations import Operation
+from sim.ports.ports import SimPorts
+
+from .deeds import create_branch, create_tag, delete_branch, delete_tag, hard_reset
+from .scenes import MAIN, SIDE, Do, client, commit, merge, scene, versions, write
+
+_MOVED: Final = b"sim/moved"
+"""Ref → its moves since the actors came, as `before>after`, one a line. Step checks write it, and no actor reads it."""
+_WRITTEN: Final = b"sim/written"
+"""Events that readers can come to, or could before they were removed."""
+_RECEIVED: Final = b"sim/received"
+"""Position → nothing. The receiver's own notes."""
+_EVENTS: Final = keys.events_partition(UID)
+HOOK: Final = "hook"
+_AGE_MS: Final = 8 * 86_400_000
+"""Older than the age of events that are kept."""
+
+
+def moves_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """Write down the move of a ref: a record that became active, that has another move, or that is gone."""
+    if partition != PARTITION or not key.startswith((keys.BRANCH, keys.TAG)):
+        return
+    before, after = _ref(key, old), _ref(key, new)
+    was = before if before is not None and before.state is RefState.ACTIVE else None
+    now = after if after is not None and after.state is RefState.ACTIVE else None
+    if was is now or (was is not None and now is not None and was.moved == now.moved):
+        return
+    line = f"{was.commit_id if was else ''}>{now.commit_id if now else ''}\n".encode()
+    disk.set(_MOVED, key, (disk.value(_MOVED, key) or b"") + line)
+
+
+def receives_in_order(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """Check that the receiver gets no event before those ahead of it, but for events that were removed.
+
+    Raises:
+        Violation: it does.
+    """
+    if partition == _RECEIVED and old is None and new is not None:
+        received = disk.cells.get(_RECEIVED, {})
+        ahead = [name[len(EVENT) :] for name in _kept(disk)]
+        if missing := sorted(name for name in ahead if name < key and name not in received):
+            raise Violation(f"event {key!r} is delivered before {missing}")
+
+
+def _ref(key: bytes, value: bytes | None) -> BranchRecord | TagRecord | None:
+    if value is None:
+        return None
+    return decode_record(BranchRecord, value) if key.startswith(keys.BRANCH) else decode_record(TagRecord, value)
+
+
+def events_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
+    """Write down each event that readers can come to: none before the oldest position that is kept."""
+    if partition == _EVENTS and key.startswith(EVENT) and old is None and new is not None and key >= _oldest(disk):
+        disk.set(_WRITTEN, key, new)
+
+
+def _kept(disk: Disk) -> dict[bytes, bytes]:
+    oldest = _oldest(disk)
+    events = disk.cells.get(_EVENTS, {}).items()
+    return {key: value for key, value in events if key.startswith(EVENT) and key >= oldest}
+
+
+def _oldest(disk: Disk) -> bytes:
+    feed = disk.value(_EVENTS, b"feed")
+    return EVENT + f"{decode_record(FeedRecord, feed).oldest if feed else 0:015d}".encode()
+
+
+def outbox_has_all(ending: Ending) -> None:
+    """Check that each move has one event, in the order of its ref, and none came of anything else."""
+    _check_outbox(ending.disk, is_suffix=False)
+
+
+def outbox_has_later(ending: Ending) -> None:
+    """The same where the subscriber comes meanwhile: moves of before need no event.
+
+    Those of operations that began after it was acknowledged do.
+    """
+    _check_outbox(ending.disk, is_suffix=True)
+    written = {line for lines in _written(ending.disk).values() for line in lines}
+    for one in ending.acknowledged("commit"):
+        is_later = one.before is not None and HOOK in one.before
+        if is_later and one.ended is not None and not any(line.endswith(f">{one.ended.value}") for line in written):
+            raise Violation(f"{one.operation.name} began after the subscription, and has no event")
+
+
+def _check_outbox(disk: Disk, *, is_suffix: bool) -> None:
+    written, moved = _written(disk), disk.cells.get(_MOVED, {})
+    for key in sorted({*written, *moved}):
+        lines, moves = written.get(key, []), moved.get(key, b"").decode().split()
+        if lines != (moves[len(moves) - len(lines) :] if is_suffix else moves):
+            raise Violation(f"{key!r} moved {moves}, and its events are {lines}")
+
+
+def _written(disk: Disk) -> dict[bytes, list[str]]:
+    """Return the moves of each ref that have an event, removed or not, in the order of the events."""
+    written: dict[bytes, list[str]] = {}
+    for _, value in sorted({**disk.cells.get(_WRITTEN, {}), **_kept(disk)}.items()):
+        event = decode_record(EventRecord, value)
+        ref = (keys.BRANCH if event.kind is RefKind.BRANCH else keys.TAG) + event.name.encode()
+        written.setdefault(ref, []).append(f"{event.before}>{event.after}")
+    return written
+
+
+def receiver_has_all(ending: Ending) -> None:
+    """Check that each event that is kept was delivered."""
+    received = ending.disk.cells.get(_RECEIVED, {})
+    if missing := [key for key in sorted(_kept(ending.disk)) if key[len(EVENT) :] not in received]:
+        raise Violation(f"the events {missing} were never delivered")
+
+
+def subscribe(name: str = HOOK) -> Do:
+    async def act(repo: Versions) -> None:
+        await Subscriptions(repo).create(name, SubscriptionRecord(target="sim", created_ms=0))
+
+    return Do(Operation(name, "clean"), act)
+
+
+def gather(name: str) -> Do:
+    """Write the events that are due."""
+
+    async def act(repo: Versions) -> None:
+        await repo.outbox.gather()
+
+    return Do(Operation(name, "clean"), act)
+
+
+def deliver(name: str, *, late_ms: int = 0) -> Do:
+    """Deliver what waits, once, by a clock that is `late_ms` ahead: it takes who is at it for dead."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await _deliver(repo)
+
+    return Do(Operation(name, "clean"), act)
+
+
+async def _deliver(repo: Versions) -> None:
+    async def send(_: str, __: SubscriptionRecord, events: Sequence[PositionedEvent], /) -> None:
+        items = [(f"{position:015d}".encode(), b"") for position, _ in events]
+        await repo.store.set_many(_RECEIVED, items)
+
+    subscriptions = Subscriptions(repo)
+    for subscription_id, record in await subscriptions.records():
+        await subscriptions.deliver(subscription_id, record, send)
+
+
+def replay(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        with suppress(NotFound):
+            await Subscriptions(repo).replay(HOOK, 0)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def clean_events(name: str) -> Do:
+    """Remove every event that is delivered or old, by a clock that is far ahead."""
+
+    async def act(repo: Versions) -> None:
+        repo.ports.clock.ms += _AGE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        await repo.outbox.clean()
+
+    return Do(Operation(name, "clean"), act)
+
+
+async def _tidy(ports: SimPorts) -> None:
+    """Gather and deliver all that is left."""
+    ports.clock.ms += 2 * BUSY_MS
+    repo = versions(ports)
+    await repo.outbox.gather()
+    await _deliver(repo)
+
+
+def event_scenes() -> Iterator[Scene]:
+    c, g, h = client("c", commit("c1")), client("g", gather("g1")), client("h", gather("h1"))
+    yield _scene("committer, two gatherers", c, g, h, before=_STAGED, quick=Quick.NO_FAULT)
+    twice = client("c", commit("c1"), write("w8", "x", "8"), commit("c2"))
+    yield _scene("committer of two, gatherer", twice, g, before=_STAGED)
+    yield _scene("committer of two, two gatherers", twice, g, h, before=_STAGED, quick=Quick.NEVER)
+    resets = client("c", commit("c1"), hard_reset("r1", MAIN), hard_reset("r2", MAIN))
+    yield _scene("committer that resets twice, gatherer", resets, g, before=_STAGED, quick=Quick.NO_FAULT)
+    x = client("c", create_branch("x1"), commit("c1"))
+    yield _scene("brancher that commits, two gatherers", x, g, h, before=_STAGED, quick=Quick.NEVER)
+    d = client("d", write("w8", "x", "8"), commit("d1"))
+    yield _scene("two committers, gatherer", c, d, g, before=_STAGED, quick=Quick.NEVER)
+    merging = client("m", merge("m1", SIDE)), client("c", commit("c1"))
+    yield _scene("merger, committer, gatherer", *merging, g, before=_FORK, quick=Quick.NEVER)
+    reset = client("s", hard_reset("s1", "main~1")), client("c", commit("c1"))
+    yield _scene("resetter, committer, gatherer", *reset, g, before=(*_PAST, *_STAGED), quick=Quick.NEVER)
+    yield from _delivering()
+    yield from _coming_and_going()
+    yield from _beginning()
+
+
+_STAGED: Final = (write("w0", "z", "0"),)
+_FORK: Final = (create_branch("b0"), write("w2", "b", "2", branch=SIDE), commit("p2", branch=SIDE), *_STAGED)
+_PAST: Final = (write("w1", "a", "1"), commit("p1"), write("w2", "a", "2"), commit("p2"))
+
+
+def _delivering() -> Iterator[Scene]:
+    """Deliverers of the same events, one that begins anew, and a cleaner whose clock is ahead."""
+    late = client("h", gather("h1"), deliver("v2", late_ms=BUSY_MS))
+    both = client("g", commit("c1"), gather("g1"), deliver("v1")), late
+    yield _scene("committer that delivers, deliverer", *both, before=_STAGED)
+    again = client("h", gather("h1"), replay("q1"), deliver("v2", late_ms=BUSY_MS))
+    yield _scene("committer that delivers, replayer", both[0], again, before=_STAGED, quick=Quick.NO_FAULT)
+    removes = client("c", commit("c1"), gather("g1"), clean_events("k1"), write("w8", "x", "8"), commit("c2"))
+    early = client("c", commit("c1"), clean_events("k1"))
+    yield _scene("committer that removes events early, gatherer", early, client("g", gather("g2")), before=_STAGED)
+    g = client("g", gather("g2"))
+    yield _scene("committer that removes events, gatherer", removes, g, before=_STAGED, quick=Quick.NO_LOSS)
+
+
+def _coming_and_going() -> Iterator[Scene]:
+    """Refs that are made, deleted and made again."""
+    g, h = client("g", gather("g1")), client("h", gather("h1"))
+    again = client("x", delete_branch("x1"), create_branch("x2"))
+    side = (create_branch("b0"),)
+    yield _scene("branch made again, gatherer", again, g, before=side)
+    yield _scene("branch made again, two gatherers", again, g, h, before=side, quick=Quick.NEVER)
+    x, y = client("x", delete_branch("x1")), client("y", create_branch("y1"), hard_reset("y2", MAIN, branch=SIDE))
+    yield _scene("deleter, maker that resets, gatherer", x, y, g, before=side, quick=Quick.NO_FAULT)
+    passing, maker = client("x", create_branch("x1"), delete_branch("x2")), client("y", create_branch("y1"))
+    yield _scene("branch that comes and goes, maker of it, gatherer", passing, maker, g, quick=Quick.NO_FAULT)
+    tags = client("x", create_tag("x1", MAIN), delete_tag("x2"), create_tag("x3", MAIN))
+    yield _scene("tag made again, gatherer", tags, g)
+
+
+def _beginning() -> Iterator[Scene]:
+    """Subscribers that come meanwhile, one slower than another."""
+    c = client("c", commit("c1"))
+    s = client("s", subscribe(), write("w9", "x", "9"), commit("c9"))
+    yield _later("committer, subscriber that commits", c, s, quick=Quick.NO_FAULT)
+    slow, branches = client("t", subscribe("also")), client("x", create_branch("x1"), delete_branch("x2"))
+    yield _later("branch made, two subscribers", branches, client("s", subscribe()), slow, quick=Quick.NEVER)
+    then = client("s", subscribe(), commit("c9"))
+    yield _later("slow subscriber, subscriber that commits", slow, then)
+
+
+def _later(name: str, *actors: Actor, quick: Quick = Quick.ALL) -> Scene:
+    made = _scene(name, *actors, before=_STAGED, is_subscribed=False, quick=quick)
+    return replace(made, tidy_checks=(outbox_has_later,))
+
+
+def _scene(
+    name: str, *actors: Actor, before: Sequence[Do] = (), is_subscribed: bool = True, quick: Quick = Quick.ALL
+) -> Scene:
+    made = scene(name, *actors, before=(*before, *([subscribe()] if is_subscribed else [])), quick=quick)
+    return replace(
+        made,
+        tidy=_tidy,
+        step_checks=(*made.step_checks, moves_are_noted, events_are_noted, receives_in_order),
+        tidy_checks=(outbox_has_all, receiver_has_all),
+    )

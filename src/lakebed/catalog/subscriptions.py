@@ -1,0 +1,254 @@
+"""Subscriptions to the events of a repository: who gets them, how far each has come, and the delivery.
+
+A subscription is delivered each event behind its cursor, in order, and the cursor moves on once the receiver took
+them. So every event is delivered at least once, and none before those ahead of it. Two processes may deliver the same
+events; a receiver that leaves out positions that it has seen gets each once.
+
+    subscription/<id>   SubscriptionRecord      cursor/<id>   CursorRecord        (partition of the outbox)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from lakebed.base import Invalid, LakebedError, NotFound
+from lakebed.kv import Held, PredicateFailed, scan_prefix
+from lakebed.versions import EventRecord, Record, Versions, decode_record, encode_record
+
+from .settings import check_patterns, matching
+
+SUBSCRIPTION: Final = b"subscription/"
+CURSOR: Final = b"cursor/"
+SUBSCRIPTIONS_MAX: Final = 20
+DELIVERED_TOGETHER: Final = 100
+ERROR_CHARACTERS_MAX: Final = 500
+TARGET_CHARACTERS_MAX: Final = 2_000
+BUSY_MS: Final = 30_000
+RETRY_MS: Final = 1_000
+RETRY_MS_MAX: Final = 300_000
+
+PositionedEvent: TypeAlias = tuple[int, EventRecord]
+"""A position and what happened."""
+
+
+class SubscriptionNotFound(NotFound):
+    """There is no such subscription."""
+
+
+class InvalidSubscription(Invalid):
+    """A target that no sender knows, too many subscriptions, or a position that is not kept."""
+
+
+class DeliveryFailed(LakebedError):
+    """A receiver did not take events. They are delivered again later."""
+
+
+class SubscriptionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """`refs`: patterns of branches and tags, `operations`: of moves; empty: all. `secret` is sealed by the server."""
+
+    target: str
+    refs: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    secret: bytes = b""
+    created_ms: int
+    created_by: str = ""
+
+    def wants(self, event: EventRecord) -> bool:
+        is_named = not self.refs or matching(self.refs, event.name) is not None
+        return is_named and (not self.operations or event.operation in self.operations)
+
+
+class CursorRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Events up to `position` were delivered, or not wanted. `failures` in a row since, the last at `tried_ms`.
+
+    `replay` names the latest replay: a delivery that began before it does not move the cursor. Until `busy_until_ms`
+    a process is at a delivery, and others leave it alone. That clock saves doubles, and nothing rests on it.
+    """
+
+    position: int
+    replay: str = ""
+    busy_until_ms: int = 0
+    failures: int = 0
+    error: str = ""
+    tried_ms: int = 0
+    delivered_ms: int = 0
+
+
+class Send(Protocol):
+    def __call__(
+        self, subscription_id: str, subscription: SubscriptionRecord, events: Sequence[PositionedEvent], /
+    ) -> Awaitable[None]:
+        """Hand these events over, and return once the receiver has them.
+
+        Raises:
+            DeliveryFailed: it did not take them, or perhaps did.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """`behind`: how many events come after its cursor. `missed`: how many of them were removed before they came."""
+
+    id: str
+    record: SubscriptionRecord
+    cursor: CursorRecord
+    behind: int
+    missed: int
+
+
+class Subscriptions:
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._outbox = versions.outbox
+        self._store = versions.store
+        self._partition = versions.outbox.partition
+        self._ports = versions.ports
+
+    async def create(
+        self, subscription_id: str, record: SubscriptionRecord, *, after: int | None = None
+    ) -> Subscription:
+        """Deliver every event of a move that begins from now on, or those `after` a position.
+
+        Raises:
+            InvalidSubscription: there are too many, or that position is not kept.
+            TooManyPatterns: see `check_patterns`.
+        """
+        check_patterns(record.refs)
+        if len(record.target) > TARGET_CHARACTERS_MAX:
+            raise InvalidSubscription(f"a target has at most {TARGET_CHARACTERS_MAX:,} characters")
+        if len(await self.records()) >= SUBSCRIPTIONS_MAX:
+            raise InvalidSubscription(f"a repository has at most {SUBSCRIPTIONS_MAX} subscriptions")
+        await self._outbox.start()
+        end = await self._outbox.gather()
+        if after is not None:
+            await self._check_kept(after)
+        cursor = CursorRecord(position=end if after is None else after)
+        # The subscription last: with it the delivery begins.
+        await self._store.set(self._partition, CURSOR + subscription_id.encode(), encode_record(cursor))
+        await self._store.set(self._partition, SUBSCRIPTION + subscription_id.encode(), encode_record(record))
+        return await self.get(subscription_id)
+
+    async def get(self, subscription_id: str) -> Subscription:
+        """
+        Raises:
+            SubscriptionNotFound: there is none.
+        """
+        held = await self._store.get(self._partition, SUBSCRIPTION + subscription_id.encode())
+        cursor = await self._cursor(subscription_id)
+        if held is None or cursor is None:
+            raise SubscriptionNotFound(f"subscription {subscription_id} not found", subscription=subscription_id)
+        oldest, end = await self._outbox.bounds()
+        position = cursor[0].position
+        return Subscription(
+            id=subscription_id,
+            record=decode_record(SubscriptionRecord, held.value),
+            cursor=cursor[0],
+            behind=max(end - position, 0),
+            missed=max(oldest - 1 - position, 0),
+        )
+
+    async def list(self) -> Sequence[Subscription]:
+        subscriptions = []
+        for subscription_id, _ in await self.records():
+            with suppress(SubscriptionNotFound):  # it was deleted meanwhile
+                subscriptions.append(await self.get(subscription_id))
+        return subscriptions
+
+    async def records(self) -> Sequence[tuple[str, SubscriptionRecord]]:
+        """Return each subscription without its cursor. Costs one scan."""
+        return [
+            (key[len(SUBSCRIPTION) :].decode(), decode_record(SubscriptionRecord, value))
+            async for key, value in scan_prefix(self._store, self._partition, SUBSCRIPTION)
+        ]
+
+    async def delete(self, subscription_id: str) -> None:
+        """
+        Raises:
+            SubscriptionNotFound: there is none.
+        """
+        await self.get(subscription_id)
+        await self._store.delete(self._partition, SUBSCRIPTION + subscription_id.encode())
+        await self._store.delete(self._partition, CURSOR + subscription_id.encode())
+
+    async def replay(self, subscription_id: str, after: int) -> Subscription:
+        """Deliver the events after this position, again or instead of what waits.
+
+        Raises:
+            SubscriptionNotFound: there is none.
+            InvalidSubscription: the position is not kept, or has not come yet.
+        """
+        await self._check_kept(after)
+        while True:
+            await self.get(subscription_id)
+            cursor = await self._cursor(subscription_id)
+            if cursor is None:
+                continue  # It was deleted meanwhile: the next look says so.
+            if await self._moved(
+                subscription_id, CursorRecord(position=after, replay=self._ports.ids.fresh()), cursor[1]
+            ):
+                return await self.get(subscription_id)
+
+    async def events(self, *, after: int, limit: int) -> tuple[Sequence[PositionedEvent], bool]:
+        """Return kept events after a position, and whether there are more."""
+        oldest, _ = await self._outbox.bounds()
+        found = [event async for event in self._outbox.events(max(after, oldest - 1), limit=limit + 1)]
+        return found[:limit], len(found) > limit
+
+    async def deliver(self, subscription_id: str, record: SubscriptionRecord, send: Send) -> bool:
+        """Deliver some of the events that wait, if it is time. Return whether there may be more to deliver at once."""
+        found = await self._cursor(subscription_id)
+        if found is None:
+            return False
+        cursor, held = found
+        now_ms = self._ports.clock.now_ms()
+        wait_ms = min(RETRY_MS * 2 ** min(cursor.failures, 20), RETRY_MS_MAX) if cursor.failures else 0
+        is_busy = cursor.busy_until_ms - BUSY_MS <= now_ms < cursor.busy_until_ms
+        if is_busy or cursor.tried_ms <= now_ms < cursor.tried_ms + wait_ms:
+            return False
+        events, has_more = await self.events(after=cursor.position, limit=DELIVERED_TOGETHER)
+        if not events:
+            return False
+        wanted = [event for event in events if record.wants(event[1])]
+        if wanted:
+            busy = replace(cursor, busy_until_ms=now_ms + BUSY_MS)
+            taken = await self._moved(subscription_id, busy, held)
+            if taken is None:
+                return False
+            held = taken
+        try:
+            if wanted:
+                await send(subscription_id, record, wanted)
+        except DeliveryFailed as error:
+            words = str(error)[:ERROR_CHARACTERS_MAX]
+            failed = replace(cursor, failures=cursor.failures + 1, error=words, tried_ms=now_ms)
+            await self._moved(subscription_id, failed, held)
+            return False
+        # After the receiver has them. Where another process was faster, or a replay came, its cursor stays.
+        done = CursorRecord(position=events[-1][0], replay=cursor.replay, delivered_ms=now_ms)
+        await self._moved(subscription_id, done, held)
+        return has_more
+
+    async def _check_kept(self, after: int) -> None:
+        oldest, end = await self._outbox.bounds()
+        if not oldest - 1 <= after <= end:
+            raise InvalidSubscription(
+                f"positions {oldest - 1} to {end} can be replayed from, not {after}", oldest=oldest, end=end
+            )
+
+    async def _cursor(self, subscription_id: str) -> tuple[CursorRecord, Held] | None:
+        held = await self._store.get(self._partition, CURSOR + subscription_id.encode())
+        return None if held is None else (decode_record(CursorRecord, held.value), held)
+
+    async def _moved(self, subscription_id: str, cursor: CursorRecord, held: Held) -> Held | None:
+        """Replace the cursor as it was read. None: another process moved it, or it is gone."""
+        key, value = CURSOR + subscription_id.encode(), encode_record(cursor)
+        try:
+            return Held(value, await self._store.set_if(self._partition, key, value, held.predicate))
+        except PredicateFailed:
+            return None

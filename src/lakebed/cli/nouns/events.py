@@ -1,0 +1,121 @@
+"""`lakebed events`: the moves of branches and tags in order, and webhooks that get them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from lakebed.base import count_of
+from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
+from lakebed.cli.kit.output import human_time, printable
+from lakebed.cli.kit.parameters import Argument, Option
+from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.tree import noun
+from lakebed.cli.kit.uris import parse_repository
+from lakebed.wire import EventSubscription, NewSubscription, RefEvent
+
+app = noun("See each move of branches and tags, and have webhooks get them.")
+
+SubscriptionArgument = Annotated[str, Argument(metavar="SUBSCRIPTION", help="The id of a subscription.")]
+FOLLOW_S: Final = 1.0
+
+_COLUMNS: Final[dict[str, Callable[[RefEvent], object]]] = {
+    "position": lambda event: event.position,
+    "when": lambda event: human_time(event.at_ms // 1000),
+    "what": lambda event: event.operation,
+    "kind": lambda event: event.kind,
+    "name": lambda event: event.name,
+    "to": lambda event: event.after[:12] or "-",
+    "by": lambda event: event.by,
+}
+
+
+@app.command("list")
+@command
+def list_events(
+    session: Session,
+    uri: RepositoryArgument,
+    after: Annotated[int, Option("--after", help="Leave out events up to this position.")] = 0,
+    limit: LimitOption = None,
+) -> None:
+    """List events that are kept, the oldest first. There are none before the first subscription."""
+    found = session.client.events.list(parse_repository(uri), after=after, limit=limit)
+    session.show_table(found, _COLUMNS, otherwise="no event")
+
+
+@app.command("follow")
+@command
+def follow(
+    session: Session,
+    uri: RepositoryArgument,
+    after: Annotated[int | None, Option("--after", help="Begin behind this position, not with the next event.")] = None,
+) -> None:
+    """Print events as they come, until interrupted."""
+    repository = parse_repository(uri)
+    position = session.client.events.page(repository).last if after is None else after
+    while True:
+        events = list(session.client.events.list(repository, after=position))
+        if events:
+            session.show_table(iter(events), _COLUMNS)
+            position = events[-1].position
+        time.sleep(FOLLOW_S)
+
+
+@app.command("subscriptions")
+@command
+def subscriptions(session: Session, uri: RepositoryArgument) -> None:
+    """List subscriptions, how many events wait for each, and the last error."""
+    columns: dict[str, Callable[[EventSubscription], object]] = {
+        "subscription": lambda one: one.id,
+        "target": lambda one: one.target,
+        "position": lambda one: one.position,
+        "waiting": lambda one: one.behind,
+        "failures": lambda one: one.failures,
+        "error": lambda one: one.error,
+    }
+    found = session.client.events.subscriptions(parse_repository(uri))
+    session.show_table(iter(found), columns, otherwise="no subscription")
+
+
+@app.command("subscribe")
+@command
+def subscribe(
+    session: Session,
+    uri: RepositoryArgument,
+    target: Annotated[str, Argument(metavar="URL", help="Where events are posted to: http or https.")],
+    refs: Annotated[list[str] | None, Option("--ref", help="Only branches and tags of this pattern.")] = None,
+    operations: Annotated[list[str] | None, Option("--operation", help="Only this operation.")] = None,
+    after: Annotated[int | None, Option("--after", help="Begin behind this position, not with the next event.")] = None,
+) -> None:
+    """Have events sent to a webhook. The secret of its signatures is printed once."""
+    wanted = NewSubscription(target=target, refs=refs or [], operations=operations or [], after=after)
+    made = session.client.events.subscribe(parse_repository(uri), wanted)
+    session.show_fields(made, [("Subscription", made.id), ("Target", made.target), ("Secret", str(made.secret))])
+
+
+@app.command("unsubscribe")
+@command
+def unsubscribe(
+    session: Session, uri: RepositoryArgument, subscription: SubscriptionArgument, yes: YesOption = False
+) -> None:
+    """End a subscription. What waits for it is not delivered."""
+    repository = parse_repository(uri)
+    found = session.client.events.get(repository, subscription)
+    waiting = count_of(found.behind, "event")
+    session.confirm(f"End the subscription of {printable(found.target)}, for which {waiting} wait?", yes=yes)
+    session.client.events.unsubscribe(repository, subscription)
+    session.done(f"ended {subscription}", found)
+
+
+@app.command("replay")
+@command
+def replay(
+    session: Session,
+    uri: RepositoryArgument,
+    subscription: SubscriptionArgument,
+    after: Annotated[int, Option("--after", help="Deliver the events behind this position again.")],
+) -> None:
+    """Deliver events again, from a position on."""
+    replayed = session.client.events.replay(parse_repository(uri), subscription, after)
+    session.done(f"{subscription}: {count_of(replayed.behind, 'event')} to deliver", replayed)

@@ -1,0 +1,195 @@
+"""Do the server's part of events: gather them where there are subscriptions, and deliver them to webhooks.
+
+Every process works on every repository. A delivery that begins notes it in its cursor, so that mostly one process
+sends; were two to send, the receiver sees events twice. Commits know nothing of this, and never wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import http.client
+import logging
+import random
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from lakebed.auth import ServerKeys
+from lakebed.base import LakebedError, Ports
+from lakebed.catalog import (
+    Catalog,
+    DeliveryFailed,
+    PositionedEvent,
+    Repository,
+    RepositoryNotFound,
+    SubscriptionRecord,
+)
+from lakebed.hooks import HookFailed, HookOptions, request
+from lakebed.wire import Delivery, RefEvent
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+ASK_S: Final = 60.0
+"""How often all repositories are asked for subscriptions. The process that made one knows it at once."""
+WHOLE_S: Final = 300.0
+"""How often the log of every ref is read, for those that were made and deleted between two looks."""
+BACK_OFF_S: Final = 60.0
+SEND_S: Final = 10.0
+"""Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
+ROUNDS: Final = 20
+"""Deliveries of one subscription before the next look at its record."""
+
+
+@dataclass(slots=True)
+class _Feed:
+    next_s: float = 0.0
+    whole_s: float = 0.0
+
+
+class Eventing:
+    """One for each process of a server."""
+
+    def __init__(self, catalog: Catalog, keys: ServerKeys, options: HookOptions, ports: Ports) -> None:
+        self._catalog = catalog
+        self._keys = keys
+        self._options = options
+        self._ports = ports
+        self._feeds: dict[str, _Feed] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._ask_s = 0.0
+
+    def seal(self, subscription_id: str, secret: str) -> bytes:
+        nonce = self._ports.ids.bits(96).to_bytes(12, "big")
+        return self._keys.seal(secret, access_key_id=_bound_to(subscription_id), nonce=nonce)
+
+    def watch(self, repository: str) -> None:
+        """Work on this repository from the next step on."""
+        self._feeds[repository] = _Feed()
+
+    async def run(self) -> None:
+        """Gather and deliver, again and again, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(TICK_S * random.uniform(0.5, 1.5))  # noqa: S311  # no secret, only spread
+                await self.step(asyncio.get_running_loop().time())
+        finally:
+            for task in self._sending.values():
+                task.cancel()
+
+    async def step(self, now_s: float) -> None:
+        """Gather the events of each repository with subscriptions, and begin to deliver what waits."""
+        if now_s >= self._ask_s:
+            self._ask_s = now_s + ASK_S
+            await self._guarded(self._ask(), "repositories")
+        for name, feed in list(self._feeds.items()):
+            if now_s >= feed.next_s and not await self._guarded(self._work(name, feed, now_s), name):
+                feed.next_s = now_s + BACK_OFF_S
+
+    async def wait(self) -> None:
+        """Wait for the deliveries that are under way."""
+        await asyncio.gather(*self._sending.values())
+
+    async def _ask(self) -> None:
+        async for repository in self._catalog.each():
+            if repository.id not in self._feeds and await repository.subscriptions.records():
+                self.watch(repository.id)
+
+    async def _work(self, name: str, feed: _Feed, now_s: float) -> None:
+        try:
+            repository = await self._catalog.get(name)
+            subscriptions = await repository.subscriptions.records()
+        except RepositoryNotFound:
+            subscriptions = []
+        if not subscriptions:
+            self._feeds.pop(name, None)
+            return
+        is_whole = now_s >= feed.whole_s
+        await repository.versions.outbox.gather(is_whole=is_whole)
+        if is_whole:
+            feed.whole_s = now_s + WHOLE_S
+            await repository.versions.outbox.clean()
+        for subscription_id, record in subscriptions:
+            task = self._sending.get(subscription_id)
+            if task is None or task.done():
+                delivering = self._guarded(self._deliver(repository, subscription_id, record), subscription_id)
+                self._sending[subscription_id] = asyncio.create_task(_ended(delivering))
+        self._sending = {key: task for key, task in self._sending.items() if not task.done()}
+
+    async def _deliver(self, repository: Repository, subscription_id: str, record: SubscriptionRecord) -> None:
+        async def send(_: str, __: SubscriptionRecord, events: Sequence[PositionedEvent], /) -> None:
+            delivery = Delivery(
+                repository=repository.id,
+                subscription=subscription_id,
+                events=[shown(event) for event in events],
+            )
+            await asyncio.to_thread(self._post, subscription_id, record, msgspec.json.encode(delivery))
+
+        for _ in range(ROUNDS):
+            if not await repository.subscriptions.deliver(subscription_id, record, send):
+                return
+
+    def _post(self, subscription_id: str, record: SubscriptionRecord, body: bytes) -> None:
+        """
+        Raises:
+            DeliveryFailed: the answer was not 2xx, none came, or the server may not send there.
+        """
+        try:
+            secret = self._keys.unseal(record.secret, access_key_id=_bound_to(subscription_id))
+            timestamp = str(self._ports.clock.now_ms() // 1000)
+            headers = {
+                "content-type": "application/json",
+                "x-lakebed-timestamp": timestamp,
+                "x-lakebed-signature": signature(secret, timestamp, body),
+            }
+            answer = request("POST", record.target, headers, body, timeout_s=SEND_S, options=self._options)
+        except (HookFailed, LakebedError) as error:
+            raise DeliveryFailed(str(error)) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise DeliveryFailed(f"no answer: {type(error).__name__}: {error}") from error
+        if not 200 <= answer.status < 300:
+            raise DeliveryFailed(f"the webhook answered {answer.reason}")
+
+    async def _guarded(self, work: Awaitable[None], what: str) -> bool:
+        """Await it, and log an error. Return whether there was none."""
+        try:
+            await work
+        except LakebedError as error:
+            logger.warning("events of %s: %s", what, error)
+            return False
+        except Exception:  # a bug in one repository must not end the others, nor the server
+            logger.exception("events of %s failed", what)
+            return False
+        return True
+
+
+def shown(event: PositionedEvent) -> RefEvent:
+    position, record = event
+    return RefEvent(
+        position=position,
+        kind=record.kind,
+        name=record.name,
+        operation=record.operation,
+        before=record.before,
+        after=record.after,
+        at_ms=record.at_ms,
+        by=record.by,
+    )
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Return the header by which a receiver knows the sender and the time."""
+    signed = timestamp.encode() + b"." + body
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+async def _ended(work: Awaitable[bool]) -> None:
+    await work
+
+
+def _bound_to(subscription_id: str) -> str:
+    return f"subscription/{subscription_id}"

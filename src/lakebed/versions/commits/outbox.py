@@ -1,0 +1,349 @@
+"""Write an event for each move of a branch or tag, in the order of the moves (docs/design/0015-events.md).
+
+A ref's own record and the log of its moves (reflog.py) already hold every move, so no flow that moves a ref writes
+anything for events. A *gatherer* copies what is new from there into the outbox, where each event has a position. Any
+number of gatherers may work at once:
+
+    1  read the feed; mark the refs of the events behind its tail; the last of these events is the *end*
+    2  read every ref, its mark and, where the record is ahead of the mark, the log between the two
+    3  for each move: `set_if` absent the event at end + 1
+    4  read the feed again: no position of ours may be among the removed ones; move the marks on, then the tail
+
+An event at end + 1 rests on all events before it. A gatherer that was overtaken finds the position taken, and starts
+again. A deletion is seen by the record that is gone, for the log's own note of it may be missing.
+
+    feed                              FeedRecord: there once events are wanted
+    event/<position, 15 digits>       EventRecord
+    mark/<generation>/<kind>/<name>   MarkRecord: how far the ref's moves have their events
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from msgspec.structs import replace
+
+from lakebed.base import CommitId, OutcomeUnknown
+from lakebed.kv import Held, PredicateFailed, scan_prefix
+from lakebed.versions import keys
+from lakebed.versions.context import Context, Retry
+from lakebed.versions.records import (
+    BranchRecord,
+    MoveRecord,
+    Record,
+    RefKind,
+    RefState,
+    TagRecord,
+    decode_record,
+    encode_record,
+)
+from lakebed.versions.reflog import Reflog, last_move
+
+EVENT: Final = b"event/"
+MARK: Final = b"mark/"
+_FEED: Final = b"feed"
+_PAGE: Final = 1_000
+_REFS: Final[Sequence[tuple[RefKind, bytes, type[BranchRecord] | type[TagRecord]]]] = (
+    (RefKind.BRANCH, keys.BRANCH, BranchRecord),
+    (RefKind.TAG, keys.TAG, TagRecord),
+)
+
+Ref: TypeAlias = tuple[RefKind, str]
+
+
+class FeedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The marks of the events up to `tail` are written. Events before `oldest` were removed."""
+
+    generation: str
+    tail: int = 0
+    oldest: int = 1
+
+
+class MarkRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Moves of the ref up to `log_ms` have their events. `is_gone`: so has the deletion after them."""
+
+    log_ms: int = 0
+    is_gone: bool = True
+    head: str = ""
+
+    def is_before(self, other: MarkRecord) -> bool:
+        return (self.log_ms, self.is_gone) < (other.log_ms, other.is_gone)
+
+
+class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One move of a ref. `before` is empty where the ref was made, `after` where it was deleted.
+
+    `log_ms` is the moment of the move in the ref's log; of a deletion, that of the move before it.
+    """
+
+    kind: RefKind
+    name: str
+    operation: str
+    before: str = ""
+    after: str = ""
+    at_ms: int
+    by: str = ""
+    log_ms: int
+    gathered_ms: int
+
+    @property
+    def mark(self) -> MarkRecord:
+        return MarkRecord(log_ms=self.log_ms, is_gone=not self.after, head=self.after)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass of a gatherer: the end, the first position that it wrote or saw, and the marks as they were and are."""
+
+    feed: FeedRecord
+    first: int
+    end: int
+    marks: dict[Ref, MarkRecord] = field(default_factory=dict)
+    moved: dict[Ref, MarkRecord] = field(default_factory=dict)
+
+    def mark(self, ref: Ref) -> MarkRecord:
+        return self.moved.get(ref) or self.marks.get(ref) or MarkRecord()
+
+
+class Outbox:
+    def __init__(self, context: Context, reflog: Reflog) -> None:
+        self._context = context
+        self._reflog = reflog
+        self.partition = keys.events_partition(context.uid)
+
+    async def start(self) -> None:
+        """Have every later move of a ref get its event. Costs a scan of one key for each ref that has a log."""
+        if await self._read_feed() is not None:
+            return
+        generation = self._context.ports.ids.fresh()
+        marks: dict[bytes, bytes] = {}
+        # First the logs, then the records: a ref that was made between the two is there.
+        for kind, _, _ in _REFS:
+            async for name, newest in self._reflog.names(kind):
+                mark = MarkRecord(log_ms=newest.at_ms, is_gone=True)
+                marks[_mark_key(generation, kind, name)] = encode_record(mark)
+        async for kind, name, record in self._refs():
+            if record.state is not RefState.CREATING and record.moved is not None:
+                mark = MarkRecord(log_ms=record.moved.at_ms, is_gone=False, head=record.commit_id)
+                marks[_mark_key(generation, kind, name)] = encode_record(mark)
+        items = list(marks.items())
+        for at in range(0, len(items), _PAGE):
+            await self._context.store.set_many(self.partition, items[at : at + _PAGE])
+        # The marks belong to this generation alone: a slower starter's would hide moves of today.
+        feed = encode_record(FeedRecord(generation=generation))
+        try:
+            await self._context.store.set_if(self.partition, _FEED, feed, None)
+        except PredicateFailed:
+            await self._context.store.delete_many(self.partition, list(marks))
+
+    async def gather(self, *, is_whole: bool = True) -> int:
+        """Write the events that are due, and return the last position. Without events wanted, return 0.
+
+        `is_whole`: look at the log of every ref. Else a ref that was made and deleted since the last look is left to
+        the next whole one. Costs five reads where nothing moved, else a `set_if` for each event and two for each ref.
+        """
+        retry = Retry()
+        while True:
+            try:
+                return await self._gather(is_whole=is_whole)
+            except PredicateFailed:
+                continue  # Another gatherer wrote an event, or moved a mark on.
+            except OutcomeUnknown as error:
+                retry.lost(error)
+
+    async def _gather(self, *, is_whole: bool) -> int:
+        found = await self._read_feed()
+        if found is None:
+            return 0
+        here = await self._catch_up(found[0])
+        prefix = MARK + here.feed.generation.encode() + b"/"
+        async for key, value in scan_prefix(self._context.store, self.partition, prefix):
+            kind, _, name = key[len(prefix) :].decode().partition("/")
+            here.marks[RefKind(kind), name] = decode_record(MarkRecord, value)
+        # One that is being made has made no move. An earlier ref of its name is gone.
+        seen = {(kind, name): one async for kind, name, one in self._refs() if one.state is not RefState.CREATING}
+        for ref, record in seen.items():
+            await self._write_moved(here, ref, record)
+        gone = [ref for ref, mark in here.marks.items() if ref not in seen and not mark.is_gone]
+        if is_whole:
+            gone += [ref for ref in await self._unmarked(here) if ref not in seen and ref not in gone]
+        for ref in gone:
+            await self._write_gone(here, ref)
+        await self._settle(here)
+        return here.end
+
+    async def _unmarked(self, here: _Pass) -> Sequence[Ref]:
+        """Return refs whose log is ahead of their mark: a deleted one's always is, by the note of its deletion."""
+        return [
+            (kind, name)
+            for kind, _, _ in _REFS
+            async for name, newest in self._reflog.names(kind)
+            if newest.at_ms > here.mark((kind, name)).log_ms
+        ]
+
+    async def _write_moved(self, here: _Pass, ref: Ref, record: BranchRecord | TagRecord) -> None:
+        """Write the events of a ref that is there, up to the last move in its record."""
+        mark, last = here.mark(ref), last_move(record)
+        if last is not None and mark.log_ms < last.at_ms:
+            # All moves before the record's own were logged before it was written. Later ones may be there in part.
+            logged = [move for move in await self._reflog.since(*ref, mark.log_ms) if move.at_ms < last.at_ms]
+            await self._write(here, ref, [*logged, last], is_gone=False)
+
+    async def _write_gone(self, here: _Pass, ref: Ref) -> None:
+        """Write the events of a ref that seems to be deleted. Leave it to the next pass if its log still grows."""
+        log_ms = here.mark(ref).log_ms
+        first = await self._reflog.since(*ref, log_ms)
+        prefix, record_type = next((prefix, record_type) for kind, prefix, record_type in _REFS if kind is ref[0])
+        held = await self._context.get(prefix + ref[1].encode())
+        if held is not None and decode_record(record_type, held.value).state is not RefState.CREATING:
+            return
+        # A deletion logs the last move before the record goes. So a log that is the same before and after this look
+        # at the record is whole, and the deletion follows its last move.
+        logged = await self._reflog.since(*ref, log_ms)
+        if _moves(first) == _moves(logged):
+            await self._write(here, ref, logged, is_gone=True)
+
+    async def _write(self, here: _Pass, ref: Ref, logged: Sequence[MoveRecord], *, is_gone: bool) -> None:
+        """Write an event for each move behind the mark, and for the deletions between them and after them."""
+        notes = [move for move in logged if not move.after]
+        for move in _moves(logged):
+            if not move.before and not here.mark(ref).is_gone:
+                await self._write_one(here, ref, *self._deletion(here.mark(ref), notes))
+            await self._write_one(here, ref, move, move.at_ms)
+        if is_gone and not here.mark(ref).is_gone:
+            await self._write_one(here, ref, *self._deletion(here.mark(ref), notes))
+
+    def _deletion(self, mark: MarkRecord, notes: Sequence[MoveRecord]) -> tuple[MoveRecord, int]:
+        """Return the deletion after the last move. Its note tells who did it and when, if the deleter wrote it."""
+        last = MoveRecord(
+            before=CommitId(mark.head),
+            after=CommitId(""),
+            at_ms=max(self._context.ports.clock.now_ms(), mark.log_ms + 1),
+            operation="delete",
+        )
+        return next((note for note in notes if note.before == mark.head), last), mark.log_ms
+
+    async def _write_one(self, here: _Pass, ref: Ref, move: MoveRecord, log_ms: int) -> None:
+        """Write the event of a move at the next position.
+
+        Raises:
+            PredicateFailed: another gatherer wrote one there.
+        """
+        event = EventRecord(
+            kind=ref[0],
+            name=ref[1],
+            operation=move.operation,
+            before=move.before,
+            after=move.after,
+            at_ms=move.at_ms,
+            by=move.by,
+            log_ms=log_ms,
+            gathered_ms=self._context.ports.clock.now_ms(),
+        )
+        await self._context.store.set_if(self.partition, _event_key(here.end + 1), encode_record(event), None)
+        here.end += 1
+        here.moved[ref] = event.mark
+
+    async def _catch_up(self, feed: FeedRecord) -> _Pass:
+        """Step 1: write the marks that an earlier gatherer did not come to."""
+        end = max(feed.tail, feed.oldest - 1)
+        here = _Pass(feed, end + 1, end)
+        async for position, event in self.events(end):
+            here.end = position
+            here.moved[event.kind, event.name] = event.mark
+        await self._settle(here)
+        return _Pass(here.feed, here.end + 1, here.end)
+
+    async def _settle(self, here: _Pass) -> None:
+        """Move the marks on, then the tail.
+
+        Raises:
+            PredicateFailed: another gatherer did, or positions were removed meanwhile.
+        """
+        if here.end == here.feed.tail:
+            return
+        found = await self._read_feed()
+        # A position that is free because its event was removed is none that a reader comes to.
+        if found is None or found[0].oldest > here.first:
+            raise PredicateFailed("events were removed meanwhile")
+        for ref, mark in here.moved.items():
+            await self._mark(here, ref, mark)
+        if found[0].tail < here.end:
+            here.feed = replace(found[0], tail=here.end)
+            await self._context.store.set_if(self.partition, _FEED, encode_record(here.feed), found[1].predicate)
+
+    async def _mark(self, here: _Pass, ref: Ref, mark: MarkRecord) -> None:
+        """Move a mark on, never back: a gatherer that slept may be at an old event."""
+        key = _mark_key(here.feed.generation, *ref)
+        held = await self._context.store.get(self.partition, key)
+        if held is None or decode_record(MarkRecord, held.value).is_before(mark):
+            predicate = None if held is None else held.predicate
+            await self._context.store.set_if(self.partition, key, encode_record(mark), predicate)
+
+    async def _read_feed(self) -> tuple[FeedRecord, Held] | None:
+        held = await self._context.store.get(self.partition, _FEED)
+        return None if held is None else (decode_record(FeedRecord, held.value), held)
+
+    async def _refs(self) -> AsyncIterator[tuple[RefKind, str, BranchRecord | TagRecord]]:
+        for kind, prefix, record_type in _REFS:
+            async for key, value in scan_prefix(self._context.store, self._context.partition, prefix):
+                yield kind, key[len(prefix) :].decode(), decode_record(record_type, value)
+
+    # Reading
+
+    async def bounds(self) -> tuple[int, int]:
+        """Return the oldest position that is kept and the last that is known: (1, 0) without events."""
+        found = await self._read_feed()
+        return (1, 0) if found is None else (found[0].oldest, found[0].tail)
+
+    async def events(self, after: int, *, limit: int | None = None) -> AsyncIterator[tuple[int, EventRecord]]:
+        """Yield events behind this position, in order."""
+        count = 0
+        page_size = _PAGE if limit is None else min(limit, _PAGE)
+        start = _event_key(after + 1)
+        async for key, value in scan_prefix(
+            self._context.store, self.partition, EVENT, start=start, page_size=page_size
+        ):
+            if limit is not None and count == limit:
+                return
+            count += 1
+            yield int(key[len(EVENT) :]), decode_record(EventRecord, value)
+
+    async def clean(self) -> int:
+        """Remove events that are too old, delivered or not."""
+        found = await self._read_feed()
+        if found is None:
+            return 0
+        feed, held = found
+        oldest_ms = self._context.ports.clock.now_ms() - self._context.options.events_age_ms_max
+        old: list[bytes] = []
+        async for position, event in self.events(0):
+            # Only such as have their marks: a gatherer that slept must not find an old position free.
+            if position > feed.tail or event.gathered_ms >= oldest_ms:
+                break
+            old.append(_event_key(position))
+        if old:
+            oldest = int(old[-1][len(EVENT) :]) + 1
+            try:
+                value = encode_record(replace(feed, oldest=max(oldest, feed.oldest)))
+                await self._context.store.set_if(self.partition, _FEED, value, held.predicate)
+            except PredicateFailed:
+                return 0
+        for at in range(0, len(old), _PAGE):
+            await self._context.store.delete_many(self.partition, old[at : at + _PAGE])
+        return len(old)
+
+
+def _moves(logged: Sequence[MoveRecord]) -> Sequence[MoveRecord]:
+    """Leave out the notes of deletions: one may be missing, or have come late."""
+    return [move for move in logged if move.after]
+
+
+def _event_key(position: int) -> bytes:
+    return EVENT + f"{position:015d}".encode()
+
+
+def _mark_key(generation: str, kind: RefKind, name: str) -> bytes:
+    return MARK + f"{generation}/{kind}/{name}".encode()

@@ -1,0 +1,196 @@
+"""Events over HTTP: moves by position, subscriptions, and signed deliveries by the part of each process that sends."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed.hooks import HookOptions
+from lakebed.server import AppState, ServerOptions, opened
+from tests.serving import serving
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def state(tmp_path: Path) -> AsyncIterator[AppState]:
+    hooks = HookOptions(loopback=True)
+    async with opened(ServerOptions(data_dir=tmp_path, blockstore="mem", store_uri="mem://", hooks=hooks)) as state:
+        yield state
+
+
+@pytest.fixture
+async def subscription(client: httpx.AsyncClient, repo: str) -> Json:
+    """One whose receiver cannot be reached."""
+    return await _subscribe(client, repo, target="http://127.0.0.1:1/")
+
+
+async def _subscribe(client: httpx.AsyncClient, repo: str, **wanted: object) -> Json:
+    answer = await client.post(f"{repo}/event_subscriptions", json=wanted)
+    assert answer.status_code == 201, answer.text
+    made: Json = answer.json()
+    return made
+
+
+async def _commit(client: httpx.AsyncClient, repo: str, path: str) -> str:
+    await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=path.encode())
+    answer = await client.post(f"{repo}/branches/main/commits", json={"message": path})
+    return str(answer.json()["id"])
+
+
+async def _events(client: httpx.AsyncClient, repo: str, **query: int) -> Json:
+    answer = await client.get(f"{repo}/events", params=query)
+    assert answer.status_code == 200, answer.text
+    page: Json = answer.json()
+    return page
+
+
+async def _deliver(state: AppState) -> None:
+    state.eventing.watch("lake")
+    await state.eventing.step(0)
+    await state.eventing.wait()
+
+
+async def test_without_a_subscription_there_are_no_events(client: httpx.AsyncClient, repo: str) -> None:
+    await _commit(client, repo, "a")
+
+    page = await _events(client, repo)
+
+    assert (page["results"], page["oldest"], page["last"]) == ([], 1, 0)
+
+
+async def test_each_move_of_a_ref_has_an_event(client: httpx.AsyncClient, repo: str, subscription: Json) -> None:
+    assert subscription["behind"] == 0
+    commit = await _commit(client, repo, "a")
+    await client.post(f"{repo}/branches", json={"name": "side", "source": "main"})
+    await client.delete(f"{repo}/branches/side")
+    await client.post(f"{repo}/tags", json={"id": "v1", "ref": "main"})
+
+    before = await _events(client, repo)
+    # A branch that came and went is found by the next look at all logs: a new subscription begins with one.
+    await _subscribe(client, repo, target="http://127.0.0.1:1/")
+    page = await _events(client, repo)
+    rest = await _events(client, repo, after=1, amount=1)
+
+    moves = [(event["name"], event["operation"], event["after"], event["by"]) for event in page["results"]]
+    assert moves == [
+        ("main", "commit", commit, "esti"),
+        ("v1", "create", commit, "esti"),
+        ("side", "create", commit, "esti"),
+        ("side", "delete", "", "esti"),
+    ]
+    assert before["results"] == page["results"][:2]
+    assert rest["results"] == page["results"][1:2]
+    assert rest["pagination"]["next_offset"] == "2"
+
+
+async def test_events_are_delivered_signed_and_in_order(client: httpx.AsyncClient, repo: str, state: AppState) -> None:
+    received: list[tuple[Json, str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            signed = self.headers["x-lakebed-timestamp"].encode() + b"." + body
+            received.append((json.loads(body), self.headers["x-lakebed-signature"], signed))
+            self.send_response(503 if len(received) == 1 else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(HTTPServer(("127.0.0.1", 0), Handler)) as port:
+        made = await _subscribe(client, repo, target=f"http://127.0.0.1:{port}/", operations=["commit"])
+        path = f"{repo}/event_subscriptions/{made['id']}"
+        commits = [await _commit(client, repo, name) for name in ("a", "b")]
+        await client.post(f"{repo}/tags", json={"id": "v1", "ref": "main"})
+        await _deliver(state)
+        failed = (await client.get(path)).json()
+        await client.post(path + "/replay", json={"after": 0})
+        await _deliver(state)
+        done = (await client.get(path)).json()
+
+    assert (failed["failures"], failed["behind"], failed["error"]) == (1, 3, "the webhook answered 503")
+    assert (done["failures"], done["behind"], done["error"]) == (0, 0, "")
+    body, signature, signed = received[1]
+    assert [event["after"] for event in body["events"]] == commits
+    assert (body["repository"], body["subscription"]) == ("lake", made["id"])
+    assert signature == "sha256=" + hmac.new(made["secret"].encode(), signed, hashlib.sha256).hexdigest()
+
+
+async def test_a_receiver_out_of_reach_shows_and_never_stops_a_commit(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    await _commit(client, repo, "a")
+    await _deliver(state)
+    await _commit(client, repo, "b")
+
+    [shown] = (await client.get(f"{repo}/event_subscriptions")).json()["results"]
+
+    assert (shown["behind"], shown["failures"]) == (1, 1)
+    assert shown["error"].startswith("no answer: ConnectionRefusedError")
+    assert "secret" not in shown
+    assert len(subscription["secret"]) == 64
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"target": "ftp://example.org/"},
+        {"target": "http:///nowhere"},
+        {"target": "http://user:word@example.org/"},
+        {"target": "http://example.org:x/"},
+        {"target": "http://example.org/\r\nx: y"},
+        {"target": "http://example.org/", "secret": "short"},
+        {"target": "http://example.org/", "after": 7},
+        {"target": "http://example.org/" + "x" * 2_000},
+    ],
+)
+async def test_bad_subscriptions_are_refused(client: httpx.AsyncClient, repo: str, wanted: Json) -> None:
+    answer = await client.post(f"{repo}/event_subscriptions", json=wanted)
+
+    assert answer.status_code == 400
+    assert not (await client.get(f"{repo}/event_subscriptions")).json()["results"]
+
+
+async def test_a_subscription_ends(client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json) -> None:
+    path = f"{repo}/event_subscriptions/{subscription['id']}"
+
+    assert (await client.post(path + "/replay", json={"after": 9})).status_code == 400
+    assert (await client.delete(path)).status_code == 204
+    assert (await client.get(path)).status_code == 404
+    assert (await client.post(path + "/replay", json={"after": 0})).status_code == 404
+    await _deliver(state)
+
+
+async def test_there_is_a_limit_of_subscriptions(
+    client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch, subscription: Json
+) -> None:
+    monkeypatch.setattr("lakebed.catalog.subscriptions.SUBSCRIPTIONS_MAX", 1)
+
+    answer = await client.post(f"{repo}/event_subscriptions", json={"target": subscription["target"]})
+
+    assert answer.status_code == 400
+
+
+async def test_old_events_are_removed_and_count_as_missed(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    await _commit(client, repo, "a")
+    repository = await state.catalog.get("lake")
+    outbox = repository.versions.outbox
+    await outbox.gather()
+    object.__setattr__(repository.versions.context.options, "events_age_ms_max", -1)
+
+    removed = await outbox.clean()
+
+    shown = await repository.subscriptions.get(subscription["id"])
+    assert (removed, shown.missed, shown.behind) == (1, 1, 1)
+    assert (await _events(client, repo))["oldest"] == 2
