@@ -2,7 +2,7 @@
 
 python := ".venv/bin/python"
 
-# format, lint, types, and the tests of the tier; `just check --all`: every test
+# format, lint, types, and the tests of the tier; `just check --all`: every part
 check *options:
     {{python}} checks.py {{options}}
 

@@ -3,7 +3,7 @@
 
     python3 run.py quickstart [--data DIR] [--once]   the main job, on real data
     python3 run.py test                               format, lint, types, and the tests that a change needs
-    python3 run.py test --all                         every test, as CI runs them
+    python3 run.py test --all                         every part, as CI runs them
     python3 run.py test [pytest options]              the tests that these name
     python3 run.py serve | gc | ...                   any other lakebed command
 
