@@ -1,1 +1,1 @@
-"""What every run does, in order: checks (preflight), plan and apply (flow), a second look (looking), sweep."""
+"""Run the steps of every run, in order: checks (preflight), plan and apply (flow), the recheck (looking), sweep."""

@@ -1,29 +1,14 @@
-"""Plan and apply a collection: written once, for every kind, every engine and every service.
+"""Plan, apply and purge a collection: one flow for every kind, engine and service.
 
-Both are coroutines that await ports only: service, engine, object store, clock. So a server's client runs them on an
-event loop, and the simulator runs the very same code by hand. Where several applies work in one repository, of one run
-or of many, the one that began last goes on (runs/fencing.py).
+Each function is a coroutine that awaits only ports, so the simulator runs the same code. An apply takes these steps:
 
-    plan     start a run, let its kind decide what goes, write `plan.json` last; delete nothing
-    apply    carry out one plan and nothing that it does not hold; after any crash, again
-    purge    apply each deferred run whose window is over
-
-An apply is one of four flows. Of a run that ended, or waits for the end of its window, it returns the report. A first
-apply goes through all steps. The apply of a deferred run takes no turn, and gives readers no second grace. The run's
-state is read from the service each time; the files in its folder say how far it came in that state.
-
-1. ask whether the caller may, and whether run and rules are those of the plan: a refused caller has done nothing.
-   Look for the mark that the server has just put into its store: a copy of the store, made after the plan, lacks it
-2. claim: applies that began before stop at their next look
-3. write down how the run is carried out, for an apply that has to go on with it (runs/resume.py)
-4. clear: a kind that publishes does so, looks again, and writes the remaining objects as a second table (kinds/)
-5. of such a kind, `sweeping`: the service lets the run go on with that table, or refuses. An apply that resumes a sweep
-   asks again, for only this answer says that the commits are given up for ever
-6. with a window: defer, and stop here. When the window is over, a later apply asks the service, and looks again at
-   everything that could name an object by then (docs/design/0010-deferred-delete.md)
-7. without a window, give readers time to end their reads
-8. read the legal holds, last of all, and delete the objects that they do not keep (holding.py, sweep.py)
-9. `ended`, only if every object went; else the run stays as it is, and the next apply tries the rest
+1. check the caller, the run, the rules and the store; a refused apply has changed nothing (preflight.py)
+2. claim: applies of this repository that began earlier stop at their next check (runs/fencing.py)
+3. record how the run is carried out, so that a later apply can continue it (runs/resume.py)
+4. clear: a kind that publishes does so, rechecks, and writes the remaining objects as a second table (kinds/)
+5. with a window, defer and stop here; after the window, recheck (docs/design/0010-deferred-delete.md)
+6. without a window, wait for readers to end their reads
+7. read the legal holds, delete the other objects, and end the run if every delete succeeded (sweep.py)
 """
 
 from __future__ import annotations
@@ -96,14 +81,14 @@ _NAP_S: Final = 0.5
 
 
 async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
-    """Start a run, plan it and write the plan. With `rules` the plan only shows the effect of these rules.
+    """Start a run, plan it and write `plan.json` last. With `rules` the plan only shows the effect of these rules.
 
     Raises:
-        NoRules: a run of committed data, and there are no rules.
-        NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
-        BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
+        NoRules: the run is of committed data, and the repository has no rules.
+        NoSavedState: an optimised run was requested, and no earlier run saved a state.
+        BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted; the message names the input.
         TaskUnavailable: the object store cannot be reached.
-        RunAbandoned: the run was ended meanwhile.
+        RunAbandoned: another caller ended the run meanwhile.
     """
     if rules is not None:
         context = replace(context, service=WhatIf(context.service, rules))
@@ -115,7 +100,7 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
 
 
 async def _decide(context: RunContext, kind: Kind) -> tuple[Plan, StartedRun]:
-    """Start a run and have its kind decide; the plan is not written down."""
+    """Start a run and have its kind decide. Do not write the plan's file."""
     run = await context.service.start(kind.name)
     if run.namespace.rstrip("/") != context.store.uri.rstrip("/"):
         raise BadInput(f"run {run.run_id} is of {run.namespace}, not of {context.store.uri}", input="namespace")
@@ -129,24 +114,24 @@ async def _decide(context: RunContext, kind: Kind) -> tuple[Plan, StartedRun]:
 
 async def _abandon(context: RunContext, run: StartedRun, error: BaseException) -> None:
     """Abandon the run. The server does not clean up while a run is marking."""
-    # A coroutine that is closed may await nothing any more; and a run that is only planned has no record.
+    # A closed coroutine may await nothing. A run that is only planned has no record to abandon.
     if isinstance(error, GeneratorExit) or run.state is RunState.PLANNING:
         return
-    # Marked already, abandoned before, or the server is away: the first error is the one to report.
+    # The run may be marked or abandoned already, or the server is unreachable. Report the first error.
     with suppress(LakebedError):
         await context.service.abandoned(run.run_id)
 
 
 class RepositoryGone(NotFound):
-    """The repository was deleted while a run read it: the missing files were collected, and are not damaged."""
+    """The repository was deleted while a run read it. The missing files were collected; they are not damaged."""
 
 
 async def _check_there(context: RunContext, error: BaseException, folder: str) -> None:
-    """Find out why something is missing: the repository was deleted under the run, or this process reads elsewhere.
+    """Find out why a file is missing: the repository was deleted during the run, or this process reads another store.
 
     Raises:
-        RepositoryGone: the repository was deleted, and collected.
-        OtherStore: a file is missing in the run's folder, where only the server has written until now.
+        RepositoryGone: the repository was deleted and collected.
+        OtherStore: a file is missing in the run's folder, where only the server has written so far.
     """
     if not isinstance(error, Conflict | Corrupt):
         return
@@ -155,7 +140,7 @@ async def _check_there(context: RunContext, error: BaseException, folder: str) -
     except NotFound:
         uri = ""
     except LakebedError:
-        return  # The server is away: the first error is the one to report.
+        return  # The server is unreachable: report the first error.
     if not is_same_place(uri, context.store.uri):
         message = f"repository {context.repository} was deleted while the run read it"
         raise RepositoryGone(message, repository=context.repository) from error
@@ -166,21 +151,21 @@ async def _check_there(context: RunContext, error: BaseException, folder: str) -
 async def apply(
     context: RunContext, run_id: str, *, window: str | None = None, grace_s: int | None = None
 ) -> RunReport:
-    """Carry out the plan of this run. A run that ended already is left alone, and its report returned.
+    """Carry out the plan of this run. If the run has ended, return its report.
 
-    With a `window` (`7d`) nothing is deleted before it is over: the report says until when, and a later apply deletes.
-    Readers are given `grace_s` seconds, or the default of the namespace. The report says how many objects failed;
-    where any did, the run has not ended and may be applied again.
+    With a `window` (`7d`) delete nothing until the window is over. The report gives the end of the window, and a later
+    apply deletes. Readers get `grace_s` seconds, or the namespace's default. The report counts the objects that failed.
+    A run with failed objects has not ended and may be applied again.
 
     Raises:
-        PlanMissing, BadInput, TaskCorrupt: there is no plan, or a file of the run is missing or changed.
-        Denied: the caller may not apply. Nothing was written or deleted, and an apply that is under way goes on.
-        OtherStore: this process sees a copy of the server's store, or another. As above.
+        PlanMissing, BadInput, TaskCorrupt: the plan or a file of the run is missing or changed.
+        Denied: the caller may not apply. Nothing was written or deleted, and a concurrent apply continues.
+        OtherStore: this process reads a copy of the server's store, or another store. Nothing was written or deleted.
         RunNotReady, RunAbandoned, NotTheRules: the run may not delete. Nothing was deleted.
-        HeldBack: legal holds keep all that the run would take. Nothing was deleted.
-        OtherUnfinished: another run of its kind may hold the same objects, and one of the two has a window. As above.
+        HeldBack: legal holds keep every object of the plan. Nothing was deleted.
+        OtherUnfinished: another run may hold the same objects, and one of the two has a window. Nothing was deleted.
         WindowTooLate: an apply of this run without a window has begun to delete.
-        InvalidDuration, BadWindow, BadGrace: no window, no grace. Nothing was deleted.
+        InvalidDuration, BadWindow, BadGrace: the window or the grace is invalid. Nothing was deleted.
         Overtaken, TaskStopped: another apply began in this repository. The ledger has every delete until then.
     """
     check_run_id(run_id)
@@ -188,6 +173,7 @@ async def apply(
         window_end_ms(window, 0)
     grace_s = grace_s_of(context.store.uri, grace_s)
     plan, plan_file = await read_plan_file(context.store, run_id)
+    # The service decides the state. The files in the run's folder only show the progress within it.
     view = await context.service.run(run_id)
     state = state_to_apply(view, plan)
     if state is RunState.ENDED:
@@ -208,7 +194,7 @@ async def apply(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A run whose plan may be applied, as it was when the apply asked."""
+    """Hold a run whose plan may be applied, with the run's record as read at the start of the apply."""
 
     context: RunContext
     plan: Plan
@@ -219,7 +205,7 @@ class _Run:
 
 
 async def _first_apply(run: _Run, asked: str | None, grace_s: int) -> RunReport:
-    """Apply a plan that was not deferred yet: defer it, or give readers their grace and delete."""
+    """Apply a plan that is not deferred: defer it, or wait for readers and delete."""
     context, plan = run.context, run.plan
     await check_window(context, plan, asked)
     await check_beside(context, await context.service.runs(), plan, asked)
@@ -228,9 +214,9 @@ async def _first_apply(run: _Run, asked: str | None, grace_s: int) -> RunReport:
     cleared, looked = await _clear(context, run.kind, plan, run.view, run.allowed, run.plan_file)
     wanted = await take_turn(context, looked, asked=asked, wanted=wanted)
     took_ms = context.ports.clock.now_ms() - began_ms
-    # The plan of another user leaves nothing that a later run may go on from.
+    # Two users made the reduced plan, so no later run may continue from its state.
     saves = not run.allowed.looks_again
-    # A run of commits without objects of their own waits, too: until it purges it can be undone.
+    # A run of commits that have no objects of their own is deferred, too: it can be undone until its purge.
     if wanted and (cleared.garbage.rows or cleared.expiring):
         return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=saves)
     ledger = await _wait_for_readers(context, plan, cleared.garbage, fence, grace_s)
@@ -238,9 +224,7 @@ async def _first_apply(run: _Run, asked: str | None, grace_s: int) -> RunReport:
 
 
 async def _apply_deferred(run: _Run, asked: str | None) -> RunReport:
-    """Apply a run that was deferred: delete once its window is over, or make the window longer. It took its turn when
-    it was deferred, and readers had the window, so neither is waited for again.
-    """
+    """Apply a deferred run: delete when its window is over, or make the window longer."""
     context, plan = run.context, run.plan
     began_ms = context.ports.clock.now_ms()
     fence, wanted = await _claim(run, asked)
@@ -251,17 +235,18 @@ async def _apply_deferred(run: _Run, asked: str | None) -> RunReport:
     try:
         left = await _look_again(context, plan, cleared, fence, run.plan_file)
     except Conflict:
-        # The clocks that count are the service's and the object store's.
+        # The window ends by the clocks of the service and the object store, so ask the service again.
         now = await context.service.run(plan.run_id)
         if now is None or now.until_ms is None or now.is_purging:
             raise
         return await _report_of_deferred(context, plan, now)
+    # The run took its turn when it was deferred, and the window was the readers' grace: skip both waits.
     ledger = await _wait_for_readers(context, plan, left.garbage, fence, 0)
     return await _delete(run, left, _bound(plan, cleared), fence, ledger, took_ms=took_ms, saves=False)
 
 
 async def _claim(run: _Run, asked: str | None) -> tuple[Fence, str | None]:
-    """Stop applies that began before, and write down how this one is carried out. Return the window that it has."""
+    """Stop applies that began earlier, and record how this apply is carried out. Return the run's window, if any."""
     context, plan = run.context, run.plan
     fence, outdated = await claim(context.store, context.ports.clock, plan.run_id)
     await remove_files(context.engine, outdated)
@@ -269,14 +254,14 @@ async def _claim(run: _Run, asked: str | None) -> tuple[Fence, str | None]:
 
 
 def _bound(plan: Plan, cleared: Cleared) -> Manifest:
-    """Return the table of the run's record, by which it ends. A later look may leave some rows out."""
+    """Return the table in the run's record, which ends the run. A recheck may have removed rows from it."""
     return cleared.garbage if plan.kind.publishes else plan.garbage
 
 
 async def _delete(
     run: _Run, cleared: Cleared, bound: Manifest, fence: Fence, ledger: Ledger, *, took_ms: int, saves: bool
 ) -> RunReport:
-    """Delete the cleared objects that no legal hold keeps, write the report, and end the run if all were deleted."""
+    """Delete the cleared objects that no legal hold keeps. Write the report, and end the run if no object failed."""
     context, plan = run.context, run.plan
     garbage = cleared.garbage
     await fence.check(context.store)
@@ -287,7 +272,7 @@ async def _delete(
     try:
         swept = await sweep(context.engine, garbage, ledger, rule=run.kind.rule, fence=fence, held=held, gone=gone)
     except (Overtaken, TaskStopped):
-        # The other apply may not have seen the last rows of this one. A later apply of the run looks again, too.
+        # The other apply may have missed this apply's last rows. A later apply of the run settles them again.
         with suppress(LakebedError):
             await settle(context, plan, ledger, seen)
         raise
@@ -298,7 +283,7 @@ async def _delete(
     now_ms = context.ports.clock.now_ms()
     stages = (_stage("recheck", plan.totals.all, took_ms), _stage("sweep", swept.all, now_ms - waited_ms))
     report = _report(plan, cleared, swept, size_bytes=swept.all.size_bytes, stages=stages, now_ms=now_ms)
-    # Before the run ends, so that one that has ended always has a report.
+    # Write the report before ending the run, so that every ended run has a report.
     await context.store.put(report_path(plan.kind, RunId(plan.run_id)), encode_report(report))
     if plan.policy:
         await write_tables(context, plan, garbage, ledger, report)
@@ -317,12 +302,12 @@ def _waits(view: RunView, now_ms: int) -> bool:
 async def _defer(
     context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, *, window: str, took_ms: int, saves: bool
 ) -> RunReport:
-    """Let the objects stay for the window. From here on nothing but the end of the window lets the run delete."""
-    # After `sweeping`, before the window: an apply that began since then sees the objects that this run holds.
+    """Keep the objects for the window. From now on the run deletes only after the window."""
+    # Check after `sweeping` and before the window: a later apply sees the objects that this run holds.
     await fence.check(context.store)
     objects = count_of(cleared.garbage.rows, "object")
     context.progress(f"deferring {objects} for {window}")
-    # The next run continues from here, and does not consider the objects that this one holds.
+    # The next run continues from this state, and skips the objects that this run holds.
     saved = await save(context.store, plan, cleared.garbage, None, objects_failed=0) if saves else ""
     view = await context.service.deferred(plan.run_id, cleared.garbage, window, saved=saved)
     report = _report(
@@ -343,7 +328,7 @@ async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) ->
     data = await find(context.store, name)
     if data is not None:
         return msgspec.structs.replace(decode_report(data, name=name), deferred_until_ms=view.until_ms)
-    # The apply that deferred it died before its report.
+    # The apply that deferred the run died before it wrote the report.
     cleared = await _resumed(context, plan, view)
     report = _report(
         plan, cleared, Swept(), size_bytes=cleared.size_bytes, stages=(), now_ms=context.ports.clock.now_ms()
@@ -352,10 +337,10 @@ async def _report_of_deferred(context: RunContext, plan: Plan, view: RunView) ->
 
 
 async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: Fence, plan_file: str) -> Cleared:
-    """Let the run delete, now that its window is over, the objects that nothing names by now.
+    """Ask the service to delete after the window, and leave out the objects that an entry names by now.
 
-    The list stays the same for every apply once an object may be gone. An apply that died before that may have looked
-    long ago, so its list counts no more.
+    Every apply uses the same list once the ledger has a part. Until then each apply rechecks, because the list of an
+    apply that died may be old.
 
     Raises:
         Conflict: the window is not over.
@@ -383,7 +368,7 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
             lambda: context.service.purged(plan.run_id), look, commits_of=lambda answer: whole(answer)[0]
         )
         listed = Deferred(run_id=plan.run_id, kind=plan.kind, garbage=looked.garbage)
-        # An apply that began since looks later than we did: its list is the one to keep.
+        # An apply that began since then rechecks later than this one: keep its list.
         await fence.check(context.store)
         await write_recheck(context.store, plan, looked)
         await context.store.put(purge_path(plan.kind, plan.run_id), encode_deferred(listed))
@@ -392,7 +377,7 @@ async def _look_again(context: RunContext, plan: Plan, cleared: Cleared, fence: 
 
 
 async def _listed(context: RunContext, plan: Plan) -> Deferred | None:
-    """Return the list of an earlier apply, if the run's record names it. Planners may write such a file, too."""
+    """Return the list of an earlier apply if the run's record names it. A planner can write such a file, too."""
     data = await find(context.store, purge_path(plan.kind, plan.run_id))
     if data is None:
         return None
@@ -401,7 +386,7 @@ async def _listed(context: RunContext, plan: Plan) -> Deferred | None:
 
 
 async def _note(context: RunContext, plan: Plan, plan_file: str, *, sweeps: str = "", saved: str = "") -> None:
-    """Write a digest into the run's record, so that later steps accept only the file that this apply wrote."""
+    """Write a digest into the run's record, so that later steps accept only this apply's file."""
     request = Apply(
         kind=plan.kind,
         plan=plan.garbage.digest(),
@@ -415,7 +400,7 @@ async def _note(context: RunContext, plan: Plan, plan_file: str, *, sweeps: str 
 
 
 async def _has_ledger(context: RunContext, plan: Plan) -> bool:
-    """Return whether a sweep of the run has recorded a part."""
+    """Return whether the ledger has a part of the run."""
     started = await read_started(context.store, plan)
     if started is None:
         return False
@@ -423,12 +408,12 @@ async def _has_ledger(context: RunContext, plan: Plan) -> bool:
 
 
 async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeReport:
-    """Apply each deferred run whose window is over, the oldest first. After a crash, or where objects failed: again.
+    """Apply each deferred run whose window is over, oldest first. Repeat after a crash or failed deletes.
 
     Raises:
         Denied: the caller may not purge. Nothing was written or deleted.
-        OtherStore: see `apply`.
-        Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
+        OtherStore: this process reads a copy of the server's store, or another store.
+        Conflict, Corrupt, NotFound: a run could not be purged, and none of its objects were deleted. The others were.
     """
     await check_same_store(context.service, context.store)
     purged: list[RunReport] = []
@@ -464,8 +449,9 @@ async def purge(context: RunContext, *, grace_s: int | None = None) -> PurgeRepo
 async def _clear(
     context: RunContext, kind: Kind, plan: Plan, view: RunView | None, allowed: Allowed, plan_file: str
 ) -> tuple[Cleared, Plan]:
-    """Publish and look again, unless an earlier apply did. From here on the run may delete. Return the cleared objects
-    and their plan. Where another user made the plan, return the reduced one.
+    """Publish and recheck, unless an earlier apply did. From now on the run may delete.
+
+    Return the cleared objects and their plan: the reduced plan where another user made the plan.
     """
     if view is not None and view.state is RunState.SWEEPING:
         cleared = await _resumed(context, plan, view)
@@ -480,6 +466,7 @@ async def _clear(
             await _check_there(context, error, run_folder(plan.kind, check_run_id(plan.run_id)))
             raise
         await write_recheck(context.store, plan, cleared)
+    # An apply that resumes a sweep asks again: only this answer confirms that the commits are given up for good.
     await context.service.sweeping(plan.run_id, cleared.garbage, cleared.commits, uid=plan.uid)
     return cleared, plan
 
@@ -517,7 +504,7 @@ async def _resumed(context: RunContext, plan: Plan, view: RunView) -> Cleared:
 
 
 async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, fence: Fence, grace_s: int) -> Ledger:
-    """Return the ledger of the run's sweeps once no read can still use the objects."""
+    """Return the ledger of the run's sweeps once no reader can still use the objects."""
     started = await start_sweep(context, plan)
     if garbage.rows and plan.kind.has_readers:
         # A plan that publishes nothing was final when it was made: no read has resolved its objects since then.
@@ -546,20 +533,19 @@ async def let_readers_finish(
     check: Callable[[], Awaitable[None]],
     progress: Callable[[str], None],
 ) -> None:
-    """Wait until the grace is over ("Readable", an invariant of docs/design/protocols.md). `check` is called before and
-    now and then, and may end it by an error.
+    """Wait until the grace is over ("Readable", an invariant of docs/design/protocols.md).
 
-    The server's own reads resolve a path and open its object in one request. A client with a signed URL comes later, at
-    the latest when the URL has run out. So a grace lies between the first delete and the moment after which no read can
-    resolve these objects. Files of metadata have a longer grace of their own, which the server keeps.
+    Call `check` before the wait and after each nap; an error from `check` ends the wait.
     """
-    # One of the few places where a clock counts: one that jumps ahead shortens the grace of reads, and harms nothing
-    # that is still named. One that was set back makes the whole grace be waited for again.
+    # The server resolves a path and opens its object in one request. A client with a signed URL may read until the URL
+    # expires. So the grace lies between the time when the last read can resolve the objects and the first delete.
+    # Files of metadata have a longer grace, which the server keeps. Safety does not depend on the clock: one that jumps
+    # ahead shortens the grace, and harms no object that an entry names. One that was set back restarts the grace.
     await check()
     left_s = remaining_ms(since_ms, clock.now_ms(), grace_s) / 1000
     if left_s:
         progress(f"waiting {math.ceil(left_s)} s for readers of what goes")
-    # Counted in naps: a clock that is set meanwhile neither shortens the wait nor makes it longer.
+    # Count naps, not clock time: setting the clock during the wait does not change its length.
     while left_s > 0:
         nap_s = min(_NAP_S, left_s)
         await clock.sleep(nap_s)

@@ -1,10 +1,8 @@
-"""Look again before an apply, where another user made its plan: that user may write to the object store.
+"""Plan again before an apply when another user made the plan: that user may write to the object store.
 
-The apply plans anew, as things are now, and takes no object but those that both plans take. Each row comes from its
-own plan. Of the other plan it believes only the limits: when it was made, its mode, and which commits expire. So the
-worst that a forged plan can do is to keep garbage. Costs one more plan, and a join of the two tables.
-
-An erasure's order is believed too: the server has on record that a user who may erase made that very plan.
+The apply plans anew and deletes only objects that are in both plans. Each row is from its own plan. From the other
+plan it takes only limits: the time, the mode and the expired commits. So a forged plan can only keep garbage.
+The cost is one more plan and a join of the two tables.
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ Decide = Callable[[RunContext, Kind], Awaitable[tuple[Plan, StartedRun]]]
 
 
 class _Looking(Service):
-    """A service that plans the objects of another user's plan once more."""
+    """Answer for a second plan of the objects that another user's plan names."""
 
     def __init__(self, service: Service, theirs: Plan) -> None:
         super().__init__(service.requests)
         self._theirs = theirs
 
     async def start(self, kind: RunKind) -> StartedRun:
-        """Begin a run that counts ages from when the other plan did: objects that came of age since stay."""
+        """Begin a run that measures ages from the other plan's start. Younger objects stay."""
         run = await super().start(kind)
         return msgspec.structs.replace(run, now_ms=min(run.now_ms, self._theirs.now_ms))
 
@@ -51,19 +49,20 @@ class _Looking(Service):
         return await self.abandoned(run_id)
 
     async def runs(self) -> tuple[RunView, ...]:
-        """Hide the run itself: its objects would count as those of an unfinished run."""
+        """Hide the run itself: its objects would be treated as those of an unfinished run."""
         return tuple(view for view in await super().runs() if view.run_id != self._theirs.run_id)
 
 
 async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple[Kind, Plan]:
-    """Return a plan of the same run with the objects that both `theirs` and a new plan take, and its kind.
+    """Return a plan of the same run with the objects that are in both `theirs` and a new plan. Return its kind, too.
 
     Raises:
         BadInput: the other plan's table is missing or changed.
-        Conflict: as planning does.
+        Conflict: planning failed.
     """
     check_manifest(theirs.garbage, name=theirs.garbage.folder)
     looking = replace(context, service=_Looking(context.service, theirs))
+    # The erasure's order is trusted as well: the server recorded that a user who may erase made this plan.
     kind = await kind_to_plan_again(context, theirs)
     ours, run = await decide(looking, kind)
     suffix = f".{ours.commits.digest()[:16]}"
@@ -75,7 +74,7 @@ async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple
         totals=totals,
         expired=await _moved(context, ours.expired, EXPIRED, theirs, suffix),
         leftovers=await _moved(context, ours.leftovers, LEFTOVERS, theirs, suffix),
-        # Its saved state is of more objects than are left in it.
+        # The saved state describes more objects than the reduced table has.
         keeps=None,
         dues=None,
     )
@@ -85,7 +84,7 @@ async def plan_again(context: RunContext, theirs: Plan, decide: Decide) -> tuple
 async def _in_both(
     context: RunContext, ours: Plan, theirs: Plan, run: StartedRun, *, into: str
 ) -> tuple[Manifest, messages.Totals]:
-    """Write the rows of our table whose objects the other table has, too."""
+    """Write the rows of our table whose objects are also in the other table."""
     closed = slice_numbers(run.closed_slices)
 
     async def without(other: Manifest, name: str, into: str) -> tuple[Manifest, messages.Totals]:
@@ -93,7 +92,7 @@ async def _in_both(
         rows = await deal_again(context.engine, ours.garbage, folder=folder_in(run, f"again.{name}"), closed=closed)
         return await mark_expired(context.engine, rows, [named], into=into, now_ms=run.now_ms, all_names=True)
 
-    # Both tables may be large: first write the rows that the other lacks, then all but these.
+    # Both tables may be large. First write the rows that only our table has, then all rows without these.
     only_ours, _ = await without(theirs.garbage, "theirs", folder_in(run, f"{GARBAGE.name}.ours"))
     return await without(only_ours, "ours", into)
 
@@ -101,7 +100,7 @@ async def _in_both(
 async def _moved(
     context: RunContext, manifest: Manifest | None, table: messages.Table, theirs: Plan, suffix: str
 ) -> Manifest | None:
-    """Write a table of our plan into the folder of the run, where the server looks for it."""
+    """Write a table of our plan into the folder of the other plan's run, where the server reads it."""
     if manifest is None:
         return None
     rows = await context.read(manifest, table)

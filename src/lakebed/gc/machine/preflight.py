@@ -1,13 +1,10 @@
 """Run every check that can refuse a plan or an apply before any slow, writing or deleting step.
 
-The service is asked first of all, for only there it is known who may. Plans and applies ask the same by themselves; the
-API asks here before a Spark session is started, and none of the answers grants anything.
+The service answers first, because only it knows the caller's rights. Plans and applies repeat these checks themselves.
+The API runs them before it starts a Spark session, and no answer grants anything.
 
-A plan by rules that are not saved is marked so, and changes nothing for anyone. The service is asked as always, but its
-rules are replaced (`WhatIf`). A plan of committed data may be applied when these rules are the repository's by then,
-compared as a whole and asked of the service at that moment; before that it has no version that the service accepts. A
-run of uncommitted data is bound to its plan while it marks, so one by other rules is abandoned where another would be
-marked, and can never be applied. Metadata goes by no rules.
+A plan by rules that are not saved (`WhatIf`) changes nothing. It can be applied only if it is of committed data and
+its rules are the repository's at that time. Metadata runs have no rules.
 """
 
 from __future__ import annotations
@@ -43,11 +40,11 @@ class NotFinal(Conflict):
 
 
 class RunNotReady(Conflict):
-    """The run is not in a state in which its plan may be applied: never marked, abandoned, ended, of another plan."""
+    """The run's state forbids applying its plan: never marked, abandoned, ended, or marked with another plan."""
 
 
 class OtherStore(BadInput):
-    """The server wrote a file, and this process finds it nowhere: it reads a copy of the server's store, or another."""
+    """The server wrote a file that this process cannot find: it reads a copy of the server's store, or another one."""
 
 
 def other_store(reason: str, store: ObjectStore) -> OtherStore:
@@ -59,7 +56,7 @@ def other_store(reason: str, store: ObjectStore) -> OtherStore:
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Compare two namespaces however they are spelled: a server may write `S3://lake/` for `s3://lake`."""
+    """Compare two namespaces by their normal form: a server may write `S3://lake/` for `s3://lake`."""
     try:
         return normalise_namespace(one) == normalise_namespace(other)
     except InvalidNamespace:
@@ -67,14 +64,13 @@ def is_same_place(one: str, other: str) -> bool:
 
 
 async def check_same_store(service: Service, store: ObjectStore) -> None:
-    """Find out whether this process sees the store that the server sees: the server puts a mark, and it must be here.
-
-    An apply in a copy deletes nothing in the server's store, and the server would believe that it did.
+    """Check that this process sees the server's store: the server writes a mark, and this process must find it.
 
     Raises:
         Denied: the caller may not apply.
-        OtherStore: it does not see it.
+        OtherStore: the mark is missing, or the server deletes in another namespace.
     """
+    # An apply in a copy deletes nothing in the server's store, and the server would record its objects as deleted.
     answer = await service.purging()
     if not is_same_place(answer.namespace, store.uri):
         raise other_store(f"the server deletes in {answer.namespace}", store)
@@ -85,11 +81,11 @@ async def check_same_store(service: Service, store: ObjectStore) -> None:
 
 
 async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rules | None) -> None:
-    """Succeed if these kinds may be planned, without kinds any, by the repository's rules or by others.
+    """Succeed if the caller may plan these kinds, by the repository's rules or by `rules`. No kinds: any plan.
 
     Raises:
         Denied: the caller may not plan.
-        NoRules: committed data is, and there are no rules.
+        NoRules: a kind needs rules, and there are none.
     """
     has_rules = (await service.planning()).has_rules or rules is not None
     if not has_rules and any(kind.spec.basis is Basis.RULES for kind in kinds):
@@ -97,10 +93,10 @@ async def check_planning(service: Service, kinds: Sequence[RunKind], rules: Rule
 
 
 async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None:
-    """Run the checks that `flow.apply` makes before it acts. It makes them again.
+    """Run the checks that `flow.apply` makes before it acts. `flow.apply` repeats them.
 
     Raises:
-        As `flow.apply` does.
+        The errors of `flow.apply`.
     """
     plan, plan_file = await read_plan_file(store, check_run_id(run_id))
     state = state_to_apply(await service.run(run_id), plan)
@@ -112,9 +108,10 @@ async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None
 
 
 async def _check_adopted(store: ObjectStore) -> None:
-    """
+    """Check that no other server's adoption of the namespace is pending.
+
     Raises:
-        NotFinal: the namespace was another server's, and its objects are not ours for good.
+        NotFinal: the namespace was another server's, and its adoption is not final.
     """
     adoption = await read_adoption(store)
     if adoption is not None and not adoption.may_delete:
@@ -126,7 +123,7 @@ async def _check_adopted(store: ObjectStore) -> None:
 
 
 class Allowed(NamedTuple):
-    """The version of the rules that an apply publishes by, who made its plan, and whether it looks again."""
+    """The version of the rules that an apply publishes by, the plan's author, and whether the apply plans again."""
 
     rules_version: int
     planned_by: str
@@ -134,7 +131,7 @@ class Allowed(NamedTuple):
 
 
 async def may_apply(service: Service, plan: Plan, state: RunState, *, plan_file: str = "") -> Allowed:
-    """Ask whatever can refuse this apply, before it overtakes another one and before anything is written or deleted.
+    """Ask the service for every reason to refuse this apply, before it overtakes another, writes or deletes.
 
     `plan_file` is the SHA-256 of the plan's file.
     """
@@ -148,10 +145,10 @@ async def may_apply(service: Service, plan: Plan, state: RunState, *, plan_file:
 
 
 def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
-    """Return the state from which the run may go on with this plan.
+    """Return the state from which the run may continue with this plan.
 
     Raises:
-        RunNotReady: it may not.
+        RunNotReady: the run may not be applied, or was marked with another plan.
     """
     if view is not None and ended_without_deleting(view):
         raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
@@ -172,16 +169,16 @@ NO_VERSION: Final = -1
 
 
 class NotTheRules(Conflict):
-    """The plan only shows the effect of other rules, which are not in force."""
+    """The plan shows the effect of rules that are not in force."""
 
 
 class WhatIf(Service):
-    """A service by other rules."""
+    """Serve a plan by other rules. The plan has no version that the service accepts."""
 
     def __init__(self, service: Service, rules: Rules) -> None:
         """
         Raises:
-            InvalidRules: these rules could not be saved either.
+            InvalidRules: these rules could not be saved.
         """
         super().__init__(service.requests)
         self._rules = check_rules(rules)
@@ -191,17 +188,19 @@ class WhatIf(Service):
         return msgspec.structs.replace(prepared, rules=self._rules, rules_version=NO_VERSION)
 
     async def marked(self, run_id: str, plan: Manifest) -> RunView:  # noqa: ARG002 - bound to nothing
+        # A run by other rules must never be applied: abandon it where another run is marked.
         return await self.abandoned(run_id)
 
 
 async def version_to_expire_by(service: Service, plan: Plan) -> int:
-    """The version of the rules that a plan may be applied by. The service compares it with the one in force.
+    """Return the version of the rules to apply a plan by. The service compares it with the version in force.
 
     Raises:
-        NotTheRules: the plan was made by other rules, and these are not in force now.
+        NotTheRules: the plan was made by other rules, which are not in force.
     """
     if not plan.what_if:
         return plan.rules_version
+    # A what-if plan may be applied only when the repository's rules equal the plan's by now.
     current = await service.rules()
     if current.rules is None or current.rules != plan.rules:
         raise NotTheRules(

@@ -1,24 +1,13 @@
-"""Sweep: carry out a plan. The only file whose steps get a Deleter; it decides nothing.
+"""Sweep: carry out a plan. Only the steps in this file get a Deleter; they delete only objects of the plan.
 
-The plan's parts are dealt out to tasks. A task reads a part, checks it against the plan's manifest, deletes its objects
-in batches of 1,000, 16 at a time, and then puts one file into the ledger (runs/recording.py): a row for every
-deletion tried, and how it went. A sweep that is started again leaves what is done alone, and tries only the keys that
-failed. A part without ledger file is done again from its start: to delete twice is to delete once.
+1. deal the plan's parts out to tasks, and check each part against the plan's manifest
+2. skip the objects that the ledger has as done; an earlier sweep's failures are tried again (runs/recording.py)
+3. leave objects of legal holds, and keys that changed since the plan
+4. delete in batches of 1,000 keys, 16 batches at a time
+5. record one row for each object: deleted, kept, gone or failed
 
-What a legal hold keeps is left with an error. Before each batch the sweep looks whether the holds changed (holding.py),
-another apply began, or a repository was made again here (runs/fencing.py). If so, it stops: deletes that are under way
-then, up to 16 of a task, go to their end, and what became of the part is recorded first.
-
-A key that could not be deleted is counted as failed, whatever the reason. Nothing is deleted that the part does not
-hold. Most plans delete no key outside `data/`. Three kinds do: one of metadata deletes files of ranges, metaranges and
-runs, and nothing else; one of a deleted repository those, and addresses of slices; one of an old layout any key that
-lies in no slice, not below `_lakefs/` and in no namespace inside.
-
-Keys that are no address of a slice are not ours, and their writer may have written one again since the plan, or
-since it was committed. So each is looked at first, a request a key, and what is not the plan's is kept: not failed, for
-it is no garbage now. Of an old layout that is one of another size or date than was listed; of a plan of committed data,
-one of another size than the entry says, or younger. Between that look and the delete lies the time that a batch takes;
-a tool that writes there just then loses what it wrote, so none should (docs/guide/retention.md).
+Before each batch, check for a new hold (holding.py) and for a newer claim (runs/fencing.py). Either stops the sweep.
+Batches under way still end (up to 16 of a task), and the ledger gets the outcome of the part.
 """
 
 from __future__ import annotations
@@ -53,19 +42,19 @@ from lakebed.gc.runs.recording import (
 from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, read_adoption
 
 BATCH_KEYS: Final = 1000
-"""How many keys one call deletes: the limit of S3."""
+"""The number of keys that one call deletes: the limit of S3."""
 
 BATCHES: Final = 16
-"""How many batches a task has under way."""
+"""The number of batches that a task has under way."""
 
 BATCHES_BY_KEY: Final = 4
-"""The same where keys are looked at, each by a small request of its own."""
+"""The number of batches that a task has under way where each key needs a small request first."""
 
 AT_ONCE: Final = 16
-"""How many such requests each batch has under way."""
+"""The number of such requests that each batch has under way."""
 
 _OURS: Final = "^data/[0-9a-z]+/[0-9]{8}$"
-"""The form of nearly all addresses. They are checked all at once."""
+"""The form of nearly all addresses. One call checks a whole column."""
 
 NOT_FINAL: Final = "the old server wrote it, and its adoption is not final (lakebed migrate --adopt --final)"
 
@@ -94,7 +83,7 @@ async def sweep(
 
     async def one(task: Task, deleter: Deleter, part: Part) -> Swept:
         swept = await sweep_part(task, deleter, plan, part, ledger, rule=rule, fence=fence, held=held, gone=gone)
-        # Here, and not only before each batch: a later reader of the ledger finds the objects that this part lost.
+        # Check after each part, too: a later apply reads the ledger, and must find the objects that this part deleted.
         await fence.check(task.store)
         return swept
 
@@ -104,7 +93,7 @@ async def sweep(
 
 
 def _effort_of(objects: int) -> Effort:
-    """A bulk delete takes a thousand keys, and as long as a hundred small requests."""
+    """Count a bulk delete of a thousand keys as a hundred small requests: it takes as long."""
     return Effort(requests=objects / 10)
 
 
@@ -134,7 +123,7 @@ async def sweep_part(
     held: Held,
     gone: Gone,
 ) -> Swept:
-    """Read, delete and record one part. Once another apply has begun, the rest of the part counts as failed."""
+    """Read, delete and record one part. Once another apply has begun, the rest of the part is recorded as failed."""
     garbage = messages.read_part(plan, messages.GARBAGE, part, await read_part(task.store, plan.folder, part))
 
     async def take(objects: pa.Table) -> pa.Table:
@@ -145,15 +134,19 @@ async def sweep_part(
         old, settled_ms = await _of_old_server(task.store, foreign)
         if old:
             kept, free, foreign = {**kept, **old}, without(free, old), without(foreign, old)
+        # A key outside the slices may have been written again since the plan, so a request compares each key first.
+        # A tool that writes between that request and the delete loses its bytes (docs/guide/retention.md).
         if foreign.num_rows and rule.look is not Look.NONE:
             act, most = _if_unchanged(task, foreign, act, rule.look, settled_ms=settled_ms), BATCHES_BY_KEY
         outcomes = await _each(task, free, act, may_go=rule.may_delete, most=most)
+        # A held object is an error, so the run does not end, and an apply after the release deletes the object.
         errors = {**outcomes.errors, **kept}
         tried = [address for address in objects["address"].to_pylist() if address not in errors]
         states = {**await gone.among(task.store, tried), **_kept_of(outcomes.states)}
         outcomes = Outcomes(errors=errors, states=states)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())
 
+    # A part without a ledger file starts over: deleting twice has the effect of deleting once.
     before = await read_recorded(task.store, ledger, part.name, garbage)
     rest = without(garbage, before.done["address"].to_pylist())
     if not rest.num_rows:
@@ -166,7 +159,7 @@ def _kept_of(states: Mapping[str, LedgerState]) -> dict[str, LedgerState]:
 
 
 async def remove_files(engine: Engine, keys: Sequence[str]) -> None:
-    """Remove small files of the collectors that no run reads again. A file that cannot be removed stays."""
+    """Remove small files of the collectors that no run reads again. Files that cannot be removed stay."""
 
     async def work(task: Task, deleter: Deleter, share: pa.Table) -> AsyncIterator[pa.Table]:  # noqa: ARG001 - the port's
         await remove_with(deleter, share["name"].to_pylist())
@@ -186,9 +179,11 @@ async def remove_with(deleter: Deleter, keys: Sequence[str]) -> None:
 async def _each(
     task: Task, objects: pa.Table, act: Act, *, may_go: Callable[[str], bool], most: int = BATCHES
 ) -> Outcomes:
-    """Yield the outcome of each object, batch by batch, several batches at a time."""
+    """Return the outcome of each object, from several batches at a time."""
     addresses: list[str] = objects["address"].to_pylist()
     plain = pc.match_substring_regex(objects["address"], _OURS)
+    # Most kinds delete only below `data/`. Metadata runs delete files of ranges, metaranges and runs. Runs of a deleted
+    # repository delete both. Runs of an old layout delete keys in no slice, outside `_lakefs/` and nested namespaces.
     good = addresses
     if may_go is not may_be_swept:
         good = [key for key in addresses if may_go(key)]
@@ -206,10 +201,10 @@ async def _each(
 
 
 async def _of_old_server(store: ObjectStore, foreign: pa.Table) -> tuple[dict[str, str], int]:
-    """Return those that another server wrote here, each with a reason, unless a person made their adoption final; and
-    since when that server wrote nothing, by the store's clock.
+    """Return the objects that another server wrote here, each with a reason to keep it, until the adoption is final.
 
-    Final is for ever, so one look a part is enough.
+    Return also the time since which that server wrote nothing, by the store's clock. A final adoption cannot be
+    revoked, so one read a part is enough.
     """
     keys = [key for key in foreign["address"].to_pylist() if is_elsewhere(key)]
     if not keys or (adoption := await read_adoption(store)) is None:
@@ -219,12 +214,12 @@ async def _of_old_server(store: ObjectStore, foreign: pa.Table) -> tuple[dict[st
 
 def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
     async def act(batch: list[str]) -> Outcomes:
-        # A part is long, and the repository that was made again meanwhile may name all that is left of it.
+        # A part takes long. A repository may be made here again meanwhile, and name the rest of the part.
         try:
             await fence.check(task.store)
         except Overtaken as error:
             return Outcomes(errors=dict.fromkeys(batch, str(error)), states={})
-        # Last of all: a hold whose maker has its answer stops every delete that begins from now on.
+        # Check holds last: once the hold's maker has the answer, no later delete begins.
         if refused := await held.refuses(task.store):
             return Outcomes(errors=dict.fromkeys(batch, refused), states={})
         try:
@@ -239,7 +234,7 @@ def _deleting(task: Task, deleter: Deleter, fence: Fence, held: Held) -> Act:
 
 
 def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look, *, settled_ms: int = 0) -> Act:
-    """`act`, but on those of a batch that are among these rows (GARBAGE) only if they still are what the rows say.
+    """Wrap `act`: of the keys in these rows (GARBAGE), pass on only those whose object still equals its row.
 
     An adoption compared the objects that existed at `settled_ms`: a copy may be younger than its entry.
     """
@@ -270,15 +265,16 @@ def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look, *, settle
 async def _changed(
     store: ObjectStore, key: str, size_bytes: int, seen_ms: int, *, or_older: bool
 ) -> LedgerState | None:
-    """None: what lies there is what was planned for. Else what became of that; the key is left alone, also where there
-    is nothing, for what is written under it from now on is new. `or_older`: what was seen is dated by who named it, and
-    so not before it was written.
+    """Compare a key's object with the planned size and time. Return None if the object is the planned one.
+
+    With `or_older` the planned time is that of the entry, so the object may be older. Return DELETED for a missing
+    object: a later write of the key makes a new object. Return KEPT for any other: it is not garbage now.
     """
     try:
         stat = await store.stat(key)
     except ObjectMissing:
         return LedgerState.DELETED
-    # In seconds: stores tell the same date more exactly in a listing than in an answer about one object.
+    # Compare seconds: listings give more precise times than requests for one object.
     found_s, seen_s = stat.modified_ms // 1000, seen_ms // 1000
     if stat.size_bytes == size_bytes and (found_s == seen_s or (or_older and found_s < seen_s)):
         return None
