@@ -1,3 +1,3 @@
-"""One run: what its steps work with (context), that it is the only apply (fencing), what it deleted (recording),
-how it goes on after a stop (resume), and how far it has come (status).
+"""One run: its ports and files (context), its claim (fencing), its ledger (recording), its start after a stop (resume),
+its progress (status), and the objects that other runs deleted (elsewhere).
 """

@@ -40,12 +40,12 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 Progress = Callable[[str], None]
-"""Is called with a line for people about the next step."""
+"""Report the next step to a person, as one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Ports alone: the flow, the kinds and the sweep await these, and nothing else."""
+    """Hold the ports of a run. The flow, the kinds and the sweep await only these."""
 
     repository: str
     service: Service
@@ -55,7 +55,7 @@ class RunContext:
     progress: Progress
 
     async def read(self, manifest: Manifest, table: messages.Table) -> pa.Table:
-        """`read_input` from the run's namespace."""
+        """Read a whole table from the run's namespace (`read_input`)."""
         return await read_input(self.store, self.ports.tasks, manifest, table)
 
     async def reread(
@@ -65,25 +65,23 @@ class RunContext:
         *,
         commits_of: Callable[[A], Manifest] = attrgetter("commits"),
     ) -> T:
-        """Return what `work` makes of the service's answer, whose table COMMITS is `commits_of` it.
+        """Call `work` with the service's answer, and return its result. `commits_of` gives the answer's table COMMITS.
 
-        A run reads commit records first and their trees after that. In between, a collection of metadata may delete
-        files of a commit that was swept, or whose committer gave up (docs/design/protocols.md, "Orphaned commits").
-        Such a commit keeps nothing, and must stop no run. So the records are asked for again, and where commits are
-        gone that were there before, the trees are read without them.
-
-        Reading commit records late is safe: what must come before them (listing, what is staged) came before. Each turn
-        takes a commit that went, so there is an end.
+        If a file is missing, ask again for the commits, and repeat while the list of commits gets shorter.
 
         Raises:
-            Corrupt: a file is missing or altered, and no commit went.
+            Corrupt: a file is missing or altered, and no commit was swept meanwhile.
         """
+        # A run reads commit records before their trees. A metadata run may meanwhile delete files of a swept commit, or
+        # of a commit whose committer gave up (docs/design/protocols.md, "Orphaned commits"). It keeps nothing.
+        # Reading commits late is safe: the listing and the staged cells were read before them. Each turn needs a commit
+        # that was swept, so the loop ends.
         answer = await ask()
         while True:
             try:
                 return await work(answer)
             except Corrupt as error:
-                # Asked again, the service may write its table over the one that was read.
+                # Read the table before asking again: the service may overwrite it.
                 before = _there(await self.read(commits_of(answer), messages.COMMITS))
                 answer = await ask()
                 now = _there(await self.read(commits_of(answer), messages.COMMITS))
@@ -94,7 +92,7 @@ class RunContext:
 
 
 def _there(commits: pa.Table) -> pa.Array:
-    """Ids of those that were not swept."""
+    """Return the ids of commits that were not swept."""
     return commits.filter(pc.invert(commits["swept"]))["id"].combine_chunks()
 
 
@@ -105,11 +103,10 @@ def whole(answer: RecheckInputs) -> tuple[Manifest, Manifest]:
 
 
 async def read_input(store: ObjectStore, tasks: Tasks, manifest: Manifest, table: messages.Table) -> pa.Table:
-    """Read a whole table of the protocol, checked against its manifest to the last byte. For commits, refs and the
-    like: the driver holds it.
+    """Read a whole table of the protocol, and check every byte against its manifest. The driver holds it in memory.
 
     Raises:
-        BadInput: it is another table; a part is missing, short or changed.
+        BadInput: the manifest is of another table, or a part is missing, short or changed.
     """
     check_table(manifest, table)
     messages.check_listing(manifest, await sizes(store, manifest.folder))
@@ -129,17 +126,17 @@ async def write_input(store: ObjectStore, folder: str, table: messages.Table, ro
 
 
 async def write_piece(store: ObjectStore, folder: str, name: str, table: Table, rows: pa.Table) -> Pieces:
-    """Write rows of a collector's own table as the one part of a folder."""
+    """Write rows of a collector's own table as the only part of a folder."""
     data = encode(table, rows)
     await store.put(folder + name, data)
     return Pieces(folder=folder, parts=(messages.part_of(name, data, rows=rows.num_rows),))
 
 
 async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
-    """Rows of one part of a plan (table GARBAGE).
+    """Return the rows of one part of a plan (table GARBAGE).
 
     Raises:
-        BadInput: it is missing, or not as the plan describes it.
+        BadInput: the part is missing, or differs from the plan's description.
     """
     key = plan.garbage.folder + part.name
     data = await find(store, key)
@@ -149,15 +146,15 @@ async def read_garbage(store: ObjectStore, plan: Plan, part: Part) -> pa.Table:
 
 
 def folder_in(run: StartedRun | Plan, name: str) -> str:
-    """A table's folder inside the run's."""
+    """Return a table's folder in the run's folder."""
     return input_folder(run.kind, RunId(run.run_id), name)
 
 
 def slice_numbers(names: Sequence[str]) -> list[int]:
-    """Ascending, each once.
+    """Return the slices' numbers, ascending, each once.
 
     Raises:
-        BadInput: a name that no slice has.
+        BadInput: a name is not that of a slice.
     """
     numbers: set[int] = set()
     for name in names:
@@ -169,7 +166,7 @@ def slice_numbers(names: Sequence[str]) -> list[int]:
 
 
 def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) -> dict[str, Any]:
-    """The fields that plans of every kind share."""
+    """Return the fields that plans of every kind share."""
     return {
         "run_id": run.run_id,
         "kind": run.kind,
@@ -188,7 +185,7 @@ def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) 
 
 
 async def write_plan(store: ObjectStore, plan: Plan) -> str:
-    """Return the SHA-256 of the plan's file."""
+    """Write the plan, and return the SHA-256 of its file."""
     data = encode_plan(plan)
     await store.put(plan_path(plan.kind, plan.run_id), data)
     return sha256_of(data)
@@ -199,16 +196,17 @@ def sha256_of(data: bytes) -> str:
 
 
 async def read_plan(store: ObjectStore, run_id: str) -> Plan:
-    """
+    """Read the plan of a run.
+
     Raises:
-        PlanMissing: there is none in the namespace.
-        BadInput: it is unreadable, of an unknown format, or was changed.
+        PlanMissing: the namespace has no finished plan of the run.
+        BadInput: the plan is unreadable, of an unknown format, or changed.
     """
     return (await read_plan_file(store, run_id))[0]
 
 
 def counts_of(commits: pa.Table) -> CommitCounts:
-    """Count the rows of COMMITS for a plan that expires none."""
+    """Count the rows of COMMITS for a plan that expires no commit."""
     swept = int(pc.sum(commits["swept"]).as_py() or 0)
     return CommitCounts(all=commits.num_rows, kept=commits.num_rows - swept, expired=0, swept=swept)
 
@@ -217,7 +215,7 @@ async def read_plan_file(store: ObjectStore, run_id: str) -> tuple[Plan, str]:
     """Return the plan and the SHA-256 of its file.
 
     Raises:
-        PlanMissing, BadInput: as `read_plan`.
+        PlanMissing, BadInput: see `read_plan`.
     """
     for kind in RunKind:
         data = await find(store, plan_path(kind, run_id))
@@ -230,7 +228,7 @@ async def read_plan_file(store: ObjectStore, run_id: str) -> tuple[Plan, str]:
 
 
 async def list_plans(store: ObjectStore) -> list[str]:
-    """Ids of the runs with a finished plan, oldest first."""
+    """Return the ids of the runs with a finished plan, oldest first."""
     found: list[str] = []
     for kind in RunKind:
         root = run_folder(kind, RunId("x")).removesuffix("x/")
@@ -239,7 +237,7 @@ async def list_plans(store: ObjectStore) -> list[str]:
 
 
 async def find(store: ObjectStore, key: str) -> bytes | None:
-    """None where there is no such file."""
+    """Return the file's content, or None if there is no such file."""
     try:
         return await store.get(key)
     except NotFound:
@@ -247,12 +245,12 @@ async def find(store: ObjectStore, key: str) -> bytes | None:
 
 
 async def read_all(store: ObjectStore, tasks: Tasks, keys: Sequence[str]) -> list[bytes]:
-    """In the order of `keys`."""
+    """Return the files' contents in the order of `keys`."""
     return [data async for _, data in tasks.ahead(keys, store.get)]
 
 
 async def write_once(store: ObjectStore, key: str, data: bytes) -> bytes:
-    """Store `data` unless there is a file already, and return the content of the file."""
+    """Store `data` unless the file exists, and return the content of the file."""
     try:
         await store.put(key, data, if_absent=True)
     except (ObjectExists, ObjectOutcomeUnknown):

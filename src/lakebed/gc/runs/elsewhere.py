@@ -1,15 +1,12 @@
 """Find the objects of a plan that other runs or hard delete deleted, so that the ledger counts each deletion once.
 
-A plan may hold an object that something else deleted since, or that a lifecycle run or an erasure took while commits go
-on naming it. The sweep deletes it all the same, for to delete twice is to delete once, and its row says `gone`:
+The sweep deletes such an object again, which is harmless, and records its row as `gone`:
 
-1. before the sweep the ledger is read for what runs that may hold the same deleted (`Gone`)
-2. once a batch was deleted, the pages that hard delete recorded meanwhile are read, too
+1. before the sweep, read the ledger's records of runs that may hold the same objects (`Gone`)
+2. after each part's deletes, read the pages that hard delete has recorded since
+3. after the sweep, look for a second record of each deletion, and let one of the two give way (`settle`)
 
-What the ledger does not have counts as deleted by this run, also where a process died between a delete and its record.
-So two that delete one object in the same moment both record it as deleted. Each looks again after its own record is
-there, so the later of the two sees both, and one record gives way (`settle`): that of hard delete, or of the older run.
-Both would choose the same, and a row that says `gone` is never taken back. So one row always counts the deletion.
+An object that the ledger does not have counts as deleted by this run, also where a process died before its record.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ from .fencing import Fence
 from .recording import Ledger
 
 SLACK_MS: Final = 600_000
-"""How far the clocks of servers and the object store may be apart. A file that is too old is only read in vain."""
+"""Largest assumed difference between the clocks of servers and object store. Reading too old a file is harmless."""
 RECORDS_AT_ONCE: Final = 64
 
 _GONE: Final = Table("an object that something else deleted", required(("address", pa.string())))
@@ -57,14 +54,14 @@ _GONE: Final = Table("an object that something else deleted", required(("address
 class Gone:
     """Name the objects that other runs deleted. Travels to tasks.
 
-    `last_page` is the newest file of hard delete that was read, empty where the run's kind never meets it.
+    `last_page`: the newest file of hard delete that was read; empty if the run's kind never shares objects with it.
     """
 
     rows: Pieces = field(default_factory=lambda: Pieces(folder=""))
     last_page: str = ""
 
     async def among(self, store: ObjectStore, addresses: Sequence[str]) -> dict[str, LedgerState]:
-        """Return those of these addresses that something else deleted. To be asked once they were deleted here."""
+        """Return the addresses that something else deleted. Call this after deleting them here."""
         asked, gone = set(addresses), set[str]()
         for part in self.rows.parts:
             rows = decode(_GONE, await read_part(store, self.rows.folder, part), part)
@@ -77,14 +74,14 @@ class Gone:
 
 
 async def find_gone(context: RunContext, plan: Plan, fence: Fence, own: Ledger) -> tuple[Gone, frozenset[str]]:
-    """Return the deleted objects that a plan may hold, and the ledger's files that need no look after the sweep.
+    """Return the deleted objects that a plan may hold, and the ledger's files that `settle` need not read.
 
-    Those are all that are there, unless an earlier apply recorded a part: it may not have looked. Costs a listing of
-    the ledger, and a read of what came since the plan; for committed data also of what lifecycle runs and erasures
-    recorded ever.
+    Costs a listing of the ledger, and a read of each record since the plan. For committed data, also read every record
+    of lifecycle runs and erasures.
     """
     changed_ms = await _listed(context.store)
     tables = [rows async for _, rows in _deleted(context, await _meeting(context, plan, changed_ms))]
+    # An earlier apply of the run recorded a part, and may have died before it settled. Then `settle` reads all files.
     is_first = not any(name.startswith(own.prefix) for name in changed_ms)
     seen = frozenset(changed_ms if is_first else ())
     pages = [name for name in changed_ms if DELETED_AT_ONCE in name]
@@ -93,21 +90,23 @@ async def find_gone(context: RunContext, plan: Plan, fence: Fence, own: Ledger) 
     rows = pa.concat_tables(tables) if tables else _GONE.schema.empty_table()
     if not rows.num_rows:
         return Gone(last_page=last_page), seen
-    # A name of its own for each apply: none overwrites a file that another one reads.
+    # Each apply writes its own file: no apply overwrites a file that another one reads.
     number = fence.key.rpartition("/")[2].partition(".")[0]
     piece = await write_piece(context.store, folder_in(plan, f"gone.{number}"), "part-00000.parquet", _GONE, rows)
     return Gone(rows=piece, last_page=last_page), seen
 
 
 async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[str]) -> Total:
-    """Let one of two records give way where both count a deletion. Return the deletions that ours gave up.
+    """Let one of two records give way where both count a deletion. Return the deletions that our record gave up.
 
-    Costs a listing of the ledger, and a read of the files that are not `seen`. Where these have deletions, also a read
-    of our own record.
+    Costs a listing of the ledger, and a read of the files that are not in `seen`. Where those have deletions, also a
+    read of our own record.
 
     Raises:
-        OutcomeUnknown: see `give_way`.
+        OutcomeUnknown: the last attempt to give way failed (`give_way`).
     """
+    # Two runs that delete one object at the same time both record it. Each looks after its own record is written, so
+    # the later one sees both records, and both runs choose the same loser. A `gone` row is never changed.
     given_up: dict[str, int] = {}
 
     async def losers() -> list[tuple[Sequence[str], pa.Table]]:
@@ -124,7 +123,7 @@ async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[s
 async def _losers(
     context: RunContext, plan: Plan, own: Ledger, seen: frozenset[str]
 ) -> AsyncIterator[tuple[Sequence[str], pa.Table]]:
-    """Yield each record that is to give way, and its new LEDGER rows."""
+    """Yield each record that must give way, and its new LEDGER rows."""
     changed_ms = await _listed(context.store)
     records = [names for names in await _meeting(context, plan, changed_ms) if not seen.issuperset(names)]
     others = [(names, rows) async for names, rows in _deleted(context, records) if rows.num_rows]
@@ -134,13 +133,14 @@ async def _losers(
     both, mine = set[str](), list[tuple[tuple[str, ...], set[str]]]()
     for part in ledger_records(name for name in changed_ms if name.startswith(own.prefix)):
         async for _, rows in _deleted(context, [part]):
-            # A key in no slice may have been written again, and deleted again.
+            # A key in no slice may have been written and deleted again, so both deletions count.
             shared = rows.filter(pc.is_in(rows["address"], value_set=theirs))["address"].to_pylist()
             mine.append((part, {address for address in shared if parse_address(address) is not None}))
             both |= mine[-1][1]
     losing = set[str]()
     for names, rows in others:
         shared = both.intersection(rows["address"].to_pylist()) if both else set()
+        # Hard delete's record gives way, or that of the older run.
         if shared and (DELETED_AT_ONCE in names[0] or run_of_record(names) < plan.run_id):
             yield names, giving_way(await _read(context.store, names), shared)
         else:
@@ -155,7 +155,7 @@ async def _read(store: ObjectStore, names: Sequence[str]) -> pa.Table:
 
 
 async def _listed(store: ObjectStore) -> dict[str, int]:
-    """Return when each file of the ledger was written."""
+    """Return the time at which each file of the ledger was written."""
     return {stat.key: stat.modified_ms async for page in store.list(LEDGER_PREFIX) for stat in page}
 
 
@@ -171,7 +171,7 @@ async def _meeting(context: RunContext, plan: Plan, changed_ms: Mapping[str, int
 async def _deleted(
     context: RunContext, records: Sequence[Sequence[str]]
 ) -> AsyncIterator[tuple[Sequence[str], pa.Table]]:
-    """Yield of each record the addresses that it says to be deleted."""
+    """Yield each record and the addresses that it has as deleted."""
     for start in range(0, len(records), RECORDS_AT_ONCE):
         some = records[start : start + RECORDS_AT_ONCE]
         data = iter(await read_all(context.store, context.ports.tasks, [name for names in some for name in names]))
@@ -181,13 +181,13 @@ async def _deleted(
 
 
 def _may_meet(plan: Plan, kinds: dict[str, RunKind], names: Sequence[str], *, changed_ms: int) -> bool:
-    """Return whether a record of the ledger may be about objects of the plan, by its name and its last change."""
+    """Return whether a record of the ledger may be about objects of the plan, by its name and last change."""
     is_new = changed_ms >= plan.now_ms - SLACK_MS
     if DELETED_AT_ONCE in names[0]:
         return is_new and plan.kind.spec.meets_hard_delete
     kind = kinds.get(run_of_record(names))
     if kind is None:
         return is_new
-    # Commits still name the objects that these runs took. Plans of other kinds leave out missing objects.
+    # Commits still name the objects that these runs deleted. Plans of other kinds leave out missing objects.
     is_old = plan.kind.takes_committed and not plan.kind.takes_named and kind.takes_named
     return (is_new or is_old) and plan.kind.may_meet(kind)

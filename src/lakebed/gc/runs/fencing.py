@@ -1,13 +1,11 @@
-"""One apply at a time for a repository, without a lock: who begins later is the one that goes on.
+"""Let one apply at a time run in a repository, without a lock: the latest one continues.
 
-An apply *claims* the next number: a file that only one can make. It may go on for as long as no higher number is
-there, and looks before each step and each batch of deletes. So an apply that died holds up no other, however it died;
-an apply that is overtaken stops at its next look, and the ledger has its deletes. Both may delete an object of both
-plans in that moment; to delete twice is harmless. So safety does not rest on the claim. Order does.
+1. an apply *claims* the next number: a file that only one writer can create
+2. before each step and each batch of deletes it checks for a higher number, and stops if there is one
+3. the stopped apply's deletes are in the ledger
 
-Where a repository is made over a namespace that was used, or a person chooses an installation (`gc adopt`), the server
-claims a number, too: an apply of an earlier repository does not know the objects that the new one names. It asks the
-server nothing while it deletes, so only the claim stops it.
+So an apply that died blocks no other. Safety does not depend on the claim: two applies may delete an object of both
+plans at the same time, which is harmless. The claim gives the order.
 """
 
 from __future__ import annotations
@@ -30,38 +28,42 @@ from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknow
 
 
 class Overtaken(Conflict):
-    """Another apply began later in this repository, and this one has stopped. Facts: `run_id` of the other one."""
+    """Another apply of this repository began later, so this one stopped. Facts: `run_id` of the later apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Travels to tasks. `key` is the claim's file."""
+    """Check whether an apply is still the latest one. Travels to tasks. `key` is the file of its claim."""
 
     key: str
 
     async def check(self, store: ObjectStore) -> None:
-        """Check with one listing, which is empty unless another apply overtook us.
+        """Check with one listing, which is empty unless a later apply began.
 
         Raises:
-            Overtaken: another apply did.
+            Overtaken: a later apply began, or another repository or installation has the namespace.
         """
         newer = await _claims(store, after=self.key)
         if newer:
             run_id = await _run_of(store, newer[-1])
             if not run_id:
+                # The server claims a number, too, when a repository is made over a used namespace, or a person chooses
+                # an installation (`gc adopt`). An older apply does not know the new objects and asks no server.
                 raise Overtaken("another repository or installation has this namespace now, and this apply stopped")
             raise Overtaken(f"another apply has begun, of run {run_id}, and this one stopped", run_id=run_id)
 
     def outdated(self, claims: Sequence[str]) -> list[str]:
-        """Return those of these files that mean nothing beside ours."""
+        """Return the claims with a lower number. No apply needs their files any more."""
         return [key for key in claims if key < self.key]
 
 
 async def claim(store: ObjectStore, clock: Clock, run_id: str) -> tuple[Fence, list[str]]:
-    """From now on every other apply of the repository stops; and the files of those before, which may be removed.
+    """Claim the next number: from now on every earlier apply of the repository stops.
+
+    Return the fence, and the files of earlier claims, which may be removed.
 
     Raises:
-        Overtaken: others began without end, or the last number there is has been taken.
+        Overtaken: every attempt lost to another apply, or the last number is taken.
     """
     data = msgspec.json.encode(Claim(run_id=run_id, started_ms=clock.now_ms()))
     for _ in range(CLAIM_ATTEMPTS_MAX):
@@ -73,13 +75,13 @@ async def claim(store: ObjectStore, clock: Clock, run_id: str) -> tuple[Fence, l
         try:
             await store.put(fence.key, data, if_absent=True)
         except (ObjectExists, ObjectOutcomeUnknown):
-            continue  # One of our own that we do not know of is overtaken like any other.
+            continue  # A lost answer may hide a claim of our own. The next number overtakes it like any other.
         return fence, fence.outdated(there)
     raise Overtaken(f"{CLAIM_ATTEMPTS_MAX} other applies began before this one could", run_id=run_id)
 
 
 async def _claims(store: ObjectStore, *, after: str = "") -> list[str]:
-    """Return the claims in order of number. A file that no apply wrote is none."""
+    """Return the claims in order of number. Ignore files that no apply wrote."""
     return claims_in([stat.key async for page in store.list(APPLYING_PREFIX, start_after=after) for stat in page])
 
 

@@ -1,14 +1,11 @@
 """Write and read the ledger of a sweep: numbered files for each part of a plan, and the sums of their rows.
 
-All files of a run lie under the date on which its first sweep began, so that an apply that goes on finds them:
+    date=<date>/<run>-part-….000000.parquet    the outcome of each object of the part: deleted, kept, gone or failed
+    date=<date>/<run>-part-….000001.parquet    objects with a new outcome: an earlier attempt failed, or another record
+                                               counts the deletion (elsewhere.py)
 
-    date=<date>/<run>-part-….000000.parquet    the outcome of each of the part's objects: deleted, kept, failed
-    date=<date>/<run>-part-….000001.parquet    objects whose outcome changed: those that had failed, or that
-                                               another record counts (elsewhere.py)
-
-Each file is put once, under the first free number, and only if no other apply has put that number. So of two applies
-of a run neither can put its rows over the other's, however late its request arrives: the slower one reads again, and
-adds only outcomes that are new. An object without an error row is done; an apply tries all others.
+`date` is the day of the run's first sweep, so that a later apply finds the files. Each file is written once, under the
+first free number. An object whose row has no error is done; an apply tries all others.
 """
 
 from __future__ import annotations
@@ -27,23 +24,23 @@ from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Total, fold, ledger_
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 ATTEMPTS_MAX: Final = 8
-"""How often an apply tries to record a part. Each time but the last an answer was lost, or another apply was faster."""
+"""Attempts to record a part. Each attempt but the last lost an answer, or lost to another apply."""
 
 ERRORS_SHOWN: Final = 20
 HELD: Final = "held by legal hold"
-"""The error of an object that a legal hold keeps begins with this."""
+"""Prefix of the error of an object that a legal hold keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Say where a run's deletions are recorded: `date` (YYYY-MM-DD) is the day on which its first sweep began."""
+    """Locate the records of a run's deletions: `date` (YYYY-MM-DD) is the day on which its first sweep began."""
 
     run_id: str
     date: str
 
     @property
     def prefix(self) -> str:
-        """All files of the run's sweeps begin with this, and so do those of restores on the same day."""
+        """The prefix of all files of the run's sweeps, and of restores on the same day."""
         return f"{LEDGER_PREFIX}date={self.date}/{self.run_id}-"
 
     def key(self, part: str, number: int = 0) -> str:
@@ -51,8 +48,9 @@ class Ledger:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the outcomes of a sweep, or of a part. `errors` are some of the messages about keys that failed. Of these,
-    legal holds keep `objects_held`. Something else deleted `objects_gone`.
+    """Count the outcomes of a sweep, or of a part. `errors`: at most `ERRORS_SHOWN` messages about failed keys.
+
+    `objects_held`: failed objects that legal holds keep. `objects_gone`: objects that something else deleted.
     """
 
     objects_deleted: int = 0
@@ -76,7 +74,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def less(self, given_up: Total) -> Swept:
-        """Return the same without these deletions, which another record counts."""
+        """Return the counts without these deletions, which another record counts."""
         return msgspec.structs.replace(
             self,
             objects_deleted=self.objects_deleted - given_up.objects,
@@ -103,14 +101,14 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Hold the outcome of some keys: `errors` of failed ones, `states` of those that are not simply deleted."""
+    """Hold the outcome of some keys: `errors` of failed keys, `states` of keys whose state is not DELETED."""
 
     errors: Mapping[str, str]
     states: Mapping[str, LedgerState]
 
 
 def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: int) -> pa.Table:
-    """LEDGER: a row for each object (columns of GARBAGE), which is deleted where `outcomes` say nothing else."""
+    """Return LEDGER rows, one for each object (columns of GARBAGE). Objects not in `outcomes` are deleted."""
     count, moment = objects.num_rows, pa.timestamp("ms", tz="UTC")
     errors, states = pa.repeat("", count), pa.repeat(LedgerState.DELETED.value, count)
     if outcomes.errors or outcomes.states:
@@ -138,7 +136,7 @@ def ledger_rows(objects: pa.Table, outcomes: Outcomes, *, run_id: str, now_ms: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """Hold the rows on record of a part's objects, one of each, and the number that its next file gets."""
+    """Hold the recorded rows of a part's objects, one for each object, and the number of the part's next file."""
 
     rows: pa.Table
     next_number: int
@@ -148,7 +146,7 @@ class Recorded:
         return closed(self.rows)
 
     def news(self, tried: pa.Table) -> pa.Table:
-        """Return the rows with news: no further row of a finished object, and no error twice."""
+        """Return the rows that add an outcome: no second row for a finished object, and no repeated error."""
         rest = without(tried, self.done["address"].to_pylist())
         if not self.rows.num_rows or not rest.num_rows:
             return rest
@@ -157,13 +155,10 @@ class Recorded:
 
 
 async def read_recorded(store: ObjectStore, ledger: Ledger, part: str, objects: pa.Table) -> Recorded:
-    """Read the files of a part. Costs a read for each, and one that finds none.
-
-    A row of an object that is not the part's does not count: an apply that was overtaken may have looked again and
-    dealt the objects out otherwise.
+    """Read the files of a part. Costs a read for each file, and one read that finds none.
 
     Raises:
-        BadInput: a file is damaged. Which of its objects are done is not known, so the sweep stops.
+        BadInput: a file is damaged. The sweep stops, as the file's outcomes are unknown.
     """
     files: list[pa.Table] = []
     while True:
@@ -174,16 +169,17 @@ async def read_recorded(store: ObjectStore, ledger: Ledger, part: str, objects: 
             break
         files.append(messages.decode_ledger(data, name=key))
     rows = fold(files) if files else messages.arrow_schema(messages.LEDGER).empty_table()
+    # Skip rows of other objects: an overtaken apply may have rechecked, and dealt the objects to other parts.
     return Recorded(rows=only(rows, objects["address"]), next_number=len(files))
 
 
 async def record(
     store: ObjectStore, ledger: Ledger, part: str, objects: pa.Table, tried: pa.Table, before: Recorded
 ) -> pa.Table:
-    """Record the new rows in `tried`. Return the rows of all objects of the part, one of each.
+    """Record the new rows in `tried`. Return the rows of all objects of the part, one for each object.
 
     Raises:
-        ObjectOutcomeUnknown: no answer came, or another apply was faster, each of `ATTEMPTS_MAX` times.
+        ObjectOutcomeUnknown: each of `ATTEMPTS_MAX` attempts lost its answer or lost to another apply.
     """
     for _ in range(ATTEMPTS_MAX):
         news = before.news(tried)
@@ -193,7 +189,8 @@ async def record(
         try:
             await store.put(key, messages.encode_ledger(news), if_absent=True)
         except (ObjectExists, ObjectOutcomeUnknown):
-            # Another apply put this number, or our own answer was lost: read again, and add the missing rows.
+            # Another apply wrote this number, or our answer was lost. Read again and add the missing rows, so that no
+            # apply overwrites the rows of another, however late its request arrives.
             before = await read_recorded(store, ledger, part, objects)
         else:
             return fold([before.rows, news])
@@ -205,7 +202,7 @@ def failed(rows: pa.Table) -> pa.Table:
 
 
 def closed(rows: pa.Table) -> pa.Table:
-    """All that did not fail."""
+    """Return the rows of objects that did not fail."""
     return rows.filter(pc.equal(rows["error"], ""))
 
 

@@ -1,21 +1,13 @@
-"""Find the runs whose deletes began and that have not ended, how they were begun, and their objects.
+"""Find the runs whose deletes began and that have not ended, their options, and their objects.
 
-An apply may die, leave objects that could not be deleted, or defer its deletes. Until the run has ended, what its
-table of garbage holds is its own, and no other run takes it. So
+Such a run owns the objects of its table until it ends: an apply died, deletes failed, or the run is deferred.
 
-- how an apply is to be carried out is written down (`apply.json`) before the run is let to delete, and an apply that
-  goes on with the run does as it says;
-- a run of uncommitted data counts what such a run holds as named, for commits that were swept name nothing any more;
-- of two runs of one kind with plans made side by side, both may hold an object: where one of them keeps objects for a
-  window, one takes its turn (`take_turn`), and the other is refused until that one has ended.
+1. `begin` writes `apply.json` before the run may delete; a later apply continues with the same window
+2. uncommitted plans treat the run's objects as named (`held_tables`)
+3. two runs with plans made side by side may hold one object: if one has a window, `take_turn` admits only one run
+4. a nightly `run` first finishes these runs (`finish_each`); a deferred run waits for its window instead
 
-A deferred run is not unfinished: it waits for the end of its window.
-
-What a run may delete is bound to its record by a digest. A table that is not that one, or cannot be read, stops every
-run that asks: it may hold anything.
-
-A nightly `run` begins with such runs, each in the way it was begun (`finish_each`). One that cannot be finished stops
-only what may not be planned beside it, and is reported at the end as an error.
+The run's record has the digest of its table. A table that differs, or cannot be read, stops every run that asks.
 """
 
 from __future__ import annotations
@@ -59,34 +51,35 @@ _TURN: Final = "turn."
 
 
 class OtherUnfinished(Conflict):
-    """Another run may hold the same objects, and one of the two has a window. Facts: `run_id` of the other."""
+    """Another run may hold the same objects, and one of the two has a window. Facts: `run_id` of the other run."""
 
 
 class WindowTooLate(Conflict):
-    """Some objects of the run may be gone, so it cannot be deferred any more. Facts: `run_id`."""
+    """The run cannot be deferred: some objects may be deleted already. Facts: `run_id`."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """`apply.json`: when the run's first apply began, and the window that was asked for last (empty: none)."""
+    """`apply.json`: the start of the run's first apply, and the window requested last. Empty: no window."""
 
     began_ms: int
     window: str = ""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """`sweep.json`: when the first sweep of a run began."""
+    """`sweep.json`: the start of a run's first sweep."""
 
     started_ms: int
 
     @property
     def date(self) -> str:
-        """Under which its ledger lies: that of the day (YYYY-MM-DD, UTC)."""
+        """Return the date (YYYY-MM-DD, UTC) in the names of the run's ledger."""
         return datetime.fromtimestamp(self.started_ms / 1000, UTC).date().isoformat()
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """`turn.<6 digits>.json`: the run deletes now, or keeps its objects for a window (`has_window`); or, with the id of
-    another run, lets that one go first.
+    """`turn.<6 digits>.json`: the run takes its turn, to delete now or after a window (`has_window`).
+
+    With the id of another run, that run goes first.
     """
 
     run_id: str
@@ -94,9 +87,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose deletes may have begun. `window` as in `Begun`, empty once it is over. `is_deferred`: it waits for
-    the end of its window; `is_purging`: that is over; `may_delete`: it took its turn to delete at once, so a window
-    comes too late.
+    """A run whose deletes may have begun.
+
+    `window`: see `Begun`; empty once it is over. `is_deferred`: the run waits for the end of its window.
+    `is_purging`: the window is over. `may_delete`: the run took its turn to delete at once, so a window comes too late.
     """
 
     run_id: str
@@ -110,8 +104,9 @@ class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def begin(context: RunContext, plan: Plan, window: str | None) -> str | None:
-    """Write down how the run is carried out, before it is let to delete: the window that counts, which is the one that
-    is asked for now, or was before.
+    """Record the window with which the run is carried out, before the run may delete. Return the window, if any.
+
+    A window requested now replaces an earlier one.
     """
     before = await read_begun(context.store, context.ports.tasks, plan.kind, plan.run_id)
     wanted = window or (before.window if before else "")
@@ -123,28 +118,29 @@ async def begin(context: RunContext, plan: Plan, window: str | None) -> str | No
 
 
 async def read_begun(store: ObjectStore, tasks: Tasks, kind: RunKind, run_id: str) -> Begun | None:
-    """None: no apply of the run began.
+    """Read `apply.json`. Return None if no apply of the run began.
 
     Raises:
-        BadInput: what is there is unreadable.
+        BadInput: the file is unreadable.
     """
     return (await _read(store, tasks, [(kind, run_id)]))[0]
 
 
 async def read_started(store: ObjectStore, plan: Plan) -> Started | None:
-    """None: the run has not come to its first sweep.
+    """Read `sweep.json`. Return None if the run has not reached its first sweep.
 
     Raises:
-        BadInput: what is there is unreadable.
+        BadInput: the file is unreadable.
     """
     data = await find(store, f"{plan.folder}{SWEEP_FILE}")
     return None if data is None else _decode_started(data, plan)
 
 
 async def start_sweep(context: RunContext, plan: Plan) -> Started:
-    """Return when the first apply of the run came to its sweep: all must find one ledger, over midnight too."""
+    """Return the start of the run's first sweep, and record it if this is the first. Its date names the ledger."""
     key = f"{plan.folder}{SWEEP_FILE}"
     data = await find(context.store, key)
+    # Every apply must find the same ledger, also after midnight, so the first apply fixes the date.
     if data is None:
         started = msgspec.json.encode(Started(started_ms=context.ports.clock.now_ms()))
         data = await write_once(context.store, key, started)
@@ -176,7 +172,7 @@ def _begun(run_id: str, data: bytes | None) -> Begun | None:
 
 
 async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
-    """In the order in which they are to be finished: those that are to be deferred first, then the oldest."""
+    """Return the unfinished runs in the order in which to finish them: first those to defer, then the oldest."""
     found = [run for run in await holding_runs(store, tasks, views) if not run.is_deferred]
     turns = [_own_turn(run.run_id, await _turns(store, _folder(run))) for run in found]
     found = [
@@ -187,9 +183,7 @@ async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunV
 
 
 async def holding_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
-    """Runs that may delete what they hold, now or after a window. Costs a small read for each plan that was not applied
-    to its end.
-    """
+    """Return the runs that may delete objects, now or after a window. Costs a small read for each of them."""
     views = [view for view in views if view.state in DELETES_ALLOWED]
     runs = zip(views, await _all_begun(store, tasks, views), strict=True)
     return [
@@ -208,10 +202,10 @@ async def holding_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView
 
 
 async def check_window(context: RunContext, plan: Plan, window: str | None) -> None:
-    """For a run that is about to be applied with this window, and was not deferred before.
+    """Refuse a window for a run that began to delete without one. For a run that is not deferred yet.
 
     Raises:
-        WindowTooLate: it was applied without a window before, and that apply took the run's turn.
+        WindowTooLate: an apply without a window took the run's turn.
     """
     if window is None:
         return
@@ -221,15 +215,15 @@ async def check_window(context: RunContext, plan: Plan, window: str | None) -> N
 
 
 async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan, window: str | None) -> None:
-    """For a run that is about to be applied: refuse what would only wait for another run. Of one whose deletes may have
-    begun, its turn decides.
+    """Refuse an apply that could only wait for another run. Skip the check if the run's deletes may have begun.
 
     Raises:
         OtherUnfinished: another run may hold the same objects, and one of the two keeps them for a window.
-        BadInput: the plan of that one cannot be read. The message names the run.
+        BadInput: the plan of the other run cannot be read. The message names the run.
     """
     tasks = context.ports.tasks
     own = [view for view in views if view.run_id == plan.run_id]
+    # A run whose deletes may have begun is admitted or refused by its turn.
     if not plan.kind.takes_objects or await holding_runs(context.store, tasks, own):
         return
     before = await read_begun(context.store, tasks, plan.kind, plan.run_id)
@@ -238,20 +232,20 @@ async def check_beside(context: RunContext, views: Sequence[RunView], plan: Plan
 
 
 async def take_turn(context: RunContext, plan: Plan, *, asked: str | None, wanted: str | None) -> str | None:
-    """Decide, for ever, that this run goes first among those that may hold its objects. Return the window in force.
+    """Take this run's turn, for good, before all runs that may hold its objects. Return the window in force.
 
-    Comes after the run's record lets it delete, and before it does, or defers.
+    Call it after the run's record allows deletes, and before the run deletes or is deferred.
 
-    Turns are numbered files in a run's folder, each written once. A run reads its own, looks at the others, puts each
-    of them behind itself by that run's next turn, and then takes its own next turn. Of two runs not both can: each
-    would have read its turns after it was put behind, and before it put the other behind. An apply that is alone
-    takes the turn, unless the other run has, which then can go on.
+    Turns are numbered files in a run's folder, each written once. A run reads its own turns. It then writes the next
+    turn of each other run, with its own id. Last it writes its own next turn. Two runs cannot both succeed: each
+    would have read its turns after the other wrote there, and before it wrote to the other. A run that is alone
+    succeeds, unless another run took its turn before: that run can continue.
 
     Raises:
         OtherUnfinished: another run took its turn, or is about to.
-        WindowTooLate: an apply without a window took the turn of this run.
-        Overtaken: an apply with a window did.
-        BadInput: as `check_beside`.
+        WindowTooLate: an apply without a window took this run's turn.
+        Overtaken: an apply with a window took this run's turn.
+        BadInput: see `check_beside`.
     """
     if not plan.kind.takes_objects:
         return wanted
@@ -273,10 +267,10 @@ async def take_turn(context: RunContext, plan: Plan, *, asked: str | None, wante
 
 
 async def _put_behind(store: ObjectStore, run: UnfinishedRun, turn: Turn, *, is_asked: bool) -> bool:
-    """Let `run` wait for that of `turn`; or, if that is not asked, look. False: it took its own turn."""
+    """Make `run` wait for the run of `turn`; without `is_asked` only look. Return False if `run` took its own turn."""
     turns = await _turns(store, _folder(run))
     while _own_turn(run.run_id, turns) is None and is_asked:
-        # Where it stands behind us already, an apply of it may have read that, and be about to take its next turn.
+        # `run` may wait behind us already. Its apply may have read that turn, and be about to take the next one.
         turns.append(await _write_turn(store, _folder(run), len(turns), turn))
         is_asked = turns[-1] != turn
     return _own_turn(run.run_id, turns) is None
@@ -294,7 +288,7 @@ async def _turns(store: ObjectStore, folder: str) -> list[Turn]:
 
 
 async def _write_turn(store: ObjectStore, folder: str, number: int, turn: Turn) -> Turn:
-    """Return the content of the turn of this number."""
+    """Write the turn of this number if it is free, and return the turn's content."""
     return _decode_turn(await write_once(store, _turn_key(folder, number), msgspec.json.encode(turn)), folder)
 
 
@@ -314,12 +308,12 @@ def _folder(run: UnfinishedRun) -> str:
 
 
 async def _conflicting(context: RunContext, views: Sequence[RunView], plan: Plan, window: str) -> list[UnfinishedRun]:
-    """Return runs that may hold the plan's objects, where they or this one keep them for a window."""
+    """Return the runs that may hold the plan's objects, where they or this run have a window."""
     same = [view for view in views if view.kind.may_share(plan.kind) and view.run_id != plan.run_id]
     return [
         run
         for run in await holding_runs(context.store, context.ports.tasks, same)
-        # Where neither has a window both delete now: deleting twice is deleting once.
+        # Without a window both runs delete now, and deleting twice is harmless.
         if (window or run.window) and not await _is_apart(context, plan, run)
     ]
 
@@ -341,9 +335,10 @@ def _too_late(plan: Plan) -> WindowTooLate:
 
 
 async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bool:
-    """Return whether no object can be in both plans. That is so where one of them was made knowing the other. It is so,
-    too, where this plan knew all the commits that the other run expires, and expires none of them. What a commit names
-    that the plan did not know, as it came later, the plan may hold.
+    """Return whether no object can be in both plans.
+
+    Two plans are apart if one was made knowing the other run. They are apart, too, if this plan knew all commits that
+    the other run expires, and expires none of them. Objects of a commit that this plan did not know may be in it.
     """
     if other.run_id in plan.beside:
         return True
@@ -356,7 +351,7 @@ async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bo
         wanted = (await context.read(theirs.expired, EXPIRED))["id"].combine_chunks()
     except (PlanMissing, BadInput) as error:
         if not other.window:
-            # Without its plan it deletes nothing more; with the plan back, its apply looks for this run.
+            # Without its plan the other run cannot delete. When its plan is restored, its apply checks for this run.
             return True
         raise BadInput(
             f"run {other.run_id} keeps objects until the end of a window, and what it takes is unknown: {error}",
@@ -371,18 +366,20 @@ async def _is_apart(context: RunContext, plan: Plan, other: UnfinishedRun) -> bo
 
 
 def runs_over(views: Iterable[RunView]) -> frozenset[str]:
-    """Ids of those that have ended: to be asked for before anything is listed."""
+    """Return the ids of runs that have ended. Call it before any listing."""
     return frozenset(view.run_id for view in views if view.state is RunState.ENDED)
 
 
 async def held_tables(
     context: RunContext, views: Sequence[RunView], over_before: Collection[str]
 ) -> dict[str, Manifest]:
-    """Return what runs hold whose deletes may have begun: tables GARBAGE by run, the newest first. Runs in `over`,
-    which had ended before, are left out. A run that ended meanwhile counts: a listing may still have had what it took.
+    """Return the objects of runs whose deletes may have begun: tables GARBAGE by run id, newest run first.
+
+    Leave out the runs in `over_before`, which had ended before. Include a run that ended meanwhile: a listing may
+    still have its objects.
 
     Raises:
-        BadInput: such a table is missing, or is not the one that the run was let to take. The message names the run.
+        BadInput: a table is missing, or its digest differs from the run's record. The message names the run.
     """
     may_hold = DELETES_ALLOWED | {RunState.ENDED}
     views = [
@@ -391,16 +388,16 @@ async def held_tables(
         if view.state in may_hold and view.plan and view.kind.takes_objects and view.run_id not in over_before
     ]
     begun = await _all_begun(context.store, context.ports.tasks, views)
-    # A plan that no apply began holds nothing, also where a collection of metadata took it.
+    # A plan that no apply began holds no objects, even where a metadata run has deleted the plan.
     held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind.publishes]
     return {view.run_id: await garbage_of(context.store, view) for view in held}
 
 
 async def garbage_of(store: ObjectStore, view: RunView) -> Manifest:
-    """The table that a run may carry out, or has, by its record.
+    """Return the table that a run may carry out, or has carried out, by its record.
 
     Raises:
-        BadInput: it is missing, or is not the one of the record.
+        BadInput: the table is missing, or its digest differs from the record.
     """
     try:
         plan = await read_plan(store, view.run_id)
@@ -421,10 +418,10 @@ async def write_recheck(store: ObjectStore, plan: Plan, cleared: Cleared) -> Non
 
 
 async def recheck_of(store: ObjectStore, plan: Plan, view: RunView) -> Cleared:
-    """The recheck with whose table the run was let to sweep; of a kind that publishes nothing, that of its second look.
+    """Return the recheck whose table the run may sweep; a kind that publishes nothing records its last recheck.
 
     Raises:
-        BadInput: it is missing or unreadable.
+        BadInput: the recheck is missing or unreadable.
     """
     digest = view.plan if plan.kind.publishes else view.sweeps
     for name in sorted(await sizes(store, plan.folder + RECHECK)):
@@ -436,7 +433,7 @@ async def recheck_of(store: ObjectStore, plan: Plan, view: RunView) -> Cleared:
 
 
 class NotFinished(LakebedError):
-    """A run whose deletes began could not be finished. The message says which and why; all else was done."""
+    """A run whose deletes began could not be finished. The message gives the run and the reason."""
 
 
 def finish_each(
@@ -447,8 +444,9 @@ def finish_each(
     *,
     window: str | None = None,
 ) -> Iterator[RunReport]:
-    """Apply each again, by its id: in the way it was begun, or with this `window`, if none was asked for before and the
-    run can still have one. What could not be finished is reported, and added to `left`.
+    """Apply each run again, with the window that it was begun with. Report runs that fail, and add them to `left`.
+
+    `window` applies to a run that has no window yet, and can still have one.
 
     Raises:
         Unavailable, Denied, Overtaken, …: errors that stop every run.

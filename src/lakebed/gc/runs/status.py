@@ -1,7 +1,7 @@
-"""Show how far runs have come: one run, waited for or left behind, and all of a repository in one list.
+"""Show the progress of runs: of one run, followed or stopped, and of all runs of a repository in one list.
 
-Progress is counted by parts of the plan: a part has a file in the ledger when it is done, and not before. So a look
-costs a listing of a few names, and may be behind by the parts that are under way.
+A part of the plan is done when the ledger has a file for it. So the progress costs one listing of a few names, and
+does not include the parts under way.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from .recording import Ledger
 from .resume import read_begun, read_started, recheck_of, unfinished_runs
 
 DEFERRED: Final = "deferred"
-"""The state of a run that waits for the end of its window; on its record it is one that may delete."""
+"""The state shown for a run that waits for the end of its window. The run's record has another state."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none; `plan` the
-    digest on that record, and `expiring` how many commits are, until the run is over.
+    """The progress of a run.
 
-    `objects` and `size_bytes` are what goes, `objects_done` are those of the parts that are recorded, whatever became
-    of each; all None where it is not known. `began_ms` and `ended_ms` are of its applies: None where none began, or it
-    has not ended. `window` is the one that was asked for, empty where none was. Of a run that waits for the end of it
-    the state is `deferred`, until `until_ms`.
+    `state`: the state in the run's record, or `deferred` until `until_ms`. Without a record it is `planned`, or
+    `supposed` for a plan by rules that are not saved.
+    `plan`: the digest in the record. `expiring`: commits that the run expires, until it is over.
+    `objects`, `size_bytes`: the objects to delete. `objects_done`: the objects of recorded parts, whatever their
+    outcome. These three are None where unknown.
+    `began_ms`, `ended_ms`: the start of the run's first apply and its end, or None.
+    `window`: the requested window, or empty.
     """
 
     run_id: str
@@ -63,13 +65,13 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_unfinished(self) -> bool:
-        """Its deletes may have begun, and it has not ended."""
+        """Return whether the run's deletes may have begun, and the run has not ended."""
         is_at_it = self.state == RunState.SWEEPING or (self.state == RunState.MARKED and self.began_ms is not None)
         return is_at_it and not self.nothing_deleted
 
 
 def run_status_by_record(view: RunView) -> RunStatus:
-    """For who cannot reach the namespace."""
+    """Return the status by the record alone, for a caller that cannot reach the namespace."""
     return RunStatus(
         run_id=view.run_id,
         kind=view.kind,
@@ -83,10 +85,10 @@ def run_status_by_record(view: RunView) -> RunStatus:
 
 
 async def run_status_of(store: ObjectStore, tasks: Tasks, run_id: str, view: RunView | None) -> RunStatus:
-    """Costs a few small reads, and a listing of the run's files in the ledger.
+    """Return the status of a run. Costs a few small reads, and a listing of the run's files in the ledger.
 
     Raises:
-        PlanMissing: there is neither a record nor a plan.
+        PlanMissing: the run has neither a record nor a plan.
         BadInput: a file of the run is unreadable.
     """
     try:
@@ -119,13 +121,13 @@ async def run_status_of(store: ObjectStore, tasks: Tasks, run_id: str, view: Run
 
 
 def _with_total(found: RunStatus, plan: Plan) -> RunStatus:
-    """A committed run has its record only since it is applied: it began with its plan."""
+    """Add the plan's totals and start. A committed run has a record only from its first apply on."""
     total = plan.totals.all
     return msgspec.structs.replace(found, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
 
 
 async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
-    """Return the objects that the service let the run take; None before that."""
+    """Return the table of objects that the service lets the run delete, or None before that."""
     if not plan.kind.publishes:
         return (await recheck_of(store, plan, view)).garbage if view.sweeps else plan.garbage
     return (await recheck_of(store, plan, view)).garbage if view.plan else None
@@ -155,11 +157,12 @@ def _state_of(view: RunView) -> str:
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`state` is that of the run's record; `planned` or, by supposed rules, `supposed` where it has none. `objects` and
-    `size_bytes` are what the plan takes, None where there is no finished plan, or where the run ended and none of it
-    was deleted (`nothing_deleted`). `planned_by` made the plan, by the server's record; `is_own`: that is the caller,
-    or a job of the server. `has_begun`: its deletes may have begun, and it has not ended. `deferred` ones wait
-    until `until_ms`.
+    """A row of the list of runs.
+
+    `state`: as in `RunStatus`. `objects`, `size_bytes`: the objects of the plan; None without a finished plan, or if
+    the run ended without deleting (`nothing_deleted`). `planned_by`: the plan's author by the server's record.
+    `is_own`: the author is the caller, or a job of the server. `has_begun`: the deletes may have begun, and the run has
+    not ended. `until_ms`: the end of a deferred run's window.
     """
 
     run_id: str
@@ -177,7 +180,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
-    """The newest first, at most `limit`. Costs a listing of the run folders, and one read for each that is shown."""
+    """Return at most `limit` runs, newest first. Costs a listing of the run folders, and a read for each row."""
     known = {view.run_id: view for view in views}
     planned = set(await list_plans(store))
     newest = sorted({*known, *planned}, reverse=True)[:limit]
@@ -188,7 +191,7 @@ async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], 
 
 
 def ended_without_deleting(view: RunView) -> bool:
-    """A run that ended has a plan on its record only if that was, or may have been, carried out."""
+    """Return whether the run ended without deletes. An ended run has a plan in its record if it may have deleted."""
     return view.state is RunState.ENDED and not view.plan
 
 
@@ -213,12 +216,12 @@ def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
 
 
 def apply_command(kind: RunKind) -> str:
-    """Return the command that applies plans of this kind, and of no other."""
+    """Return the command that applies plans of this kind only."""
     return kind.spec.command
 
 
 def go_on_command(repository: str, run_ids: Sequence[str], kind: RunKind, options: Sequence[str] = ()) -> str:
-    """Return the command that applies the runs. `options`: those that it needs as the plans did."""
+    """Return the command that applies the runs. `options`: the options that an apply needs like its plan."""
     return shlex.join([*apply_command(kind).split(), f"lakefs://{repository}", *run_ids, *options])
 
 
@@ -226,7 +229,7 @@ def go_on_command(repository: str, run_ids: Sequence[str], kind: RunKind, option
 def reporting_where(
     command: Callable[[RunKind], str], run_id: str, run_status: Callable[[], RunStatus], progress: Progress
 ) -> Iterator[None]:
-    """Say how far an apply came, and which command continues it, if it stops or no server answers."""
+    """Report the progress of an apply and the command that continues it, if the apply stops or no server answers."""
     try:
         yield
     except (KeyboardInterrupt, Unavailable, OutcomeUnknown):
@@ -242,7 +245,7 @@ def reporting_where(
 
 
 def left_off(found: RunStatus, command: str) -> str:
-    """One sentence for who stopped an apply, or saw it stop."""
+    """Return one sentence for a person who stopped an apply, or saw it stop."""
     if found.state == RunState.ENDED:
         return f"stopped, and run {found.run_id} had ended"
     if not found.is_unfinished:
