@@ -1,4 +1,4 @@
-"""Sweeps of branches as they travel: what goes by the policy, and what became of each."""
+"""Declare the messages of branch sweeps: the branches that the policy deletes, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 SWEEP_MAX: Final = 100
-"""Branches that one request deletes."""
+"""The number of branches that one request deletes."""
 
 BRANCH_GONE: Final = "there is no such branch"
 BRANCH_IN_DOUBT: Final = "not known whether it went"
@@ -15,12 +15,13 @@ BRANCH_NOT_TRIED: Final = "not tried: the key-value store was away at a branch b
 
 
 class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch, and whether it goes now. `why` says so in words, also of one that stays; `rule` is the pattern that
-    counts, empty if none does.
+    """A branch, and whether a sweep deletes it now (`goes`).
 
-    `active_ms` is when it was last used. `expires_ms`: it was made to last until then. `due_ms`: when it goes if no one
-    uses it and nothing else keeps it. `goes_ms` is the first instant from now on at which a sweep deletes it if nothing
-    changes; None: there is no such. `state` names all that the plan saw of it: it goes only if that is still so.
+    `why`: the reason in words, for each branch. `rule`: the pattern that applies, or empty.
+    `active_ms`: the last use. `expires_ms`: the end date that the branch was made with.
+    `due_ms`: the instant from which a sweep deletes the branch if it stays unused and nothing else keeps it.
+    `goes_ms`: the first instant at which a sweep deletes it if nothing changes, or None.
+    `state`: all facts that the plan read of the branch. A sweep deletes the branch only if they are the same.
     """
 
     branch: str
@@ -37,8 +38,9 @@ class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of this repository's branches by name, judged by this version of the policy at `now_ms`; 0: none was ever
-    set. The next page is that `after` `next_after`; empty: this is the last.
+    """A page of the repository's branches by name, judged by this version of the policy at `now_ms`.
+
+    Version 0: no policy was ever set. The next page begins `after` `next_after`; empty on the last page.
     """
 
     repository: str
@@ -49,24 +51,24 @@ class BranchesPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchToGo(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch of a plan, with the `state` that the plan saw."""
+    """A branch of a plan, with the `state` that the plan read."""
 
     branch: str
     state: str
 
 
 class SweepBranches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete these branches, at most 100, if the policy is still of this version and says so now."""
+    """Delete these branches, at most 100, if the policy still has this version and deletes them now."""
 
     policy_version: int
     branches: tuple[BranchToGo, ...]
 
 
 class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """Say what became of a branch.
+    """The outcome for a branch.
 
-    `why` is why it was not deleted: it stays, it is not there (`BRANCH_GONE`), an error leaves it open (a text that
-    begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
+    `why`: the reason that it was not deleted. It stays, it does not exist (`BRANCH_GONE`), an error leaves the outcome
+    open (begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
     """
 
     branch: str
@@ -87,5 +89,5 @@ def was_not_tried(swept: SweptBranch) -> bool:
 
 
 def is_open(swept: SweptBranch) -> bool:
-    """Return whether it is not known what became of the branch, or nothing was tried: sweep again."""
+    """Return whether the outcome is unknown, or nothing was tried. Then sweep again."""
     return was_not_tried(swept) or (not swept.is_deleted and swept.why.startswith(BRANCH_IN_DOUBT))

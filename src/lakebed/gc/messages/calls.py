@@ -1,32 +1,6 @@
-"""Declare the messages of servers and collectors over HTTP (JSON), beside the files. One record a body.
+"""Declare the messages that servers and collectors exchange over HTTP. Each JSON body is one record.
 
-Routes, below `/api/v1/repositories/{repository}/gc` (docs/formats/gc-run.md tells the order and the why). With the
-query `deleted=UID` each is of the deleted repository that had this name; with `deleted=only` of the only one that had
-it.
-
-    POST planning                  (empty)           -> Planning            before anything that is slow begins
-    POST runs                      StartRun          -> StartedRun
-    POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     again with its token until it has none
-    POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     may be empty
-    POST runs/{id}/marked          Mark              -> RunView             409: abandoned, throw the work away
-    POST runs/{id}/planned         NotePlanned       -> PlannedBy           the plan is written; says who made it
-    POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
-    POST runs/{id}/expire          Expire            -> RecheckInputs       again with its token until it has none
-    POST runs/{id}/retire          RetireLeftovers   -> LeftoversRetired    of metadata, in place of expire
-    POST runs/{id}/sweeping        Sweep             -> RunView
-    POST runs/{id}/deferred        Defer             -> RunView             409: its window is over, it deletes
-    POST runs/{id}/purging         Purge             -> RecheckInputs       again with its token until it has none
-    POST runs/{id}/ended           End               -> RunView             409: that is not the plan it sweeps by
-    POST runs/{id}/abandoned       (empty)           -> RunView
-    GET  runs                                        -> RunList             newest first
-    GET  runs/{id}                                   -> RunView
-    POST purging                   (empty)           -> Purging             before an apply or a purge deletes anything
-    GET  ../holds                                    -> Holds               in force now
-    GET  slices                                      -> UnlistedSlices      those without a record
-    POST slices                    (empty)           -> AdoptedSlices       and they have one now
-    GET  missing                                     -> MissingCommits      after a restore of an older backup
-    POST missing                   (empty)           -> MissingCommits      marks what no ref names
-                                   both in pages, with &continuation_token=TOKEN
+docs/formats/gc-run.md gives the order of the requests and its reasons. The files in run folders are in `run`.
 """
 
 from __future__ import annotations
@@ -38,10 +12,38 @@ from lakebed.gc.rules import Holds, Rules
 
 from .run.tables import Manifest, Part
 
+# Routes, below `/api/v1/repositories/{repository}/gc`. With the query `deleted=UID` a request is for the deleted
+# repository of this name with that uid; `deleted=only` selects the only deleted repository of this name.
+#
+#     POST planning                  (empty)           -> Planning            before any slow step
+#     POST runs                      StartRun          -> StartedRun
+#     POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     repeat with its token until there is none
+#     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     the body may be empty
+#     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, discard the work
+#     POST runs/{id}/planned         NotePlanned       -> PlannedBy           the plan is written; returns its author
+#     POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
+#     POST runs/{id}/expire          Expire            -> RecheckInputs       repeat with its token until there is none
+#     POST runs/{id}/retire          RetireLeftovers   -> LeftoversRetired    for metadata, instead of expire
+#     POST runs/{id}/sweeping        Sweep             -> RunView
+#     POST runs/{id}/deferred        Defer             -> RunView             409: the window is over, the run deletes
+#     POST runs/{id}/purging         Purge             -> RecheckInputs       repeat with its token until there is none
+#     POST runs/{id}/ended           End               -> RunView             409: the run sweeps by another plan
+#     POST runs/{id}/abandoned       (empty)           -> RunView
+#     GET  runs                                        -> RunList             newest first
+#     GET  runs/{id}                                   -> RunView
+#     POST purging                   (empty)           -> Purging             before an apply or a purge deletes
+#     GET  ../holds                                    -> Holds               in force now
+#     GET  slices                                      -> UnlistedSlices      the slices without a record
+#     POST slices                    (empty)           -> AdoptedSlices       gives these slices a record
+#     GET  missing                                     -> MissingCommits      after a restore of an older backup
+#     POST missing                   (empty)           -> MissingCommits      marks commits that no ref names as gone
+#                                    both in pages, with &continuation_token=TOKEN
+
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell a caller that may plan here what it needs to know. Without rules no committed data can be planned but by
-    rules to suppose. `namespace` is the storage namespace's URI.
+    """Allow the caller to plan. Without rules, committed data can only be planned by rules in the request.
+
+    `namespace`: the storage namespace's URI.
     """
 
     has_rules: bool
@@ -53,14 +55,16 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`closed_slices` (names, ascending) were read after the run's record was there: only objects in these may be
-    garbage. `namespace` is the storage namespace's URI without a slash at its end; `folder` the run's, inside it.
-    `state` is `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED) are
-    the addresses that were handed out when the closed slices were known: bytes may come to lie there after the slice
-    was listed. A committed run has none. `open_slices` counts those that are not closed, `open_slice_names` names
-    them. `delete_from_ms` is for a deleted repository: no plan that begins before it may be applied, for until then
-    the repository can come back. `uid` is the repository's. It comes back with each step by which an apply goes on:
-    another repository may have the name by then. Servers of earlier releases send none.
+    """A run as it starts.
+
+    `closed_slices` (names, ascending): read after the run's record was written. Only objects in them may be garbage.
+    `namespace`: the storage namespace's URI, without a slash at its end. `folder`: the run's folder inside it. `state`:
+    `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED): addresses
+    issued before the closed slices were known. Bytes may arrive at them after the slice was listed. A committed run has
+    no uploads. `open_slices`, `open_slice_names`: the number and the names of the slices that are not closed.
+    `delete_from_ms`: for a deleted repository, no plan begun before this time may be applied: the repository can
+    return. `uid`: the repository's uid. Every later step sends it, because another repository may have the name by
+    then. Servers of earlier releases send none.
     """
 
     run_id: str
@@ -77,18 +81,18 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
 
     def all_slices(self) -> tuple[str, ...] | None:
-        """Return the names of closed and open slices. None where the server did not name the open ones."""
+        """Return the names of closed and open slices, or None if the server did not name the open slices."""
         is_known = len(self.open_slice_names) == self.open_slices
         return (*self.closed_slices, *self.open_slice_names) if is_known else None
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as its record has it. `expiring` counts commits; `plan` is the digest of the plan's manifest.
+    """A run by its record. `expiring` counts commits; `plan` is the digest of the plan's manifest.
 
-    `until_ms`: its deletes are deferred until then, for a `window`. `is_purging`: the window is over, and it deletes.
-    `planned_by` is the user who made the plan, empty where that is unknown. The answer to `applying` says whether the
-    apply `looks_again`: the caller did not make this plan. `sweeps` is the digest of the table that it may delete in
-    place of the plan's, `saved` that of the run's saved state.
+    `until_ms`: the end of the `window` for which the deletes are deferred. `is_purging`: the window is over, and the
+    run deletes. `planned_by`: the user who made the plan, or empty. `looks_again` (answer to `applying`): the caller
+    did not make the plan, so the apply must plan again. `sweeps`: the digest of the table that the run may delete
+    instead of the plan's. `saved`: the digest of the run's saved state.
     """
 
     run_id: str
@@ -107,14 +111,14 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotePlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the SHA-256 of the file `plan.json`, which is complete."""
+    """`plan`: the SHA-256 of the complete file `plan.json`."""
 
     kind: RunKind
     plan: str
 
 
 class PlannedBy(msgspec.Struct, frozen=True, kw_only=True):
-    """Say who made a plan, by the server's record. `is_own`: the caller did, or a job of the server."""
+    """The author of a plan by the server's record. `is_own`: the author is the caller, or a job of the server."""
 
     run_id: str
     by: str
@@ -122,7 +126,7 @@ class PlannedBy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunList(msgspec.Struct, frozen=True, kw_only=True):
-    """`planned` also has runs without a record: they were only planned."""
+    """`planned` includes runs without a record, which were only planned."""
 
     runs: tuple[RunView, ...]
     planned: tuple[PlannedBy, ...] = ()
@@ -133,7 +137,7 @@ class ReadUncommitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`parts` were written by this page (none if it found nothing); the last page has `manifest` and no token."""
+    """`parts`: the files that this page wrote, or none. The last page has `manifest` and no token."""
 
     run_id: str
     location: str
@@ -143,8 +147,9 @@ class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind` counts for a run without a record: its folder goes by it. For metadata, `swept` holds only for commits
-    that were swept longer ago than the readers' grace.
+    """`kind` applies to a run without a record, and selects its folder.
+
+    For metadata, `swept` is set only for commits that were swept longer ago than the readers' grace.
     """
 
     kind: RunKind = RunKind.COMMITTED
@@ -153,10 +158,9 @@ class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
-    `rules` None: none are set, and a committed run must stop here. A lifecycle run gets the `policy` instead, as
-    JSON, and its version; empty: none is set. `holds` are the legal holds. `has_lost_trees`: a commit that was
-    marked as gone a short while ago has no metarange, so a run of metadata knows none of its ranges, and takes
-    none.
+    `rules` None: the repository has no rules, and a committed run must stop. `policy`: JSON, for a lifecycle run, which
+    gets it and its version instead of rules; empty if there is none. `holds`: the legal holds. `has_lost_trees`: a
+    commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges, so it takes none.
     """
 
     run_id: str
@@ -170,16 +174,16 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the manifest of the plan (table GARBAGE), so that the record says what may be deleted."""
+    """`plan`: the manifest of the plan (table GARBAGE). The run's record keeps its digest, to limit the deletes."""
 
     plan: Manifest
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the plan's manifest, `rules_version` that of the rules which it is to expire by (0 where
-    it expires no commits). `begins`: the apply does not only ask, but begins with this: from now on no collection of
-    metadata ends a run of uncommitted data. `plan_file` is the SHA-256 of `plan.json`. `sweeps` and `saved` are
-    digests for the run's record (RunView).
+    """`plan`: the digest of the plan's manifest. `rules_version`: the version of the rules to expire by, or 0.
+
+    `begins`: this request begins the apply. From now on no metadata run ends a run of uncommitted data.
+    `plan_file`: the SHA-256 of `plan.json`. `sweeps`, `saved`: digests for the run's record (RunView).
     """
 
     kind: RunKind
@@ -193,9 +197,9 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purging(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository's storage namespace, as in the repository: who got this answer may delete there, nowhere else.
+    """The repository's storage namespace. The caller may delete there, and nowhere else.
 
-    `mark` is a file that the server put there for this answer. A caller that does not find it looks at another store.
+    `mark`: a file that the server wrote there for this answer. A caller that cannot find it reads another store.
     """
 
     namespace: str
@@ -203,36 +207,36 @@ class Purging(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Adopting(msgspec.Struct, frozen=True, kw_only=True):
-    """Say who chose this installation for the namespace, and when."""
+    """The user who chose this installation for the namespace, and the time."""
 
     adopted_by: str
     adopted_ms: int
 
 
 class UnlistedSlices(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the slices that have no record: they can be adopted now."""
+    """The slices without a record, which can be adopted now."""
 
     slices: tuple[str, ...] = ()
 
 
 class AdoptedSlices(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the slices that had no record and have one now: collections list them once they closed."""
+    """The slices that have a record from now on. Collections list them once they are closed."""
 
     slices: tuple[str, ...] = ()
 
 
 class MissingCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit whose tree lacks files, and what names it directly, such as `branch main`."""
+    """A commit whose tree lacks files, and the refs that name it directly, such as `branch main`."""
 
     id: str
     refs: tuple[str, ...] = ()
 
 
 class MissingCommits(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the commits whose trees lack files: `count` in all, of which refs name `named`. These come first.
+    """A page of commits whose trees lack files: `count` in all, `named` of them by refs. The named commits come first.
 
-    Of a call that marks: `marked` went by the run `run_id`, and the others are those that are left.
-    With a continuation token ask again: the search goes on, or more commits follow. `read` files were read so far.
+    After a call that marks: the run `run_id` marked `marked` commits as gone, and the other commits are left. With a
+    continuation token, ask again: the search continues, or has more commits. `read` counts the files read so far.
     """
 
     count: int = 0
@@ -245,10 +249,10 @@ class MissingCommits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expire(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` (table EXPIRED) lies in the run's folder. The same body again, with the token, for each page.
+    """`commits` (table EXPIRED) is in the run's folder. Send the same body again, with the token, for each page.
 
-    A lifecycle run expires no commits; `rules_version` is that of its policy. The plan was made by the legal holds of
-    `holds_version`, at `planned_ms`: dates count from then (0: not known).
+    A lifecycle run expires no commits; `rules_version` is the version of its policy. The plan was made by the legal
+    holds of `holds_version`, at `planned_ms`: ages are measured from then (0: unknown).
     """
 
     commits: Manifest
@@ -261,11 +265,11 @@ class Expire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecheckInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the last page has everything but the token; of the others only the token and `run_id`.
+    """The last page has every field but the token. Other pages have only the token and `run_id`.
 
-    `commits` is the table COMMITS as read now: the plan may take what `expiring` rows name and must keep what any row
-    names that is neither expiring nor swept. `uncommitted` must be kept too. `taken_out` counts the commits that were
-    asked for and are kept after all; `closed_slices` bounds the plan as in StartedRun.
+    `commits`: the table COMMITS as read now. The plan may take objects that `expiring` rows name. It must keep every
+    object that a row names which is neither expiring nor swept, and every object of `uncommitted`. `taken_out`: the
+    number of requested commits that are kept after all. `closed_slices` bounds the plan as in StartedRun.
     """
 
     run_id: str
@@ -279,16 +283,17 @@ class RecheckInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetireLeftovers(msgspec.Struct, frozen=True, kw_only=True):
-    """`leftovers` (table LEFTOVERS) lies in the run's folder. The same list again after a crash, never another."""
+    """`leftovers` (table LEFTOVERS) is in the run's folder. After a crash send the same list again, never another."""
 
     leftovers: Manifest
     uid: str = ""
 
 
 class LeftoversRetired(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` is the table COMMITS as read after the list was published and every branch bumped: files that a row
-    names which is not swept must stay. So must the folders of `runs_alive`, and all ranges if it `has_lost_trees`
-    (PreparedCommits).
+    """`commits`: the table COMMITS, read after the list was published and every branch bumped.
+
+    Keep the files of every row that is not swept, and the folders of `runs_alive`. If it `has_lost_trees`
+    (PreparedCommits), keep all ranges.
     """
 
     run_id: str
@@ -299,17 +304,16 @@ class LeftoversRetired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the plan that was carried out, as the run's record has it, `saved` that of the state
-    that it saved.
-    """
+    """`plan`: the digest of the plan carried out, as in the run's record. `saved`: the digest of the saved state."""
 
     plan: str
     saved: str = ""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` (table GARBAGE) was made from the inputs of the last `RecheckInputs`, whose `commits` comes back here: a
-    plan made from an earlier one is refused. Sent again for a run that sweeps already, it resumes that run.
+    """`plan` (table GARBAGE) was made from the last `RecheckInputs`, whose `commits` must be sent back here.
+
+    The server refuses a plan made from earlier inputs. For a run that sweeps already, the request resumes the run.
     """
 
     plan: Manifest
@@ -318,8 +322,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defer(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` (table GARBAGE) is what the run may delete now; its objects stay for the `window` (`7d`). Sent again, the
-    window counts from then, if that makes it longer. `saved` is the digest of the state that the run saved.
+    """`plan` (table GARBAGE): the objects that the run may delete. They stay for the `window` (`7d`).
+
+    A repeated request restarts the window if that makes it longer. `saved`: the digest of the run's saved state.
     """
 
     plan: Manifest
@@ -328,6 +333,6 @@ class Defer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the last page has what is named now, as that of `Expire` has; it expires nothing."""
+    """The last page has the names in force now, like the answer of `Expire`. The request expires no commit."""
 
     continuation_token: str | None = None

@@ -1,4 +1,4 @@
-"""An erasure as it travels: what is asked for, and the staged entries that it takes away (docs/guide/erasure.md)."""
+"""Declare an erasure request and the staged entries that it deletes (docs/guide/erasure.md)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from .run.tables import Manifest
 
 UNSTAGED_AT_ONCE: Final = 500
 STANDING_MAX: Final = 1_000
-"""Name at most this many objects that a plan leaves, or copies of a certificate. The others are counted."""
+"""The number of remaining objects of a plan, or copies in a certificate, that are named. All are counted."""
 COPIES_ROWS_MAX: Final = 5_000_000
-"""A plan looks for copies by itself in at most this many rows: every checksum is read for that."""
+"""The rows up to which a plan looks for copies unasked. The search reads every checksum."""
 
 
 class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that is staged on a branch. `is_sealed`: a commit may be taking it, so it cannot be taken away now.
+    """An entry that is staged on a branch, a part of an upload (`multipart_id`), or an object in hard delete's queue.
 
-    Or, with `multipart_id`, a part of an upload that was begun: it has no checksum. Of an object that waits in the
-    queue of hard delete there is neither a branch nor a checksum any more. `source` is the address from which a restore
-    copied the object.
+    `is_sealed`: a commit may be taking the entry, so it cannot be deleted now. A part has no checksum. An object in the
+    queue has neither branch nor checksum. `source`: the address from which a restore copied the object.
     """
 
     branch: str
@@ -37,15 +36,17 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """Return where it is, for people."""
+        """Return a person's description of the entry's location."""
         return f"is {'being uploaded in parts to' if self.multipart_id else 'staged on'} branch {self.branch}"
 
 
 class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Erase every object that an entry selected by `selection` ever named. `takes_shared`: also those that entries
-    name which are not selected. `staged` are the staged entries that go with the objects. `finds_copies`: the plan
-    looks for copies of the content at other paths, however many rows have to be read. `checksums`, by address, are of
-    those objects that no entry on record has: the plan reads their bytes.
+    """Erase every object that an entry selected by `selection` ever named.
+
+    `takes_shared`: erase the objects that entries outside the selection name, too.
+    `staged`: the staged entries to delete with the objects.
+    `finds_copies`: look for copies of the content at other paths, whatever the number of rows to read.
+    `checksums`, by address: checksums of objects without a recorded entry; the plan reads their bytes.
     """
 
     selection: Selection
@@ -57,8 +58,9 @@ class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something of the erased content can still be read, or may be: `what` is object, copy, staged, queued,
-    deferred, garbage, unlisted (bytes that no collection lists) or bucket."""
+    """Erased content that can still be read, or may be. `what`: object, copy, staged, queued, deferred, garbage,
+    unlisted (bytes that no collection lists) or bucket.
+    """
 
     what: str
     where: str
@@ -66,10 +68,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """List what an erasure would leave, as things were when it was planned. A certificate says what it left.
+    """The content that an erasure would leave, at the time of the plan. The certificate has the final list.
 
-    `stands_count` counts what stands, of which at most `STANDING_MAX` are named. `unmatched` are the paths, globs and
-    digests of the order at which nothing was found. `remains` is what was not looked at.
+    `stands_count` counts all of `stands`, which has at most `STANDING_MAX` items. `unmatched`: paths, globs and digests
+    of the order that match no object. `remains`: the places that were not searched.
     """
 
     stands: tuple[Standing, ...] = ()
@@ -79,12 +81,11 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
-    """`in_queue`: find what waits in the queue of hard delete instead, by its path alone.
+    """Find staged entries, or with `in_queue` the objects in hard delete's queue, by path only.
 
-    Two options widen the selection. `or_restored`: find each entry, too, whose metadata says that a restore copied it.
-    `addresses`, at most STANDING_MAX: find each entry, too, that names one of these objects.
-
-    `with_others`: write the objects that all other entries name into the run's folder, as a table `uncommitted`.
+    `or_restored`: find also entries whose metadata says that a restore copied the object.
+    `addresses`: find also entries that name one of these objects, at most STANDING_MAX.
+    `with_others`: write the objects of all other entries into the run's folder, as a table `uncommitted`.
     """
 
     selection: Selection
@@ -96,7 +97,7 @@ class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of branches and their cells. The last page has no token, and the manifest of `with_others`."""
+    """A page of branches and their cells. The last page has no token, and has the manifest of `with_others`."""
 
     entries: tuple[StagedEntry, ...]
     continuation_token: str | None = None
@@ -104,9 +105,9 @@ class StagedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unstage(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete these entries, at most 500, where they still are what is staged. Uploads in parts are given up.
+    """Delete these entries, at most 500, if their cells are unchanged. Abort uploads in parts.
 
-    `uid` is that of the repository in which they were found; another one refuses.
+    `uid`: the repository in which the entries were found. A repository with another uid refuses the request.
     """
 
     entries: Annotated[tuple[StagedEntry, ...], msgspec.Meta(max_length=UNSTAGED_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""Legal holds as they travel (docs/guide/holds.md)."""
+"""Declare the messages of legal holds (docs/guide/holds.md)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 from lakebed.gc.rules import Hold
 
 NAMES_MAX: Final = 1_000
-"""Of a kind, in one hold."""
+"""The limit for each kind of name in one hold."""
 _Names: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)]
 
 
 class NewHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hold what `globs` match, `commits` have and `tags` name. `why` is for people, and must say something."""
+    """Hold the objects at paths that match `globs`, in `commits`, or at `tags`. `why`: a text for people, not empty."""
 
     name: str
     globs: _Names = ()
@@ -25,7 +25,7 @@ class NewHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class HoldsVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """The holds of a version, and who made it: `changed_by` is a user's id."""
+    """The holds of a version. `changed_by`: the id of the user who made it."""
 
     version: int
     holds: tuple[Hold, ...]
@@ -40,9 +40,7 @@ class HoldsHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldsWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts_after` are runs that had begun to take commits or objects: what they deleted before is gone, and what is
-    left stays.
-    """
+    """`counts_after`: runs that had begun to delete. Objects that they deleted before are lost; all others stay."""
 
     version: int
     counts_after: tuple[str, ...] = ()

@@ -1,14 +1,14 @@
-"""Ask a server to run a collection, over HTTP (JSON). One record a body.
+"""Ask a server to run a collection, over HTTP (JSON). Each body is one record.
 
 Routes, below `/api/v1/repositories/{repository}/gc`:
 
-    POST   jobs         StartJob -> JobView    409: one is running in this repository; 501: no Spark there
+    POST   jobs         StartJob -> JobView    409: a job is running in this repository; 501: the server has no Spark
     GET    jobs                  -> JobList    newest first
     GET    jobs/{id}             -> JobView
-    DELETE jobs/{id}             -> JobView    asks it to stop; it does within seconds
+    DELETE jobs/{id}             -> JobView    ask the job to stop; it stops within seconds
 
-A job is a process of the server, on its machine, with no more permissions than its user has. It survives nothing: where
-the server or the process ends, the job is `lost` or `failed`. Start it again: a run goes on where it was.
+A job is a process of the server, with its user's permissions. When the server or the process ends, the job is `lost`
+or `failed`. Start it again: the run continues.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from lakebed.base import RunKind
 from .requests import Request
 
 LINES_MAX: Final = 200
-"""How many of the newest lines of progress a job keeps."""
+"""The number of newest progress lines that a job keeps."""
 
 
 class JobState(enum.StrEnum):
-    """`failed`: it ended with an error, or objects could not be deleted. `stopped`: a user asked it to stop. `lost`:
-    the server that ran it is gone."""
+    """`failed`: the job ended with an error, or objects could not be deleted. `stopped`: a user asked the job to stop.
+    `lost`: the server that ran it is gone.
+    """
 
     RUNNING = "running"
     DONE = "done"
@@ -50,10 +51,13 @@ class JobDeed(enum.StrEnum):
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan: what it takes. An applied run: what was deleted or deferred. A purge (which has no run): what
-    was deleted for good; and how many objects could not be. A sweep (which has no run either): in `objects`, how many
-    branches were deleted; in `objects_failed`, of how many that is not known. A certificate: in `objects`, how many are
-    absent; in `objects_failed`, how many lines name content that still stands."""
+    """The result of one step.
+
+    A plan: the objects to delete. An applied run: the objects deleted or deferred. A purge (no run): the objects
+    deleted for good. `objects_failed` counts the objects that could not be deleted.
+    A sweep of branches (no run): `objects` counts deleted branches, `objects_failed` branches with unknown outcome.
+    A certificate: `objects` counts absent objects, `objects_failed` the lines of content that can still be read.
+    """
 
     deed: JobDeed
     run_id: str = ""
@@ -64,7 +68,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """`lines` are the newest lines of progress. `error` says why it is not `done`."""
+    """`lines`: the newest lines of progress. `error`: the reason that the job is not `done`."""
 
     id: str
     request: Request

@@ -1,4 +1,4 @@
-"""The lifecycle policy of a repository as it travels: the JSON as it was set, with its version."""
+"""Declare the messages of a repository's lifecycle policy: its JSON as set, with its version."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """`policy` null: none counts from this version on. `changed_by` is a user's id, empty where no user signed in."""
+    """`policy` null: no policy applies from then on. `changed_by`: a user's id, or empty if no user signed in."""
 
     version: int
-    # Of a union with None msgspec would read nothing but null.
+    # msgspec reads only null for a union of Raw and None.
     policy: msgspec.Raw
     changed_ms: int
     changed_by: str
 
     def text(self) -> str | None:
-        """Return the policy as its author wrote it, None where there is none."""
+        """Return the policy as its author wrote it, or None without a policy."""
         text = bytes(self.policy).decode()
         return None if text == "null" else text
 
@@ -39,7 +39,7 @@ class PolicyWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PotentialBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The potential commits are in the folder of this run, in this many pages, numbered from 0."""
+    """The potential commits are in this run's folder, in this many pages, numbered from 0."""
 
     run_id: str
     commits: int
@@ -47,14 +47,14 @@ class PotentialBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PotentialPage(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` are ids with the number of a set; `sets` are the branches of each number. "" stands for no branch."""
+    """`commits`: ids with the number of a set. `sets`: the branches of each number. "" stands for no branch."""
 
     commits: tuple[tuple[str, int], ...]
     sets: dict[int, tuple[str, ...]]
 
 
 class PolicyCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Every problem of a policy, errors before warnings. `is_valid`: it has no errors."""
+    """Every problem of a policy, errors before warnings. `is_valid`: the policy has no errors."""
 
     is_valid: bool
     problems: tuple[Problem, ...]

@@ -1,17 +1,12 @@
-"""Restoring what deferred runs hold, over HTTP (JSON):
+"""Restore objects that deferred runs hold, over HTTP (JSON):
 
-    POST restore      Restore -> RestorePage      again with its token until it has none; nothing is done twice
+    POST restore      Restore -> RestorePage      repeat with its token until there is none; no object is restored twice
 
-below `/api/v1/repositories/{repository}/gc`. Named is a run (all that it holds), a path, or both. What was
-taken stays taken: a restored object gets a fresh address and is staged on a branch, like an upload.
+below `/api/v1/repositories/{repository}/gc`. Name a run (all its objects), a path, or both. A restored object gets
+a fresh address and is staged on a branch, like an upload; the run still deletes the old address.
 
-Runs may hold several versions of a path, which is what retention takes. The one seen last returns to the path, in
-whatever order they are found. The metadata of an object that a restore put there says which version it is, so a page
-that has a newer one replaces what an earlier page of the same restore staged. The others are counted as `older`;
-`all_versions` gives each a path of its own, and an address names just one.
-
-A page may be empty and have a token all the same: one request looks into a few files alone. So a later request than
-the first may answer that no run holds what was asked for.
+Runs may hold several versions of a path. The version seen last returns to the path; the others are counted as
+`older`. `all_versions` restores each version to its own path; an address names one version.
 """
 
 from __future__ import annotations
@@ -22,19 +17,22 @@ from contextlib import suppress
 import msgspec
 
 FAILURES_SHOWN = 100
-"""A page lists at most this many failures, and counts all."""
+"""The number of failures that a page lists. It counts all."""
 FAILURES_REPORTED = 1000
-"""A report lists at most this many."""
+"""The number of failures that a report lists."""
 
 RESTORED_FROM = "lakebed-restored-from"
-"""The metadata of a restored object: JSON, a `RestoredFrom`."""
+"""The metadata key of a restored object. Its value is JSON, a `RestoredFrom`."""
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Say which version of `path` it is: nothing where it lies at another path, for metadata goes along with a copy.
-    `restore` names the request, with all its pages, that staged it.
+    """Name the version of `path` that a restore put there. Ignored at another path, because a copy takes its metadata
+    along.
+
+    `restore` names the request, with all its pages, that staged the object.
     """
 
+    # A page that finds a newer version replaces the version that an earlier page of the same restore staged.
     path: str
     run: str
     address: str
@@ -43,20 +41,22 @@ class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restored_from(metadata: Mapping[str, str]) -> RestoredFrom | None:
-    """Return what an entry's metadata says of the object from which a restore copied it; None where it says nothing."""
+    """Return the source of a restored object from its entry's metadata, or None."""
     if text := metadata.get(RESTORED_FROM):
-        # Anybody may write such metadata, and what is no JSON of ours may not stop who reads all entries.
+        # Any user may write such metadata, and invalid JSON must not stop a reader of all entries.
         with suppress(msgspec.MsgspecError, RecursionError):
             return msgspec.json.decode(text, type=RestoredFrom)
     return None
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
-    """`path` is that of one object, of a folder (with a slash at its end), or an address; without `run_id` the latest
-    run that holds it is meant, and for a folder every run. Objects return to their own paths, those of uncommitted data
-    to `restored/<run>/<address>`, on the default branch if no other is named; with `prefix` to theirs, or their
-    address, below it. Without `overwrite` nothing is replaced that was there before. With `all_versions` each version
-    returns, to `<path>@<run>/<address>`.
+    """Ask for a restore.
+
+    `path`: the path of one object, of a folder (with a slash at its end), or an address. Without `run_id`: the latest
+    run that holds the object; for a folder, every run. `branch`: the target, or the default branch. Objects return to
+    their own paths; those of uncommitted data to `restored/<run>/<address>`. With `prefix` they return to their path or
+    address below it. `overwrite`: replace objects that were there before. `all_versions`: restore each version, to
+    `<path>@<run>/<address>`.
     """
 
     branch: str = ""
@@ -69,7 +69,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """`path` is where the object was to be."""
+    """`path`: the path to which the object was to return."""
 
     address: str
     path: str
@@ -77,9 +77,10 @@ class RestoreFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
-    """`restored` objects were read back and are staged; `present` ones were there already, byte for byte; of the paths
-    of `older` ones a later version is there, or now is. So one that an earlier page staged and this one replaced makes
-    this page's sums smaller by itself: those of all pages are right.
+    """`restored`: objects read back and staged. `present`: objects that were there already, byte for byte.
+
+    `older`: objects whose path has a later version. A page that replaces an object of an earlier page subtracts it, so
+    only the sums of all pages are exact.
     """
 
     run_id: str
@@ -89,12 +90,15 @@ class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
     older: int = 0
     failed: int = 0
     failures: tuple[RestoreFailure, ...] = ()
+    # A page may be empty and have a token: one request reads only a few files. So a later request, not the first, may
+    # answer that no run holds the object.
     continuation_token: str | None = None
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Add up the pages of a restore. `failures` are the first thousand of `failed`. `runs` are those that took what was
-    found, the latest first; `run_id` is the first of them.
+    """Add up the pages of a restore. `failures`: the first thousand of `failed`.
+
+    `runs`: the runs that took the objects, latest first. `run_id`: the first of `runs`.
     """
 
     run_id: str

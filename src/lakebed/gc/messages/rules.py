@@ -1,15 +1,13 @@
-"""Retention rules as the server and its clients exchange them (JSON), beside the contract's form in days.
+"""Declare retention rules as the server and its clients exchange them (JSON).
 
 Routes, below `/api/v1/repositories/{repository}/gc/rules`:
 
-    GET    full                                   -> RulesVersion    ?version=N: that one instead of the one in force
-    PUT    full      lakebed.gc.rules.Rules      -> RulesWritten    ?if_version=N: only if that one is in force
-    DELETE full      (empty)                      -> RulesWritten    likewise
+    GET    full                                   -> RulesVersion    ?version=N: that version, not the one in force
+    PUT    full      lakebed.gc.rules.Rules      -> RulesWritten    ?if_version=N: only if N is in force, else 412
+    DELETE full      (empty)                      -> RulesWritten    ?if_version=N: only if N is in force, else 412
     GET    history                                -> RulesHistory    newest first; ?before=N, ?amount=N
-    GET    explain                                -> lakebed.gc.rules.Explanation    ?branch=NAME, or what is on none
+    GET    explain                                -> lakebed.gc.rules.Explanation    ?branch=NAME; or commits on none
     POST   try       lakebed.gc.rules.Rules      -> RulesTrial      saves nothing, deletes nothing
-
-412 says that another version is in force. Version 0 is that of a repository whose rules were never set.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ from .run.plans import Total
 
 
 class RulesVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """`rules` None: none count from this version on. `changed_by` is a user's id, empty where no user signed in."""
+    """`rules` None: no rules apply from this version on. `changed_by`: a user's id, or empty if no user signed in."""
 
+    # Version 0: the repository's rules were never set.
     version: int
     rules: Rules | None
     changed_ms: int
@@ -36,14 +35,14 @@ class RulesHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RulesWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts_after` are runs that expire or sweep by the former rules: for these the change comes too late."""
+    """`counts_after`: runs that expire or sweep by the former rules. The change does not apply to these runs."""
 
     version: int
     counts_after: tuple[str, ...]
 
 
 class TriedBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the commits that are first in the history of this branch, and those of them that would expire.
+    """Count the commits that are first in this branch's history, and how many of them would expire.
 
     `branch` is empty for commits on no branch.
     """
@@ -64,19 +63,19 @@ class TriedCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedDay(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the commits that would be expired `days` from now, if no commit comes until then."""
+    """Count the commits that would be expired `days` from now, without new commits."""
 
     days: int
     expired: int
 
 
 class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """Show the commits that the retention rules of a request would let expire now. Nothing is saved or deleted.
+    """The commits that the retention rules of a request would expire now. Nothing is saved or deleted.
 
-    `kept` and `expired` count commits; `gone` those that went before. `expired_in_force`: by the rules in force, None
-    where none are. `branches` and `commits` are the first of their kind, the largest and the newest.
-    `at_most`: the objects that only expired commits name; None where these are too many to add up. Staged data, open
-    uploads, and the holds that `path_holds` names may keep some of them.
+    `kept`, `expired`: numbers of commits. `gone`: commits swept before. `expired_in_force`: the number by the rules in
+    force, or None without rules. `branches`: the largest; `commits`: the newest.
+    `at_most`: the objects that only expired commits name; None if they are too many to add up. Staged data, open
+    uploads, and the holds named by `path_holds` may keep some of them.
     """
 
     now_ms: int

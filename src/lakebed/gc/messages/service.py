@@ -1,10 +1,9 @@
-"""Declare a collector's requests to the live side: `Requests`, one record there and one back, and `Service` over it.
+"""Declare a collector's requests to the live side: the port `Requests`, and `Service` over it.
 
-The live side owns every decision that races with writers: which slices are closed, what is staged, whether a run may
-go on. `Requests` has two implementations: `lakebed.gc.live.CollectionService` in this process, and `HttpRequests` of
-the collectors. Paging, and the checks between pages, are here once.
-
-A collector believes an answer only if it is complete: pages must add up to the manifest that ends them.
+The live side makes every decision that races with writers: closed slices, staged entries, whether a run may continue.
+`Requests` has two implementations: `lakebed.gc.live.CollectionService` in this process, and the collectors'
+`HttpRequests`. `Service` adds the paging and the checks between pages. A collector accepts only a complete answer:
+pages must add up to their final manifest.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
 
 class RunAbandoned(Conflict):
-    """The run was ended while it worked: discard its results, delete nothing."""
+    """The run was ended while it worked: discard its results, and delete nothing."""
 
 
 class UnknownAnswer(Corrupt):
@@ -64,9 +63,10 @@ class UnknownAnswer(Corrupt):
 
 
 class Requests(Protocol):
-    """One repository's collections, one request a method (messages.py lists the routes). Repeating a request is safe.
+    """One repository's collections: one method for each request (calls.py lists the routes).
 
-    All but `start` may be sent again after a lost answer. Errors keep their families (`lakebed.base.errors`) over HTTP.
+    All requests but `start` may be repeated after a lost answer; a repeated `start` only begins another run. Errors
+    keep their families (`lakebed.base.errors`) over HTTP.
     """
 
     async def namespace(self) -> str: ...
@@ -105,9 +105,9 @@ class Requests(Protocol):
 
 
 class Service:
-    """The live side of one repository, as a collection uses it.
+    """The live side of one repository, for a collection.
 
-    Every method may raise the errors of `Requests`, over HTTP also the client's and UnknownAnswer.
+    Every method may raise the errors of `Requests`; over HTTP also the client's errors and UnknownAnswer.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -122,7 +122,7 @@ class Service:
         return await self._requests.namespace()
 
     async def planning(self) -> Planning:
-        """Ask before any slow step of a plan.
+        """Check that the caller may plan. Call it before any slow step of a plan.
 
         Raises:
             Denied: the caller may not plan.
@@ -130,11 +130,11 @@ class Service:
         return await self._requests.planning()
 
     async def start(self, kind: RunKind) -> StartedRun:
-        """Begin a run. A repeated call begins another one."""
+        """Begin a run. A repeated call begins another run."""
         return await self._requests.start(StartRun(kind=kind))
 
     async def uncommitted(self, run_id: str) -> Manifest:
-        """Write every address that is staged, being uploaded or copied into the run's folder.
+        """Write every address that is staged, being uploaded or being copied into the run's folder.
 
         Raises:
             BadInput: the pages do not add up to the manifest.
@@ -154,9 +154,10 @@ class Service:
         return await self._requests.prepare_commits(run_id)
 
     async def commits_for(self, run_id: str, kind: RunKind) -> PreparedCommits:
-        """Answer as `commits` does, for a run of this kind. For a kind that goes by the lifecycle policy, answer with
-        the policy in force instead of the rules. For metadata a commit counts as swept only after the time that readers
-        are given.
+        """Answer as `commits` does, for a run of this kind.
+
+        A kind that uses the lifecycle policy gets the policy in force instead of the rules. For metadata a commit is
+        swept only after the readers' grace.
         """
         return await self._requests.prepare_commits(run_id, PrepareCommits(kind=kind))
 
@@ -169,9 +170,10 @@ class Service:
         or_restored: bool = False,
         addresses: Sequence[str] = (),
     ) -> tuple[StagedEntry, ...]:
-        """Return the selected entries that are staged on any branch; or those in the queue of hard delete.
+        """Return the selected entries that are staged on any branch, or those in the queue of hard delete.
 
-        With `or_restored` also every staged copy that a restore made, and each entry that names one of `addresses`.
+        With `or_restored` also return every staged copy that a restore made. With `addresses` also return each entry
+        that names one of them.
         """
         request = FindStaged(
             selection=selection, in_queue=in_queue, or_restored=or_restored, addresses=tuple(addresses)
@@ -181,13 +183,14 @@ class Service:
     async def staged_and_others(
         self, run_id: str, selection: Selection
     ) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
-        """Return the selected entries that are staged, and the table of the objects that all other entries name. A
-        server of an earlier release writes no table.
+        """Return the selected staged entries, and the table of the objects that all other entries name.
+
+        A server of an earlier release writes no table.
         """
         return await self._find_staged(run_id, FindStaged(selection=selection, with_others=True))
 
     async def _find_staged(self, run_id: str, request: FindStaged) -> tuple[tuple[StagedEntry, ...], Manifest | None]:
-        found: dict[StagedEntry, None] = {}  # A token that stands for another has its cells.
+        found: dict[StagedEntry, None] = {}  # Drop repeats: a token that replaces another has its cells.
         turns = _Turns("the staged entries", run_id)
         while True:
             page = await self._requests.find_staged(run_id, request)
@@ -198,8 +201,9 @@ class Service:
             request = replace(request, continuation_token=token)
 
     async def unstage(self, run_id: str, entries: Sequence[StagedEntry], *, uid: str = "") -> int:
-        """Delete these entries of the repository `uid` from their branches, where they still are what they were, and
-        return how many went.
+        """Delete these entries of the repository `uid` from their branches, and return the number deleted.
+
+        Skip each entry whose cell has changed.
         """
         count = 0
         for start in range(0, len(entries), UNSTAGED_AT_ONCE):
@@ -208,10 +212,10 @@ class Service:
         return count
 
     async def sign_certificate(self, made: Certificate) -> Certificate:
-        """Have the server add who asked and when, and sign.
+        """Have the server add the caller and the time, and sign.
 
         Raises:
-            NotFound, Corrupt: the certificate disagrees with the records of its run; the message says how.
+            NotFound, Corrupt: the certificate disagrees with the records of its run. The message gives the difference.
         """
         head = await self._requests.sign_certificate(made.run_id, head_of(made))
         return replace(
@@ -219,10 +223,10 @@ class Service:
         )
 
     async def check_certificate(self, certificate: Certificate) -> None:
-        """Succeed if the server signed this certificate as it is, and it agrees with the records of its run.
+        """Succeed if the server signed this very certificate, and it agrees with the records of its run.
 
         Raises:
-            NotFound, Corrupt: it does not; the message says why.
+            NotFound, Corrupt: the signature or a record does not agree. The message gives the reason.
         """
         await self._requests.check_certificate(certificate.run_id, head_of(certificate))
 
@@ -238,24 +242,24 @@ class Service:
             raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
 
     async def planned(self, run_id: str, kind: RunKind, plan: str) -> PlannedBy:
-        """Have the server write down who made the plan whose file has this SHA-256.
+        """Have the server record the author of the plan whose file has this SHA-256.
 
         Raises:
-            Conflict: another plan of this run is on record.
+            Conflict: another plan of this run is recorded.
         """
         return await self._requests.note_planned(run_id, NotePlanned(kind=kind, plan=plan))
 
     async def applying(self, run_id: str, request: Apply) -> RunView:
-        """Ask before an apply writes or deletes anything.
+        """Check that the plan may be carried out. Call it before an apply writes or deletes anything.
 
         Raises:
             Denied: the caller may not apply.
-            Conflict, NotFound: the plan may not be carried out; the message says why.
+            Conflict, NotFound: the plan may not be carried out. The message gives the reason.
         """
         return await self._requests.apply(run_id, request)
 
     async def purging(self) -> Purging:
-        """Return the namespace in which the caller may delete, and a mark that the server put there just now.
+        """Return the namespace in which the caller may delete, and a mark that the server has just written there.
 
         Raises:
             Denied: the caller may not apply.
@@ -263,7 +267,7 @@ class Service:
         return await self._requests.purging()
 
     async def expire(self, run_id: str, request: Expire) -> RecheckInputs:
-        """Publish the run, so that no writer can name its commits from here on, and return the last page's answer."""
+        """Publish the run, so that from now on no writer can name its commits. Return the last page's answer."""
 
         async def ask(token: str | None) -> RecheckInputs:
             return await self._requests.expire(run_id, replace(request, continuation_token=token))
@@ -271,7 +275,7 @@ class Service:
         return await _last_page("the recheck", run_id, ask)
 
     async def deferred(self, run_id: str, plan: Manifest, window: str, *, saved: str = "") -> RunView:
-        """Keep the objects of `plan` until the end of a window, counted from now.
+        """Keep the objects of `plan` until the end of a window that starts now.
 
         Raises:
             RunAbandoned: the run may not delete any more, or its window is over and it deletes.
@@ -282,10 +286,10 @@ class Service:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
 
     async def undone(self, run_id: str, *, dry_run: bool = False) -> Undone:
-        """Undo a deferred run, and remove its records. With `dry_run` only list what it would undo.
+        """Undo a deferred run, and remove its records. With `dry_run` only list the effect.
 
         Raises:
-            Conflict: it is not deferred, its purge began, or other runs rely on it.
+            Conflict: the run is not deferred, its purge began, or other runs rely on it.
         """
         undone = page = await self._requests.undo(run_id, Undo(dry_run=dry_run))
         while not page.is_done:
@@ -293,7 +297,8 @@ class Service:
         return replace(undone, is_done=True)
 
     async def purged(self, run_id: str) -> RecheckInputs:
-        """Let a deferred run delete, and return the inputs of its last look. From here on no window is made longer.
+        """Let a deferred run delete, and return the inputs of its recheck. From now on the window cannot be made
+        longer.
 
         Raises:
             Conflict: the window is not over.
@@ -305,7 +310,7 @@ class Service:
         return await _last_page("the look before a purge", run_id, ask)
 
     async def retire(self, run_id: str, request: RetireLeftovers) -> LeftoversRetired:
-        """Publish the files that a run of metadata takes: from here on no writer uses one of these ids.
+        """Publish the files that a metadata run takes: from now on no writer uses one of their ids.
 
         Raises:
             RunAbandoned: the run is over, or another run took its plan.
@@ -316,8 +321,7 @@ class Service:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
     async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest, *, uid: str = "") -> RunView:
-        """Let the run of the repository `uid` delete the objects of `plan`. `commits` are those that the plan
-        was rechecked with.
+        """Let the run of the repository `uid` delete the objects of `plan`. `commits`: the table used for the recheck.
 
         Raises:
             RunAbandoned: the run may not sweep any more.
@@ -328,11 +332,11 @@ class Service:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
     async def ended(self, run_id: str, plan: Manifest, *, saved: str = "") -> RunView:
-        """End the run: every object of this plan is deleted. `saved` is the digest of its saved state."""
+        """End the run after every object of this plan was deleted. `saved`: the digest of its saved state."""
         return await self._requests.end(run_id, End(plan=plan.digest(), saved=saved))
 
     async def abandoned(self, run_id: str) -> RunView:
-        """End the run before its deletes began."""
+        """End the run before its deletes begin."""
         return await self._requests.abandon(run_id)
 
     async def adopting(self) -> Adopting:
@@ -340,32 +344,32 @@ class Service:
         return await self._requests.adopting()
 
     async def find_slices(self) -> UnlistedSlices:
-        """List the slices that `adopt_slices` would put on record, or refuse as it would."""
+        """List the slices that `adopt_slices` would record, or refuse as it would."""
         return await self._requests.find_slices()
 
     async def adopt_slices(self) -> AdoptedSlices:
-        """Put slices on record that have no record."""
+        """Record the slices that have no record."""
         return await self._requests.adopt_slices()
 
     async def missing(self, *, marks: bool) -> MissingCommits:
-        """Find the commits whose trees lack files, all of them; with `marks` mark those that no ref names as gone."""
+        """Find all commits whose trees lack files. With `marks` mark those that no ref names as gone."""
         ask = self._requests.mark_missing if marks else self._requests.find_missing
         page = marked = await ask()
         found = {commit.id: commit for commit in page.commits}
         while page.continuation_token is not None:
             page = await ask(page.continuation_token)
-            # Of a server's processes each may look for itself. The one that ends has listed all that it found, and of
-            # those that mark the first one marks.
+            # Each process of a server may search for itself. The process that finishes lists all commits it found. Of
+            # several processes that mark, the first one marks.
             found |= {commit.id: commit for commit in page.commits}
             marked = marked if marked.run_id else page
         return replace(page, commits=tuple(found.values()), run_id=marked.run_id, marked=marked.marked)
 
     async def restore(self, request: Restore) -> AsyncIterator[RestorePage]:
-        """Restore page by page: each page is a request, and what it names is staged when it is yielded.
+        """Restore page by page, one request a page. The objects of a page are staged when it is yielded.
 
         Raises:
-            NotFound: none of the objects can be restored; the message says what happened to them.
-            BadInput: the pages go round in a circle.
+            NotFound: none of the objects can be restored. The message gives the reason.
+            BadInput: the pages repeat in a circle.
         """
         turns = _Turns("the restore", request.run_id)
         while True:
@@ -377,10 +381,10 @@ class Service:
             request = replace(request, continuation_token=token)
 
     async def compared(self, run_id: str = "") -> AsyncIterator[DisagreementPage]:
-        """Compare the ledger with plans and with the store, page by page, of this run or of all.
+        """Compare the ledger with plans and the store, page by page, for this run or for all runs.
 
         Raises:
-            BadInput: a file of the ledger or a plan is damaged, or the pages go round in a circle.
+            BadInput: a file of the ledger or a plan is damaged, or the pages repeat in a circle.
         """
         turns = _Turns("the comparison", run_id)
         token: str | None = None
@@ -392,7 +396,7 @@ class Service:
                 return
 
     async def run(self, run_id: str) -> RunView | None:
-        """Return None where no record is: a run of committed data or metadata that was only planned, or no run."""
+        """Return the run's record. None: a committed or metadata run was only planned, or there is no such run."""
         try:
             return await self._requests.run(run_id)
         except NotFound:
@@ -403,7 +407,7 @@ class Service:
         return (await self._requests.runs()).runs
 
     async def run_list(self) -> RunList:
-        """Return every run, newest first, and who made which plan."""
+        """Return every run, newest first, and the authors of plans."""
         return await self._requests.runs()
 
     async def rules(self) -> RulesVersion:
@@ -415,7 +419,7 @@ class Service:
         return await self._requests.holds_in_force()
 
     async def why(self, question: Question, progress: Callable[[WhyProgress], None] = lambda _: None) -> WhyAnswer:
-        """Find the reason that keeps an object, or the run that took it. Calls `progress` after each page."""
+        """Find the reason that keeps an object, or the run that took it. Call `progress` after each page."""
         token: str | None = None
         while True:
             page = await self._requests.why_page(question, token)
@@ -429,8 +433,10 @@ class Service:
 
 
 class _Turns:
-    """Find a circle in the tokens of one listing of any length: a page leads to the next, so a token that came before
-    comes for ever. Remember one token at a time, each twice as long as the one before; every circle meets one.
+    """Detect a circle in the continuation tokens of one listing, in constant memory.
+
+    A page leads to the next, so a repeated token repeats without end. Remember one token at a time, each for twice as many
+    pages as the one before: every circle meets a remembered token.
     """
 
     def __init__(self, what: str, run_id: str) -> None:
@@ -439,9 +445,10 @@ class _Turns:
         self._turns, self._until = 0, 1
 
     def next(self, token: str | None) -> str | None:
-        """
+        """Return the token, or raise if it was remembered.
+
         Raises:
-            BadInput: this is a circle.
+            BadInput: the tokens repeat in a circle.
         """
         if token is not None and token == self._remembered:
             raise BadInput(f"{self._what} does not end: a page came twice", run_id=self._run_id)

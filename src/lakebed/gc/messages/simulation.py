@@ -1,4 +1,4 @@
-"""Declare the report of what a lifecycle policy would take on each of the coming days."""
+"""Declare the report of the objects that a lifecycle policy would take on each of the coming days."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .run.plans import Total
 
 
 class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Sum up what goes on a day (`2026-11-22`, UTC) by a rule.
+    """The sum of objects that one rule takes on a day (`2026-11-22`, UTC).
 
-    `branch` kept it longest: a branch, or a pattern of the rule that several branches match (`*`: the rule's own
-    period). Empty: commits on no branch did.
+    `branch` kept the objects longest. It is a branch, or a pattern of the rule that several branches match (`*`: the
+    rule's own period). Empty: commits on no branch kept them longest.
     """
 
     date: str
@@ -22,7 +22,7 @@ class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulatedBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch that a sweep on this day (UTC) deletes. `rule` is its pattern; empty: it was made to last until then."""
+    """A branch that this day's (UTC) sweep deletes. `rule`: the pattern, or empty if it had an end date."""
 
     date: str
     branch: str
@@ -30,10 +30,10 @@ class SimulatedBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by date, rule and branch; none for days on which nothing goes. `policy_version` None: it is not saved.
+    """Rows by date, rule and branch; days without deletes have no row. `policy_version` None: the policy is not saved.
 
-    `branches` are those that a sweep of each day would delete, by date and name. None for a policy that is not saved:
-    the server judges branches by the one in force.
+    `branches`: the branches that each day's sweep would delete, by date and name. None for a policy that is not saved:
+    the server judges branches by the policy in force.
     """
 
     run_id: str

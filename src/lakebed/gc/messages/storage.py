@@ -1,4 +1,4 @@
-"""Storage of a repository by what keeps it, as far as runs and lists of ranges have recorded it."""
+"""Declare a repository's storage by keeper, as recorded by runs and by lists of ranges."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .run.plans import Total
 
 
 class Keeper(enum.StrEnum):
-    """Say what keeps a part of the storage.
+    """Name the reason that a part of the storage is kept.
 
-    `head`: the head of the default branch names it. `waiting`: a plan takes it, and waits to be applied. `deferred`: a
-    run took it, and it can be restored until its window is over. `branches`, `tags`, `history`: the heads of other
-    branches name it, tags, or other commits, and none of those before.
+    `head`: the head of the default branch names it. `waiting`: a plan takes it, and is not applied yet. `deferred`: a
+    run took it, and it can be restored until the run's window is over. `branches`, `tags`, `history`: the heads of
+    other branches, tags, or other commits name it, and no keeper before in this list does.
     """
 
     HEAD = "head"
@@ -28,7 +28,7 @@ class Keeper(enum.StrEnum):
 
 
 class StoragePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`as_of_ms`: when it was counted. `run_id` and `kind`: the run that counted it; `until_ms` ends its window."""
+    """`as_of_ms`: the time of the count. `run_id`, `kind`: the run that counted. `until_ms`: the end of its window."""
 
     keeper: Keeper
     total: Total
@@ -39,13 +39,13 @@ class StoragePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the storage, each counted at its own time. No object was listed for this answer.
+    """Parts of the storage, each counted at its own time. The server lists no objects for this answer.
 
-    `listed` is all that the newest clean run of uncommitted data listed in closed slices. `rest` is `listed` less the
-    parts: history, other branches, tags, holds, uncommitted objects, and objects that no record explains. Both are
-    None where no run listed. `branches`, `tags` and `history` are upper bounds, counted where they were asked for;
-    `history` is without what waits. `uncounted` are those of them whose trees are too many. A head counts a path
-    twice whose object has two paths, and objects that lie elsewhere.
+    `listed`: all objects in closed slices, by the newest clean run of uncommitted data. `rest`: `listed` less the
+    parts: history, other branches, tags, holds, uncommitted objects, and objects that no record explains. Both are None
+    before such a run. `branches`, `tags` and `history` are upper bounds, counted on request; `history` excludes
+    `waiting` objects. `uncounted`: the keepers with too many trees to count. A head's count includes an object once for
+    each of its paths, and objects outside the namespace.
     """
 
     listed: Total | None

@@ -1,10 +1,10 @@
-"""Undoing a deferred run, over HTTP (JSON):
+"""Undo a deferred run, over HTTP (JSON):
 
-    POST runs/{run}/undone      Undo -> Undone      again while `is_done` is false; nothing is done twice
+    POST runs/{run}/undone      Undo -> Undone      repeat while `is_done` is false; no step is done twice
 
-below `/api/v1/repositories/{repository}/gc`. Until its purge begins, a run that waits for the end of its window can be
-undone: its commits, or the entries that it took, can be read again, and its objects are not due any more. A run that
-counts on what it took must be undone first.
+below `/api/v1/repositories/{repository}/gc`. A run that waits for the end of its window can be undone until its purge
+begins. Its commits, or the entries that it took, become readable again, and its objects are kept. A later run that
+relies on this run must be undone first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakebed.base import RunKind, RunState
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
-    """`dry_run`: only say what would be undone, or refuse as an undo would."""
+    """`dry_run`: only list the effect of an undo, or refuse as the undo would."""
 
     dry_run: bool = False
 
@@ -29,11 +29,13 @@ class TakesAgain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
-    """`commits` can be read again, or could; `objects` are those of the run's table. `again`: see `TakesAgain`; of a
-    run of uncommitted data none is there, because the next run takes all that nothing names.
+    """`commits`: commits that are readable again, or would be. `objects`: the objects of the run's table.
 
-    The run is undone as soon as `state` says so. Until `is_done` some of its records are left to be removed, which
-    costs readers of its commits a look.
+    `again`: see `TakesAgain`. It is empty for a run of uncommitted data, because the next run takes every object that
+    no entry names.
+
+    The run is undone once `state` says so. Until `is_done` some of its records must be removed, which cost readers of
+    its commits a read each.
     """
 
     run_id: str

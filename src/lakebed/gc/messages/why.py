@@ -1,9 +1,9 @@
-"""Declare the answer to why an object is there, until when, or which run took it (JSON).
+"""Declare the answer to why an object is kept, until when, or which run took it (JSON).
 
-    GET  why      -> WhyPage      ?address=ADDRESS, or ?ref=REF&path=PATH; then &continuation_token=TOKEN too
+    GET  why      -> WhyPage      ?address=ADDRESS, or ?ref=REF&path=PATH; repeat with &continuation_token=TOKEN
 
-until a page has the answer; below `/api/v1/repositories/{repository}/gc`. An address may be relative to the storage
-namespace or absolute: both spellings of one object have one answer. Nothing is decided on it: a run decides anew.
+below `/api/v1/repositories/{repository}/gc`, until a page has the answer. An address is relative to the storage
+namespace, or absolute: both spellings give one answer. No run acts on the answer; each run decides anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .run.ledger import LedgerRow
 
 
 class Question(NamedTuple):
-    """An address; or a ref and a path."""
+    """Ask about an address, or about a path at a ref."""
 
     address: str = ""
     ref: str = ""
@@ -28,15 +28,21 @@ class Question(NamedTuple):
 
 
 class Fate(StrEnum):
-    """`kept`: something keeps it now. `expired`: only commits that expired name it, so the next collection of committed
-    data may take it. `deferred`: a run deletes it once its window is over. `unreferenced`: nothing names it, so the
-    next collection of uncommitted data may take it. `young`: nor does anything name this one, but the rules let it
-    stay for its age. `taken`: a run took it. `missing`: something names it, and it is not there. `unknown`: it is not
-    there, and no ledger knows it. `outside`: not in the storage namespace, so no run ever takes it. `own`: a file of
-    Lakebed's own, which only a collection of metadata may take, and none while a commit shown names it.
+    """Name the state of an object.
 
-    Of a deleted repository: `deleted`, its collection takes it; `unrecorded`, it stays, for no record says that the
-    repository wrote it. Of its own files the collection takes those of trees and of runs.
+    `kept`: an entry, a rule or a hold keeps it now.
+    `expired`: only expired commits name it, so the next collection of committed data may take it.
+    `deferred`: a run deletes it when its window is over.
+    `unreferenced`: no entry names it, so the next collection of uncommitted data may take it.
+    `young`: no entry names it, but the rules keep it for its age.
+    `taken`: a run took it.
+    `missing`: an entry names it, but the object is not in the store.
+    `unknown`: the object is not in the store, and no ledger has a row of it.
+    `outside`: it is not in the storage namespace, so no run ever takes it.
+    `own`: a file of Lakebed itself. Only a metadata run may take it, and not while a commit in the answer names it.
+
+    In a deleted repository: `deleted`, its collection takes the object; `unrecorded`, the object stays, because no
+    record says that the repository wrote it. Of Lakebed's own files that collection takes those of trees and runs.
     """
 
     KEPT = "kept"
@@ -54,7 +60,7 @@ class Fate(StrEnum):
 
 
 class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
-    """Name an object outside of commits: `source` is staging, upload or copy. `path` is that of a staged cell."""
+    """A name of an object outside of commits. `source`: staging, upload or copy. `path`: the path of a staged cell."""
 
     source: str
     branch: str
@@ -63,7 +69,7 @@ class UncommittedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that has the object at `path`. `run` is the run that expires its data or took it, empty for most."""
+    """A commit that has the object at `path`. `run`: the run that expires or took the commit's data, usually empty."""
 
     commit: str
     created_ms: int
@@ -72,11 +78,12 @@ class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueName(msgspec.Struct, frozen=True, kw_only=True):
-    """A path that commits have the object at, by the lifecycle policy. Equal ones of several commits are one.
+    """A path at which commits have the object, judged by the lifecycle policy. Equal names of several commits are one.
 
-    `due_ms` is the first instant at which it is due, None for never, which `keeps` explains. `rule` counts for it, as a
-    plan shows it. `branch` keeps it longest; empty for commits that no branch reaches. Of the branches that reach the
-    commits some are shown, and all counted. `commit` is the newest of them.
+    `due_ms`: the first instant at which the name is due, or None for never; `keeps` gives the reason.
+    `rule`: the rule that applies, as a plan shows it. `branch`: the branch that keeps the name longest, or empty.
+    `branches`: some of the branches that reach the commits; `branches_count` counts all.
+    `commit`: the newest of the commits.
     """
 
     path: str
@@ -94,16 +101,13 @@ class DueName(msgspec.Struct, frozen=True, kw_only=True):
 class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object. `address` is relative to the namespace, or absolute outside of it.
 
-    `goes_ms` is the first instant at which a run may take it if nothing changes, None where there is no such.
-    `slice_closed` says whether uploads into its slice have ended, which a run waits for; None for foreign addresses.
-    Of `stays` (those that keep it first), `commits` (newest first) and `uncommitted` some are shown, and all counted.
-    `taken` is what the ledger says of one that is not there, the latest deed first. `run` is the run that deletes one
-    that is deferred, which `goes_ms` then is about. `holds` are the legal holds that keep it, by name.
-
-    By the lifecycle policy it is due once all of `due_names` are (the latest first; some are shown, and all counted),
-    which is at `due_ms`: None for never, and where no policy is set or no commit names it.
-
-    `elsewhere` are other repositories that name an object of a deleted one, which therefore stays.
+    `goes_ms`: the first instant at which a run may take the object if nothing changes, or None.
+    `slice_closed`: uploads into its slice have ended, which a run waits for; None for foreign addresses.
+    `stays` (reasons that keep it first), `commits` (newest first), `uncommitted`: the first few; the counts are of all.
+    `taken`: the ledger's rows of a missing object, latest first. `holds`: the names of the legal holds that keep it.
+    `run`: the run that deletes a deferred object, at `goes_ms`.
+    `due_ms`: when all `due_names` are due (latest first, the first few). None: never, no policy, or no commit names it.
+    `elsewhere`: other repositories that name an object of a deleted repository, so that it stays.
     """
 
     address: str
@@ -128,11 +132,11 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects that the question is about: the one at the path, or those that were ever there, the newest first.
+    """The objects of the question: the object at the path, or every object that was ever at the path, newest first.
 
-    `at_ref`: whether the path names an object at the ref now. `objects_count` counts those that are not shown, too.
-    `policy_version` is that of the lifecycle policy in force, None where there is none. `deleted_uid`: the repository
-    is this deleted one, of which neither commits nor rules keep anything.
+    `at_ref`: the path names an object at the ref now. `objects_count` includes objects that are not in `objects`.
+    `policy_version`: the version of the lifecycle policy in force, or None. `deleted_uid`: the uid of the deleted
+    repository of the question; neither commits nor rules keep its objects.
     """
 
     repository_uri: str
@@ -150,9 +154,9 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Say how far a search is. `stage`: `commits`, `staging`, `deferred`, `ledger` or `elsewhere`. `done` counts trees,
-    branches or files that it is through with, `of` how many there are (0: not known). `files` were read since the last
-    word.
+    """The progress of a search. `stage`: `commits`, `staging`, `deferred`, `ledger` or `elsewhere`.
+
+    `done` counts finished trees, branches or files, and `of` all (0: unknown). `files` were read since the last report.
     """
 
     stage: str
@@ -162,7 +166,7 @@ class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer; or how far the search is, and the token to ask again with."""
+    """The answer; or the progress of the search, and the token for the next request."""
 
     answer: WhyAnswer | None = None
     progress: WhyProgress | None = None
