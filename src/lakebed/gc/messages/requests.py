@@ -1,12 +1,12 @@
-"""Describe what a collection is asked to do: one record for each action, and one check for all front ends.
+"""Declare the requests for collections: one record for each action, with one check for all front ends.
 
 The Python functions, the command line, `python -m lakebed.gc` and the jobs of a server all make these records. A front
-end that reads words (`request_of`) spells them as the fields below, with dashes. As JSON, `action` names the record:
+end that reads words (`request_of`) spells the fields below with dashes. In JSON, `action` names the record:
 
     {"action": "plan", "kinds": ["uncommitted"], "mode": "clean"}
     {"action": "apply", "run_id": "06gvsk16dis1i19se31f", "window": "7d"}
 
-`check` decides by the record alone. What only the server or the namespace knows, `Collector.check` asks.
+`check` uses only the record. `Collector.check` also asks the server and reads the namespace.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .run.paths import check_run_id
 from .run.plans import window_end_ms
 
 SELECTION_BYTES_MAX: Final = 64 << 10
-"""A job writes its request again every few seconds. An erasure that selects by more is planned by the command."""
+"""A job writes its request again every few seconds. Plan an erasure with a larger selection by the command."""
 CLEAN_EVERY: Final = 10
 CLEAN_AFTER_MS: Final = 7 * DAY_MS
 OLD_LAYOUT_AGE_MS: Final = 7 * DAY_MS
 ENGINE_SETTING: Final = "LAKEBED_GC_ENGINE"
-"""The environment variable with the engine of requests that name none."""
+"""The environment variable with the engine of requests that name no engine."""
 
 _GRACE_FORM: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)?")
 _GRACE_UNITS_S: Final = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
@@ -41,27 +41,29 @@ E = TypeVar("E", bound=enum.StrEnum)
 
 
 class InvalidRequest(Invalid):
-    """The request names an unknown option, or options that exclude each other. The message says which."""
+    """The request has an unknown option, or options that exclude each other. The message names them."""
 
 
 class UnknownChoice(InvalidRequest):
-    """An unknown kind, mode or engine. The message lists the known ones."""
+    """The request has an unknown kind, mode or engine. The message lists the known values."""
 
 
 class BadGrace(InvalidRequest):
-    """The grace of readers is negative, or no time at all."""
+    """The readers' grace is negative, or not a time."""
 
 
 SIGNED_S: Final = 15 * 60
-"""The readers' grace where clients read by themselves: as long as the URLs last that the server signs."""
+"""The readers' grace where clients read by themselves: the lifetime of the URLs that the server signs."""
 
 SERVED_S: Final = 2
-"""The same where all reads go through the server."""
+"""The readers' grace where all reads pass through the server."""
 
 
 class Mode(enum.StrEnum):
-    """Choose how a run looks for uncommitted data. `automatic`: optimised where a saved state allows it and no clean
-    run is due, else clean."""
+    """Choose how a run searches for uncommitted data.
+
+    `automatic`: optimised if a saved state allows it and no clean run is due, else clean.
+    """
 
     AUTOMATIC = "automatic"
     CLEAN = "clean"
@@ -70,7 +72,7 @@ class Mode(enum.StrEnum):
 
 
 class EngineName(enum.StrEnum):
-    """Choose what carries out the work. `auto`: Spark, unless there is so little to do that a session costs more."""
+    """Choose the engine. `auto`: Spark, unless there is so little work that a session costs more."""
 
     AUTO = "auto"
     SPARK = "spark"
@@ -79,11 +81,12 @@ class EngineName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncommittedOptions:
-    """`clean_every`: one of this many automatic runs is clean, and none is optimised once the last clean one began
-    `clean_after_ms` ago. `token_expiry_ms`: slices opened within so long are left to a later run (the cut-off of
-    docs/design/0001-uncommitted-gc.md; only closed slices are looked at in any case). `old_layout_age_ms`: how long
-    ago an object outside slices must have been written before it may go. `mode` and `active_only` (see `PlanRequest`)
-    are for lifecycle runs, too.
+    """Options of runs of uncommitted data. `mode` and `active_only` (see `PlanRequest`) apply to lifecycle runs, too.
+
+    `clean_every`: one of this many automatic runs is clean. `clean_after_ms`: no automatic run is optimised when the
+    last clean run began longer ago. `token_expiry_ms`: leave slices opened within this time to a later run (the cut-off
+    of docs/design/0001-uncommitted-gc.md). Runs read only closed slices in any case. `old_layout_age_ms`: the age at
+    which an object outside slices may be deleted.
     """
 
     mode: Mode = Mode.AUTOMATIC
@@ -97,18 +100,20 @@ class UncommittedOptions:
 class _Any(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="action"
 ):
-    """Every request has these. `engine` None: the collector's (`Collector.engine`). `tasks`: into how many the work is
-    dealt; None: as fits the session."""
+    """The options of every request. `engine` None: the collector's engine (`Collector.engine`). `tasks`: the number of
+    tasks to deal the work out to; None: as many as fit the session.
+    """
 
     engine: EngineName | None = None
     tasks: int | None = None
 
 
 class _Planning(_Any, frozen=True, kw_only=True):
-    """Options of a plan. No `kinds`: all but `lifecycle`, and committed data only where rules are set. The others say
-    how uncommitted data is looked for: see `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`).
+    """Options of a plan. Durations are written as in rules (`36h`, `7d`). For the other options see
+    `UncommittedOptions`.
 
-    `active_only`: to a lifecycle run, commits that the retention rules let go keep nothing, as if they had been swept.
+    No `kinds`: every kind but `lifecycle`, and committed data only if the repository has rules.
+    `active_only`: in a lifecycle run, commits that the retention rules let expire keep no objects, as if swept.
     """
 
     kinds: tuple[RunKind, ...] = ()
@@ -120,9 +125,10 @@ class _Planning(_Any, frozen=True, kw_only=True):
     active_only: bool = False
 
     def uncommitted(self) -> UncommittedOptions:
-        """
+        """Return the options with their defaults.
+
         Raises:
-            InvalidDuration: a period is none.
+            InvalidDuration: a period is invalid.
         """
         default = UncommittedOptions()
         return UncommittedOptions(
@@ -136,12 +142,13 @@ class _Planning(_Any, frozen=True, kw_only=True):
 
 
 class PlanRequest(_Planning, frozen=True, kw_only=True, tag="plan"):
-    """Decide what goes, write it down, and delete nothing. `rules`: plan as if these were the repository's."""
+    """Decide which objects to delete, write the plan, and delete nothing. `rules`: plan by these rules instead."""
 
     rules: Rules | None = None
 
     def check(self) -> None:
-        """
+        """Check the options.
+
         Raises:
             InvalidRequest, InvalidDuration, InvalidRules: the options exclude each other, or one is invalid.
         """
@@ -154,15 +161,17 @@ class PlanRequest(_Planning, frozen=True, kw_only=True, tag="plan"):
 
 
 class ApplyRequest(_Any, frozen=True, kw_only=True, tag="apply"):
-    """Carry out one plan. `window`: delete nothing yet, and keep objects for this long. `readers_grace`: delete
-    nothing that a read may have found so shortly before."""
+    """Carry out one plan. `window`: keep the objects for this time first. `readers_grace`: wait this long for readers
+    before the first delete.
+    """
 
     run_id: str
     window: str | None = None
     readers_grace: str | None = None
 
     def check(self) -> None:
-        """
+        """Check the options.
+
         Raises:
             InvalidRequest, InvalidRunId, InvalidDuration, BadWindow: an option is invalid.
         """
@@ -172,15 +181,17 @@ class ApplyRequest(_Any, frozen=True, kw_only=True, tag="apply"):
 
 
 class RunRequest(_Planning, frozen=True, kw_only=True, tag="run"):
-    """Finish what is unfinished, plan and apply one kind after the other, then purge. `branches`: before that, delete
-    the branches that go by the lifecycle policy."""
+    """Finish unfinished runs, plan and apply one kind after the other, then purge. `branches`: first delete the
+    branches that the lifecycle policy lets expire.
+    """
 
     window: str | None = None
     readers_grace: str | None = None
     branches: bool = False
 
     def check(self) -> None:
-        """
+        """Check the options.
+
         Raises:
             InvalidRequest, InvalidDuration, BadWindow: the options exclude each other, or one is invalid.
         """
@@ -190,10 +201,11 @@ class RunRequest(_Planning, frozen=True, kw_only=True, tag="run"):
 
 
 class PurgeRequest(_Any, frozen=True, kw_only=True, tag="purge"):
-    """Delete what was deferred, where the window is over."""
+    """Delete the objects of deferred runs whose window is over."""
 
     def check(self) -> None:
-        """
+        """Check the options.
+
         Raises:
             InvalidRequest: an option is invalid.
         """
@@ -201,7 +213,7 @@ class PurgeRequest(_Any, frozen=True, kw_only=True, tag="purge"):
 
 
 class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
-    """Decide what an erasure takes, write it down, and delete nothing. See `ErasureOrder`."""
+    """Decide which objects an erasure takes, write the plan, and delete nothing. See `ErasureOrder`."""
 
     selection: Selection
     why: str
@@ -215,9 +227,10 @@ class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
         )
 
     def check(self) -> None:
-        """
+        """Check the selection and the reason.
+
         Raises:
-            InvalidRequest, InvalidSelection: it selects nothing, too much for a job, or gives no reason.
+            InvalidRequest, InvalidSelection: the request selects nothing, is too large for a job, or gives no reason.
         """
         _check_any(self)
         check_selection(self.selection)
@@ -231,15 +244,18 @@ class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
 
 
 class EraseRequest(_Any, frozen=True, kw_only=True, tag="erase"):
-    """Carry out the plan of an erasure, and certify it. After a crash: again. `everywhere`: then delete all that no
-    entry names, too, for of some bytes no record has the path."""
+    """Carry out the plan of an erasure, and certify it. Repeat after a crash.
+
+    `everywhere`: then delete every object that no entry names, too, because some bytes have no recorded path.
+    """
 
     run_id: str
     everywhere: bool = False
     readers_grace: str | None = None
 
     def check(self) -> None:
-        """
+        """Check the options.
+
         Raises:
             InvalidRequest, InvalidRunId: an option is invalid.
         """
@@ -255,7 +271,7 @@ REQUESTS: Final[dict[str, type[Request]]] = {
     "run": RunRequest,
     "purge": PurgeRequest,
 }
-"""The requests that words describe. Those of erasures come as JSON, and `lakebed erase` has words of its own."""
+"""The requests that words describe. Erasure requests come as JSON; `lakebed erase` has its own words."""
 
 
 def action_of(request: Request) -> str:
@@ -264,10 +280,10 @@ def action_of(request: Request) -> str:
 
 
 def request_of(action: str, **options: object) -> Request:
-    """Make the request that these words describe, and check it. None and empty values count as not given.
+    """Make the request that these words describe, and check it. Ignore options that are None or empty.
 
     Raises:
-        InvalidRequest, InvalidRunId, InvalidDuration, InvalidRules, BadWindow: it is not a valid one.
+        InvalidRequest, InvalidRunId, InvalidDuration, InvalidRules, BadWindow: the request is invalid.
     """
     type_ = REQUESTS[known(action, tuple(REQUESTS))]
     given = {name: value for name, value in options.items() if value is not None and value not in ("", (), [])}
@@ -282,7 +298,7 @@ def request_of(action: str, **options: object) -> Request:
     if type_ is ApplyRequest and "run_id" not in given:
         raise InvalidRequest("apply needs the id of a run")
     try:
-        # Words of a command line: numbers arrive as text.
+        # Options of a command line are text, so convert numbers, too.
         request = msgspec.convert(given, type_, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{action}: {error}") from error
@@ -293,18 +309,19 @@ def request_of(action: str, **options: object) -> Request:
 
 
 def engine_from(environ: Mapping[str, str]) -> EngineName:
-    """Return the engine of requests that name none: the setting, else Spark.
+    """Return the engine for requests that name no engine: the setting, else Spark.
 
     Raises:
-        UnknownChoice: the setting is no engine.
+        UnknownChoice: the setting names no engine.
     """
     return EngineName(known(environ.get(ENGINE_SETTING) or EngineName.SPARK.value, EngineName))
 
 
 def known(word: str, choices: Sequence[str] | type[E]) -> str:
-    """
+    """Return the word if it is one of the choices.
+
     Raises:
-        UnknownChoice: it is none of them.
+        UnknownChoice: the word is not a choice.
     """
     if word not in list(choices):
         raise UnknownChoice(f"{word!r} is not known: use {', '.join(choices)}", word=word)
@@ -315,7 +332,7 @@ def grace_seconds(text: str) -> int:
     """Return `900`, `900s`, `15m`, `15min` or `1h` in seconds.
 
     Raises:
-        BadGrace: it is none of these.
+        BadGrace: the text has another form.
     """
     found = _GRACE_FORM.fullmatch(text)
     if found is None:
@@ -329,7 +346,8 @@ def _check_any(request: _Any) -> None:
 
 
 def _check_planning(request: _Planning) -> None:
-    """
+    """Check the options of a plan.
+
     Raises:
         InvalidRequest, InvalidDuration: see `PlanRequest.check`.
     """
@@ -343,7 +361,7 @@ def _check_planning(request: _Planning) -> None:
         raise InvalidRequest("active-only is for lifecycle runs: name that kind")
     if request.active_only and request.mode is Mode.OPTIMISED:
         raise InvalidRequest("active-only and optimised do not go together: such a run reads everything")
-    # A lifecycle run goes on from the one before, too.
+    # A lifecycle run has modes, too: it can continue from the state of an earlier run.
     is_of_others = request.mode is not Mode.AUTOMATIC and not by_policy
     ways = {
         request.mode.value: is_of_others,
@@ -367,7 +385,7 @@ def _check_deleting(window: str | None, readers_grace: str | None) -> None:
 
 
 def _milliseconds(duration: str | None, default_ms: int) -> int:
-    """A month is 31 days."""
+    """Return the duration in milliseconds. A month has 31 days."""
     return default_ms if duration is None else -parse_duration(duration).before_ms(0)
 
 
@@ -380,10 +398,10 @@ def _dashed(name: str) -> str:
 
 
 def grace_s_of(uri: str, asked_s: int | None) -> int:
-    """Return how long readers of this namespace are given, in seconds.
+    """Return the readers' grace of this namespace, in seconds.
 
     Raises:
-        BadGrace: less than none was asked for.
+        BadGrace: the requested grace is negative.
     """
     if asked_s is None:
         return SERVED_S if uri.startswith("local://") else SIGNED_S

@@ -435,8 +435,8 @@ class Service:
 class _Turns:
     """Detect a circle in the continuation tokens of one listing, in constant memory.
 
-    A page leads to the next, so a repeated token repeats without end. Remember one token at a time, each for twice as many
-    pages as the one before: every circle meets a remembered token.
+    A page leads to the next, so a repeated token repeats without end. Remember one token at a time, each for twice as
+    many pages as the one before: every circle meets a remembered token.
     """
 
     def __init__(self, what: str, run_id: str) -> None:

@@ -1,1 +1,1 @@
-"""What lies in the folder of a run: paths, tables, manifests, plans, reports, certificates."""
+"""The files in a run's folder: paths, tables, manifests, plans, reports, certificates."""

@@ -1,12 +1,9 @@
-"""The certificate of an erasure: what went, proven absent by a look at the store, and what still stands and why.
+"""The certificate of an erasure: the erased objects with proof of their absence, and the content that remains.
 
     _lakefs/retention/erasures/<run>.json
 
-Sealed with a digest of itself, and signed by the server (gc/live/records/signing.py). `verify` asks the same again
-later, by what the certificate says was selected.
-
-The server signs the head alone, which has the digest of all else. So no server decodes the objects of a certificate,
-which may be 300,000, and a public key is enough to check one.
+The file is sealed with a digest, and signed by the server (gc/live/records/signing.py). `verify` repeats the search
+later, by the selection in the certificate.
 """
 
 from __future__ import annotations
@@ -25,15 +22,16 @@ from .tables import BadInput
 
 CERTIFICATE_FORMAT: Final = 3
 PROOF: Final = 2
-"""What a proof proves, as a number: one of another number is sought again. Raise it if the search for one changes."""
+"""The number of a proof's meaning. A proof with another number is repeated. Raise it when the search changes."""
 CERTIFICATES_PREFIX: Final = "_lakefs/retention/erasures/"
 CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
 
 
 class ErasedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`paths` are selected ones that named it. `is_part`: it is a part of an upload, so it has no checksum.
-    `is_absent`: the store has nothing at the address. `is_kept`: only a deferred run kept it, after the erasure was
-    planned; it is listed so that a later certificate asks for restored copies.
+    """An erased object. `paths`: the selected paths that named it. `is_part`: a part of an upload, without checksum.
+
+    `is_absent`: the store has no object at the address. `is_kept`: after the plan, only a deferred run kept the object.
+    The certificate lists it so that a later certificate looks for restored copies.
     """
 
     address: str
@@ -46,9 +44,10 @@ class ErasedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run of uncommitted data which proves that no garbage is left from before the erasure. It took `total`, by the
-    plan of digest `plan`; `began_ms` is when it began. `proof` is PROOF of the release that found it, or 0 where it
-    left out what may become garbage later: then it is sought again each time.
+    """The run of uncommitted data that proves that no garbage from before the erasure is left.
+
+    It deleted `total`, by the plan of digest `plan`, and began at `began_ms`. `proof`: PROOF of the release that made
+    the proof. 0: the run left out objects that may become garbage later, so the proof is repeated each time.
     """
 
     run_id: str
@@ -59,11 +58,15 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part that the server compares with the records of the run, and signs. `made_by` applied or verified.
+    """The part that the server compares with the records of the run, and signs. `made_by`: the user who applied or
+    verified.
 
-    `contents` is the SHA-256 of the other part, in hex, and `signature` the server's, in hex, over `signed_bytes`. A
-    default is left out of the JSON, so fields that later releases add do not break the signature.
+    `contents`: the SHA-256 of the other part, in hex. `signature`: the server's signature of `signed_bytes`, in hex.
+    The JSON leaves out defaults, so fields of later releases do not break the signature.
     """
+
+    # The server signs only the head, which has the digest of all other fields. So no server decodes the objects of a
+    # certificate (up to 300,000), and a public key is enough to check one.
 
     repository: str
     namespace: str
@@ -80,8 +83,8 @@ class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Certificate(CertificateHead, frozen=True, kw_only=True, omit_defaults=True):
-    """`ledger` has the digest of each file that records the deletes. `remains` are traces without content: names, and
-    copies that only people can look for. Without `collected` garbage stands, which may be of the selected paths.
+    """`ledger`: the digest of each file that records the deletes. `remains`: traces without content (names), and copies
+    that only people can find. Without `collected`, garbage remains, which may be of the selected paths.
     """
 
     ledger: dict[str, str]
@@ -93,7 +96,7 @@ class Certificate(CertificateHead, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Certified(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the lines of a certificate, for those who do not read all of it. `stands` counts what still stands."""
+    """Count the lines of a certificate. `stands`: the lines of content that can still be read."""
 
     run_id: str
     objects_certified: int
@@ -102,13 +105,13 @@ class Certified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertificateKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the public key, as PEM, with which the server's certificates are checked."""
+    """The public key, as PEM, that checks the server's certificates."""
 
     pem: str
 
 
 def head_of(certificate: CertificateHead) -> CertificateHead:
-    """Return the head of a certificate, with the digest of its contents as they are now. A head stays as it is."""
+    """Return the head of a certificate, with the digest of its contents. Return a head unchanged."""
     if not isinstance(certificate, Certificate):
         return certificate
     contents = {name: getattr(certificate, name) for name in _CONTENTS}
@@ -135,12 +138,12 @@ def signed_bytes(certificate: CertificateHead) -> bytes:
 
 
 def is_signed(certificate: CertificateHead, pem: str) -> bool:
-    """Return whether the owner of this public key, in PEM, signed the certificate as it is. Needs `cryptography`.
+    """Return whether the owner of this public key, in PEM, signed this very certificate. Needs `cryptography`.
 
     Raises:
-        BadInput: it is no public key of Ed25519.
+        BadInput: the key is not a public key of Ed25519.
     """
-    # Collectors and commands import this module, and most of them check no signature.
+    # Import on use: collectors and commands import this module, and most check no signature.
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -167,15 +170,16 @@ def encode_certificate(certificate: Certificate) -> bytes:
 
 
 def decode_certificate(data: bytes) -> Certificate:
-    """
+    """Decode a certificate.
+
     Raises:
-        BadInput: unreadable, of an unknown format, or changed.
+        BadInput: the file is unreadable, changed, or of an unknown format.
     """
     return unseal(data, Certificate, name="certificate", what="certificate", format_number=CERTIFICATE_FORMAT)
 
 
 def decode_head(data: bytes) -> CertificateHead:
-    """Return the head of a certificate, and pass over its objects.
+    """Return the head of a certificate, without decoding its objects.
 
     Raises:
         BadInput: see `decode_certificate`.

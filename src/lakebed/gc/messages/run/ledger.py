@@ -1,15 +1,13 @@
-"""The ledger: a row for each object and what a run did with it. It stays for ever.
+"""The ledger: one row for each object and its outcome in a run. The ledger is never deleted.
 
-    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-<part>.<6 digits>.parquet    a sweep's
-    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-restore-<id>.parquet         a restore's
-    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/hard-delete-<id>.parquet           hard delete's
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-<part>.<6 digits>.parquet    of a sweep
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/<run>-restore-<id>.parquet         of a restore
+    _lakefs/retention/gc/ledger/date=<YYYY-MM-DD>/hard-delete-<id>.parquet           of hard delete
 
-The files of one part of a plan make one *record*. They are numbered from 0 and each is put once, if absent. The first
-has a row for each object of the part, a later one only rows of objects whose outcome changed. `fold` gives each
-object its latest row; a row without an error is final. So an apply that was overtaken can put no row over another's.
-Only `gone` takes the place of `deleted`: of two records that count one deletion, one gives way by a later file of its
-own (`next_file`). Every other file is a record of its own. No manifest names these files. A file of an older release
-is refused.
+The files of one part of a plan form one *record*, numbered from 0. Every other file is a record of its own. The first
+file has a row for each object of the part; later files have rows of objects with a new outcome. `fold` returns each
+object's latest row. A row without an error is final, except that `gone` replaces `deleted`. No manifest names these
+files. A file of an older release is refused.
 """
 
 from __future__ import annotations
@@ -34,25 +32,27 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
-else:  # only where they are used: a plain install has neither, and most functions here need none
+else:  # Import on first use: a plain install has neither package, and most functions here need neither.
     np = Later("numpy")
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")
 
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
 GROUP_ROWS: Final = 1 << 14
-"""Rows that a server decodes at a time to find one: in about 5 ms, where the whole of a part takes 80."""
+"""Rows that a server decodes at a time to find one: about 5 ms. A whole part takes 80 ms."""
 
 
 ATTEMPTS_MAX: Final = 8
-"""How often one looks whether another record counts the same deletions. Each time but the last, one gave way."""
+"""Searches for a second record of the same deletions. After each search but the last, a record gave way."""
 DELETED_AT_ONCE: Final = "/hard-delete-"
-"""Is in the names of the files that hard delete wrote."""
+"""Part of the name of every file that hard delete wrote."""
 
 
 class LedgerState(enum.StrEnum):
-    """Say what became of the object. `failed`: nothing, and its error says why. `kept`: it is not the one that was
-    planned for, or it came to be named, and stays. `gone`: another row says `deleted`, of another run or hard delete.
+    """Name the outcome for an object.
+
+    `failed`: the object may remain; its error gives the reason. `kept`: it is not the planned object, or an entry names
+    it now. `gone`: a row of another run or of hard delete says `deleted`.
     """
 
     DELETED = "deleted"
@@ -63,7 +63,7 @@ class LedgerState(enum.StrEnum):
 
 
 def ledger_folder(at_ms: int) -> str:
-    """Return the folder for rows of that day, in UTC. Ends with a slash."""
+    """Return the folder for rows of this day (UTC), with a slash at its end."""
     return f"{LEDGER_PREFIX}date={np.datetime64(at_ms // DAY_MS, 'D')}/"
 
 
@@ -71,38 +71,39 @@ _NUMBERED: Final = re.compile(r"(.+)\.(\d{6})\.parquet", re.ASCII)
 
 
 def ledger_name(part: str, number: int) -> str:
-    """Return how the name of a part's ledger file ends: `part-0.000001.parquet` for number 1 of `part-0.parquet`."""
+    """Return the end of a ledger file's name: `part-0.000001.parquet` for number 1 of `part-0.parquet`."""
     return f"{part.removesuffix('.parquet')}.{number:06d}.parquet"
 
 
 def record_of(name: str) -> str:
-    """Return the record that a ledger file belongs to: `…/r1-part-0.parquet` of `…/r1-part-0.000001.parquet`."""
+    """Return the record of a ledger file: `…/r1-part-0.parquet` of `…/r1-part-0.000001.parquet`."""
     numbered = _NUMBERED.fullmatch(name)
     return f"{numbered[1]}.parquet" if numbered else name
 
 
 def ledger_records(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the ledger's records, each the names of its files from the first on, in the order of names."""
+    """Return the ledger's records in the order of names, each as the names of its files from the first on."""
     return [tuple(files) for _, files in groupby(sorted(names), key=record_of)]
 
 
 def run_of_record(names: Sequence[str]) -> str:
-    """Return the id of the run that wrote a record. Of hard delete's it is no run's."""
+    """Return the id of the run that wrote a record. For hard delete's records it is not a run's id."""
     return names[0].rpartition("/")[2].partition("-")[0]
 
 
 def next_file(names: Sequence[str]) -> str:
-    """Return the name of the file that comes after these files of a record."""
+    """Return the name of the file that follows these files of a record."""
     numbers = [int(numbered[2]) for name in names if (numbered := _NUMBERED.fullmatch(name))]
     return ledger_name(record_of(names[0]), 1 + max(numbers, default=0))
 
 
 def fold(files: Sequence[pa.Table]) -> pa.Table:
-    """Return the LEDGER rows of a record, given those of its files from the first on: of each object one row.
+    """Return the LEDGER rows of a record, one for each object, given the rows of its files from the first on.
 
-    The object's row that says `gone`, or its first without an error, or else its last. Objects stay in the order in
-    which they came.
+    An object's row is the one that says `gone`, or its first row without an error, or its last row. Objects keep the
+    order of their first rows.
     """
+    # Files are written once, if absent, and a final row wins, so an overtaken apply cannot replace another's rows.
     files = [rows for rows in files if rows.num_rows] or files[:1]
     if len(files) == 1:
         return files[0]
@@ -117,24 +118,24 @@ def fold(files: Sequence[pa.Table]) -> pa.Table:
 
 
 def encode_ledger(rows: pa.Table) -> bytes:
-    """Return LEDGER rows as one file, which can be read a row group at a time."""
+    """Return LEDGER rows as one file that can be read a row group at a time."""
     return encode_part(LEDGER, rows, group_rows=GROUP_ROWS)
 
 
 def ledger_groups(data: bytes, *, name: str) -> list[int]:
-    """Return how many rows each row group of a file has.
+    """Return the number of rows in each row group of a file.
 
     Raises:
-        BadInput: it is no ledger file.
+        BadInput: the file is not a ledger file.
     """
     return group_rows_of(data, name=name)
 
 
 def decode_ledger(data: bytes, *, name: str, group: int | None = None) -> pa.Table:
-    """Return the LEDGER rows of one file, or of one of its row groups.
+    """Return the LEDGER rows of one file, or of one of its row groups. `name`: the file's name in the error.
 
     Raises:
-        BadInput: it is no ledger file, or one of an older release. `name` is what the error calls it.
+        BadInput: the file is not a ledger file, or is of an older release.
     """
     return decode_part(LEDGER, data, name=name, group=group)
 
@@ -143,13 +144,13 @@ def decode_record(names: Sequence[str], data: Sequence[bytes]) -> pa.Table:
     """Return the LEDGER rows of a record, given the names and bytes of its files from the first on.
 
     Raises:
-        BadInput: as `decode_ledger`.
+        BadInput: see `decode_ledger`.
     """
     return fold([decode_ledger(bytes_, name=name) for name, bytes_ in zip(names, data, strict=True)])
 
 
 def giving_way(rows: pa.Table, addresses: Collection[str]) -> pa.Table:
-    """Return the LEDGER rows that say of these addresses `gone`, where these rows say `deleted`."""
+    """Return LEDGER rows that replace `deleted` in these rows by `gone`, for these addresses."""
     rows = rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))
     rows = rows.filter(pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string())))
     number = rows.schema.get_field_index("state")
@@ -163,15 +164,15 @@ async def give_way(
 ) -> None:
     """Let records give way until no two count one deletion.
 
-    `losers` looks, and returns each record that is to give way, and its new rows. `put` stores a file if it is absent.
+    `losers` returns each record that must give way, and its new rows. `put` stores a file if it is absent.
 
     Raises:
-        OutcomeUnknown: others were faster, or no answer came, each of `ATTEMPTS_MAX` times.
+        OutcomeUnknown: each of `ATTEMPTS_MAX` attempts lost its answer or lost to another process.
     """
     for _ in range(ATTEMPTS_MAX):
         giving = await losers()
         for names, rows in giving:
-            # Who was faster says the same. The next look shows whether it is there.
+            # A faster process wrote the same rows. The next search shows whether they are stored.
             with suppress(AlreadyExists, OutcomeUnknown):
                 await put(next_file(names), encode_ledger(rows))
         if not giving:
@@ -180,14 +181,15 @@ async def give_way(
 
 
 def deleted_in(rows: pa.Table) -> set[str]:
-    """Return the addresses that these LEDGER rows say to be deleted."""
+    """Return the addresses that these LEDGER rows have as deleted."""
     return set(rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))["address"].to_pylist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerQuery:
-    """Say what is asked for; a field that is left out does not count. `path` with a slash at its end is all that is
-    below it; `since_ms` is when the row's deed was done.
+    """Select rows of the ledger. Empty fields do not filter.
+
+    `path` with a slash at its end selects all paths below it. `since_ms`: the earliest `deleted_at`.
     """
 
     run_id: str = ""
@@ -197,11 +199,11 @@ class LedgerQuery:
     since_ms: int | None = None
 
     def matches(self, name: str) -> bool:
-        """Return whether a ledger file of this name can hold such rows."""
+        """Return whether a ledger file of this name can have such rows."""
         return name.endswith(".parquet") and (not self.run_id or f"/{self.run_id}-" in name)
 
     def select(self, rows: pa.Table) -> pa.Table:
-        """Return those of these LEDGER rows that are asked for."""
+        """Return the LEDGER rows that match."""
         kept = pc.is_valid(rows["address"])
         if self.run_id:
             kept = pc.and_(kept, pc.equal(rows["run_id"], self.run_id))
@@ -234,7 +236,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the rows that were asked for, oldest runs first. More, or a look into more files, with the token."""
+    """Some of the selected rows, oldest runs first. With the token, ask for more rows, or to search more files."""
 
     rows: tuple[LedgerRow, ...]
     continuation_token: str | None = None
@@ -250,9 +252,10 @@ def plain_rows(rows: pa.Table) -> list[LedgerRow]:
 
 
 class Disagrees(enum.StrEnum):
-    """Say how the ledger differs from plans or the store. `unplanned`: no plan has the object. `unrecorded`: its run
-    has ended, and no row is about it. `there`: it is deleted by the ledger, and it is there. `twice`: more than one
-    row counts its deletion.
+    """Name a difference between the ledger and plans or the store.
+
+    `unplanned`: no plan has the object. `unrecorded`: its run has ended, and the ledger has no row of it. `there`: the
+    ledger has it as deleted, and the store has it. `twice`: more than one row counts its deletion.
     """
 
     UNPLANNED = "unplanned"
@@ -268,9 +271,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DisagreementPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the disagreements, of what this page compared. One may come more than once. More is compared with the
-    token.
-    """
+    """The disagreements that this page found. One may be repeated. With the token, ask to compare more."""
 
     disagreements: tuple[Disagreement, ...]
     continuation_token: str | None = None

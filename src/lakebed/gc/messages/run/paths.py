@@ -1,17 +1,13 @@
-"""Names of collection runs, and where files of collections lie, relative to the repository's storage namespace.
+"""Name the files of collections, relative to the repository's storage namespace.
 
-    _lakefs/retention/gc/<kind>/<run_id>/
-        <input>/part-<NNNNN>.parquet     one folder an input (tables.py), nothing else in it
-        manifests/<input>.json           what the input consists of; written after its parts, so its presence says
-                                         that the input is complete
-        manifests/<input>.page-<NNNNN>.json   the same for one page of an input that is written in pages
-        rules.json                       the retention rules the run was planned by
-        report.json                      for people, and the design document's saved information
-    _lakefs/retention/gc/applying/<12 digits>.json   a claim: an apply goes on while no higher number is there
-    _lakefs/retention/gc/holds/<12 digits>.json      a mark for each change of the legal holds
-
-The uncommitted addresses of an uncommitted run so lie in `_lakefs/retention/gc/uncommitted/<run_id>/uncommitted/`, as
-docs/design/0001-uncommitted-gc.md has it. States and moves of runs: lakebed.base.runs.
+_lakefs/retention/gc/<kind>/<run_id>/
+    <input>/part-<NNNNN>.parquet     one folder for each input (tables.py), with no other files
+    manifests/<input>.json           the parts of the input; written last, so an input with a manifest is complete
+    manifests/<input>.page-<NNNNN>.json   the parts of one page of an input that is written in pages
+    rules.json                       the retention rules of the run's plan
+    report.json                      for people; the design document's saved information
+_lakefs/retention/gc/applying/<12 digits>.json   a claim: an apply continues while no higher number exists
+_lakefs/retention/gc/holds/<12 digits>.json      a mark for each change of the legal holds
 """
 
 from __future__ import annotations
@@ -22,25 +18,26 @@ from typing import Final
 
 import msgspec
 
+# docs/design/0001-uncommitted-gc.md fixes `uncommitted/<run_id>/uncommitted/` for the addresses of an uncommitted run.
+# The states of runs are in lakebed.base.runs.
 from lakebed.base import Conflict, Invalid, RunId, RunKind, RunState
 
 
 class InvalidRunId(Invalid):
-    """Not a name that a run of ours can have."""
+    """The text cannot be the id of a run."""
 
 
 DELETES_ALLOWED: Final = frozenset({RunState.MARKED, RunState.SWEEPING})
-"""The states in which a sweep may delete what the run's plan names."""
+"""The states in which a sweep may delete the objects of the run's plan."""
 
 _DIGITS: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyz-")
 
 
 def check_run_id(text: str) -> RunId:
-    """Return the text as a run id. It names a folder: lower-case letters, digits and hyphens, 1 to 64 of them, not
-    starting with a hyphen.
+    """Return the text as a run id. It names a folder: 1 to 64 lower-case letters, digits and hyphens, no hyphen first.
 
     Raises:
-        InvalidRunId: anything else.
+        InvalidRunId: the text has another form.
     """
     if not 0 < len(text) <= 64 or not _DIGITS.issuperset(text) or text.startswith("-"):
         raise InvalidRunId(f"{text!r} is not a run id", run_id=text)
@@ -49,23 +46,23 @@ def check_run_id(text: str) -> RunId:
 
 GC_PREFIX: Final = "_lakefs/retention/gc/"
 LC_PREFIX: Final = "_lakefs/retention/lc/"
-"""Tables of lifecycle runs for people. Nothing of Lakebed reads them."""
+"""Tables of lifecycle runs for people. Lakebed does not read them."""
 INSTALLATION_PREFIX: Final = "_lakefs/installation/"
 INSTALLATION_MARK: Final = rf"{INSTALLATION_PREFIX}(\d{{12}})-([0-9A-Za-z]+)"
-"""What the key of a mark looks like (docs/formats/installation.md): its number, and the mark."""
+"""Matches the key of an installation's mark (docs/formats/installation.md): its number, and the mark."""
 CLOCK_KEY: Final = f"{GC_PREFIX}clock.json"
-"""Written to learn what time the object store thinks it is."""
+"""A file that a server writes to read the object store's clock."""
 DATA_PREFIX: Final = "data/"
-"""Users' bytes. Whatever lies elsewhere in a namespace is special and is never swept."""
+"""Users' bytes. Only runs of metadata, a deleted repository or an old layout delete keys outside this prefix."""
 
 
 def run_folder(kind: RunKind, run_id: RunId) -> str:
-    """Ends with a slash."""
+    """Return the run's folder, with a slash at its end."""
     return f"{GC_PREFIX}{kind.value}/{run_id}/"
 
 
 def input_folder(kind: RunKind, run_id: RunId, name: str) -> str:
-    """Ends with a slash. `name` is a table's name (`Table.name`) or, for a second one, `<name>.<suffix>`."""
+    """Return a table's folder, with a slash at its end. `name`: `Table.name`, or `<name>.<suffix>` for a second one."""
     return f"{run_folder(kind, run_id)}{name}/"
 
 
@@ -90,16 +87,16 @@ def report_path(kind: RunKind, run_id: RunId) -> str:
 
 
 def is_special(key: str) -> bool:
-    """Return whether a key of the namespace is none of a user's bytes. Special keys are never garbage."""
+    """Return whether a key is outside of users' bytes. A plan of users' bytes never deletes a special key."""
     return not key.startswith(DATA_PREFIX)
 
 
 APPLYING_PREFIX: Final = f"{GC_PREFIX}applying/"
 CLAIM_ATTEMPTS_MAX: Final = 100
-"""If this many others come between a listing and the file that follows, the store does not list what is there."""
+"""Attempts to claim a number. If all lose, the store's listings do not show existing files."""
 
 NUMBERS_MAX: Final = 10**9
-"""A number that a billion applies would have to come before is no claim: such a file is unknown, and stops no apply."""
+"""Numbers from here on are no claims: a billion applies would have to precede one. Such a file stops no apply."""
 CLAIM_KEY: Final = rf"{APPLYING_PREFIX}000\d{{9}}\.json"
 """Matches the key of a claim. Its number is below NUMBERS_MAX."""
 
@@ -107,27 +104,29 @@ _CLAIM: Final = re.compile(CLAIM_KEY, re.ASCII)
 
 
 class NoClaimLeft(Conflict):
-    """The last number there is has been taken."""
+    """The last claim number is taken."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the content of the file: for people, and for the error of an apply that was overtaken. Without a `run_id`
-    the server wrote it, for a repository over this namespace that was chosen or made."""
+    """The content of a claim's file, for people and for the error of an overtaken apply.
+
+    Without a `run_id` the server claimed, because a repository was made or chosen over this namespace.
+    """
 
     run_id: str
     started_ms: int
 
 
 def claims_in(keys: Iterable[str]) -> list[str]:
-    """Return those of these keys, in their order, that are claims."""
+    """Return the keys that are claims, in their order."""
     return [key for key in keys if _CLAIM.fullmatch(key)]
 
 
 def next_claim(claims: Sequence[str]) -> str:
-    """Return the key of the claim that overtakes these, which are in order of number.
+    """Return the key of the claim that overtakes these claims, which are in order of number.
 
     Raises:
-        NoClaimLeft: there is none.
+        NoClaimLeft: the last number is taken.
     """
     number = int(claims[-1].removeprefix(APPLYING_PREFIX).removesuffix(".json")) + 1 if claims else 1
     if number == NUMBERS_MAX:
@@ -137,9 +136,9 @@ def next_claim(claims: Sequence[str]) -> str:
 
 HOLDS_PREFIX: Final = f"{GC_PREFIX}holds/"
 HOLDS_KEY: Final = rf"{HOLDS_PREFIX}\d{{12}}\.json"
-"""What the key of a mark looks like: one for each change of the holds."""
+"""Matches the key of a mark, one for each change of the holds."""
 
 
 def holds_mark(version: int) -> str:
-    """Return the file that says that the holds have this version. A sweep looks for later ones before each delete."""
+    """Return the key of the mark for this version of the holds. A sweep looks for later marks before each delete."""
     return f"{HOLDS_PREFIX}{version:012d}.json"

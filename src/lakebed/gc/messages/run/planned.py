@@ -1,13 +1,9 @@
-"""Show a plan: its single objects, the commits whose data it takes, and what differs between two plans of one kind.
+"""Show a plan: its objects, the commits whose data it takes, and the differences between two plans of one kind.
 
     GET  plans/{run}/objects      -> GarbagePage      ?prefix=PREFIX&amount=N, then &after=TOKEN
 
-below `/api/v1/repositories/{repository}/gc`. A plan's table GARBAGE is read a part at a time, in its order: by slice,
-sequence and address within a part.
-
-Two plans: objects of ours are compared as numbers (slice and sequence), others by their address. Totals are those of
-the plans' tables, by what a row says: reason, rule, first folder of the path, age. A row does not name a branch; by
-branch the two plans' own totals stand side by side.
+below `/api/v1/repositories/{repository}/gc`. The table GARBAGE is read part by part; a part is sorted by slice,
+sequence and address.
 """
 
 from __future__ import annotations
@@ -27,14 +23,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
     import pyarrow.compute as pc
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # Import on first use: a plain install has no such package, and most of this module needs none.
     np = Later("numpy")
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")
 
 
 class GarbageObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table `garbage`. `path` is empty for uncommitted data; `last_seen_ms` as there."""
+    """A row of the table `garbage`. `path` is empty for uncommitted data; `last_seen_ms`: column `last_seen_at`."""
 
     address: str
     size_bytes: int
@@ -45,15 +41,17 @@ class GarbageObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GarbagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of a plan's objects. More, or a look into more of the plan, with the token."""
+    """Some of a plan's objects. With the token, ask for more, or to search more of the plan."""
 
     objects: tuple[GarbageObject, ...]
     continuation_token: str | None = None
 
 
 class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit whose data a plan gives up. `branch` is the one whose rule would have kept it longest, empty for one on
-    no branch; `message` the first line, and `author` who made it, both empty where they cannot be read."""
+    """A commit whose data a plan deletes. `branch`: the branch whose rule would have kept it longest, or empty.
+
+    `message`: the first line. `message` and `author` are empty if the commit cannot be read.
+    """
 
     id: str
     created_ms: int
@@ -65,7 +63,7 @@ class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def below(rows: pa.Table, prefix: str) -> pa.Table:
-    """Return those GARBAGE rows whose path, or whose address, begins with `prefix`."""
+    """Return the GARBAGE rows whose path or address begins with `prefix`."""
     if not prefix:
         return rows
     return rows.filter(pc.or_(pc.starts_with(rows["path"], prefix), pc.starts_with(rows["address"], prefix)))
@@ -83,16 +81,16 @@ def garbage_rows(rows: pa.Table) -> list[GarbageObject]:
 
 ROWS_SHOWN: Final = 1000
 NAMES_SHOWN: Final = 1000
-"""At most this many names of a way are shown; the smallest beyond that are summed under `…`."""
+"""The number of names that each way of counting shows. The sum of the smallest other names is under `…`."""
 _SHOWN: Final = ("address", "size_bytes", "reason", "rule", "last_seen_at", "path")
 
 
 class DifferentKinds(Invalid):
-    """Plans of two kinds have nothing to compare."""
+    """The plans are of two kinds, and cannot be compared."""
 
 
 class Side(StrEnum):
-    """Say which of the two plans takes it: only the first, only the second, or both."""
+    """Name the plans that take an object or a commit: only the first, only the second, or both."""
 
     A = "a"
     B = "b"
@@ -110,7 +108,9 @@ class DifferingObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnlyIn(msgspec.Struct, frozen=True, kw_only=True):
-    """Sum what only one of the plans takes; each way adds up to `all`."""
+    """Sum the objects that only one plan takes. Each way of counting adds up to `all`."""
+
+    # By reason, rule and first folder of the path, as in the rows. No row names a branch.
 
     all: Total = Total()
     by_reason: dict[str, Total] = {}
@@ -119,7 +119,7 @@ class OnlyIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsDiffer(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the commits that only the one, only the other and both take, and show some of those of one only."""
+    """Count the commits that only one plan or both plans take, and show some of those of only one plan."""
 
     a: int = 0
     b: int = 0
@@ -129,7 +129,7 @@ class CommitsDiffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """`by_branch` has each plan's own totals, the first's first. `objects` are some of what differs, by address."""
+    """`by_branch`: each plan's own totals, the first plan's first. `objects`: some that differ, by address."""
 
     a: str
     b: str
@@ -150,7 +150,7 @@ def diff_plans(
     *,
     limit: int = ROWS_SHOWN,
 ) -> PlanDiff:
-    """`objects` are the tables GARBAGE of both plans, `commits` their tables EXPIRED; at most `limit` rows are shown.
+    """Compare two plans by their tables GARBAGE (`objects`) and EXPIRED (`commits`). Show at most `limit` rows.
 
     Raises:
         DifferentKinds: the plans are of different kinds.
@@ -176,7 +176,8 @@ def diff_plans(
 
 
 def _shared(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each row of the left table whether the right one has the object too."""
+    """Return for each row of the left table whether the right table has its object."""
+    # Compare our objects as numbers (slice and sequence), and foreign objects by address.
     shared = np.zeros(left.num_rows, np.bool_)
     own, theirs = (table["slice"].to_numpy() != FOREIGN_SLICE for table in (left, right))
     slices = np.unique(np.concatenate([left["slice"].to_numpy(), right["slice"].to_numpy()]))
@@ -195,7 +196,7 @@ def _total(rows: pa.Table) -> Total:
 
 
 def _only(rows: pa.Table) -> OnlyIn:
-    # Where a path has no slash, so that nothing is found, it lies in no folder.
+    # A path without a slash does not match, and is in no folder.
     folders = pc.struct_field(pc.extract_regex(rows["path"], r"^(?P<folder>[^/]*/)"), "folder").fill_null("")
     rows = rows.append_column("prefix", folders)
     return OnlyIn(all=_total(rows), **{f"by_{way}": _by(rows, way) for way in ("reason", "rule", "prefix")})

@@ -1,18 +1,13 @@
-"""Files that a run leaves for people and for later steps and runs, as JSON that says itself whether it is whole.
+"""The JSON files that a run leaves for people, later steps and later runs, sealed with a digest of their value.
 
     {"format": 1, "sha256": "<64 hex digits>", "<name>": {…}}
 
-The digest is over the bytes of the value that is sealed. A reader believes all of it or nothing.
-
-- `plan.json` (docs/formats/gc-plan.md): the verdict of a run, and through the manifests in it every file it rests on.
-  Written last of all, so a folder that has one holds a complete plan. A plan that was changed is no plan.
-- `deferred.json` and `purge.json`: the objects whose deletes wait for the end of a window
-  (docs/design/0010-deferred-delete.md). The end stands in the run's record alone, where one conditional write decides
-  between a longer window and the deletes.
-- `recheck.<recheck>.json`: what a second look lets the run delete. It is not sealed, for the run's record has
-  its digest.
-- `saved.json` (docs/formats/gc-saved.md): what a run of uncommitted data or by a policy leaves for the next one. It is
-  written when every delete of the run was tried. A run that finds anything amiss makes a clean run instead.
+- `plan.json` (docs/formats/gc-plan.md): the run's verdict, and the manifests of all its inputs. Written last, so a
+  folder with a plan is complete.
+- `deferred.json`, `purge.json`: the objects whose deletes wait for a window (docs/design/0010-deferred-delete.md)
+- `recheck.<recheck>.json`: the objects that a recheck lets the run delete
+- `saved.json` (docs/formats/gc-saved.md): the state for the next run of uncommitted data, or by a policy. Written after
+  every delete was tried. A run that cannot trust the state makes a clean run.
 """
 
 from __future__ import annotations
@@ -32,12 +27,13 @@ from .tables import BadInput, Manifest, Part
 
 PLAN_FORMAT: Final = 1
 UNKNOWN_FILES_MAX: Final = 1000
-"""How many strange keys of a slice are named; the others are only counted."""
+"""The number of unknown keys of a slice that are named. All are counted."""
 
 
 class RunMode(enum.StrEnum):
-    """Say what a run of uncommitted data looks at: every closed slice; what changed since an earlier run; or what lies
-    outside slices.
+    """Choose the objects that a run of uncommitted data considers.
+
+    Clean: every closed slice. Optimised: the changes since an earlier run. Old layout: the objects outside slices.
     """
 
     CLEAN = "clean"
@@ -46,12 +42,14 @@ class RunMode(enum.StrEnum):
 
 
 class PlanMissing(NotFound):
-    """The run has no plan: it is another repository's, it is still planning, or it stopped before it was done."""
+    """The namespace has no plan of the run: the run is another repository's, still planning, or stopped early."""
 
 
 AGES: Final = (("<1d", 1), ("1-7d", 7), ("7-30d", 30), ("30-90d", 90), ("90d-1y", 365), (">1y", None))
-"""How totals by age are called, the youngest first, and below how many days before the run's now each is: by when an
-object was last written or, of committed data, by the newest commit that had it."""
+"""Names of totals by age, youngest first, each with its upper bound in days before the run's now.
+
+The age is from the object's last write or, for committed data, from the newest commit that had it.
+"""
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +61,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """The garbage, counted in several ways; each way adds up to `all`. Plans of before had no `by_age`."""
+    """The garbage, counted in several ways; each way adds up to `all`. Plans of earlier releases have no `by_age`."""
 
     all: Total = Total()
     by_reason: dict[str, Total] = {}
@@ -74,12 +72,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     by_age: dict[str, Total] = {}
 
     def in_order_of_age(self) -> dict[str, Total]:
-        """Return the totals by age, the youngest first."""
+        """Return the totals by age, youngest first."""
         return {name: self.by_age[name] for name, _ in AGES if name in self.by_age}
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the files and rows of a plan beside the table itself."""
+    """Count the files that the plan's listing saw."""
 
     objects: int = 0
     size_bytes: int = 0
@@ -105,38 +103,35 @@ class CommitCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """`expired` ranges are those that no kept commit has. Only these were read for candidates."""
+    """Count ranges. `expired`: ranges that no kept commit has. Only these were read for candidates."""
 
     live: int
     expired: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict and all it rests on. `expired` and `rules` are for committed runs, `leftovers` (what is wanted) for
-    those of metadata, these for uncommitted ones:
+    """The verdict of a run and all its inputs.
 
-    `erasure` is what was asked for, of an erasure, and `outlook` what it would leave. `slices` (collectors' table
-    CLOSED) are all that there were when it began, open ones too. `policy` (JSON) is for
-    lifecycle runs, whose `rules_version` is the policy's. It takes nothing that legal holds of `holds_version` keep.
+    `expired`, `rules`: for committed runs. `leftovers`: the metadata to delete, for metadata runs.
+    `erasure`, `outlook`: the order of an erasure, and the content that it would leave.
+    `slices` (collectors' table CLOSED): all slices at the start, open ones too.
+    `policy` (JSON): for lifecycle runs, whose `rules_version` is the policy's version.
+    `holds_version`: the version of the legal holds that the plan respects.
 
-    `dues` is what a lifecycle run saves for the next one. `active_only`: commits that the retention rules let go kept
-    nothing, and do not when it is applied. Of those and of uncommitted ones:
+    `dues`: the state that a lifecycle run saves for the next run. `active_only`: commits that the retention rules let
+    expire keep no objects, now and when the plan is applied.
 
-    `listing`; `mode`, and in `mode_note` why it was this one. It goes on from the saved state of `based_on`, and saves
-    `keeps` for the next run. Slices opened within `token_expiry_ms` before the run were not listed (`slices_skipped`).
-    It takes no object of the unfinished runs in `beside`. `erasures` were published when the run began to look.
+    For uncommitted and lifecycle runs: `mode`, with its reason in `mode_note`. The run continues from the saved state
+    of the run `based_on`. For uncommitted runs: `listing`, and `keeps`, the state for the next run. Slices opened
+    within `token_expiry_ms` before the run were not listed (`slices_skipped`). The plan has no object of the unfinished
+    runs in `beside`. `erasures` were published when the run began to read.
 
-    `unknown_files` are some of `unknown_files_count` keys and folders (which end with /) of others.
-
-    `what_if`: it was made by rules that were not saved, and has no version of them.
-
-    `open_slices` were not closed when the run began: a later run considers their objects.
-
-    `delete_from_ms` is for deleted repositories: a plan whose `now_ms` is before it is never applied.
-
-    `uid` is that of the repository ("" in plans of before): another one of the name does not carry it out.
-
-    `now_ms` is when the run began, `made_ms` when the plan was complete (0 in plans of before).
+    `unknown_files`: some of `unknown_files_count` keys and folders (with a slash at the end) of other programs.
+    `what_if`: the plan's rules were not saved, and have no version.
+    `open_slices`: slices open when the run began; a later run considers their objects.
+    `delete_from_ms`: for deleted repositories; a plan whose `now_ms` is earlier is never applied.
+    `uid`: the repository's uid ("" in plans of earlier releases). Another repository of this name refuses the plan.
+    `now_ms`, `made_ms`: the start of the run, and the plan's completion (0 in plans of earlier releases).
     """
 
     run_id: str
@@ -187,8 +182,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan in a list of plans. `planned_by` made it, by the server's record; empty where it has none. `why` is the
-    reason of an erasure."""
+    """A plan in a list of plans. `planned_by`: the author in the server's record, or empty. `why`: of an erasure."""
 
     run_id: str
     kind: RunKind
@@ -201,7 +195,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanList(msgspec.Struct, frozen=True, kw_only=True):
-    """Newest first. With more, the next page is after the last one's id."""
+    """Plans, newest first. If `has_more`, ask for the next page after the last plan's id."""
 
     plans: tuple[PlanSummary, ...]
     has_more: bool
@@ -212,9 +206,10 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, run_id: str) -> Plan:
-    """
+    """Decode a plan.
+
     Raises:
-        BadInput: unreadable, of an unknown format, another run's, or changed.
+        BadInput: the file is unreadable, changed, of an unknown format, or another run's.
     """
     return _unseal_of_run(data, Plan, run_id, name="plan", what=f"plan of run {run_id}", format_number=PLAN_FORMAT)
 
@@ -231,15 +226,17 @@ class BadWindow(Invalid):
 
 
 class Deferred(msgspec.Struct, frozen=True, kw_only=True):
-    """`garbage` (table GARBAGE) names the objects that stay for the window."""
+    """`garbage` (table GARBAGE): the objects that stay for the window."""
 
     run_id: str
+    # The end of the window is only in the run's record: one conditional write decides between a longer window and
+    # deletes.
     kind: RunKind
     garbage: Manifest
 
 
 def purge_path(kind: RunKind, run_id: str) -> str:
-    """Return where an apply lists the objects to delete after the window: those that nothing names by then."""
+    """Return the path of the list of objects to delete after the window, from which named objects are left out."""
     return f"{run_folder(kind, RunId(run_id))}purge.json"
 
 
@@ -252,41 +249,41 @@ def encode_deferred(deferred: Deferred) -> bytes:
 
 
 def decode_deferred(data: bytes, run_id: str) -> Deferred:
-    """
+    """Decode a list of deferred objects.
+
     Raises:
-        BadInput: unreadable, of another format, another run's, or changed.
+        BadInput: the file is unreadable, changed, of another format, or another run's.
     """
     what = f"list of what run {run_id} defers"
     return _unseal_of_run(data, Deferred, run_id, name="deferred", what=what, format_number=DEFERRED_FORMAT)
 
 
 class Cleared(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold the objects that may be deleted now, and the table COMMITS of their check: `recheck.<recheck>.json`. The
-    objects have `size_bytes`.
+    """`recheck.<recheck>.json`: the objects to delete (`size_bytes` in all), and the table COMMITS of their check."""
 
-    Each recheck has a table and a file of its own, so that two applies at once do not overwrite each other's.
-    """
-
+    # Each recheck has its own table and file, so that two applies at once do not overwrite each other's.
+    # The file is not sealed: the run's record has its digest.
     garbage: Manifest
     commits: Manifest
     expiring: int = 0
     size_bytes: int = 0
 
     def is_of(self, digest: str) -> bool:
-        """Return whether a record with this digest let its run take this table."""
-        # The folder of the table, which the digest covers, ends with the digest of the commits.
+        """Return whether a record with this digest lets its run delete this table."""
+        # The table's folder is part of the digest, and ends with the digest of the commits.
         is_of_commits = self.garbage.folder.rstrip("/").endswith(f".{self.commits.digest()[:16]}")
         return self.garbage.digest() == digest and is_of_commits
 
 
 RECHECK: Final = "recheck."
-"""The names of such files in a run's folder begin with this."""
+"""The prefix of these files in a run's folder."""
 
 
 def decode_recheck(data: bytes, *, name: str) -> Cleared:
-    """
+    """Decode a recheck.
+
     Raises:
-        BadInput: it is unreadable.
+        BadInput: the file is unreadable.
     """
     try:
         return msgspec.json.decode(data, type=Cleared)
@@ -298,7 +295,7 @@ def window_end_ms(window: str, begin_ms: int) -> int:
     """Return the first instant after a window that begins at `begin_ms`.
 
     Raises:
-        InvalidDuration, BadWindow: not a duration, or one without an end.
+        InvalidDuration, BadWindow: the window is not a duration, or has no end.
     """
     until_ms = parse_duration(window).over_ms(begin_ms, begin_ms)
     if until_ms is None:
@@ -321,12 +318,12 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the results of a plan that a later run need not compute again, in the run's own folder.
+    """The results of a plan that a later run need not compute again, in the run's folder.
 
-    `kept`: candidates that stay and that no commit names. `committed`: a bitmap for each slice of what the commits in
-    `commits` name that were not swept, or more. `ranges`: the ids of the ranges that these bitmaps were made from.
-    `slices`: those that this run or one before it listed. `clean_run` is the run at the beginning of the chain,
-    `runs_since_clean` the number of optimised ones since.
+    `kept`: candidates that stay although no commit names them. `committed`: a bitmap for each slice, with at least the
+    objects that the unswept commits in `commits` name. `ranges`: the ids of the ranges behind these bitmaps.
+    `slices`: the slices that this run or an earlier one listed. `clean_run`: the first run of the chain.
+    `runs_since_clean`: the number of optimised runs since.
     """
 
     kept: Pieces
@@ -340,9 +337,7 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the plan's garbage, which the run's record has too. `failed` are those of them
-    that could not be deleted.
-    """
+    """`plan`: the digest of the plan's garbage, as in the run's record. `failed`: its objects whose delete failed."""
 
     run_id: str
     repository: str
@@ -355,9 +350,9 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TreePart(msgspec.Struct, frozen=True, kw_only=True):
-    """Some metaranges (`trees`) with the ranges that they have, in a folder of a run (docs/formats/gc-saved.md).
+    """Some metaranges (`trees`) with their ranges, in a folder of a run (docs/formats/gc-saved.md).
 
-    Or wide metaranges with the sublists that they have, or sublists with their ranges.
+    The pair may also be wide metaranges with their sublists, or sublists with their ranges.
     """
 
     folder: str
@@ -366,11 +361,11 @@ class TreePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the results of a lifecycle run about all objects that commits name, in its own folder.
+    """The results of a lifecycle run for all objects that commits name, in the run's folder.
 
-    `ranges` were read, by `terms`: for each rule the periods of the branches that reach a range, None for never.
-    `hours` say from when each object is due. What the runs in `taken` took is marked in them. `clean_run` is the run at
-    the beginning of the chain, `runs_since_clean` counts those that went on from it.
+    `ranges` were read by `terms`: for each rule the periods of the branches that reach a range, or None for never.
+    `hours`: the time from which each object is due. The objects that the runs in `taken` took are marked in `hours`.
+    `clean_run`: the first run of the chain. `runs_since_clean`: the number of runs that continued from it.
     """
 
     trees: tuple[TreePart, ...]
@@ -385,7 +380,7 @@ class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedDues(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan` is the digest of the table that the run may delete, as in its record. The hours are by `policy`."""
+    """`plan`: the digest of the table that the run may delete, as in its record. The `hours` are by `policy`."""
 
     run_id: str
     repository: str
@@ -404,15 +399,16 @@ def encode_saved(saved: Saved | SavedDues) -> bytes:
 
 
 def decode_saved(data: bytes, run_id: str) -> Saved:
-    """
+    """Decode the saved state of a run of uncommitted data.
+
     Raises:
-        BadInput: unreadable, of another format, another run's, or changed.
+        BadInput: the file is unreadable, changed, of another format, or another run's.
     """
     return _unseal_saved(data, Saved, run_id)
 
 
 def decode_saved_dues(data: bytes, run_id: str) -> SavedDues:
-    """Do likewise for a lifecycle run's."""
+    """Decode the saved state of a lifecycle run. See `decode_saved`."""
     return _unseal_saved(data, SavedDues, run_id)
 
 
@@ -425,15 +421,17 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seal(value: msgspec.Struct, *, name: str, format_number: int) -> bytes:
+    # The digest covers the bytes of the value, so a reader accepts all of the value or nothing.
     body = msgspec.json.encode(value)
     digest = hashlib.sha256(body).hexdigest()
     return msgspec.json.encode({"format": format_number, "sha256": digest, name: msgspec.Raw(body)})
 
 
 def unseal(data: bytes, kind: type[T], *, name: str, what: str, format_number: int) -> T:
-    """
+    """Decode a sealed value. `what` names it in the error.
+
     Raises:
-        BadInput: unreadable, of another format, or changed. Its message says `what`.
+        BadInput: the file is unreadable, changed, or of another format.
     """
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
@@ -456,10 +454,10 @@ OfRun = TypeVar("OfRun", bound=_OfRun)
 
 
 def _unseal_of_run(data: bytes, kind: type[OfRun], run_id: str, *, name: str, what: str, format_number: int) -> OfRun:
-    """Unseal a file of this run.
+    """Decode a sealed file of this run.
 
     Raises:
-        BadInput: as `unseal`, or it is another run's.
+        BadInput: see `unseal`; or the file is another run's.
     """
     found = unseal(data, kind, name=name, what=what, format_number=format_number)
     if found.run_id != run_id:

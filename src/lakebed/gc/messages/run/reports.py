@@ -1,7 +1,7 @@
-"""What a run did, for people: its report, `<run folder>/report.json`.
+"""The report of a run for people: `<run folder>/report.json`.
 
-Nothing rests on a report (docs/design/0001-uncommitted-gc.md): dates and "last read slice" are for reading. The
-collector writes it when it has ended, whether it deleted anything or not.
+No decision depends on a report (docs/design/0001-uncommitted-gc.md): its dates and "last read slice" are for people.
+The collector writes it before the run ends, and also when it deleted nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPORT_FORMAT: Final = 1
 
 
 class StageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of an apply, `recheck` or `sweep`: `rows` are objects, `size_bytes` theirs."""
+    """One stage of an apply, `recheck` or `sweep`. `rows`: its objects. `size_bytes`: their bytes."""
 
     name: str
     rows: int
@@ -28,11 +28,15 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_read_slice` is the newest slice listed (names sort newest first), or empty. `inputs` maps an input's name
-    to its manifest's digest. `deferred_until_ms`: nothing is deleted yet, and what is garbage stays until then. What
-    lies in no slice and was written again since is kept. `gone`: another run or hard delete had deleted it before.
-    `errors` are some of the objects that failed, of which legal holds keep `objects_held`. `unknown_files` are
-    reported, never deleted. `mode`, `based_on`, `token_expiry_ms` and `slices_skipped` are those of the plan.
+    """The report of an apply.
+
+    `last_read_slice`: the newest listed slice (names sort newest first), or empty. `inputs`: the digest of each input's
+    manifest, by the input's name. `mode`, `based_on`, `token_expiry_ms`, `slices_skipped`: see the plan.
+    `deferred_until_ms`: nothing is deleted yet, and the garbage stays until then.
+    `objects_kept`: objects in no slice that were written again since the plan.
+    `objects_gone`: objects that another run or hard delete had deleted before.
+    `errors`: messages about some of the failed objects. Legal holds keep `objects_held` of the failed objects.
+    `unknown_files`: files of other programs, which are never deleted.
     """
 
     format: int = REPORT_FORMAT
@@ -69,8 +73,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Report a purge. `purged` are the runs whose window is over, `waiting` the deferred ones whose window is not.
-    `errors` are some of those of objects that failed.
+    """The report of a purge. `purged`: the runs whose window is over. `waiting`: the other deferred runs.
+
+    `errors`: messages about some of the failed objects.
     """
 
     purged: tuple[str, ...]
@@ -86,9 +91,10 @@ def encode_report(report: RunReport) -> bytes:
 
 
 def decode_report(data: bytes, *, name: str) -> RunReport:
-    """
+    """Decode a report.
+
     Raises:
-        BadInput: not a report, or of a format this program does not know.
+        BadInput: the file is not a report, or has an unknown format.
     """
     try:
         report = msgspec.json.decode(data, type=RunReport)

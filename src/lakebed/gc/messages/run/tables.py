@@ -1,12 +1,11 @@
-"""The tables that server and collectors exchange: declared once, and written as Parquet parts with a manifest.
+"""Declare the tables that server and collectors exchange, and write them as Parquet parts with a manifest.
 
-The server derives pyarrow schemas from the declarations (`arrow_schema`), the collectors Spark schemas; a column that
-is not here does not travel. `version` goes into every manifest; a reader stops at a version it does not know. It knows
-all earlier ones: a column that came `since` a later version is then read as empty.
+The server derives pyarrow schemas from the declarations (`arrow_schema`), the collectors Spark schemas. Manifests have
+the table's `version`. A reader accepts all versions up to its own, and reads later columns as empty or null.
 
-An *input* is a folder of parts. Its manifest names every part with rows, bytes and SHA-256. A collector that deletes on
-the word of an input must hold a manifest of it and check each part against it: a missing part of a *live* set would
-read as "nothing names these objects". So no function here returns less than all; each names what is wrong and raises.
+An *input* is a folder of parts. Its manifest names every part with rows, bytes and SHA-256. A collector must check each
+part against the manifest before it deletes. Every function here returns all rows, or raises an error that names the bad
+part.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from lakebed.base import Corrupt, Later
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # Import on first use: a plain install has no such package, and most of this module needs none.
     pa = Later("pyarrow")
     pq = Later("pyarrow.parquet")
 
 ColumnType: TypeAlias = Literal["string", "int64", "int32", "bool", "timestamp_ms", "list<string>"]
-"""`timestamp_ms` is an instant in UTC, to the millisecond. No column is ever null unless its table says so."""
+"""`timestamp_ms` is an instant in UTC, to the millisecond. Columns are not null unless declared `nullable`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     def later_than(self, version: int) -> tuple[Column, ...]:
-        """The columns that files of this version do not have: strings, read as empty, or nullable, read as null."""
+        """Return the columns that files of this version lack: strings are read as empty, nullable columns as null."""
         return tuple(column for column in self.columns if column.since > version)
 
 
@@ -60,8 +59,8 @@ def _columns(*pairs: tuple[str, ColumnType], since: int = 1) -> tuple[Column, ..
     return tuple(Column(name=name, type=type_, since=since) for name, type_ in pairs)
 
 
-# Addresses travel twice: as text, for people and for exact joins, and as (slice, sequence), for bitmaps. A foreign
-# address (lakebed.base.addresses) has slice -1 and sequence 0, and only its text counts.
+# An address is stored as text, for people and exact joins, and as (slice, sequence), for bitmaps. A foreign address
+# (lakebed.base.addresses) has slice -1 and sequence 0, so only its text identifies the object.
 UNCOMMITTED: Final = Table(
     name="uncommitted",
     version=1,
@@ -72,7 +71,7 @@ UNCOMMITTED: Final = Table(
         ("sequence", "int32"),
         ("creation_date", "timestamp_ms"),
         ("source", "string"),  # staging, upload or copy
-        ("branch", "string"),  # whose it is
+        ("branch", "string"),  # the branch of the cell, upload or copy
     ),
 )
 
@@ -86,8 +85,8 @@ COMMITS: Final = Table(
         ("creation_date", "timestamp_ms"),
         ("metarange_id", "string"),  # empty: the commit without entries
         ("parents", "list<string>"),  # first parent first
-        ("swept", "bool"),  # an earlier run took its data: it keeps nothing, and nothing of it is read again
-        ("expiring", "bool"),  # while planning always false; after `expire`: what is still expiring
+        ("swept", "bool"),  # an earlier run deleted its data: it keeps no object, and no run reads its tree
+        ("expiring", "bool"),  # false while planning; after `expire`, true for commits that are still expiring
     ),
 )
 
@@ -99,7 +98,7 @@ REFS: Final = Table(
         ("kind", "string"),  # branch, tag or hold
         ("name", "string"),
         ("commit_id", "string"),
-        ("state", "string"),  # creating or active; one that is being created is a root already
+        ("state", "string"),  # creating or active; a ref that is being created already keeps its commit
     ),
 )
 
@@ -114,7 +113,7 @@ POTENTIAL: Final = Table(
     name="potential",
     version=1,
     meaning="one commit that may name what a lifecycle run has yet to take, by the design document's dates",
-    columns=_columns(("id", "string"), ("set", "int32")),  # in the order of their ids; a row of POTENTIAL_SETS
+    columns=_columns(("id", "string"), ("set", "int32")),  # sorted by id; `set` is a row of POTENTIAL_SETS
 )
 
 POTENTIAL_SETS: Final = Table(
@@ -144,12 +143,12 @@ GARBAGE: Final = Table(
         ("sequence", "int32"),
         ("size_bytes", "int64"),
         ("reason", "string"),
-        ("rule", "string"),  # the retention rule that let it go; empty for uncommitted data
-        ("last_seen_at", "timestamp_ms"),  # committed: creation of the newest commit that held it; else last written
+        ("rule", "string"),  # the retention rule that deletes it; empty for uncommitted data
+        ("last_seen_at", "timestamp_ms"),  # committed: creation of the newest commit that has it; else the last write
     )
-    + _columns(("path", "string"), since=2)  # under which that commit had it; empty for uncommitted data
-    # Null where there are none: its other paths, and the rules of those that `rule` is not. Before 4 only of lifecycle
-    # runs; see ALL_PATHS_SINCE.
+    + _columns(("path", "string"), since=2)  # the object's path in that commit; empty for uncommitted data
+    # The object's other paths, and the rules other than `rule`, or null. Before version 4 only lifecycle runs have them
+    # (ALL_PATHS_SINCE).
     + (
         Column(name="other_paths", type="list<string>", nullable=True, since=3),
         Column(name="other_rules", type="list<string>", nullable=True, since=3),
@@ -157,7 +156,7 @@ GARBAGE: Final = Table(
 )
 
 ALL_PATHS_SINCE: Final = 4
-"""GARBAGE since this version has each path under which commits had an object when it was planned, in every run."""
+"""From this version on, GARBAGE has every path at which commits had an object at the time of the plan, in every run."""
 
 LEDGER: Final = Table(
     name="ledger",
@@ -168,12 +167,12 @@ LEDGER: Final = Table(
         ("address", "string"),
         ("size_bytes", "int64"),
         ("reason", "string"),
-        ("deleted_at", "timestamp_ms"),  # when that was
-        ("error", "string"),  # empty: it was done
+        ("deleted_at", "timestamp_ms"),  # the time of the outcome
+        ("error", "string"),  # empty: no failure
         ("path", "string"),
         ("rule", "string"),
-        ("state", "string"),  # as in GARBAGE; a LedgerState
-        ("last_seen_at", "timestamp_ms"),  # as in GARBAGE: of versions, which is newer
+        ("state", "string"),  # a LedgerState
+        ("last_seen_at", "timestamp_ms"),  # as in GARBAGE: shows which version of a path is newer
     ),
 )
 
@@ -187,14 +186,14 @@ MANIFEST_FORMAT: Final = 1
 
 
 class BadInput(Corrupt):
-    """An input of a run is missing, short, unreadable, or of a version this program does not know. Delete nothing.
+    """An input of a run is missing, short, unreadable, or of an unknown version. Delete nothing.
 
-    Facts of an input that is not there: `missing`, its key.
+    Facts: `missing`, the key of a missing file.
     """
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file. `name` is relative to the input's folder; `sha256` are 64 hex digits over its bytes."""
+    """One Parquet file. `name` is relative to the input's folder. `sha256`: 64 hex digits, over the file's bytes."""
 
     name: str
     rows: int
@@ -214,7 +213,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def digest(self) -> str:
-        """SHA-256 over the canonical JSON of this manifest: names the input with all its bytes."""
+        """Return the SHA-256 of this manifest's canonical JSON, which identifies the input with all its bytes."""
         return hashlib.sha256(encode_manifest(self)).hexdigest()
 
 
@@ -241,10 +240,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, *, name: str) -> Manifest:
-    """`name` is what errors call it.
+    """Decode a manifest. `name`: the manifest's name in errors.
 
     Raises:
-        BadInput: not a manifest, not of a format and table version known here, or its sums are wrong.
+        BadInput: the data is not a manifest, its format or table version is unknown, or its sums are wrong.
     """
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
@@ -255,10 +254,10 @@ def decode_manifest(data: bytes, *, name: str) -> Manifest:
 
 
 def check_manifest(manifest: Manifest, *, name: str) -> Table:
-    """The table it follows, if this program can trust it as it stands.
+    """Check a manifest, and return its table.
 
     Raises:
-        BadInput: unknown format, table or table version; sums that do not add up; a part named twice or outside.
+        BadInput: an unknown format, table or version; wrong sums; a part named twice, or outside the folder.
     """
     table = TABLES.get(manifest.table)
     part_names = [part.name for part in manifest.parts]
@@ -280,13 +279,14 @@ def check_manifest(manifest: Manifest, *, name: str) -> Table:
 
 
 def check_listing(manifest: Manifest, listed: Mapping[str, int]) -> list[str]:
-    """Compare with a listing of the folder (part name to bytes): raise for what is missing or of another size.
+    """Compare the manifest with a listing of its folder (part name to bytes).
 
-    Returns the names that lie there and are not in the manifest, sorted: unknown files, to be reported and never read.
+    Return the listed names that the manifest lacks, sorted. Report these unknown files, and never read them.
 
     Raises:
-        BadInput: naming the first part that is missing, short or long.
+        BadInput: a part is missing, short or long. The error names the first such part.
     """
+    # A missing part of a live set would mean that its objects are not named, and a run would delete them.
     for part in manifest.parts:
         size_bytes = listed.get(part.name)
         if size_bytes is None:
@@ -302,10 +302,10 @@ def check_listing(manifest: Manifest, listed: Mapping[str, int]) -> list[str]:
 
 
 def check_part(manifest: Manifest, part: Part, data: bytes) -> None:
-    """Check that these are the bytes the manifest means.
+    """Check that the bytes are those in the manifest.
 
     Raises:
-        BadInput: they are not.
+        BadInput: their length or digest differs.
     """
     where = f"{manifest.folder}{part.name}"
     if len(data) != part.size_bytes:
@@ -315,10 +315,10 @@ def check_part(manifest: Manifest, part: Part, data: bytes) -> None:
 
 
 def check_rows(manifest: Manifest, rows_read: int) -> None:
-    """Check that a reader counted at the end of an input what its writer counted.
+    """Check that the rows read are as many as the writer wrote.
 
     Raises:
-        BadInput: it is not.
+        BadInput: the numbers differ.
     """
     if rows_read != manifest.rows:
         raise BadInput(f"{manifest.folder} gave {rows_read} rows instead of {manifest.rows}", input=manifest.table)
@@ -337,8 +337,9 @@ def _arrow_types() -> dict[str, pa.DataType]:
 
 
 _DISTINCT: Final = {"address", "path"}
-"""A dictionary of values that hardly repeat is made in vain: a part of 100,000 rows takes 25 ms with it and 14 without,
-and is half as large again."""
+"""Columns without a dictionary, because their values hardly repeat. With one, a part of 100,000 rows takes 25 ms
+instead of 14, and is half as large again.
+"""
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -347,11 +348,12 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def encode_part(table: Table, data: pa.Table, *, group_rows: int = 1 << 17) -> bytes:
-    """Return a Parquet file of these rows, `group_rows` in a row group. `data` must have exactly the declared columns,
-    in order and type.
+    """Return a Parquet file of these rows, with `group_rows` rows in a row group.
+
+    `data` must have exactly the declared columns, in order and type.
     """
     assert data.schema.names == list(table.names()), (data.schema.names, table.name)
-    # The Arrow schema is not stored, so that any Parquet reader sees plain columns.
+    # Do not store the Arrow schema, so that any Parquet reader sees plain columns.
     buffer = io.BytesIO()
     rows, dictionaries = data.cast(arrow_schema(table)), _dictionaries(table)
     pq.write_table(rows, buffer, compression="zstd", row_group_size=group_rows, use_dictionary=dictionaries)
@@ -363,7 +365,7 @@ def _dictionaries(table: Table) -> list[str]:
 
 
 class PartWriter:
-    """The same row group by row group, for a part that is to be cut at a size: rows leave memory as they come."""
+    """Write a part row group by row group, to cut it at a size. Written rows leave memory."""
 
     def __init__(self, table: Table) -> None:
         self.rows = 0
@@ -374,13 +376,13 @@ class PartWriter:
         )
 
     def write(self, data: pa.Table) -> None:
-        """One row group. `data` must have exactly the declared columns, in order."""
+        """Write one row group. `data` must have exactly the declared columns, in order."""
         self._writer.write_table(data.cast(self._schema), row_group_size=max(1, data.num_rows))
         self.rows += data.num_rows
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of what is written so far, without the footer."""
+        """Return the size written so far, without the footer."""
         return self._buffer.tell()
 
     def close(self) -> bytes:
@@ -389,10 +391,10 @@ class PartWriter:
 
 
 def group_rows_of(data: bytes, *, name: str) -> list[int]:
-    """Return how many rows each row group has.
+    """Return the number of rows in each row group. `name`: the file's name in the error.
 
     Raises:
-        BadInput: not Parquet. `name` is what the error calls it.
+        BadInput: the data is not Parquet.
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
@@ -402,14 +404,14 @@ def group_rows_of(data: bytes, *, name: str) -> list[int]:
 
 
 _THREADS_FROM_BYTES: Final = 1 << 20
-"""Handing a smaller file to threads takes longer than reading it."""
+"""Use threads from this size on. For a smaller file the handover takes longer than the read."""
 
 
 def read_parquet(data: bytes, *, columns: Sequence[str] | None = None, group: int | None = None) -> pa.Table:
-    """Return these columns (None: all) of a Parquet file, or of one of its row groups. A missing column is left out.
+    """Return these columns (None: all) of a Parquet file, or of one of its row groups. Leave out missing columns.
 
     Raises:
-        pa.ArrowException, OSError: not Parquet, or cut short.
+        pa.ArrowException, OSError: the data is not Parquet, or cut short.
     """
     file, has_threads = pq.ParquetFile(pa.BufferReader(data)), len(data) >= _THREADS_FROM_BYTES
     if group is not None:
@@ -426,10 +428,12 @@ def decode_part(
     version: int | None = None,
     group: int | None = None,
 ) -> pa.Table:
-    """All columns, or some of them, of a file of this version of the table (None: the newest), or of one row group.
+    """Return all columns, or `columns`, of a file of this table, or of one row group.
+
+    `version`: the file's version of the table; None is the newest. `name`: the file's name in the error.
 
     Raises:
-        BadInput: not Parquet, cut short, or without the declared columns. `name` is what the error calls it.
+        BadInput: the data is not Parquet, cut short, or lacks a declared column.
     """
     try:
         names = list(table.names() if columns is None else columns)
@@ -449,10 +453,10 @@ def decode_part(
 def read_part(
     manifest: Manifest, table: Table, part: Part, data: bytes, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """One part, or some columns of it, checked against its manifest to the last byte and row.
+    """Return one part, or some of its columns, after checking every byte and the row count against the manifest.
 
     Raises:
-        BadInput: it is not what the manifest says.
+        BadInput: the part differs from the manifest.
     """
     check_part(manifest, part, data)
     where = f"{manifest.folder}{part.name}"
@@ -463,7 +467,7 @@ def read_part(
 
 
 def join_parts(manifest: Manifest, table: Table, parts: list[pa.Table]) -> pa.Table:
-    """All parts of an input as one table, in the manifest's order.
+    """Return all parts of an input as one table, in the manifest's order.
 
     Raises:
         BadInput: rows are missing.
