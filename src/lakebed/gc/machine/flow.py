@@ -151,7 +151,7 @@ async def _check_there(context: RunContext, error: BaseException, folder: str) -
 async def apply(
     context: RunContext, run_id: str, *, window: str | None = None, grace_s: int | None = None
 ) -> RunReport:
-    """Carry out the plan of this run. If the run has ended, return its report.
+    """Carry out the plan of this run. If the run has ended, or waits for its window, return its report.
 
     With a `window` (`7d`) delete nothing until the window is over. The report gives the end of the window, and a later
     apply deletes. Readers get `grace_s` seconds, or the namespace's default. The report counts the objects that failed.

@@ -135,6 +135,7 @@ async def may_apply(service: Service, plan: Plan, state: RunState, *, plan_file:
 
     `plan_file` is the SHA-256 of the plan's file.
     """
+    # A run that sweeps has published already, so a change of the rules does not affect it.
     by_rules = plan.kind.publishes and plan.rules is not None and state is not RunState.SWEEPING
     rules_version = await version_to_expire_by(service, plan) if by_rules else plan.rules_version
     request = Apply(
@@ -154,9 +155,11 @@ def state_to_apply(view: RunView | None, plan: Plan) -> RunState:
         raise RunNotReady(f"run {plan.run_id} ended without deleting anything: plan again", run_id=plan.run_id)
     if plan.kind.publishes:
         state = RunState.PLANNING if view is None else view.state
+        # A run that publishes has a record only from its first apply on.
         allowed = {RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED}
     else:
         state = RunState.ABANDONED if view is None else view.state
+        # A run that publishes nothing is bound to its plan by the digest in its record.
         allowed = {RunState.MARKED, RunState.ENDED}
         if view is not None and state in allowed and view.plan != plan.garbage.digest():
             raise RunNotReady(f"run {plan.run_id} was marked with another plan", run_id=plan.run_id)

@@ -147,6 +147,7 @@ class Recorded:
 
     def news(self, tried: pa.Table) -> pa.Table:
         """Return the rows that add an outcome: no second row for a finished object, and no repeated error."""
+        # An object without an error is done: a row of another apply must not change its outcome.
         rest = without(tried, self.done["address"].to_pylist())
         if not self.rows.num_rows or not rest.num_rows:
             return rest
@@ -166,6 +167,7 @@ async def read_recorded(store: ObjectStore, ledger: Ledger, part: str, objects: 
         try:
             data = await store.get(key)
         except NotFound:
+            # Numbers have no gaps, because each file takes the first free number.
             break
         files.append(messages.decode_ledger(data, name=key))
     rows = fold(files) if files else messages.arrow_schema(messages.LEDGER).empty_table()

@@ -112,6 +112,7 @@ async def begin(context: RunContext, plan: Plan, window: str | None) -> str | No
     wanted = window or (before.window if before else "")
     if before is None or before.window != wanted:
         began_ms = before.began_ms if before else context.ports.clock.now_ms()
+        # Write before any delete is allowed: after a crash the next apply must not delete without the window.
         begun = msgspec.json.encode(Begun(began_ms=began_ms, window=wanted))
         await context.store.put(f"{plan.folder}{APPLY_FILE}", begun)
     return wanted or None
@@ -237,9 +238,7 @@ async def take_turn(context: RunContext, plan: Plan, *, asked: str | None, wante
     Call it after the run's record allows deletes, and before the run deletes or is deferred.
 
     Turns are numbered files in a run's folder, each written once. A run reads its own turns. It then writes the next
-    turn of each other run, with its own id. Last it writes its own next turn. Two runs cannot both succeed: each
-    would have read its turns after the other wrote there, and before it wrote to the other. A run that is alone
-    succeeds, unless another run took its turn before: that run can continue.
+    turn of each other run, with its own id. Last it writes its own next turn.
 
     Raises:
         OtherUnfinished: another run took its turn, or is about to.
@@ -249,6 +248,9 @@ async def take_turn(context: RunContext, plan: Plan, *, asked: str | None, wante
     """
     if not plan.kind.takes_objects:
         return wanted
+    # Two runs cannot both take their turns: each would have read its own turns after the other run wrote there, and
+    # before it wrote to the other run. Without a concurrent apply a run succeeds, unless another run took its turn
+    # before. That run can continue.
     store, mine = context.store, Turn(run_id=plan.run_id, has_window=bool(wanted))
     turns = await _turns(store, plan.folder)
     taken = _own_turn(plan.run_id, turns)
@@ -387,6 +389,7 @@ async def held_tables(
         for view in views
         if view.state in may_hold and view.plan and view.kind.takes_objects and view.run_id not in over_before
     ]
+    # The plan treats these objects as named: a swept commit names nothing, so no other input keeps them out.
     begun = await _all_begun(context.store, context.ports.tasks, views)
     # A plan that no apply began holds no objects, even where a metadata run has deleted the plan.
     held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind.publishes]
@@ -461,5 +464,6 @@ def finish_each(
         except (Overtaken, TaskStopped):
             raise
         except (Conflict, Corrupt, NotFound) as error:
+            # Continue: this run blocks only runs that may not be planned beside it. The caller reports `left` at the end.
             left.append(f"run {run.run_id} could not be finished: {error}")
             progress(left[-1])

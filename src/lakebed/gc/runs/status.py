@@ -137,6 +137,7 @@ async def _done(store: ObjectStore, plan: Plan, goes: Manifest) -> int:
     started = await read_started(store, plan)
     if started is None:
         return 0
+    # A ledger file is written when its part is done, so names are enough.
     files = await sizes(store, Ledger(run_id=plan.run_id, date=started.date).prefix)
     recorded = {record_of(name) for name in files}
     return sum(part.rows for part in goes.parts if part.name in recorded)
@@ -180,7 +181,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], *, limit: int) -> list[ListedRun]:
-    """Return at most `limit` runs, newest first. Costs a listing of the run folders, and a read for each row."""
+    """Return at most `limit` runs, newest first. Costs a listing of the run folders, and a few reads for each row."""
     known = {view.run_id: view for view in views}
     planned = set(await list_plans(store))
     newest = sorted({*known, *planned}, reverse=True)[:limit]

@@ -58,15 +58,12 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part that the server compares with the records of the run, and signs. `made_by`: the user who applied or
-    verified.
+    """The part that the server compares with the records of the run, and signs.
 
+    `made_by`: the user who applied the plan or verified the certificate.
     `contents`: the SHA-256 of the other part, in hex. `signature`: the server's signature of `signed_bytes`, in hex.
     The JSON leaves out defaults, so fields of later releases do not break the signature.
     """
-
-    # The server signs only the head, which has the digest of all other fields. So no server decodes the objects of a
-    # certificate (up to 300,000), and a public key is enough to check one.
 
     repository: str
     namespace: str
@@ -78,6 +75,8 @@ class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     made_ms: int = 0
     made_by: str = ""
     plan: str
+    # The server signs only the head, which has the digest of all other fields. So no server decodes the objects of a
+    # certificate (up to 300,000), and a public key is enough to check one.
     contents: str = ""
     signature: str = ""
 

@@ -162,7 +162,7 @@ async def give_way(
     losers: Callable[[], Awaitable[Sequence[tuple[Sequence[str], pa.Table]]]],
     put: Callable[[str, bytes], Awaitable[object]],
 ) -> None:
-    """Let records give way until no two count one deletion.
+    """Let records give way, each by a new file (`next_file`), until no two count one deletion.
 
     `losers` returns each record that must give way, and its new rows. `put` stores a file if it is absent.
 
