@@ -85,10 +85,10 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
 
     Raises:
         NoRules: the run is of committed data, and the repository has no rules.
-        NoSavedState: an optimised run was requested, and no earlier run saved a state.
+        NoSavedState: an optimised run was requested, and there is no saved state to continue from.
         BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted; the message names the input.
         TaskUnavailable: the object store cannot be reached.
-        RunAbandoned: another caller ended the run meanwhile.
+        RunAbandoned: the run was ended meanwhile.
     """
     if rules is not None:
         context = replace(context, service=WhatIf(context.service, rules))
@@ -151,7 +151,9 @@ async def _check_there(context: RunContext, error: BaseException, folder: str) -
 async def apply(
     context: RunContext, run_id: str, *, window: str | None = None, grace_s: int | None = None
 ) -> RunReport:
-    """Carry out the plan of this run. If the run has ended, or waits for its window, return its report.
+    """Carry out the plan of this run.
+
+    If the run has ended, return its report. Do the same if it waits for its window and gets no new one.
 
     With a `window` (`7d`) delete nothing until the window is over. The report gives the end of the window, and a later
     apply deletes. Readers get `grace_s` seconds, or the namespace's default. The report counts the objects that failed.

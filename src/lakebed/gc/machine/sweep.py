@@ -1,4 +1,4 @@
-"""Sweep: carry out a plan. Only the steps in this file get a Deleter; they delete only objects of the plan.
+"""Sweep: carry out a plan. Only steps in this file get a Deleter; a sweep deletes only objects of the plan.
 
 1. deal the plan's parts out to tasks, and check each part against the plan's manifest
 2. skip the objects that the ledger has as done; an earlier sweep's failures are tried again (runs/recording.py)

@@ -58,13 +58,15 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it starts.
 
     `closed_slices` (names, ascending): read after the run's record was written. Only objects in them may be garbage.
-    `namespace`: the storage namespace's URI, without a slash at its end. `folder`: the run's folder inside it. `state`:
-    `marking`, or `planning` for a committed run, which has no record yet. `uploads` (table UNCOMMITTED): addresses
-    issued before the closed slices were known. Bytes may arrive at them after the slice was listed. A committed run has
-    no uploads. `open_slices`, `open_slice_names`: the number and the names of the slices that are not closed.
-    `delete_from_ms`: for a deleted repository, no plan begun before this time may be applied: the repository can
-    return. `uid`: the repository's uid. Every later step sends it, because another repository may have the name by
-    then. Servers of earlier releases send none.
+    `namespace`: the storage namespace's URI, without a slash at its end. `folder`: the run's folder inside it.
+    `state`: `marking`, or `planning` for a committed run, which has no record yet.
+    `uploads` (table UNCOMMITTED): addresses issued before the closed slices were known. Bytes may arrive at them after
+    the slice was listed. A committed run has no uploads.
+    `open_slices`, `open_slice_names`: the number and the names of the slices that are not closed.
+    `delete_from_ms`: for a deleted repository, no plan begun before this time may be applied, as the repository can
+    return until then.
+    `uid`: the repository's uid, which every later step sends: another repository may have the name by then. Servers of
+    earlier releases send none.
     """
 
     run_id: str
@@ -90,9 +92,11 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run by its record. `expiring` counts commits; `plan` is the digest of the plan's manifest.
 
     `until_ms`: the end of the `window` for which the deletes are deferred. `is_purging`: the window is over, and the
-    run deletes. `planned_by`: the user who made the plan, or empty. `looks_again` (answer to `applying`): the caller
-    did not make the plan, so the apply must plan again. `sweeps`: the digest of the table that the run may delete
-    instead of the plan's. `saved`: the digest of the run's saved state.
+    run deletes.
+    `planned_by`: the user who made the plan, or empty.
+    `looks_again` (answer to `applying`): the caller did not make the plan, so the apply must plan again.
+    `sweeps`: the digest of the table that the run may delete instead of the plan's. `saved`: the digest of the run's
+    saved state.
     """
 
     run_id: str
@@ -158,9 +162,11 @@ class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
-    `rules` None: the repository has no rules, and a committed run must stop. `policy`: JSON, for a lifecycle run, which
-    gets it and its version instead of rules; empty if there is none. `holds`: the legal holds. `has_lost_trees`: a
-    commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges, so it takes none.
+    `rules` None: the repository has no rules, and a committed run must stop.
+    `policy` (JSON, or empty): a lifecycle run gets the policy and its version instead of rules.
+    `holds`: the legal holds.
+    `has_lost_trees`: a commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges,
+    so it takes none.
     """
 
     run_id: str
@@ -268,8 +274,9 @@ class RecheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The last page has every field but the token. Other pages have only the token and `run_id`.
 
     `commits`: the table COMMITS as read now. The plan may take objects that `expiring` rows name. It must keep every
-    object that a row names which is neither expiring nor swept, and every object of `uncommitted`. `taken_out`: the
-    number of requested commits that are kept after all. `closed_slices` bounds the plan as in StartedRun.
+    object that a row names which is neither expiring nor swept, and every object of `uncommitted`.
+    `taken_out`: the number of requested commits that are kept after all.
+    `closed_slices` bounds the plan as in StartedRun.
     """
 
     run_id: str

@@ -12,7 +12,7 @@ from .run.tables import Manifest
 
 UNSTAGED_AT_ONCE: Final = 500
 STANDING_MAX: Final = 1_000
-"""The number of remaining objects of a plan, or copies in a certificate, that are named. All are counted."""
+"""Name at most this many remaining objects of a plan, or copies of a certificate. Count all."""
 COPIES_ROWS_MAX: Final = 5_000_000
 """The rows up to which a plan looks for copies unasked. The search reads every checksum."""
 
@@ -36,7 +36,7 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """Return a person's description of the entry's location."""
+        """Describe the entry's location, for people."""
         return f"is {'being uploaded in parts to' if self.multipart_id else 'staged on'} branch {self.branch}"
 
 

@@ -40,7 +40,7 @@ class HoldsHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldsWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts_after`: runs that had begun to delete. Objects that they deleted before are lost; all others stay."""
+    """`counts_after`: runs that had begun to take commits or objects. Objects deleted before are lost."""
 
     version: int
     counts_after: tuple[str, ...] = ()

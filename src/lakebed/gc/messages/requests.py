@@ -83,10 +83,11 @@ class EngineName(enum.StrEnum):
 class UncommittedOptions:
     """Options of runs of uncommitted data. `mode` and `active_only` (see `PlanRequest`) apply to lifecycle runs, too.
 
-    `clean_every`: one of this many automatic runs is clean. `clean_after_ms`: no automatic run is optimised when the
-    last clean run began longer ago. `token_expiry_ms`: leave slices opened within this time to a later run (the cut-off
-    of docs/design/0001-uncommitted-gc.md). Runs read only closed slices in any case. `old_layout_age_ms`: the age at
-    which an object outside slices may be deleted.
+    `clean_every`: one of this many automatic runs is clean.
+    `clean_after_ms`: no automatic run is optimised when the last clean run began longer ago.
+    `token_expiry_ms`: leave slices opened within this time to a later run (the cut-off of
+    docs/design/0001-uncommitted-gc.md). Runs read only closed slices in any case.
+    `old_layout_age_ms`: the age at which an object outside slices may be deleted.
     """
 
     mode: Mode = Mode.AUTOMATIC
@@ -109,8 +110,7 @@ class _Any(
 
 
 class _Planning(_Any, frozen=True, kw_only=True):
-    """Options of a plan. Durations are written as in rules (`36h`, `7d`). For the other options see
-    `UncommittedOptions`.
+    """Options of a plan, besides `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`).
 
     No `kinds`: every kind but `lifecycle`, and committed data only if the repository has rules.
     `active_only`: in a lifecycle run, commits that the retention rules let expire keep no objects, as if swept.

@@ -26,9 +26,9 @@ RESTORED_FROM = "lakebed-restored-from"
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the version of `path` that a restore put there. Ignored at another path, because a copy takes its metadata
-    along.
+    """Name the version of `path` that a restore put there.
 
+    Ignored at another path, because a copy takes its metadata along.
     `restore` names the request, with all its pages, that staged the object.
     """
 
@@ -52,11 +52,12 @@ def restored_from(metadata: Mapping[str, str]) -> RestoredFrom | None:
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for a restore.
 
-    `path`: the path of one object, of a folder (with a slash at its end), or an address. Without `run_id`: the latest
-    run that holds the object; for a folder, every run. `branch`: the target, or the default branch. Objects return to
-    their own paths; those of uncommitted data to `restored/<run>/<address>`. With `prefix` they return to their path or
-    address below it. `overwrite`: replace objects that were there before. `all_versions`: restore each version, to
-    `<path>@<run>/<address>`.
+    `path`: the path of one object, of a folder (with a slash at its end), or an address.
+    `run_id` empty: the latest run that holds the object; for a folder, every run.
+    `branch`: the target, or the default branch. Objects return to their own paths; those of uncommitted data to
+    `restored/<run>/<address>`. With `prefix` they return to their path or address below it.
+    `overwrite`: replace objects that were there before.
+    `all_versions`: restore each version, to `<path>@<run>/<address>`.
     """
 
     branch: str = ""

@@ -70,12 +70,12 @@ class RunContext:
         If a file is missing, ask again for the commits, and repeat while the list of commits gets shorter.
 
         Raises:
-            Corrupt: a file is missing or altered, and no commit was swept meanwhile.
+            Corrupt: a file is missing or altered, and no commit was swept or removed meanwhile.
         """
         # A run reads commit records before their trees. A metadata run may meanwhile delete files of a swept commit, or
         # of a commit whose committer gave up (docs/design/protocols.md, "Orphaned commits"). It keeps nothing.
         # Reading commits late is safe: the listing and the staged cells were read before them. Each turn needs a commit
-        # that was swept, so the loop ends.
+        # that was swept or removed, so the loop ends.
         answer = await ask()
         while True:
             try:

@@ -464,6 +464,6 @@ def finish_each(
         except (Overtaken, TaskStopped):
             raise
         except (Conflict, Corrupt, NotFound) as error:
-            # Continue: this run blocks only runs that may not be planned beside it. The caller reports `left` at the end.
+            # Continue: this run blocks only runs that may not be planned beside it. The caller reports `left`.
             left.append(f"run {run.run_id} could not be finished: {error}")
             progress(left[-1])

@@ -1,13 +1,14 @@
 """Name the files of collections, relative to the repository's storage namespace.
 
-_lakefs/retention/gc/<kind>/<run_id>/
-    <input>/part-<NNNNN>.parquet     one folder for each input (tables.py), with no other files
-    manifests/<input>.json           the parts of the input; written last, so an input with a manifest is complete
-    manifests/<input>.page-<NNNNN>.json   the parts of one page of an input that is written in pages
-    rules.json                       the retention rules of the run's plan
-    report.json                      for people; the design document's saved information
-_lakefs/retention/gc/applying/<12 digits>.json   a claim: an apply continues while no higher number exists
-_lakefs/retention/gc/holds/<12 digits>.json      a mark for each change of the legal holds
+    _lakefs/retention/gc/<kind>/<run_id>/
+        <input>/part-<NNNNN>.parquet     one folder for each input (tables.py), with no other files
+        manifests/<input>.json           the parts of the input; written last, so an input with a manifest is complete
+        manifests/<input>.page-<NNNNN>.json   the parts of one page of an input that is written in pages
+        rules.json                       the retention rules of the run's plan
+        report.json                      for people; the design document's saved information
+    _lakefs/retention/gc/applying/<12 digits>.json   a claim: an apply continues while no higher number exists
+    _lakefs/retention/gc/holds/<12 digits>.json      a mark for each change of the legal holds
+The states of runs are in lakebed.base.runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Final
 import msgspec
 
 # docs/design/0001-uncommitted-gc.md fixes `uncommitted/<run_id>/uncommitted/` for the addresses of an uncommitted run.
-# The states of runs are in lakebed.base.runs.
 from lakebed.base import Conflict, Invalid, RunId, RunKind, RunState
 
 

@@ -4,8 +4,7 @@ The server derives pyarrow schemas from the declarations (`arrow_schema`), the c
 the table's `version`. A reader accepts all versions up to its own, and reads later columns as empty or null.
 
 An *input* is a folder of parts. Its manifest names every part with rows, bytes and SHA-256. A collector must check each
-part against the manifest before it deletes. Every function here returns all rows, or raises an error that names the bad
-part.
+part against the manifest before it deletes. Every function returns all rows, or raises an error that names the part.
 """
 
 from __future__ import annotations
