@@ -1,1 +1,1 @@
-"""Mark garbage: the objects there (inputs), less those that something names (sets) or a hold keeps (holding)."""
+"""Mark garbage: listed objects (inputs), minus objects that a record names (sets) or a hold keeps (holding)."""

@@ -1,15 +1,13 @@
-"""Legal holds in plans and sweeps: which commits may not expire, and which objects may not go.
+"""Apply legal holds in plans and sweeps: keep commits from expiring, and objects from being deleted.
 
-A plan leaves out the objects that are held when it is made. A hold that comes later is met by the sweep, which asks
-last:
+A plan leaves out the objects that are held when it is made. The sweep applies a later hold:
 
-1. the flow reads the holds, and writes down the objects that they keep (`Held`)
-2. before each delete the sweep looks whether the holds have changed since; if so, it deletes nothing more
-3. what is held stays with an error in the ledger, as what could not be deleted. So the run does not end, what it holds
-   is no other run's, and an apply after the release deletes it
+1. the flow reads the holds, and records the objects that the holds keep (`Held`)
+2. before each delete the sweep checks whether the holds have changed; after a change it deletes nothing more
+3. a held object gets an error in the ledger, like an object whose delete failed. So the run does not end, no other run
+   may delete the object, and an apply after the release of the hold deletes it
 
-`gc/rules/holds.py` is the specification. Ranges are read only where their span meets a held path. A tree that is
-missing stops the run: what it named may be held.
+`gc/rules/holds.py` is the specification.
 """
 
 from __future__ import annotations
@@ -54,25 +52,25 @@ _CHANGED: Final = "legal holds changed meanwhile: apply again (if nothing change
 
 
 class HeldBack(Conflict):
-    """Legal holds keep all that the run would take, for its paths are on no record. Facts: `holds`, their names."""
+    """Legal holds keep every object that the run would delete: the objects have no recorded path. Facts: `holds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Name the objects that a sweep must leave. Travels to tasks. `live` (LIVE) has the held objects of commits."""
+    """Name the objects that a sweep must keep. Sent to tasks. `live` (LIVE) has the held objects of commits."""
 
     holds: Holds = field(default_factory=Holds)
     live: Pieces = field(default_factory=lambda: Pieces(folder=""))
 
     async def refuses(self, store: ObjectStore) -> str:
-        """Return why nothing more may be deleted, or nothing. Costs one listing, which is empty unless a hold came."""
+        """Return why no more objects may be deleted, or an empty text. Costs one listing, empty without new holds."""
         async for page in store.list(HOLDS_PREFIX, start_after=holds_mark(self.holds.version)):
             if page:
                 return _CHANGED
         return ""
 
     async def among(self, store: ObjectStore, objects: pa.Table) -> dict[str, str]:
-        """Return the ledger's error for each of these objects (GARBAGE) that is held, by address."""
+        """Return the ledger's error for each held object among these (GARBAGE), by address."""
         if not self.holds.holds or not objects.num_rows:
             return {}
         paths = self.holds.paths()
@@ -88,9 +86,10 @@ class Held:
 
 
 def check_uncommitted(holds: Holds, kind: RunKind) -> None:
-    """
+    """Check that no hold keeps uncommitted objects, if the run deletes such objects.
+
     Raises:
-        HeldBack: a hold on paths keeps objects of no commit.
+        HeldBack: a hold on paths keeps objects that no commit names.
     """
     if not kind.publishes and (names := holds.keeping_uncommitted()):
         raise HeldBack(
@@ -99,15 +98,15 @@ def check_uncommitted(holds: Holds, kind: RunKind) -> None:
 
 
 async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
-    """Return the objects that the run must leave now. Ask last, before its first delete.
+    """Return the objects that the run must keep now. Call this last, before the run's first delete.
 
     Raises:
         HeldBack: see `check_uncommitted`.
-        Corrupt: a tree is missing that may name something held.
+        Corrupt: a tree is missing that may name a held object.
     """
     holds = await context.service.holds()
     check_uncommitted(holds, plan.kind)
-    # What no commit names has no path; files of Lakebed's own go only where no commit that stays has them; a deleted
+    # Uncommitted objects have no path. Lakebed's own files are deleted only if no kept commit names them. A deleted
     # repository with holds is not collected at all.
     if not holds.holds or not plan.kind.takes_committed or not cleared.garbage.rows:
         return Held(holds=holds)
@@ -116,7 +115,7 @@ async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
     )
     commits = await context.read(cleared.commits, COMMITS)
     if not plan.kind.takes_named:
-        # Objects of all others were let off already.
+        # The plan already left out the objects of all other commits.
         commits = commits.filter(commits["expiring"])
     name = f"held.v{holds.version}"
     dealt = await deal_held(context, plan, commits, holds, name=name)
@@ -154,7 +153,7 @@ async def deal_held(
 
 
 async def keep_held(context: RunContext, run: StartedRun, judged: Judged, holds: Holds) -> Judged:
-    """Let no commit expire that a hold names, or that has an entry at a held path."""
+    """Keep each commit from expiring that a hold names or that has an entry at a held path."""
     commits = judged.commits.filter(pa.array(judged.expired))
     if not holds.holds or not commits.num_rows:
         return judged
@@ -170,7 +169,7 @@ async def keep_held(context: RunContext, run: StartedRun, judged: Judged, holds:
 
 
 async def _read_ranges(engine: Engine, commits: pa.Table, holds: Holds, *, folder: str) -> ListedRanges:
-    """Ranges that may name something held; live: all of it is, for a held commit has it."""
+    """Return the ranges that may name a held object; live: a held commit has the range, so every object is held."""
     paths = holds.paths()
     spans = None if paths is None else Spans(paths)
     whole = pc.is_in(commits["id"], value_set=pa.array(sorted(holds.commit_ids()), pa.string()))
@@ -182,6 +181,7 @@ async def _read_ranges(engine: Engine, commits: pa.Table, holds: Holds, *, folde
     def sort(min_key: bytes, max_key: bytes, is_live: bool) -> bool | None:
         if is_live:
             return True
+        # Read a range only if its span meets a held path.
         return False if spans is not None and spans.meets(min_key, max_key) else None
 
     return await read_ranges(engine, metaranges_of(trees), folder=folder, sort=sort)
@@ -192,7 +192,7 @@ def _is_there(commits: pa.Table) -> pa.ChunkedArray:
 
 
 def metaranges_of(is_live: dict[str, bool]) -> pa.Table:
-    """METARANGES without causes."""
+    """Return METARANGES without causes."""
     return METARANGES.rows({"metarange_id": [*is_live], "is_live": [*is_live.values()], **_no_cause(len(is_live))})
 
 
@@ -201,7 +201,7 @@ def _no_cause(count: int) -> dict[str, list[object]]:
 
 
 async def _selected_rows(task: Task, ranges: pa.Table, paths: Selection) -> AsyncIterator[tuple[str, pa.Table]]:
-    """Yield each of these RANGES that has an entry at one of the paths, with such entries."""
+    """Yield each of these RANGES with an entry at one of the paths, and those entries."""
     counts = dict(zip(ranges["range_id"].to_pylist(), ranges["count"].to_pylist(), strict=True))
     async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
         rows = read_rows(RangeId(name), data, counts[name], paths)
@@ -213,11 +213,11 @@ async def _selected_rows(task: Task, ranges: pa.Table, paths: Selection) -> Asyn
 async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, folder: str) -> pa.Array:
     """Return the ids of the metaranges of these COMMITS that have an entry at one of the paths.
 
-    1. Ranges whose span meets a path are read, each by one task.
-    2. So are sublists: which of them list such a range?
-    3. Metaranges are read again: which of them list such a range or sublist?
+    1. Read each range whose span meets a path, in one task.
+    2. Read the sublists, and choose those that list such a range.
+    3. Read the metaranges again, and choose those that list such a range or sublist.
 
-    Commits share ranges and sublists, so nothing is read for each commit but its own metarange.
+    Commits share ranges and sublists, so each commit costs only its own metarange.
     """
     spans = Spans(paths)
     trees = set(commits.filter(_is_there(commits))["metarange_id"].to_pylist())
@@ -243,7 +243,7 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
         sublists = read.filter(pc.equal(read["count"], 0))["range_id"].to_pylist()
         wanted, found = await _read_wanted(task, folder, ranges), list[str]()
         async for name, data in task.ahead(sublists, lambda id_: get_sublist(task.store, SublistId(id_))):
-            # Sublists share next to no ranges, so nothing that is known of one helps with another.
+            # Sublists share almost no ranges, so one sublist's known ranges do not help with the next.
             known = KnownRanges()
             known.read_sublist(SublistId(name), data)
             if wanted.has(known.ids()).any():
@@ -251,7 +251,7 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
         if found:
             yield await _write_ids(task, folder, found)
 
-    # A sublist is small, and decoding it takes a few times as long as reading it.
+    # A sublist is small, and decoding it takes several times as long as reading it.
     sublists = await engine.run(open_sublists, listed.rows, PARTS, effort=Effort(requests=4 * listed.sublists))
     either = pa.concat_tables([ranges, sublists])
 
@@ -262,7 +262,7 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
             tree = known.read_metarange(MetarangeId(name), data)
             if wanted.has(tree.ids).any() if isinstance(tree, SublistList) else wanted.has_any(known, tree):
                 found.append(name)
-        # The table has one column of ids, which these are.
+        # RANGE_IDS has one column of ids. Here the ids are those of metaranges.
         yield RANGE_IDS.rows({"range_id": found})
 
     done = await engine.run(read_trees, metaranges, RANGE_IDS, effort=Effort(requests=4 * metaranges.num_rows))
@@ -270,7 +270,7 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
 
 
 class _Wanted:
-    """Ids by their first 60 bits, eight bytes each. Two that begin alike may hold a commit more, never one less."""
+    """Match ids by their first 60 bits, eight bytes each. Equal beginnings may hold one more commit, never one less."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._numbers = np.unique(_numbers_of(ids))
@@ -283,7 +283,7 @@ class _Wanted:
         return found
 
     def has_any(self, known: KnownRanges, places: Integers) -> bool:
-        """Return whether any range at these places is wanted. To be asked about one `known` alone."""
+        """Return whether any range at these places is wanted. Always call it with the same `known`."""
         if new := known.ids(len(self._of_known)):
             self._of_known = np.concatenate([self._of_known, self.has(new)])
         return bool(self._of_known[places].any())
@@ -294,8 +294,9 @@ def _numbers_of(ids: Iterable[str]) -> Integers:
 
 
 async def _write_ids(task: Task, folder: str, ids: Sequence[str]) -> pa.Table:
-    """A row of PARTS."""
+    """Write a file of RANGE_IDS, and return its row of PARTS."""
     data = encode(RANGE_IDS, RANGE_IDS.rows({"range_id": ids}))
+    # The name comes from the contents, so a repeated task writes the same file.
     name = f"held-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
     return await write_part(task.store, folder, name, data, rows=len(ids), note=None)
 
@@ -309,7 +310,7 @@ async def _read_wanted(task: Task, folder: str, files: pa.Table) -> _Wanted:
 
 
 def _named_rows(live: pa.Table, objects: pa.Table) -> Flags:
-    """Return for each object (GARBAGE) whether LIVE rows name it."""
+    """Return for each object (GARBAGE) whether LIVE names it."""
     found = np.zeros(objects.num_rows, np.bool_)
     slices, sequences = objects["slice"].to_numpy(), objects["sequence"].to_numpy().astype(np.int64)
     for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):

@@ -1,12 +1,12 @@
-"""Mark the objects that go, and write the verdicts as parts of a plan, with its totals. Nothing here deletes.
+"""Mark garbage, and write the verdicts as parts of a plan, with its totals. No function here deletes.
 
-    mark_listed    uncommitted data: objects that were listed in slices, and that nothing names
-    mark_keys      old layouts: objects that were listed elsewhere, and that nothing names
+    mark_listed    uncommitted data: objects listed in slices that no record names
+    mark_keys      old layouts: objects listed elsewhere that no record names
     mark_expired   committed data: objects of expired commits that nothing else names
 
-The first goes through the listing where it lies, and holds all that is named beside it. The others join both sides by
-buckets (gc/mark/sets/bucketed.py). A part that is missing or differs stops the run, named. `look_again` marks a plan's
-garbage once more, before it is deleted: it leaves out objects that something names since then.
+`mark_listed` goes through the listing, and holds all named addresses in memory. The others join both sides by buckets
+(gc/mark/sets/bucketed.py). A missing or altered part stops the run, and the error names it. `look_again` marks a plan's
+garbage once more before its deletion, and leaves out the objects that a record has named since.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from .sets.bucketed import (
 from .sets.packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
 
 _KEPT: Final = msgspec.json.encode("kept")
-"""The note of a part of objects that stay; the note of a part of garbage is its totals."""
+"""The note of a part of kept objects. The note of a part of garbage is its totals."""
 
 
 class Marked(NamedTuple):
-    """The garbage, as parts of the table GARBAGE, and the objects that a later run looks at again."""
+    """Hold the garbage, as parts of the table GARBAGE, and the kept objects that a later run judges again."""
 
     garbage: Manifest
     totals: Totals
@@ -78,7 +78,7 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """All named addresses, as parts of LIVE: by commits, by records outside of commits, and by unfinished runs."""
+    """Hold all named addresses, as parts of LIVE: by commits, by records outside of commits, and by unfinished runs."""
 
     committed: Pieces
     uncommitted: Pieces
@@ -95,9 +95,9 @@ async def mark_listed(
     now_ms: int,
     young_since_ms: int | None = None,
 ) -> Marked:
-    """Find the candidates (CANDIDATES of slices, all rows of an object in one part) that nothing names.
+    """Mark the candidates (CANDIDATES of slices, all rows of an object in one part) that no record names.
 
-    `live` need not have foreign keys. Objects written at or after `young_since_ms` stay for their age.
+    `live` may lack foreign keys. Objects written at or after `young_since_ms` are kept for their age.
     """
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -111,7 +111,7 @@ async def mark_listed(
             for part in parts_of(share):
                 objects = _unpack(decode(CANDIDATES, await read_part(task.store, "", part), part), part)
                 by_commits, by_others = named_by(committed, objects), named_by(uncommitted, objects)
-                # It goes with its run, so no later one has to look at it again.
+                # The unfinished run deletes these objects, so no later run has to judge them again.
                 by_commits |= named_by(held, objects)
                 objects, unnamed = await _look_for_unlisted(task, objects, ~(by_commits | by_others))
                 stays = kept_of(objects, by_commits, by_others, young_since_ms=young_since_ms)
@@ -145,7 +145,7 @@ async def mark_keys(
     now_ms: int,
     young_since_ms: int | None = None,
 ) -> tuple[Manifest, Totals]:
-    """Find LISTED objects that none of the others names. Those written at or after `young_since_ms` stay."""
+    """Mark LISTED objects that no other side names. Keep those written at or after `young_since_ms`."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def verdicts() -> AsyncIterator[pa.Table]:
@@ -172,9 +172,9 @@ async def mark_expired(
     all_names: bool = False,
     unasked: Collection[str] | None = None,
 ) -> tuple[Manifest, Totals]:
-    """Find the candidates (CANDIDATES) that no side of LIVE names, by `all_names` with all their paths and rules.
+    """Mark the candidates (CANDIDATES) that no side of LIVE names; by `all_names` with all their paths and rules.
 
-    Unless `unasked` is None, ask the store for each other address, and leave out missing objects.
+    Unless `unasked` is None, ask the store for each address outside of `unasked`, and leave out missing objects.
     """
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -192,10 +192,10 @@ async def mark_expired(
 
 
 def _unpack(candidates: pa.Table, part: Part) -> Unpacked:
-    """
+    """Unpack CANDIDATES of slices.
+
     Raises:
-        BadInput: a null, arrays that do not run in parallel, or an object that is in no slice: what is live of those is
-            not compared here.
+        BadInput: a null, arrays that are not parallel, or an object outside of slices: `live` has no keys to compare.
     """
     check_whole(candidates, part.name)
     check_numbered(candidates, part.name)
@@ -205,8 +205,8 @@ def _unpack(candidates: pa.Table, part: Part) -> Unpacked:
 async def _look_for_unlisted(
     task: Task, objects: Unpacked, unnamed: npt.NDArray[np.bool_]
 ) -> tuple[Unpacked, npt.NDArray[np.bool_]]:
-    """Look once more for what nothing names and no listing showed: it takes the size and the date that it has now, and
-    is left out where it is still missing."""
+    """Ask the store for each unnamed object that was not listed. Set its present size and date, or leave it out if it
+    is still missing."""
     unknown = np.flatnonzero(unnamed & (objects.sizes == SIZE_UNKNOWN))
     if not len(unknown):
         return objects, unnamed
@@ -234,7 +234,7 @@ async def _find_stat(store: ObjectStore, key: str) -> ObjectStat | None:
 
 
 def without_young(verdicts: pa.Table, *, since_ms: int) -> pa.Table:
-    """Leave out VERDICTS written at or after this instant: the rules let them stay for their age."""
+    """Leave out VERDICTS written at or after this instant: the rules keep them for their age."""
     instant = pa.scalar(since_ms * 1000, pa.timestamp("us", tz="UTC"))
     return verdicts.filter(pc.less(verdicts["last_seen_at"], instant))
 
@@ -246,17 +246,15 @@ def kept_of(
     *,
     young_since_ms: int | None,
 ) -> pa.Table:
-    """CANDIDATES that stay although no commit names them: a later run has to look at them again.
-
-    An object that a commit names is no candidate any more: it goes, if ever, with its commits. What something
-    uncommitted names, and what is too young by the rules, may be garbage next time.
-    """
+    """Return the CANDIDATES that are kept although no commit names them: a later run judges them again."""
+    # A commit's object is no candidate any more: it is deleted only with its commits. An object that an uncommitted
+    # record names, or that is too young by the rules, may be garbage in the next run.
     stays = by_others if young_since_ms is None else by_others | (objects.seen_ms >= young_since_ms)
     return _only(objects, np.flatnonzero(stays & ~by_commits))
 
 
 def _only(objects: Unpacked, kept: npt.NDArray[np.int64]) -> pa.Table:
-    """The objects at these positions, packed again."""
+    """Pack the objects at these positions again."""
     left = np.bincount(np.searchsorted(objects.ends, kept, side="right"), minlength=len(objects.counts))
     arrays: dict[str, npt.NDArray[Any]] = {
         "sequences": objects.sequences[kept],
@@ -292,13 +290,13 @@ def _verdicts_of_keys(rows: pa.Table, cause: Cause) -> pa.Table:
 
 
 TOTALS_MAX: Final = 1000
-"""How many branches, prefixes and slices a plan tells apart; the smallest beyond that are summed under `…`."""
+"""Plans list at most this many branches, prefixes and slices. The smallest beyond are summed under `…`."""
 
 WAYS: Final = ("reason", "rule", "branch", "prefix", "slice", "age")
 
 
 def sum_parts(written: pa.Table, folder: str) -> tuple[Manifest, Totals]:
-    """Add up the PARTS that `write_portions` wrote into `folder` in all tasks."""
+    """Add up the PARTS that all tasks wrote into `folder` with `write_portions`."""
     parts = written.sort_by("name")
     totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
     return messages.manifest_of(messages.GARBAGE, folder, parts_of(parts)), totals
@@ -307,7 +305,7 @@ def sum_parts(written: pa.Table, folder: str) -> tuple[Manifest, Totals]:
 async def deal_again(engine: Engine, manifest: Manifest, *, folder: str, closed: Collection[int]) -> Bucketed:
     """Write CANDIDATES into `folder`: the objects of a plan (table GARBAGE), to be marked once more.
 
-    Of a slice that is not closed now nothing may go.
+    Leave out the objects of slices that are not closed now: they may not be deleted.
     """
     slices = pa.array(sorted(closed), pa.int64())
 
@@ -335,16 +333,16 @@ async def look_again(
     uncommitted: Manifest,
     closed: Sequence[int],
 ) -> tuple[Manifest, Totals]:
-    """Write the rows of `garbage` that nothing names as a table of its own, named after `commits`.
+    """Write the unnamed rows of `garbage` as a new table, named after `commits`.
 
-    `kept` are the ids of commits whose objects were counted as live before; `commits` and `uncommitted` are all that is
-    named now. Of a slice that is not `closed` nothing is left. Only ranges that were not counted as live before are
-    read: of commits that are new, and of those that stay after all.
+    `kept` are the ids of commits whose objects were live in the plan. `commits` and `uncommitted` are all that names
+    objects now. Leave out the objects of slices that are not `closed`. Read only ranges that were not live in the plan:
+    those of new commits, and of commits that are kept after all.
     """
     name = commits.digest()[:16]
     now = await context.read(commits, messages.COMMITS)
     new, old = newly_kept(kept, now)
-    # The other way round than in planning: a range is "live" here if the plan kept it, so that only new ones are left.
+    # The reverse of planning: here a range is "live" if the plan kept it. So `live=False` selects the new ranges.
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
     ranges = await read_ranges(context.engine, either, folder=folder_in(plan, f"ranges.tasks.{name}"))
     fresh = ranges.of(live=False) if new.num_rows else ranges
@@ -369,7 +367,7 @@ def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:
 
 
 def read_rows(manifest: Manifest) -> Work:
-    """The work from PARTS of a plan to its rows. A part that differs from the manifest stops it, named."""
+    """Return the work from PARTS of a plan to its rows. A part that differs from the manifest stops it, named."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         for part in parts_of(share):
@@ -382,7 +380,7 @@ def read_rows(manifest: Manifest) -> Work:
 async def write_portions(
     task: Task, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
 ) -> AsyncIterator[pa.Table]:
-    """In a task: VERDICTS become parts in `folder`; yields a row of PARTS for each, with its `Totals` as the note."""
+    """Write VERDICTS as parts in `folder`, in a task. Yield a row of PARTS for each, with its `Totals` as the note."""
     number = 0
     async for rows in _portions(verdicts, rows_max=task.rows_per_part):
         yield await _write_part(task, folder, number, _ordered(rows), now_ms=now_ms)
@@ -392,7 +390,7 @@ async def write_portions(
 async def write_ordered(
     task: Task, folder: str, verdicts: AsyncIterator[pa.Table], *, now_ms: int
 ) -> AsyncIterator[pa.Table]:
-    """Like `write_portions`, for tables that are each in the order of a part, and are not joined."""
+    """Do as `write_portions` for tables in the order of a part. Each becomes parts of its own."""
     number = 0
     async for rows in verdicts:
         for start in range(0, rows.num_rows, task.rows_per_part):
@@ -407,7 +405,8 @@ async def _write_part(task: Task, folder: str, number: int, rows: pa.Table, *, n
 
 
 def _ordered(rows: pa.Table) -> pa.Table:
-    """By slice, sequence and address, the order of listings."""
+    """Sort by slice, sequence and address, the order of listings."""
+    # Most rows are in order already, and sorting costs more than this check.
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
     same = slices[1:] == slices[:-1]
     if bool(((slices[1:] > slices[:-1]) | same & (sequences[1:] > sequences[:-1])).all()):
@@ -422,7 +421,7 @@ async def _portions(tables: AsyncIterator[pa.Table], *, rows_max: int) -> AsyncI
         while rows + table.num_rows >= rows_max:
             cut = rows_max - rows
             yield pa.concat_tables([*held, table.slice(0, cut)])
-            held, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - what is left of it
+            held, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - the rest of the table
         if table.num_rows:
             held.append(table)
             rows += table.num_rows
@@ -431,7 +430,7 @@ async def _portions(tables: AsyncIterator[pa.Table], *, rows_max: int) -> AsyncI
 
 
 def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
-    """VERDICTS counted in every way."""
+    """Count VERDICTS in every way of WAYS."""
     ways: dict[str, dict[str, Total]] = {}
     rows = rows.append_column("age", _ages(rows, now_ms))
     for way in WAYS:
@@ -447,7 +446,7 @@ def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
 
 
 def sum_totals(parts: Iterable[Totals]) -> Totals:
-    """Add up many parts. A small total among very many is summed under `…`."""
+    """Add up the totals of many parts. The smallest of very many are summed under `…`."""
     whole = Total()
     ways: dict[str, dict[str, Total]] = {way: {} for way in WAYS}
     for part in parts:
@@ -467,7 +466,7 @@ def _largest(sums: dict[str, Total]) -> dict[str, Total]:
 
 
 def _ages(rows: pa.Table, now_ms: int) -> pa.Array:
-    """For each row the name of its age (AGES). A row that is dated after now is young."""
+    """Return the name of each row's age (AGES). A row dated after now is young."""
     days = (now_ms - rows["last_seen_at"].cast(pa.int64()).to_numpy() // 1000) / DAY_MS
     bounds = [bound for _, bound in messages.AGES if bound is not None]
     places = pa.array(np.searchsorted(bounds, days, side="right").astype(np.int32))
@@ -481,7 +480,7 @@ def _label(name: str | int) -> str:
 
 
 def _pack(rows: pa.Table) -> Iterator[pa.Table]:
-    """GARBAGE rows as CANDIDATES again. Branch and prefix are not in a plan's parts, and stay empty."""
+    """Turn GARBAGE into CANDIDATES again. Branch and prefix are empty: a plan's parts do not have them."""
     rows = with_others(rows)
     causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
     for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
@@ -493,15 +492,15 @@ _OWN: Final = ("path", "rule")
 
 
 def with_others(rows: pa.Table) -> pa.Table:
-    """Return these GARBAGE rows, and one for each other path or rule of an object."""
+    """Return these GARBAGE rows, and one more row for each other path or rule of an object."""
     return pa.concat_tables([rows, *(_others(rows, others, own) for others, own in zip(OTHERS, _OWN, strict=True))])
 
 
 def _others(rows: pa.Table, others: str, own: str) -> pa.Table:
-    """Return a row for each of the `others` of these GARBAGE rows, in place of its `own` path or rule."""
+    """Return one row for each of the `others` of these GARBAGE rows, as its `own` path or rule."""
     lists = rows[others].combine_chunks()
     found = rows.take(pc.list_parent_indices(lists))
-    # Seen a little earlier, so that the path and rule of the plan go on to speak for the object.
+    # Dated a little earlier, so that the plan's own path and rule are chosen again for the object.
     seen_at = pc.subtract(found["last_seen_at"], pa.scalar(1, pa.duration("ms")))
     changed = {own: pc.list_flatten(lists), "last_seen_at": seen_at.cast(found.schema.field("last_seen_at").type)}
     columns = {name: changed.get(name, found[name]) for name in found.schema.names}
@@ -509,7 +508,7 @@ def _others(rows: pa.Table, others: str, own: str) -> pa.Table:
 
 
 def pack_garbage(part: pa.Table, cause: Cause, prefix: str = "") -> Iterator[pa.Table]:
-    """GARBAGE rows as CANDIDATES of this cause, counted in the folder `prefix`."""
+    """Turn GARBAGE into CANDIDATES of this cause, counted in the folder `prefix`."""
     seen_ms = part["last_seen_at"].cast(pa.int64()).to_numpy()
     slices, sizes = part["slice"].to_numpy(), part["size_bytes"].to_numpy()
     own = slices != FOREIGN_SLICE

@@ -1,16 +1,11 @@
-"""The same verdict as `history.kept_commits`, for histories of millions: columns in, a boolean column out.
+"""Compute `history.kept_commits` for histories of millions of commits: columns in, a boolean column out.
 
-Along first parents the history is a forest. What a commit needs to know is the longest retention of all branches whose
-main ancestry it is in. So the heads are walked in that order, longest first. A walk ends where an earlier one passed:
-all below has a period at least as long. Every commit is passed once, whatever the number of branches. Then the
-default goes down from what dangles, for as long as it is the longer one.
-So it is with the newest commits that a rule pins, counted from each head. A property test holds this equal to the
-specification.
+Along first parents the history is a forest. A commit needs the longest retention of all branches whose main ancestry
+has it. So walk the heads with the longest retention first, and end a walk where an earlier walk passed. Every commit
+is passed once, whatever the number of branches. Dangling commits then pass the default down, while it is the longer.
+The newest commits that a rule pins are counted from each head in the same way.
 
-Ids come by the million, too (`find_ids`, `repeated`). An id is 64 hex digits, and a hash table of a million such texts
-takes a third of a second. So each is taken for eight numbers, a number is made of two of them, and it is those that are
-looked up; that the texts really are the same is then seen from all eight. Where a text is no such id, or two have one
-number, the texts themselves are looked up.
+A property test holds this equal to the specification.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     Words = npt.NDArray[np.uint64]
-else:  # only where they are used: a plain install has neither, and most of what is here needs none
+else:  # imported on first use: a plain install has neither package, and most functions here need neither
     np = Later("numpy")
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")
@@ -39,8 +34,8 @@ else:  # only where they are used: a plain install has neither, and most of what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Branches, the one that keeps longest first, each with the beginning of its period; and for each commit the first
-    of them in whose main ancestry it is, -1 where it dangles."""
+    """List branches, longest retention first, each with the beginning of its period. `branch_of`: for each commit the
+    first branch whose main ancestry has it, -1 for a dangling commit."""
 
     branches: list[str]
     since_ms: npt.NDArray[np.int64]
@@ -48,15 +43,16 @@ class Lines:
 
 
 def lines_of(*, first_parent: npt.NDArray[np.int64], heads: Mapping[str, int], rules: Rules, now_ms: int) -> Lines:
-    """Less than 0.1 µs a commit. Arguments as of `kept_indices`."""
+    """Return the lines. Takes less than 0.1 µs a commit. The arguments are those of `kept_indices`."""
     walks = sorted((rules.since_ms(branch, now_ms), branch) for branch in heads)
     found = np.full(len(first_parent), -1, np.int32)
-    # Views give numbers as fast as lists do, and four bytes for each stay in the processor's cache.
+    # Memory views give numbers as fast as lists do, and four bytes a commit stay in the processor's cache.
     parents, branch_of = first_parent.astype(np.int32).data, found.data
     for number, (_, branch) in enumerate(walks):
         commit = heads[branch]
         while commit >= 0 and branch_of[commit] < 0:
             branch_of[commit] = number
+            # All commits below an earlier walk have a period at least as long, so this walk ends there.
             commit = parents[commit]
     return Lines(
         branches=[branch for _, branch in walks],
@@ -75,13 +71,13 @@ def kept_indices(
     now_ms: int,
     lines: Lines | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Return which commits keep their data. Commits are rows; `first_parent` is -1 where there is none.
+    """Return the commits that keep their data. Commits are rows; `first_parent` is -1 for a commit without parents.
 
-    `pinned` are kept whatever the rules say: held commits, refs being made, and tags where `rules.tags_pin`. `lines`
-    are those of these arguments, where the caller has them. Linear in commits; about 0.2 µs each.
+    `pinned` commits are kept whatever the rules are: held commits, commits of refs that are being made, and tags if
+    `rules.tags_pin`. `lines`: the lines of these arguments, if the caller has them. Takes about 0.2 µs a commit.
     """
     lines = lines or lines_of(first_parent=first_parent, heads=heads, rules=rules, now_ms=now_ms)
-    # Of a commit that dangles, -1 takes the last: the default's.
+    # A dangling commit has -1 in `branch_of`, which indexes the last element: the default's date.
     default = rules.since_ms(None, now_ms)
     limits = np.append(lines.since_ms, default)[lines.branch_of]
     _lower(first_parent, limits, first_parent[lines.branch_of < 0], default)
@@ -100,8 +96,8 @@ def kept_indices(
 def _lower(
     first_parent: npt.NDArray[np.int64], limits: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], limit: int
 ) -> None:
-    """Give these commits and their ancestors the limit where their own is higher. A limit never rises from a commit to
-    its parent, so where it is not higher, nothing below is."""
+    """Lower the limit of these commits and their ancestors to `limit` where their own is higher. A limit never rises
+    from a commit to its parent. So where a limit is not higher, no limit below is."""
     starts = starts[starts >= 0]
     parents, found = first_parent.data, limits.data
     for start in starts[limits[starts] > limit].tolist():
@@ -112,13 +108,13 @@ def _lower(
 
 
 def _last_of_branches(parents: list[int], walks: Iterable[tuple[int, int]]) -> list[int]:
-    """The newest commits of each (how many, head). All walks go at once, those with more left to go first: so the one
-    that is first at a commit has the most left there, and no commit is passed twice.
-    """
+    """Return the newest commits of each (number of commits, head)."""
     starts: dict[int, list[int]] = {}
     for count, head in walks:
         starts.setdefault(count, []).append(head)
     seen = bytearray(len(parents))
+    # Run all walks at once, and start those with more commits left first. The first walk at a commit then has the most
+    # left there, so no commit is passed twice.
     found: list[int] = []
     reached: list[int] = []
     for left in range(max(starts, default=0), 0, -1):
@@ -133,7 +129,7 @@ def _last_of_branches(parents: list[int], walks: Iterable[tuple[int, int]]) -> l
 
 
 def first_parent_indices(ids: pa.Array, parents: pa.Array) -> npt.NDArray[np.int64]:
-    """The row of each commit's first parent, -1 where it has none. `parents` is a list column, first parent first.
+    """Return the row of each commit's first parent, -1 without one. `parents` is a list column, first parent first.
 
     Raises:
         BrokenHistory: a first parent is not among `ids`.
@@ -142,10 +138,10 @@ def first_parent_indices(ids: pa.Array, parents: pa.Array) -> npt.NDArray[np.int
 
 
 def rows_of(ids: pa.Array, names: Sequence[str], *, who: str) -> list[int]:
-    """The rows of these commits, in the order given.
+    """Return the rows of these commits, in the order given.
 
     Raises:
-        BrokenHistory: one is not among `ids`; `who` is what the error says names it.
+        BrokenHistory: a commit is not among `ids`; the error says that `who` names it.
     """
     nothing = pa.array([], pa.list_(pa.string()))
     return places_of(ids, nothing, [(who, name) for name in names])[1]
@@ -154,15 +150,15 @@ def rows_of(ids: pa.Array, names: Sequence[str], *, who: str) -> list[int]:
 def places_of(
     ids: pa.Array, parents: pa.Array, refs: Sequence[tuple[str, str]]
 ) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """`first_parent_indices`, and the rows of what `refs` name (who, commit), for one index of the ids: making it takes
-    longer than all else.
+    """Return `first_parent_indices`, and the rows of the commits in `refs`: pairs of the naming ref and a commit.
 
     Raises:
-        BrokenHistory: something named is not among `ids`.
+        BrokenHistory: a named commit is not among `ids`.
     """
     offsets = parents.offsets.to_numpy()
     has_parent = np.flatnonzero(np.diff(offsets) > 0)
     above = parents.values.take(pa.array(offsets[has_parent]))
+    # One look-up for parents and refs: to build the index of the ids takes longer than all other steps.
     names = pa.concat_arrays([above, pa.array([commit for _, commit in refs], pa.string())])
     rows = find_ids(ids, names)
     if rows.null_count:
@@ -177,7 +173,7 @@ def places_of(
 
 
 def one_piece(column: pa.ChunkedArray) -> pa.Array:
-    """Return the column as one array; without a copy where it is one already."""
+    """Return the column as one array, without a copy if it has one chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -186,10 +182,12 @@ _COMPARED_TOGETHER: Final = 65_536
 
 
 def find_ids(ids: pa.Array, names: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """For each name its row among the ids, or null. About 0.15 µs each, and 50 bytes: no text is copied."""
+    """Return the row among the ids for each name, or null. Takes 0.15 µs and 50 bytes a name: copies no text."""
     if not len(names):
         return pa.array([], pa.int32())
     pieces = [piece for piece in (names.chunks if isinstance(names, pa.ChunkedArray) else [names]) if len(piece)]
+    # An id is 64 hex digits, and a hash table of a million such texts takes a third of a second. So read an id as eight
+    # numbers, mix two of them into one, and look that up. Then compare all eight.
     id_words, words = _words(ids), [_words(piece) for piece in pieces]
     if id_words is not None and all(one is not None for one in words):
         sound = [one for one in words if one is not None]
@@ -197,12 +195,13 @@ def find_ids(ids: pa.Array, names: pa.Array | pa.ChunkedArray) -> pa.Array:
         rows = rows.combine_chunks()
         if not rows.null_count and _are_at(id_words, rows.to_numpy(), sound):
             return rows
+    # A text is no such id, a name has no row, or two ids share a number: look up the texts themselves.
     found = pc.index_in(names, value_set=ids)
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def _are_at(id_words: Words, rows: npt.NDArray[np.int32], pieces: Sequence[Words]) -> bool:
-    """Return whether the ids in these rows are the words of the pieces, one behind the other. Copies few at a time."""
+    """Return whether the ids in these rows are the words of the pieces, in order. Copies few words at a time."""
     done = 0
     for words in pieces:
         for start in range(0, len(words), _COMPARED_TOGETHER):
@@ -214,8 +213,8 @@ def _are_at(id_words: Words, rows: npt.NDArray[np.int32], pieces: Sequence[Words
 
 
 def repeated(ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows of ids that may come more than once, ascending, and for each of them a number: equal where the ids are.
-    About 0.05 µs an id, and 0.3 for each that is repeated."""
+    """Return the rows of ids that may be repeated, ascending, and a number for each row: equal where the ids are equal.
+    Takes about 0.05 µs an id, and 0.3 µs more for each repeated id."""
     words = _words(ids)
     rows = np.arange(len(ids))
     if words is not None:
@@ -228,7 +227,7 @@ def repeated(ids: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 
 
 def _words(texts: pa.Array) -> Words | None:
-    """None where one is not 64 bytes long, or there is none at all."""
+    """Return each id as eight numbers, or None if a text is not 64 bytes long or there are no texts."""
     if not len(texts):
         return None
     _, starts, data = texts.buffers()
@@ -240,5 +239,5 @@ def _words(texts: pa.Array) -> Words | None:
 
 
 def _mixed(words: Words) -> pa.Array:
-    """Any sixteen of the digits are random enough."""
+    """Return one number for each id. Any sixteen of its digits are random enough."""
     return pa.array(words[:, 0] * np.uint64(0x9E3779B97F4A7C15) ^ words[:, 1])

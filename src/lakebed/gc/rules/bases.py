@@ -1,9 +1,9 @@
-"""Commits whose trees are read although their data may be gone: merges, cherry-picks and reverts compare with them.
+"""Find commits whose trees are kept although their data may be deleted: merges, cherry-picks and reverts compare them.
 
-A merge takes entries from its two sides only; of the merge base it needs the tree, to tell what each side changed. So
-as long as two commits are kept, the tree of their merge base stays, also when that has expired and its objects are
-deleted. A cherry-pick compares a commit with its parent: the tree of each parent of a commit that is not swept stays,
-too. This keeps no bytes of users; a tree has some 26 bytes an entry, and shares most files with its neighbours.
+A merge takes entries from its two sides only. It needs the tree of the merge base to find the changes of each side. So
+while two commits are kept, the tree of their merge base is kept, even if the base has expired and its objects are
+deleted. A cherry-pick compares a commit with its parent, so the tree of each parent of an unswept commit is kept, too.
+A kept tree keeps no user bytes. It has about 26 bytes an entry, and shares most files with its neighbours.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from collections.abc import Iterable, Sequence
 
 
 def merge_bases(parents: Sequence[Sequence[int]], generations: Sequence[int], named: Iterable[int]) -> set[int]:
-    """Return at least the merge base of every pair of the named commits (indices).
+    """Return a set that contains the merge base of every pair of the named commits (indices).
 
-    The merge base is a common ancestor of the highest generation. Walk from the highest generation down; each commit
-    knows which refs lead to it. It is the base of two refs if no commit above it has both. Commits of one generation
-    are judged alike, so which of several is chosen does not matter. Costs a step a commit down to where all refs meet.
+    The merge base is a common ancestor of the highest generation. Takes one step a commit, down to where all refs meet.
     `parents` and `generations` are by index; a parent has a lower generation than its child.
     """
     refs = sorted({*named})
@@ -29,6 +27,8 @@ def merge_bases(parents: Sequence[Sequence[int]], generations: Sequence[int], na
         by_generation.setdefault(generations[index], set()).add(index)
     met = _Met()
     found: set[int] = set()
+    # Walk from the highest generation down. Each commit has the set of refs that lead to it. It is the base of two refs
+    # if no commit above has both. Judge the commits of one generation alike: any of several bases will do.
     while by_generation:
         level = by_generation.pop(max(by_generation))
         here = {index: reached[index] for index in level}
@@ -46,19 +46,20 @@ def merge_bases(parents: Sequence[Sequence[int]], generations: Sequence[int], na
 
 
 class _Met:
-    """Sets of refs, as bits, that some commit above is an ancestor of."""
+    """Hold sets of refs, as bits, that have a common ancestor above."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._largest: list[int] = []
 
     def has(self, mask: int) -> bool:
-        """Return whether every two of these refs met already. A single ref has no base."""
+        """Return whether every two of these refs already met. A single ref has no base."""
         if mask & (mask - 1) == 0 or mask in self._seen:
             return True
         return any(mask & other == mask for other in self._largest)
 
     def add(self, mask: int) -> None:
+        # Keep only the largest sets: a smaller one answers nothing more.
         if mask in self._seen or mask & (mask - 1) == 0:
             return
         self._seen.add(mask)

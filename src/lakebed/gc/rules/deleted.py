@@ -1,9 +1,9 @@
-"""Judge what the collection of a deleted repository takes: the specification of the planner, pure Python.
+"""Decide which objects the collection of a deleted repository deletes: the specification of the planner. Pure Python.
 
-    Of a deleted repository goes what lies in a slice of which it has a record, under the name of an address, and every
-    file of its trees and of its runs; but nothing that another repository names.
+    The run deletes each object at an address in a slice that has a record in the repository, and every file of its
+    trees and of its runs. It keeps every object that another repository names.
 
-Neither commits, branches nor rules count: no request can name an object through the repository any more.
+Commits, branches and rules have no influence: no request can name an object through the repository any more.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .committed import Namespace
 def judge_deleted(
     keys: Collection[str], *, namespace: Namespace, is_own_file: Callable[[str], bool], named: Collection[str] = ()
 ) -> frozenset[str]:
-    """Return which of the namespace's keys go.
+    """Return the keys of the namespace whose objects are deleted.
 
-    `closed` slices of the namespace are those with a record. `named` are the full URIs that other repositories have.
-    `is_own_file` knows files of trees and runs by their form.
+    The closed slices of the namespace are those with a record. `named` are the full URIs that other repositories name.
+    `is_own_file` recognises files of trees and runs by their form.
     """
     kept = namespace.keys_of(named)
 

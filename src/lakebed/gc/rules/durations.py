@@ -1,10 +1,8 @@
-"""Read durations: `36h`, `20d`, `2w`, `6mo`, `forever`. A number without a unit means nothing and is refused.
+"""Read durations: `36h`, `20d`, `2w`, `6mo`, `forever`. A number without a unit is refused.
 
-Hours, days and weeks are fixed: a day is 24 hours, whatever a clock on a wall does. A month is a calendar month in UTC,
-counted back from the one instant that a run calls now: the same day of the month and time of day, that many months
-earlier, and where that month has no such day, its last. So `1mo` before 31 March 10:00 is 28 February 10:00 (29 in a
-leap year), which is earlier than any reading that rolls over into March: in doubt more is kept. Months are counted in
-one step and not one by one, so that `2mo` before 30 April is 28 February and not what `1mo` before 30 March gives.
+Hours, days and weeks are fixed: a day is always 24 hours. A month is a calendar month in UTC, counted back from the
+run's now: the same day of the month and time of day, or the last day of a shorter month. So `1mo` before 31 March
+10:00 is 28 February 10:00 (29 in a leap year).
 """
 
 from __future__ import annotations
@@ -18,39 +16,39 @@ from lakebed.base import Invalid, Later
 
 if TYPE_CHECKING:
     import numpy as np
-else:  # only where they are used: a plain install has neither, and most functions here need none
+else:  # imported on first use: a plain install has no numpy, and most functions here need none
     np = Later("numpy")
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 DAYS_MAX: Final = 366_000
-"""A thousand years: more is a slip of the keyboard, and would overflow nothing but sense."""
+"""A thousand years: a longer period is a typing error."""
 MONTHS_MAX: Final = 12_000
 FOREVER: Final = "forever"
 SINCE_EVER_MS: Final = -(1 << 62)
-"""Before every date."""
+"""Earlier than every date."""
 
 _FORM: Final = re.compile(r"([+-]?[0-9]+)([a-z]*)")
 _UNITS_MS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 _MAXIMA: Final = {"h": DAYS_MAX * 24, "d": DAYS_MAX, "w": DAYS_MAX // 7, "mo": MONTHS_MAX}
 _KNOWN: Final = "say 36h (hours), 20d (days), 2w (weeks), 6mo (calendar months) or forever"
 _CYCLE_MONTHS: Final = 4_800
-"""After 400 years the Gregorian calendar repeats itself."""
+"""The Gregorian calendar repeats after 400 years."""
 
 
 class InvalidDuration(Invalid):
-    """The text is no duration, or one beyond the bounds."""
+    """The text is not a duration, or is out of bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """`unit` is h, d, w or mo; empty where it is for ever."""
+    """Hold an amount and its unit: h, d, w or mo, or an empty unit for `forever`."""
 
     amount: int
     unit: str
 
     def before_ms(self, now_ms: int) -> int:
-        """The instant so long before now. An event at it is still within the duration."""
+        """Return the instant that is this duration before now. An event at that instant is within the duration."""
         if not self.unit:
             return SINCE_EVER_MS
         if self.unit == "mo":
@@ -58,7 +56,7 @@ class Duration:
         return now_ms - self.amount * _UNITS_MS[self.unit]
 
     def over_ms(self, event_ms: int, from_ms: int) -> int | None:
-        """The first instant from `from_ms` on at which an event is not within the duration; None: there is none."""
+        """Return the first instant from `from_ms` on at which an event is no longer within the duration, or None."""
         if not self.unit:
             return None
         if self.unit == "mo":
@@ -66,7 +64,7 @@ class Duration:
         return max(from_ms, event_ms + self.amount * _UNITS_MS[self.unit] + 1)
 
     def days_at_most(self) -> int:
-        """The fewest whole days that are never shorter, whatever the date. DAYS_MAX stands for ever."""
+        """Return the fewest whole days that are never shorter, whatever the date. DAYS_MAX stands for `forever`."""
         if not self.unit:
             return DAYS_MAX
         if self.unit == "mo":
@@ -76,9 +74,10 @@ class Duration:
 
 @functools.lru_cache(maxsize=1024)
 def parse_duration(text: str) -> Duration:
-    """
+    """Read a duration.
+
     Raises:
-        InvalidDuration: no unit, an unknown one, nothing or less, or over a thousand years.
+        InvalidDuration: no unit, an unknown unit, an amount of zero or less, or over a thousand years.
     """
     if text == FOREVER:
         return Duration(0, "")
@@ -102,14 +101,15 @@ def parse_duration(text: str) -> Duration:
 
 
 def _months_over(event_ms: int, months: int, from_ms: int) -> int:
-    """`months` after the event's month, the day and time of the event decide. All that is later is beyond it.
+    """Return the first instant from `from_ms` on that is more than `months` after the event.
 
-    Where the event's day is the last of its month, every later day of the other month goes back to it too. So each of
-    these days begins within the duration and may end beyond it.
+    In the month that is `months` after the event's, the day and time of the event decide. Every later month is beyond.
     """
     month = np.datetime64(event_ms // DAY_MS, "D").astype("M8[M]") + months
     instant = max(from_ms, int(month.astype("M8[D]").astype(np.int64)) * DAY_MS)
     beyond = int((month + 1).astype("M8[D]").astype(np.int64)) * DAY_MS
+    # If the event's day is the last of its month, every later day of the other month maps back to it. So each of these
+    # days may begin within the duration and end beyond it.
     while instant < beyond:
         before_ms = _months_before(instant, months)
         if before_ms > event_ms:
@@ -120,6 +120,8 @@ def _months_over(event_ms: int, months: int, from_ms: int) -> int:
 
 
 def _months_before(now_ms: int, months: int) -> int:
+    # Count all months in one step: `2mo` before 30 April is 28 February, and not `1mo` before 30 March. A shorter month
+    # gives its last day and does not roll over: the earlier date keeps more.
     day, time_ms = divmod(now_ms, DAY_MS)
     month = np.datetime64(day, "D").astype("M8[M]")
     first = month.astype("M8[D]").astype(np.int64)

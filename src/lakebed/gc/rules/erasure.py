@@ -1,10 +1,11 @@
-"""Decide which objects an erasure takes, in plain Python: the specification that the planner must agree with. Pure.
+"""Decide which objects an erasure deletes: the specification that the planner must agree with. Pure Python.
 
-    An object goes when a selected entry of a commit names it, and no other entry of a commit does (unless shared
-    objects go too).
+    Delete an object if a selected entry of a commit names it and no other entry of a commit does. An erasure of shared
+    objects ignores the other entries.
 
-Neither dates nor branches, tags, rules or policies count. What is staged and selected is added to this. What is in no
-commit and not selected, and legal holds (holds.py), keep their objects besides. A plan lists what stays, and why.
+Dates, branches, tags, rules and policies have no influence. The planner adds selected staged objects. It also keeps
+objects under legal holds (holds.py), and objects that no commit names and the request does not select. A plan lists
+the selected objects that stay, with reasons.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from .selection import Selection
 
 
 class Stands(StrEnum):
-    """Say why a selected object stays."""
+    """Name the reason why a selected object stays."""
 
     SHARED = "entries that are not selected name it"
     OUTSIDE = "it lies outside of the repository's storage namespace, or is not Lakebed's to delete"
 
 
 class ErasureVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`goes` are objects by key. `stands` are selected ones that stay, by key, or by address where they lie outside."""
+    """`goes`: objects to delete, by key. `stands`: selected objects that stay, by key, or by address outside."""
 
     goes: frozenset[str]
     stands: dict[str, Stands]
@@ -44,7 +45,7 @@ def judge_erasure(
     namespace: Namespace,
     takes_shared: bool = False,
 ) -> ErasureVerdict:
-    """Apply the law. Entries have no checksums here, so none is selected by its digest."""
+    """Apply the law of the module. Entries have no checksums here, so no digest selects an entry."""
     chosen: set[str] = set()
     others: set[str] = set()
     for commit in history.commits.values():

@@ -1,4 +1,4 @@
-"""Explain why a branch keeps its commits, and the difference of two sets of rules. Decides nothing."""
+"""Explain why a branch keeps its commits, and the difference between two sets of rules. Decides nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rules import BranchRule, KeepLast, Rules
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that matches a branch, and how it fared. The most specific comes first, and wins."""
+    """Describe a rule that matches a branch, and whether it wins. The most specific rule is first, and wins."""
 
     pattern: str
     value: str
@@ -23,10 +23,10 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`branch` None: commits on no branch. `pattern` None: the default counts.
+    """Explain the retention of a branch; `branch` is None for commits on no branch. `pattern` is None for the default.
 
-    `since_ms` is the beginning of the period by `now_ms`, None where it is for ever. `periods` and `pins` are the rules
-    that match.
+    `since_ms` is the beginning of the period at `now_ms`, None for a period without end. `periods` and `pins` are the
+    matching rules.
     """
 
     branch: str | None
@@ -42,9 +42,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`what` is default, period, keep_last, tags_pin or uncommitted; `pattern` is empty where none applies.
+    """Describe one change. `what` is default, period, keep_last, tags_pin or uncommitted.
 
-    `before` and `after` are None where there was or is no such rule.
+    `pattern` is empty for a change without a pattern. `before` and `after` are None where that rule does not exist.
     """
 
     what: str
@@ -54,7 +54,7 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(rules: Rules, branch: str | None, *, now_ms: int) -> Explanation:
-    """Say which rule counts for a branch, there or not, and why it and no other."""
+    """Explain which rule applies to a branch, existing or not, and why."""
     periods = _considered([(rule.pattern, rule.period) for rule in rules.branches], branch)
     pins = _considered([(pin.pattern, count_of(pin.commits, "commit")) for pin in rules.keep_last], branch)
     period = rules.period_of(branch)
@@ -94,7 +94,7 @@ def _why(found: Sequence[tuple[str, str]], place: int) -> str:
 
 
 def diff_rules(before: Rules | None, after: Rules | None) -> list[RuleChange]:
-    """Return the differences, the default first, then by kind and pattern. None stands for no rules."""
+    """Return the differences: the default first, then by kind and pattern. None means no rules."""
     old, new = _flat(before), _flat(after)
     keys = [*old, *(key for key in new if key not in old)]
     keys.sort(key=lambda key: (_KINDS.index(key[0]), specificity(key[1])))

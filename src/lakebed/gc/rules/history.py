@@ -1,17 +1,13 @@
 """Decide which commits keep their data: the algorithm of docs/design/0004-committed-retention.md, as written there.
 
-Words of the document. *Main ancestry* of a branch: its head, the head's first parent, and so on. *Active*: performed
-within the branch's retention period and in its main ancestry. To these come the first parent of each active commit
-(it was the head when the period began) and every head itself (it is the head now). *Dangling*: in no branch's main
-ancestry. A dummy child of the same date stands as its hypothetical head, under the default period. *Expired*: all the
-others.
+Terms of the document. *Main ancestry* of a branch: its head, the head's first parent, and so on. *Active*: in the main
+ancestry, and made within the branch's retention period. *Dangling*: in no branch's main ancestry. *Expired*: not kept.
 
-The head of an old branch is kept although it was not performed within the period, so its first parent is *not*: the
-document's complex example loses `example3`, which only the parent of the old head of `feature1` holds. For the same
-reason a dangling commit older than the default period goes: only its dummy child is a head.
+Every head is kept: it is the head now. The first parent of an active commit is kept: it was the head when the period
+began. A dummy child of the same date serves as head of a dangling commit, under the default period.
 
 `kept_commits` is the specification, literal and slow. `kept_indices` (active.py) does the same for a million commits.
-A date decides what is let go and never what is safe; a commit whose date lies in the future is simply active.
+A date decides which commits expire, and never what is safe. A commit dated in the future is active.
 """
 
 from __future__ import annotations
@@ -27,13 +23,13 @@ from .rules import Rules
 
 
 class BrokenHistory(Corrupt):
-    """A ref or a commit names a commit that has no record: what was read is not all there is. Delete nothing."""
+    """A ref or a commit names a commit without a record: the history was not read whole. Delete nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """Hold what retention needs of a commit. `swept`: an earlier run took its data; it keeps
-    nothing and loses nothing.
+    """Hold the facts of a commit that retention needs. `swept`: an earlier run deleted its data. The commit keeps no
+    object, and no run expires it again.
     """
 
     id: CommitId
@@ -45,10 +41,10 @@ class CommitFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Every commit record of a repository, reachable or not, and everything that names one.
+    """Hold every commit record of a repository, reachable or not, and every ref that names a commit.
 
     `heads`: branches by name. `tags` by name. `held`: commits that an operation is about to name, and targets of refs
-    that are still being made; these are kept whatever the rules say.
+    that are being made. Held commits are kept whatever the rules are.
     """
 
     commits: Mapping[CommitId, CommitFacts]
@@ -57,9 +53,10 @@ class History:
     held: AbstractSet[CommitId] = frozenset()
 
     def check(self) -> None:
-        """
+        """Check that every named commit has a record.
+
         Raises:
-            BrokenHistory: a commit that something names is missing.
+            BrokenHistory: a named commit has no record.
         """
         named: list[tuple[str, CommitId]] = [(f"branch {name}", head) for name, head in self.heads.items()]
         named += [(f"tag {name}", commit) for name, commit in self.tags.items()]
@@ -72,16 +69,17 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`kept` and `expired` hold every commit but the swept ones, each in exactly one of the two."""
+    """Split all commits but the swept ones into `kept` and `expired`. Each is in exactly one of the two."""
 
     kept: frozenset[CommitId]
     expired: frozenset[CommitId]
 
 
 def judge_commits(history: History, rules: Rules, *, now_ms: int) -> Verdict:
-    """
+    """Return the kept and the expired commits.
+
     Raises:
-        BrokenHistory: a commit that something names is missing.
+        BrokenHistory: a named commit has no record.
     """
     history.check()
     kept = kept_commits(history, rules, now_ms=now_ms)
@@ -90,19 +88,22 @@ def judge_commits(history: History, rules: Rules, *, now_ms: int) -> Verdict:
 
 
 def kept_commits(history: History, rules: Rules, *, now_ms: int) -> set[CommitId]:
-    """Heads, active commits, the first parent of each active commit, and what is pinned or held.
+    """Return heads, active commits, the first parent of each active commit, and pinned or held commits.
 
-    Pinned: what tags name, unless the rules say that tags do not pin, and the last commits of a branch, as many as the
-    rules say for it.
+    Pinned are commits with a tag, unless the rules exclude tags, and the last commits of a branch, in the number that
+    the rules give for it.
     """
     kept = set(history.heads.values()) | history.held
     if rules.tags_pin:
         kept |= set(history.tags.values())
     for branch, head in history.heads.items():
+        # An old head is kept without being active, so its first parent is not kept. The document's complex example
+        # loses `example3` for that reason: only the parent of the old head of `feature1` names it.
         kept |= _active_and_first_parents(main_ancestry(history, head), since_ms=rules.since_ms(branch, now_ms))
         kept |= {commit.id for commit in islice(main_ancestry(history, head), rules.keep_last_of(branch))}
     for commit in dangling_commits(history):
-        # The dummy child has no data of its own to keep; what counts is that its first parent is this commit.
+        # The dummy child has no data of its own: it makes this commit a first parent. So a dangling commit older than
+        # the default period expires, because only its dummy child is a head.
         dummy = CommitFacts(id=CommitId(""), parents=(commit.id,), created_ms=commit.created_ms)
         chain = [dummy, *main_ancestry(history, commit.id)]
         kept |= _active_and_first_parents(chain, since_ms=rules.since_ms(None, now_ms)) - {dummy.id}
@@ -115,7 +116,7 @@ def dangling_commits(history: History) -> list[CommitFacts]:
 
 
 def main_ancestry(history: History, head: CommitId) -> Iterator[CommitFacts]:
-    """The head, its first parent, the first parent of that, …"""
+    """Yield the head, its first parent, the first parent of that parent, and so on."""
     commit = history.commits[head]
     while True:
         yield commit
@@ -125,6 +126,6 @@ def main_ancestry(history: History, head: CommitId) -> Iterator[CommitFacts]:
 
 
 def _active_and_first_parents(chain: Iterable[CommitFacts], *, since_ms: int) -> set[CommitId]:
-    # All of the chain is looked at, not only its newer end: dates are given by people and need not descend.
+    # Look at the whole chain, not only its newer end: people set dates, which need not descend.
     active = [commit for commit in chain if commit.created_ms >= since_ms]
     return {commit.id for commit in active} | {commit.parents[0] for commit in active if commit.parents}

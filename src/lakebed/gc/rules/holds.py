@@ -1,9 +1,9 @@
-"""Legal holds: objects that no collection may delete, whatever the rules, a policy or an erasure say. Pure.
+"""Legal holds: objects that no collection may delete, whatever the rules, a policy or an erasure select. Pure.
 
-    An object is held if a commit that was not swept has it at a path that a hold names, or a held commit has it.
+    An object is held if a commit that was not swept has it at a path that a hold names, or if a held commit has it.
 
-A hold on a tag holds the commit that the tag named then, so to move the tag changes nothing. An object that no commit
-ever had is on no record with its path. So a hold on paths keeps all of those, unless it is made without them.
+A hold on a tag holds the commit that the tag named at that time, so moving the tag changes nothing. No record gives
+the path of an object that no commit ever had. So a hold on paths keeps all such objects, unless made without them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .selection import Selection
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`globs` are those of `Selection`. `tags` maps a tag to the commit that it named; that commit is held."""
+    """Describe one hold. `globs` are those of `Selection`. `tags` maps a tag to the held commit that it named."""
 
     name: str
     globs: tuple[str, ...] = ()
@@ -45,13 +45,13 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Holds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All holds in force. `version` counts every change of them."""
+    """List all holds in force. Every change of the holds raises `version`."""
 
     version: int = 0
     holds: tuple[Hold, ...] = ()
 
     def paths(self) -> Selection | None:
-        """Return the paths that any hold names; None where none does."""
+        """Return the paths that any hold names, or None without such a hold."""
         globs = sorted({glob for hold in self.holds for glob in hold.globs})
         return Selection(globs=tuple(globs)) if globs else None
 
@@ -59,11 +59,11 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return frozenset(commit for hold in self.holds for commit in hold.commit_ids())
 
     def keeping_uncommitted(self) -> tuple[str, ...]:
-        """Return the names of the holds that keep objects whose paths are on no record."""
+        """Return the names of the holds that keep objects without a recorded path."""
         return tuple(hold.name for hold in self.holds if hold.globs and hold.keeps_uncommitted)
 
     def of(self, *, path: str = "", commit: str = "") -> tuple[str, ...]:
-        """Return the names of the holds that keep an entry: by its path, or by a commit that has it."""
+        """Return the names of the holds that keep an entry, by its path or by a commit that has it."""
         return tuple(
             hold.name
             for hold in self.holds

@@ -1,12 +1,12 @@
-"""Until when: the reason that keeps an object, by the commits that name it, and the date on which that ends.
+"""Find until when an object is kept: the reasons, by the commits that name it, and the date on which each ends.
 
-A commit is kept by a branch while it lies within the branch's period, or while its child on the way from the head does:
-the child's date says since when it is no head any more (history.py). So of all commits of a branch's main ancestry that
-name an object one date counts: the latest of theirs and of their children's. It stays for the period after that date,
-and goes at the first run beyond. Everything else (a head, a pin, a tag, an intent) keeps it for as long as it is there.
+A branch keeps a commit while the commit, or its child on the way from the head, is within the branch's period. The
+child's date is the end of the commit's time as head (history.py). So for each branch one date decides: the latest date
+of all commits in its main ancestry that name the object, and of their children. The branch keeps the object for its
+period after that date, and the first run after that deletes it. Other reasons (head, pin, tag, intent) have no date.
 
-Dates are what the rules of now say, if no one commits, tags, or changes the rules; a run decides anew. A property test
-holds this equal to `kept_commits` at every instant.
+Dates follow the rules of now, and assume no commit, no tag and no change of the rules. Each run decides anew. A
+property test holds this equal to `kept_commits` at every instant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOWHERE: Final = -1
 
 
 class StayKind(StrEnum):
-    """Say why an object stays. All but the first two hold for as long as their reason exists."""
+    """Name the reason why an object is kept. All but the first two apply as long as the reason exists."""
 
     BRANCH = "branch"
     DANGLING = "dangling"
@@ -38,12 +38,12 @@ class StayKind(StrEnum):
 
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason for which an object stays, or stayed: `name` is that of the branch, the tag or the intent.
+    """Give one reason that keeps or kept an object. `name`: of the branch, the tag or the intent.
 
-    `commit` names the object. `rule` is the retention rule as a plan shows it, `period` its duration. `counted_ms` is
-    the date from which the period counts, that of `counted_by`: the commit itself or the one that replaced it.
-    `until_ms` is the first instant at which this reason ends, None while there is no end to it: another reason may keep
-    the object longer. A deleted branch or tag keeps it no longer than it can come back.
+    `commit` names the object. `rule` is the retention rule as a plan shows it, `period` its duration. The period starts
+    at `counted_ms`, the date of `counted_by`: the commit itself, or the commit that replaced it. `until_ms` is the
+    first instant at which this reason no longer applies, None without an end. Another reason may keep the object
+    longer. A deleted branch or tag keeps it only while the ref can be restored.
     """
 
     kind: StayKind
@@ -61,8 +61,8 @@ class Stay(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ancestry:
-    """Every commit record as a row, each behind its first parent; `first_parent` is -1 where there is none. `heads`,
-    `tags` and `held` (holds, and refs that are being made) map names to rows."""
+    """Hold every commit record as a row, after its first parent; `first_parent` is -1 without one. `heads`, `tags` and
+    `held` (holds, and refs that are being made) map names to rows."""
 
     ids: Sequence[CommitId]
     first_parent: Sequence[int]
@@ -73,8 +73,8 @@ class Ancestry:
 
 
 def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *, now_ms: int) -> list[Stay]:
-    """Return why an object stays that the commits of these rows name: at most one reason for each branch, and those
-    that have ended, too. Without rules there is no end to any.
+    """Return why an object is kept that the commits of these rows name: at most one reason for each branch, ended
+    reasons included. Without rules no reason ends.
 
     Linear in commits and branches.
     """
@@ -95,11 +95,9 @@ def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *
 
 
 def goes_ms(stays: Sequence[Stay], *, now_ms: int) -> int | None:
-    """The first instant from now on at which none of these keeps; None where there is no such.
-
-    Looked for again from each candidate: a calendar month may come to an end twice (durations.py).
-    """
+    """Return the first instant from now on at which no reason applies, or None without such an instant."""
     instant = now_ms
+    # Look again from each candidate: a calendar month may end twice (durations.py).
     while True:
         latest = instant
         for stay in stays:
@@ -114,8 +112,8 @@ def goes_ms(stays: Sequence[Stay], *, now_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Below:
-    """For each row, over its main ancestry: the latest date that counts, the row it is of, and the row that names the
-    object then; and how many steps down the first row that names it is. -1: there is none."""
+    """Summarise the main ancestry of each row: the latest date, the row with that date, and the row that then names the
+    object. `steps`: how far down the first row is that names it. -1 means no such row."""
 
     dates: list[int]
     counted_by: list[int]
@@ -171,7 +169,7 @@ def _aged(ancestry: Ancestry, below: _Below, row: int, kind: StayKind, branch: s
 
 
 def _until(period: str, counted_ms: int | None, now_ms: int) -> int | None:
-    """Never earlier than now: a period that is over already says nothing of when it ended."""
+    """Return the end of the period, or now if it has ended: the date of an end in the past is not known."""
     return None if counted_ms is None else parse_duration(period).over_ms(counted_ms, now_ms)
 
 
@@ -182,7 +180,7 @@ def _down(ancestry: Ancestry, row: int, steps: int) -> int:
 
 
 def _dangling(ancestry: Ancestry, below: _Below) -> int:
-    """Return the commit in no main ancestry that keeps the object longest."""
+    """Return the row that keeps the object longest, of the commits in no main ancestry; -1 without one."""
     on_branch = bytearray(len(ancestry.ids))
     for head in ancestry.heads.values():
         row = head

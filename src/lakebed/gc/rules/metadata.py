@@ -1,17 +1,14 @@
-"""Decide which of a repository's own files may go: files of trees that no commit names, folders of old runs, old dumps.
+"""Decide which of Lakebed's own files to delete: files of trees that no commit names, folders of old runs, old dumps.
 
-A commit whose data was swept names nothing, and so does one that can never be published; every other commit record,
-published or not, keeps its metarange and the sublists and ranges in it. A young file stays, for its commit may be on
-its way. That only saves a writer the trouble of writing it again under another name: the safety rests on
-docs/design/protocols.md, "A collection of metadata".
+A swept commit names nothing, and neither does a commit that can never be published. Every other commit record,
+published or not, keeps its metarange and the sublists and ranges in it.
 
-A run's folder holds its inputs, its plan and its report. It may go when no process works on the run, it is old, and
-there are enough newer ones of its kind. The saved state of the last runs of uncommitted data stays. The ledger
-is in no run's folder.
+A run's folder holds its inputs, its plan and its report. Delete it if no process works on the run, the run is old, and
+enough newer runs of its kind exist. Keep the saved state of the last runs of uncommitted data. The ledger is in no
+run's folder.
 
-Dumps of refs, and symlinks to the objects of a folder of a branch, are written on request, and no record names them:
-the caller has the id. So each stays for as long as the folder of a run, and the newest whole one of a group for
-good. A group is all dumps, or the symlinks of one folder, for as long as its branch is there.
+A dump of refs or a folder of symlinks is written on request. Keep it as long as a run's folder, and keep the newest
+complete one of its group for good. A group is all dumps, or the symlinks of one folder of a branch that exists.
 """
 
 from __future__ import annotations
@@ -26,14 +23,14 @@ from .durations import DAY_MS
 from .history import History
 
 LIVE_STATES = frozenset({"planning", "marking", "expiring", "sweeping"})
-"""A process may be at work. A run of uncommitted data that is `marked` is a plan until its deletes begin; one without
-record may be one."""
+"""A process may work on a run in one of these states. A run of uncommitted data that is `marked` is a plan until its
+deletes begin. So may be a run without a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRule:
-    """Files stay for `file_age_ms_min` after they were written. Of each kind the `runs_newest` newest runs stay, and
-    every run and every dump for `run_age_ms_min` after its last file.
+    """Keep files for `file_age_ms_min` after their write. Keep the `runs_newest` newest runs of each kind, and every
+    run and every dump for `run_age_ms_min` after its last file.
     """
 
     file_age_ms_min: int = DAY_MS
@@ -43,9 +40,8 @@ class MetadataRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Describe a run. `state` is that of its record, empty where there is none; `touched_ms` the instant
-    of the last file in its folder, or of its beginning. `has_begun` says that its deletes did. Ids of runs sort by
-    time.
+    """Describe a run. `state` is that of its record, empty without a record. `touched_ms` is the instant of the last
+    file in its folder, or of its beginning. `has_begun`: its deletes have begun. Ids of runs sort by time.
     """
 
     id: str
@@ -58,7 +54,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFacts:
-    """Describe the files that one request wrote. Ids sort by time. `is_wanted` of symlinks: the branch is."""
+    """Describe the files of one request. Ids sort by time. `is_wanted`, for symlinks: their branch exists."""
 
     group: str
     id: str
@@ -68,7 +64,7 @@ class WrittenFacts:
 
 
 def named_files(history: History, trees: Trees) -> set[str]:
-    """Ids of every metarange, sublist and range that a commit names which was not swept."""
+    """Return the ids of every metarange, sublist and range that a commit names, without swept commits."""
     metaranges = {commit.metarange_id for commit in history.commits.values() if not commit.swept} - {MetarangeId("")}
     sublists = {id_ for metarange in metaranges for id_ in trees.sublists.get(metarange, ())}
     return {*metaranges, *sublists, *trees.ranges_of(metaranges)}
@@ -77,13 +73,15 @@ def named_files(history: History, trees: Trees) -> set[str]:
 def unnamed_files(
     written_ms: Mapping[str, int], named: Collection[str], *, rule: MetadataRule, now_ms: int
 ) -> frozenset[str]:
-    """Return those of the listed files (by id, with the instant of each) that go."""
+    """Return the listed files to delete. `written_ms` has the instant of each, by id."""
+    # A young file may belong to a commit in flight. Keeping it only saves the writer a second write under another name.
+    # Safety rests on docs/design/protocols.md, "A collection of metadata".
     since_ms = now_ms - rule.file_age_ms_min
     return frozenset(id_ for id_, ms in written_ms.items() if ms < since_ms and id_ not in named)
 
 
 def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> frozenset[str]:
-    """Ids of the runs whose folders go."""
+    """Return the ids of the runs whose folders are deleted."""
     by_kind: dict[str, list[RunFacts]] = {}
     for run in sorted(runs, key=lambda run: run.id, reverse=True):
         by_kind.setdefault(run.kind, []).append(run)
@@ -93,7 +91,7 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
         # The saved state for the next run may be older than many runs that saved nothing.
         saved = [run.id for run in of_kind if run.has_saved][: max(1, rule.runs_newest)]
         for run in of_kind[rule.runs_newest :]:
-            # One that is marked once its deletes began was not applied to its end: some objects failed.
+            # A run that is `marked` after its deletes began did not finish its apply: some objects failed.
             is_at_work = run.state in LIVE_STATES or (run.state == "marked" and run.has_begun)
             if run.touched_ms < since_ms and not is_at_work and run.id not in saved:
                 found.add(run.id)
@@ -101,14 +99,15 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
 
 
 def old_written(written: Iterable[WrittenFacts], *, rule: MetadataRule, now_ms: int) -> frozenset[tuple[str, str]]:
-    """Return group and id of those that go."""
+    """Return group and id of the dumps and symlinks to delete."""
+    # No record names these files: only the caller has the id.
     facts = list(written)
     newest: dict[str, str] = {}
     for one in facts:
         if one.is_whole:
             newest[one.group] = max(one.id, newest.get(one.group, ""))
     since_ms = now_ms - rule.run_age_ms_min
-    # The newest whole one may be all that its owner has. Of one that is not whole its owner has no id.
+    # The newest complete dump may be the owner's only one. An incomplete dump has no id that its owner knows.
     return frozenset(
         (one.group, one.id)
         for one in facts

@@ -1,18 +1,13 @@
-"""A run that continues from the saved state of an earlier one: docs/design/0001-uncommitted-gc.md, "Flow 2", as a plain
-function.
+"""Continue from the saved state of an earlier run: docs/design/0001-uncommitted-gc.md, "Flow 2", as a plain function.
 
-What may be garbage now is what the earlier run could have taken and did not, in slices that it listed; and what lies in
-slices that no run has listed yet. All else in listed slices was taken then, or is named by a commit that was there
-then. So a run after a small change looks at little, and decides by the same rule as a clean run: of its candidates,
-objects that neither a commit nor anything uncommitted names now.
+Candidates are the objects that the earlier run kept although no commit named them, and the objects in slices that no
+run has listed. The earlier run deleted every other object in listed slices, or a commit of that time named it. So a run
+after a small change looks at little. It decides by the rule of a clean run: delete the candidates that neither a commit
+nor an uncommitted record names now.
 
-Bytes can come to lie in a slice after it was listed, but only at an address handed out before the slice closed. So
-upload records are candidates too, read after the closed slices and before the listing: later, one may have expired and
-gone together with the bytes that came meanwhile.
-
-Commits differ by id and slices by name; no date and no order decides anything. Commits of the base that were
-swept since keep their objects here. Objects that came to an address after it had expired, or to a slice whose owner had
-been given up, are in no list. A clean run finds all these.
+Commits differ by id and slices by name; no date and no order has influence. Commits of the base that were swept since
+keep their objects here. Some objects are in no list: the address had expired before the upload ended, or the slice's
+owner had been given up. A clean run finds these objects.
 """
 
 from __future__ import annotations
@@ -29,10 +24,10 @@ from .uncommitted import CleanRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Hold the saved state of a run, once its deletes are done. Keys are those inside the namespace.
+    """Hold the saved state of a run, once its deletes are done. Keys are relative to the namespace.
 
-    `kept`: what it could have taken and did not, and no commit named; what could not be deleted belongs here too.
-    `slices`: all that it or a run before it listed. `committed`: the objects that `commits` name, or more.
+    `kept`: candidates that it did not delete and no commit named, also after a failed delete. `slices`: all slices
+    that this run or an earlier one listed. `committed`: at least the objects that `commits` name.
     """
 
     kept: frozenset[str] = frozenset()
@@ -42,11 +37,11 @@ class Saved:
 
 
 NOTHING_SAVED = Saved()
-"""From here a clean run goes on."""
+"""The base of a clean run."""
 
 
 def new_addresses(history: History, trees: Trees, base: Saved) -> set[str]:
-    """Every address that a commit names which the base does not know and which was not swept."""
+    """Return every address that a commit names which the base does not have and which was not swept."""
     new = (commit for id_, commit in history.commits.items() if id_ not in base.commits and not commit.swept)
     return trees.addresses_of(trees.ranges_of(commit.metarange_id for commit in new))
 
@@ -63,17 +58,20 @@ def optimised_run(
     young_since_ms: int | None = None,
     uploaded_ms: Mapping[str, int] | None = None,
 ) -> tuple[CleanRun, Saved]:
-    """The verdict, and the saved state for the next run once all garbage is deleted.
+    """Return the verdict, and the saved state for the next run once all garbage is deleted.
 
-    `listing` holds the keys below `data/` at least of slices that the base has not; `uploads` are addresses handed out,
-    read before it. `commits` are those there are now, `committed` what those of them name that the base has not.
-    `garbage` may name addresses at which no bytes ever came.
+    `listing` has at least the keys below `data/` in slices that the base has not listed. `uploads` are the addresses of
+    upload records. `commits` are all commits of now. `committed` are the addresses of those that the base does not
+    have. `garbage` may contain addresses without an object.
 
-    From NOTHING_SAVED and without uploads this is `clean_run`. KeyError where the age of a candidate is not known.
+    From NOTHING_SAVED and without uploads this is `clean_run`. Raises KeyError for a candidate of unknown age.
     """
     users = {key for key in listing if key.startswith(DATA_PREFIX) and slice_of(key) not in base.slices}
     ours = {key for key in users if parse_address(key) is not None}
     listed = {key for key in ours if namespace.may_take(key)}
+    # An object can arrive in a slice after its listing, but only at an address handed out before the slice closed. So
+    # the caller reads upload records after the closed slices and before the listing. Read later, a record may have
+    # expired and been removed while its bytes arrived.
     issued = {key for key in namespace.keys_of(uploads) if namespace.may_take(key) and slice_of(key) not in base.slices}
     every_commit = base.committed | namespace.keys_of(committed)
     candidates = (base.kept | listed | issued) - every_commit

@@ -1,18 +1,14 @@
 """Match the branches that a rule is for: a name, or a glob with `*` (any characters, also none) and `?` (exactly one).
 
-Of all patterns that match a branch, the most specific wins. The order is total, so the order in which rules were
-written never matters:
+The most specific pattern that matches a branch wins. The order is total, so the order in a file never matters:
 
 1. an exact name before every glob;
 2. the longer literal beginning, the characters before the first `*` or `?`;
 3. more literal characters altogether;
-4. fewer `*`;
-5. more `?`;
-6. the text itself, by code point. Only patterns that are alike in all else come here, so this closes ties and says
-   nothing.
+4. fewer `*`, then more `?`;
+5. the text itself, by code point, which only breaks ties between patterns alike in all else.
 
-So a pattern that matches only a part of what another one matches wins over it. Two patterns that match the same texts
-are one pattern spelled twice: a run of wildcards is written with its `?` first and one `*` at most, and no other way.
+So a pattern whose branches are a part of another pattern's branches wins over it.
 """
 
 from __future__ import annotations
@@ -34,13 +30,14 @@ Specificity = tuple[bool, int, int, int, int, str]
 
 
 class InvalidPattern(Invalid):
-    """Not a pattern for names of branches."""
+    """The text is not a pattern for names of branches."""
 
 
 def check_pattern(text: str) -> str:
-    """
+    """Return the pattern if it is valid.
+
     Raises:
-        InvalidPattern: empty, too long, a character that no branch can have, or not spelled the one way.
+        InvalidPattern: the pattern is empty, too long, not canonical, or has a character that no branch can have.
     """
     if not text:
         raise InvalidPattern("a rule for a branch without a name", pattern=text)
@@ -50,6 +47,7 @@ def check_pattern(text: str) -> str:
         raise InvalidPattern(
             f"{text!r} matches no branch: letters, digits, underscores, dashes, * and ? are allowed", pattern=text
         )
+    # A run of wildcards has one spelling: `?` first, then at most one `*`. So no two patterns match the same texts.
     if "**" in text or "*?" in text:
         canonical = _WILD_RUN.sub(_canonical_run, text)
         raise InvalidPattern(f"{text!r} is spelled {canonical!r}", pattern=text)
@@ -66,12 +64,12 @@ def is_glob(pattern: str) -> bool:
 
 
 def deleted_name(name: str, deletion: str) -> str:
-    """Return the name by which a deleted branch or tag is a ref while it is kept. Rules take it for `name`."""
+    """Return the name of a deleted branch or tag as a ref, while it can be restored. Rules treat it as `name`."""
     return f"{name}{_DELETED}{deletion}}}"
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a ref has, or had when it was deleted. No branch or tag has `@{` in its name."""
+    """Return a ref's name, or its name before its deletion. No name of a branch or tag contains `@{`."""
     return name.partition(_DELETED)[0]
 
 
@@ -86,7 +84,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def specificity(pattern: str) -> Specificity:
-    """Sorts the most specific first. Exact names, of which one branch has one, are in order of their text."""
+    """Return a sort key: most specific first. Exact names sort by text, as each branch matches at most one."""
     if not is_glob(pattern):
         return False, 0, 0, 0, 0, pattern
     literals = len(pattern) - pattern.count("*") - pattern.count("?")
@@ -105,7 +103,7 @@ def literal_beginning(pattern: str) -> str:
 
 
 def why_before(winner: str, loser: str) -> str:
-    """Explain in words why the first of two patterns that both match is the more specific one."""
+    """Explain in words why the first of two matching patterns is more specific."""
     ours, theirs = specificity(winner), specificity(loser)
     if ours[0] != theirs[0]:
         return f"an exact name goes before the glob {loser}"

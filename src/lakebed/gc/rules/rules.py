@@ -1,17 +1,13 @@
-"""The rules of retention: how long a branch's history stays after it has been replaced, and which commits always stay.
+"""The rules of retention: how long a branch keeps a replaced commit, and which commits are always kept.
 
-A period for the repository, others for branches by pattern, and pins: tags, the last commits of a branch by number. And
-a least age for uncommitted data. What the rules do is docs/design/0004-committed-retention.md (history.py); every pin
-and the least age only ever keep more. No rules at all is not the same as any rule: without rules nothing of the
-committed data is ever collected.
+The rules are a default period, periods for branches by pattern, pins, and a least age for uncommitted data. Pins are
+tags, and the last commits of a branch by number. docs/design/0004-committed-retention.md gives their effect
+(history.py). Pins and the least age only keep more. A repository without rules never collects committed data.
 
-For periods and for `keep_last` alike the most specific pattern that matches a branch wins (patterns.py), each by
-itself: a branch may have its period from one pattern and its pin from another. What hangs on no branch follows the
-default.
+For periods and for `keep_last` the most specific pattern that matches a branch wins (patterns.py), each independently.
+A branch may have its period from one pattern and its pin from another. Commits on no branch follow the default.
 
-The contract knows whole days only, and no pins. `in_days` shows rules in its words, with each period rounded up: who
-reads that believes in less deletion than there is never. `with_days` takes its words back: a number that is what it
-showed leaves the period as it was, exactly; pins and the least age stay as they are.
+The contract has whole days only, and no pins: `in_days` and `with_days` convert.
 """
 
 from __future__ import annotations
@@ -32,18 +28,18 @@ RULES_MAX: Final = 1_000
 
 
 class InvalidRules(Invalid):
-    """The rules are invalid: a pattern twice, a bad duration, or too many."""
+    """The rules are invalid: duplicate pattern, bad duration, or too many."""
 
 
 class BranchRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`period` is a duration (durations.py) for the branches that `pattern` matches, whether there are any or not."""
+    """Give a `period` (durations.py) to the branches that `pattern` matches, whether any exist or not."""
 
     pattern: str
     period: str
 
 
 class KeepLast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The newest `commits` of a branch stay, counted along first parents from its head, which is the first."""
+    """Keep the newest `commits` of a branch, counted along first parents from its head, which is the first."""
 
     pattern: str
     commits: int
@@ -52,10 +48,10 @@ class KeepLast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`default` is for branches that no rule matches and for commits on no branch.
 
-    `tags_pin`: whether a tag keeps its commit. The design document's bare rule knows only branches.
-    `uncommitted_min_age`: an object uploaded within it, before a run's now, is in no plan for uncommitted data.
+    `tags_pin`: a tag keeps its commit. The bare rule of the design document has only branches.
+    `uncommitted_min_age`: no plan for uncommitted data has an object uploaded within this age before the run's now.
 
-    A field that this release does not know is an error and never ignored: it might have kept something.
+    A field that this release does not know is an error, never ignored: it might keep data.
     """
 
     default: str
@@ -65,7 +61,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     uncommitted_min_age: str | None = None
 
     def rule_of(self, branch: str) -> BranchRule | None:
-        """The most specific rule that matches, None where the default counts."""
+        """Return the most specific rule that matches, or None where the default applies."""
         return _most_specific(self.branches, branch)
 
     def period_of(self, branch: str | None) -> str:
@@ -74,19 +70,19 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.default if rule is None else rule.period
 
     def since_ms(self, branch: str | None, now_ms: int) -> int:
-        """The beginning of the retention period: of a branch, or (None) of commits on no branch."""
+        """Return the beginning of the retention period of a branch, or (None) of commits on no branch."""
         return parse_duration(self.period_of(branch)).before_ms(now_ms)
 
     def pin_of(self, branch: str) -> KeepLast | None:
         return _most_specific(self.keep_last, branch)
 
     def keep_last_of(self, branch: str) -> int:
-        """Return how many of the branch's newest commits stay whatever their age; 0 where no such rule matches."""
+        """Return how many of the branch's newest commits are kept whatever their age; 0 without a matching rule."""
         rule = self.pin_of(branch)
         return 0 if rule is None else rule.commits
 
     def uncommitted_since_ms(self, now_ms: int) -> int | None:
-        """Return the instant from which uploads are in no plan for uncommitted data. None: age does not count."""
+        """Return the first upload instant that plans for uncommitted data exclude, or None without a least age."""
         age = self.uncommitted_min_age
         return None if age is None else parse_duration(age).before_ms(now_ms)
 
@@ -96,7 +92,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def _cached(function: Function) -> Function:
-    """Cache as `functools.lru_cache` does, and keep the function's type."""
+    """Cache like `functools.lru_cache`, and keep the function's type."""
     cached: Any = functools.lru_cache(maxsize=64)(function)
     return cached  # type: ignore[no-any-return]  # it is called like `function`
 
@@ -121,11 +117,11 @@ def most_specific_first(rules: Iterable[PatternRule]) -> tuple[PatternRule, ...]
 
 
 def check_rules(rules: Rules) -> Rules:
-    """The same rules, the most specific first.
+    """Return the same rules, the most specific first.
 
     Raises:
-        InvalidRules: a duration or a pattern that is none, two rules for one pattern, too many rules, or a pin of no
-            commits or of too many. The message says where.
+        InvalidRules: an invalid duration or pattern, two rules for one pattern, too many rules, or a pin of too few or
+            too many commits. The message names the rule.
     """
     if len(rules.branches) > RULES_MAX or len(rules.keep_last) > RULES_MAX:
         raise InvalidRules(f"at most {RULES_MAX} rules of a kind are allowed")
@@ -166,10 +162,10 @@ def _check_patterns(what: str, patterns: Sequence[str]) -> None:
 
 
 def read_rules(data: bytes, *, name: str) -> Rules:
-    """Rules from a JSON file: the rules themselves, or a version of them as the server shows it (field `rules`).
+    """Read rules from JSON: the rules themselves, or a version of them as the server shows it (field `rules`).
 
     Raises:
-        InvalidRules: no such JSON, an unknown field, or rules that `check_rules` refuses. `name` is in the message.
+        InvalidRules: invalid JSON, an unknown field, or rules that `check_rules` refuses. `name` is in the message.
     """
     try:
         try:
@@ -187,27 +183,30 @@ def read_rules(data: bytes, *, name: str) -> Rules:
         raise InvalidRules(f"{name}: {error}", **error.facts) from error
 
 
-# The contract's words
+# Conversion to and from the contract's days
 
 
 def days_rules(default_days: int, branch_days: Mapping[str, int] | None = None) -> Rules:
-    """Rules in whole days."""
+    """Return rules in whole days."""
     branches = [BranchRule(pattern=pattern, period=f"{days}d") for pattern, days in (branch_days or {}).items()]
     return Rules(default=f"{default_days}d", branches=most_specific_first(branches))
 
 
 def in_days(rules: Rules) -> tuple[int, dict[str, int]]:
-    """The default and each pattern's period, in whole days, rounded up."""
+    """Return the default and each pattern's period in whole days."""
+    # Round up: rules that a client makes from these days never expire a commit earlier.
     branches = {rule.pattern: parse_duration(rule.period).days_at_most() for rule in rules.branches}
     return parse_duration(rules.default).days_at_most(), branches
 
 
 def with_days(rules: Rules | None, default_days: int, branch_days: Mapping[str, int]) -> Rules:
-    """Replace the periods of the rules; their pins stay."""
+    """Replace the periods of the rules, and keep pins and the least age."""
     written = days_rules(default_days, branch_days)
     if rules is None:
         return written
     shown, shown_branches = in_days(rules)
+    # A number equal to the shown one leaves the exact period unchanged: a client that sends back its answer changes
+    # nothing.
     untouched = {
         rule.pattern: rule for rule in rules.branches if shown_branches[rule.pattern] == branch_days.get(rule.pattern)
     }

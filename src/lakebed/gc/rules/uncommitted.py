@@ -1,14 +1,10 @@
-"""Decide which objects nothing names: the clean run of docs/design/0001-uncommitted-gc.md as a plain function.
+"""Decide which objects no record names: the clean run of docs/design/0001-uncommitted-gc.md as a plain function.
 
-Store listing, minus committed addresses, minus uncommitted addresses, minus special paths. Only slices that were
-closed when the run began count: every upload into them has ended, so an object there that nothing names now will never
-be named again. What looks like no address of ours (an old layout, a user's file) is an unknown file: reported
-and kept.
+Garbage is the store listing, minus committed addresses, minus uncommitted addresses, minus special paths. An object
+whose name is not an address of Lakebed (an old layout, a user's file) is an unknown file: it is reported and kept.
 
-A repository's rules may give uncommitted data a least age: newer uploads stay for now. That is for
-people who want an hour to think, and never for safety; it only ever keeps more.
-
-Commits that were swept name nothing here: their data was taken, and what a sweep left of it is garbage like any other.
+The rules may give uncommitted data a least age, which keeps newer uploads for now. It gives people time to think. It
+has no part in safety: it only keeps more.
 """
 
 from __future__ import annotations
@@ -24,8 +20,8 @@ from .history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:
-    """`unknown_files` lie below `data/` and are no addresses of ours. `skipped`: in open slices. `young`: would go,
-    were they not younger than the rules' least age.
+    """`unknown_files`: files below `data/` whose names are not addresses. `skipped`: addresses in open slices. `young`:
+    garbage but for the rules' least age.
     """
 
     garbage: frozenset[str]
@@ -35,7 +31,8 @@ class CleanRun:
 
 
 def committed_addresses(history: History, trees: Trees) -> set[str]:
-    """Every address that some commit, reachable or not, names and was not swept of."""
+    """Return every address that a commit names, reachable or not. Swept commits name nothing."""
+    # A sweep deleted the data of swept commits. An object that it left is garbage like any other.
     return trees.addresses_of(
         trees.ranges_of(commit.metarange_id for commit in history.commits.values() if not commit.swept)
     )
@@ -50,14 +47,16 @@ def clean_run(
     young_since_ms: int | None = None,
     uploaded_ms: Mapping[str, int] | None = None,
 ) -> CleanRun:
-    """`listing` are keys of the namespace. Addresses are as entries have them, relative or absolute.
+    """Judge the keys of the namespace in `listing`. Addresses are spelled as in entries, relative or absolute.
 
-    Uploads at or after `young_since_ms` stay (`Rules.uncommitted_since_ms`); then `uploaded_ms` has the
-    instant of each key. KeyError where one is missing: doubt stops the run.
+    Keep uploads at or after `young_since_ms` (`Rules.uncommitted_since_ms`); `uploaded_ms` then has the instant of
+    each key. Raises KeyError for a missing instant: doubt stops the run.
     """
     live = namespace.keys_of(committed) | namespace.keys_of(uncommitted)
     users = {key for key in listing if key.startswith(DATA_PREFIX)}
     ours = {key for key in users if parse_address(key) is not None}
+    # Every upload into a slice that was closed when the run began has ended. So an object there that no record names
+    # now is never named again.
     closed = {key for key in ours if namespace.may_take(key)}
     unnamed = closed - live
     uploaded_ms = uploaded_ms or {}
@@ -71,9 +70,10 @@ def clean_run(
 
 
 def check_live(history: History, committed: Collection[str]) -> None:
-    """
+    """Check that the committed addresses were read.
+
     Raises:
-        EmptyLiveSet: there are commits with entries, and yet no committed address was read.
+        EmptyLiveSet: commits have entries, but no committed address was read.
     """
     if not committed and any(commit.metarange_id and not commit.swept for commit in history.commits.values()):
         raise EmptyLiveSet("there are commits with entries, but they name no address at all")

@@ -1,3 +1,3 @@
-"""Read what a mark compares. What lies in the namespace: slices (listing) and our own files (special). What names it:
-commits (history), their ranges (ranges), the rows of those (selecting), and all else that names objects (named).
+"""Read both inputs of a mark. Listed objects: slices (listing), Lakebed's own files (special). Named objects: commits
+(history), their ranges (ranges), rows of ranges (selecting), and all other records that name objects (named).
 """

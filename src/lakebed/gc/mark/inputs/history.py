@@ -1,7 +1,7 @@
-"""From commit records to metaranges: which stay, which go, and the reason in the plan. Pure, on the driver.
+"""Turn commit records into metaranges: kept or expired, with the reason in the plan. Pure, on the driver.
 
-A million commits are small (technology.md: a walk over them takes 0.04 s), so nothing of this needs Spark. The verdict
-itself is `lakebed.gc.rules`'s; here it is turned into the table METARANGES, from which everything else is read.
+A million commits are small (technology.md: a walk over them takes 0.04 s), so no step here needs Spark.
+`lakebed.gc.rules` gives the verdict. This module turns it into the table METARANGES, from which all later steps read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """(reason, rule, branch) for each commit, by number. Of a commit on several branches it is that of the one that
-    would keep it longest."""
+    """Give (reason, rule, branch) for each commit, by number. If several branches have a commit, the cause is the
+    branch that would keep it longest."""
 
     distinct: list[tuple[str, str, str]]
     number_of: npt.NDArray[np.int64] | None
@@ -41,13 +41,13 @@ class Causes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Every commit record, and the verdict on it. A commit that was swept is in neither `kept` nor `expired`."""
+    """Hold every commit record and its verdict. A swept commit is neither `kept` nor `expired`."""
 
     commits: pa.Table
     kept: Flags
     expired: Flags
     metaranges: pa.Table
-    """METARANGES: the live ones and the expired ones."""
+    """METARANGES, live and expired."""
     causes: Causes
 
     def expired_ids(self) -> pa.Array:
@@ -55,7 +55,7 @@ class Judged:
 
 
 def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Judged:
-    """The verdict of the retention rules on COMMITS and REFS (tables of `lakebed.gc.messages`). About 0.6 µs a commit.
+    """Judge COMMITS and REFS (tables of `lakebed.gc.messages`) by the retention rules. Takes about 0.6 µs a commit.
 
     Raises:
         BrokenHistory: a ref or a commit names a commit without a record.
@@ -86,8 +86,7 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
 
 
 def only_active(commits: pa.Table, refs: pa.Table, rules: Rules, *, pinned: Collection[str], now_ms: int) -> pa.Table:
-    """Return COMMITS in which those that the retention rules let go count as swept, as if that had happened. Those that
-    are `pinned` do not.
+    """Return COMMITS with those marked as swept that the retention rules expire, except for `pinned` ones.
 
     Raises:
         BrokenHistory: see `judge`.
@@ -98,7 +97,7 @@ def only_active(commits: pa.Table, refs: pa.Table, rules: Rules, *, pinned: Coll
 
 
 def spare(judged: Judged, held: Collection[str]) -> Judged:
-    """Keep these commits, which the rules would let go."""
+    """Keep these commits, although the rules expire them."""
     if not held:
         return judged
     is_held = pc.is_in(judged.commits["id"], value_set=pa.array(sorted(held), pa.string()))
@@ -110,7 +109,7 @@ def spare(judged: Judged, held: Collection[str]) -> Judged:
 
 
 def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:
-    """The commits that expired, the newest first, each with its reason. The messages are not known here."""
+    """Return expired commits with reasons, newest first, at most `limit`. They have no messages here."""
     rows = np.flatnonzero(judged.expired)
     created_ms = judged.commits["creation_date"].cast(pa.int64()).to_numpy()
     rows = rows[np.argsort(-created_ms[rows], kind="stable")[:limit]]
@@ -122,16 +121,15 @@ def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:
 
 
 def metaranges_of_all(commits: pa.Table) -> pa.Table:
-    """METARANGES of every commit that was not swept, reachable or not, all live: an uncommitted run must keep them."""
+    """Return METARANGES of every unswept commit, reachable or not, all live: an uncommitted run must keep them."""
     there = ~commits["swept"].to_numpy()
     return _metaranges(commits, np.zeros(len(there), np.int64), there, np.zeros(len(there), np.bool_), _NO_CAUSES)
 
 
 def newly_kept(planned: pa.Table, now: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return what a recheck must read: METARANGES of commits that stay now but not in the plan, and of those that stay
-    in both.
+    """Return the METARANGES that a recheck must read: of commits kept only now, and of those kept in the plan, too.
 
-    `planned` has the ids that the plan kept; `now` is COMMITS as the server wrote it when it expired.
+    `planned` has the ids that the plan kept. `now` is COMMITS as the server wrote it when it published the expiry.
     """
     kept = ~now["expiring"].to_numpy() & ~now["swept"].to_numpy()
     known = pc.is_in(now["id"].combine_chunks(), value_set=planned["id"].combine_chunks()).to_numpy(
@@ -147,8 +145,8 @@ def newly_kept(planned: pa.Table, now: pa.Table) -> tuple[pa.Table, pa.Table]:
 def _roots(
     ids: pa.Array, parents: pa.Array, refs: pa.Table, rules: Rules
 ) -> tuple[npt.NDArray[np.int64], dict[str, int], list[int]]:
-    """First parents; rows of branch heads by name; and of what stays whatever the rules say: holds, refs being made,
-    tags that pin."""
+    """Return the first parents, the rows of branch heads by name, and the rows of pinned commits: holds, refs that are
+    being made, and tags if they pin."""
     branches: list[str] = []
     pinned: list[tuple[str, str]] = []
     named: list[tuple[str, str]] = []
@@ -173,7 +171,7 @@ def _causes(lines: Lines, rules: Rules) -> Causes:
     for branch in lines.branches:
         found = rules.rule_of(branch)
         distinct.append((EXPIRED, default if found is None else f"{found.pattern}: {found.period}", branch))
-    # A dangling commit has the last.
+    # A dangling commit has the last cause.
     number_of = np.where(lines.branch_of < 0, len(distinct), lines.branch_of)
     return Causes([*distinct, (DANGLING, default, "")], number_of)
 
@@ -181,7 +179,8 @@ def _causes(lines: Lines, rules: Rules) -> Causes:
 def _metaranges(
     commits: pa.Table, created_ms: npt.NDArray[np.int64], kept: Flags, expired: Flags, causes: Causes
 ) -> pa.Table:
-    """One row a metarange of the commits in either set; live where any kept commit has it, else as of the newest."""
+    """Return one row a metarange of the commits in either set. It is live if any kept commit has it. Otherwise it has
+    the cause of the newest commit."""
     names = commits["metarange_id"].combine_chunks()
     has_entries = pc.not_equal(names, "").to_numpy(zero_copy_only=False)
     chosen = np.flatnonzero((kept | expired) & has_entries)
@@ -200,7 +199,7 @@ def _metaranges(
 
 
 def _last_of_each(ids: pa.Array, kept: Flags, created_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return one row for each id: the one that is kept if any is, else the newest. Ascending."""
+    """Return one row for each id: a kept one if there is one, else the newest. Ascending."""
     rows, numbers = repeated(ids)
     order = np.lexsort((created_ms[rows], kept[rows], numbers))
     is_last = np.ones(len(ids), np.bool_)
@@ -210,9 +209,10 @@ def _last_of_each(ids: pa.Array, kept: Flags, created_ms: npt.NDArray[np.int64])
 
 
 def check_live(metaranges: pa.Table, live_ranges: int) -> None:
-    """
+    """Check that kept commits with entries have ranges.
+
     Raises:
-        EmptyLiveSet: commits with entries stay, and yet they have no range at all: something was not read.
+        EmptyLiveSet: no range of the kept commits was read: an input is missing.
     """
     if not live_ranges and pc.any(metaranges["is_live"]).as_py():
         raise EmptyLiveSet("commits with entries are kept, but no range of theirs was read")

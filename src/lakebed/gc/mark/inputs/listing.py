@@ -1,8 +1,8 @@
-"""List the namespace by closed slice, and write down the objects (`listed/`, docs/formats/gc-plan.md).
+"""List the namespace by closed slice, and write the objects to files (`listed/`, docs/formats/gc-plan.md).
 
-A task lists several of its slices at once. The listing is written down because it must be counted before it is used,
-and because a plan must show its inputs. It comes first, before anything that names objects is read
-(docs/design/protocols.md, "A collection of uncommitted data").
+A task lists several slices at once. The listing is stored because the run counts it before using it, and because a plan
+must show its inputs. It comes before any record that names objects is read (docs/design/protocols.md, "A collection of
+uncommitted data").
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ OBJECTS_PER_PART: Final = 1 << 20
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Issued: TypeAlias = Mapping[int, tuple[Integers, Integers]]
-"""By slice: sequences that were handed out, and when. Bytes may come to lie there after the slice was listed."""
+"""By slice: sequences that were handed out, and when. An upload to one may end after the slice was listed."""
 
 _PLACES: Final = 10 ** np.arange(7, -1, -1)
 
 SIZE_UNKNOWN: Final = -1
-"""In place of the size of an object that was not listed, and may not be there."""
+"""The size of an object that was not listed, and may be missing."""
 
 
 class Listed(NamedTuple):
-    """One slice: its objects as arrays that run in parallel, and the other files there."""
+    """Hold one slice: its objects as parallel arrays, and the other files in it."""
 
     sequences: Integers
     sizes: Integers
@@ -48,8 +48,8 @@ class Listed(NamedTuple):
 async def list_slices(
     engine: Engine, slices: Sequence[int], *, folder: str, issued: Issued | None = None, cause: Cause = UNREFERENCED
 ) -> tuple[Pieces, Found]:
-    """List these slices into `folder`, as parts of CANDIDATES, each slice in one of them."""
-    # A slice is a page or more of a thousand keys.
+    """List these slices into `folder`, as parts of CANDIDATES. Each slice is in one part."""
+    # A slice takes one or more pages of a thousand keys.
     effort = Effort(requests=16 * len(slices))
     rows = CLOSED.rows({"bucket": sorted(slices)})
     written = await engine.run(listing_into(folder, issued or {}, cause), rows, PARTS, effort=effort)
@@ -60,7 +60,7 @@ async def list_slices(
 
 
 def listing_into(folder: str, issued: Issued, cause: Cause = UNREFERENCED) -> Work:
-    """The work of `list_slices`: from CLOSED to PARTS, each with a `Found` as its note."""
+    """Return the work of `list_slices`: from CLOSED to PARTS, each with a `Found` as its note."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def flush() -> pa.Table:
@@ -86,7 +86,8 @@ def listing_into(folder: str, issued: Issued, cause: Cause = UNREFERENCED) -> Wo
 
 
 def _pack(held: Mapping[str, Listed], cause: Cause) -> tuple[pa.Table, Found]:
-    """CANDIDATES of all these slices at once: a table for each would cost as much as its content."""
+    """Return CANDIDATES of all these slices in one table."""
+    # A table for each slice would cost as much as its contents.
     found = Found()
     for listed in held.values():
         found = found.plus(listed.found)
@@ -126,13 +127,14 @@ async def list_slice(store: ObjectStore, name: str) -> Listed:
 
 
 def _are_sequences(names: Sequence[str]) -> bool:
-    """Return whether each is a sequence as an address has it. All at once, since nearly always all are."""
+    """Return whether each name is a sequence of an address."""
+    # Check all names at once: nearly always all are sequences.
     together = "".join(names)
     return together.isascii() and together.isdigit() and set(map(len, names)) == {8}
 
 
 def _with_issued(listed: Listed, issued: tuple[Integers, Integers] | None) -> Listed:
-    """Add the addresses that were handed out in the slice and have no object yet."""
+    """Add the addresses that were handed out in the slice and have no listed object."""
     if issued is None:
         return listed
     sequences, issued_ms = issued

@@ -1,13 +1,13 @@
-"""Everything that is named, brought together: by ranges of commits, by whatever is in no commit, by unfinished runs.
+"""Collect every named address: of ranges of commits, of records outside of commits, and of unfinished runs.
 
-Each of the three is a `Source`: in a task it reads the addresses that its rows name, and yields them piece by piece.
-Two sinks take any source and write it into the run's folder in buckets (gc/mark/sets/bucketed.py):
+Each of the three is a `Source`: in a task it reads the addresses that its rows name, and yields them in pieces. Two
+sinks write any source into the run's folder in buckets (gc/mark/sets/bucketed.py):
 
     deal_live   LIVE: a bitmap for each slice, and foreign keys if they are wanted
     deal_keys   NAMED: foreign keys alone
 
-`merge_live` makes of the first one row a bucket. That is an eighth of a byte for each object there ever was: tasks that
-go through a listing read all of it, and the listing itself, a hundred times as large, stays where it is.
+`merge_live` turns LIVE into one row a bucket: an eighth of a byte for each object ever written. Tasks that go through a
+listing read all of LIVE. The listing, a hundred times as large, is not moved.
 """
 
 from __future__ import annotations
@@ -54,26 +54,27 @@ from lakebed.objectstore import ObjectStore
 
 
 class LiveSet:
-    """Everything one task found to be named: a bitmap a slice, and foreign keys. Grows; order does not matter.
+    """Collect the named objects of one task: a bitmap a slice, and foreign keys, in any order.
 
-    Keys that are compared by the million do not come here, but into files (gc/mark/sets/bucketed.py)."""
+    Marks that compare millions of keys write them to files instead (gc/mark/sets/bucketed.py)."""
 
     def __init__(self) -> None:
         self._words: dict[int, npt.NDArray[np.uint64]] = {}
         self._keys: list[pa.Array] = []
 
     def room(self, slice_: int, words: int) -> npt.NDArray[np.uint64]:
-        """Return the slice's bitmap to set bits in, at least `words` 64-bit words long. Good until the next call."""
+        """Return the slice's bitmap, with at least `words` 64-bit words, to set bits in. Valid until the next call."""
         have = self._words.get(slice_)
         if have is None or len(have) < words:
             grown = np.zeros(max(words, 2 * len(have) if have is not None else 0), np.uint64)
+            # Grow by doubling: a slice may come in many pieces, each a little longer.
             if have is not None:
                 grown[: len(have)] = have
             self._words[slice_] = have = grown
         return have
 
     def add_numbers(self, slices: Integers, sequences: Integers) -> None:
-        """Two arrays in parallel."""
+        """Add objects of slices, as two parallel arrays."""
         order = np.argsort(slices, kind="stable")
         slices, sequences = slices[order], sequences[order]
         starts = starts_of(slices)
@@ -84,7 +85,7 @@ class LiveSet:
         self.room(slice_, (len(bits) + 7) // 8).view(np.uint8)[: len(bits)] |= bits
 
     def add_addresses(self, addresses: pa.Array, namespace: Namespace) -> None:
-        """Foreign addresses, as entries have them."""
+        """Add foreign addresses, spelled as in entries."""
         keys, numbers = namespace.places_of(addresses)
         self._keys.append(keys)
         self._add_places(numbers)
@@ -98,7 +99,7 @@ class LiveSet:
             self.add_addresses(rows["address"].filter(pa.array(~own)).combine_chunks(), namespace)
 
     def add_numbers_among(self, addresses: pa.Array, namespace: Namespace) -> None:
-        """Add those foreign addresses that are a slice and a sequence, spelt otherwise; leave the keys out."""
+        """Add the foreign addresses that are another spelling of a slice and a sequence, and leave out the keys."""
         self._add_places(namespace.numbers_of(addresses))
 
     def _add_places(self, places: Sequence[tuple[int, int]]) -> None:
@@ -107,7 +108,7 @@ class LiveSet:
             self.add_numbers(slices, sequences)
 
     def add_rows(self, live: pa.Table) -> None:
-        """LIVE rows, without nulls."""
+        """Add LIVE rows without nulls."""
         for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
             if bucket >= 0:
                 self.add_bits(bucket, np.frombuffer(bitmap, np.uint8))
@@ -118,7 +119,7 @@ class LiveSet:
         return sum(map(len, self._keys))
 
     def take_keys(self) -> pa.Table:
-        """LIVE: the keys so far, one row a bucket. They are held no longer."""
+        """Return LIVE of the keys, one row a bucket, and drop the keys."""
         keys = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *self._keys]))
         self._keys = []
         buckets = -1 - buckets_of(keys).astype(np.int64)
@@ -127,21 +128,21 @@ class LiveSet:
         return _live(buckets[order][starts], addresses=lists_of(keys, order, starts))
 
     def rows(self) -> pa.Table:
-        """LIVE: one row a bucket. The keys are held no longer."""
+        """Return LIVE, one row a bucket, and drop the keys."""
         slices = sorted(self._words)
         bitmaps = [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices]
         return pa.concat_tables([self.take_keys(), _live(slices, bitmap=bitmaps)])
 
 
 def _live(buckets: Any, **columns: Any) -> pa.Table:
-    """LIVE rows with one of their columns, the others being empty."""
+    """Return LIVE rows with one of the columns filled."""
     nothing: dict[str, Any] = {"bitmap": b"", "addresses": []}
     empty = {name: [value] * len(buckets) for name, value in nothing.items()}
     return LIVE.rows({"bucket": buckets, **empty, **columns})
 
 
 class Named(NamedTuple):
-    """Some of the named objects: `fill` adds the addresses of slices to a set; `foreign` are the others, as spelt."""
+    """Hold some named objects: `fill` adds addresses of slices to a set; `foreign` has the others, as spelled."""
 
     fill: Callable[[LiveSet], None]
     foreign: pa.Array | None
@@ -153,10 +154,10 @@ Source: TypeAlias = Callable[[Task, pa.Table], AsyncIterator[Named]]
 async def deal_live(
     engine: Engine, source: Source, rows: pa.Table, *, uri: str, folder: str, with_keys: bool, effort: Effort
 ) -> Bucketed:
-    """Write LIVE of the objects that `source` finds for `rows` into `folder`.
+    """Write LIVE of the objects that `source` reads from `rows` into `folder`.
 
-    An address of a slice in another spelling is found in either case. A task holds a bitmap for each slice, and up to
-    HELD_MAX keys if they are wanted.
+    Other spellings of a slice's address are recognised with or without keys. A task holds a bitmap for each slice, and
+    up to HELD_MAX keys if they are wanted.
     """
     namespace = Namespace(uri)
 
@@ -182,7 +183,7 @@ async def deal_live(
 async def deal_keys(
     engine: Engine, source: Source, rows: pa.Table, *, uri: str, folder: str, effort: Effort
 ) -> Bucketed:
-    """Write NAMED of the objects that `source` finds for `rows` into `folder`."""
+    """Write NAMED of the objects that `source` reads from `rows` into `folder`."""
     namespace = Namespace(uri)
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -208,7 +209,7 @@ async def merge_live(engine: Engine, dealt: Bucketed, *, folder: str) -> Pieces:
                 check_whole(rows, "live objects")
                 live.add_rows(rows)
             together = live.rows()
-            # The buckets are in this share only, so their numbers tell parts apart.
+            # The buckets are in this share only, so the first one makes the name unique.
             name = f"bucket-{buckets.first:04d}.parquet"
             yield await write_part(task.store, folder, name, encode(LIVE, together), rows=together.num_rows, note=None)
 
@@ -217,7 +218,7 @@ async def merge_live(engine: Engine, dealt: Bucketed, *, folder: str) -> Pieces:
 
 
 async def read_live(store: ObjectStore, live: Pieces) -> pa.Table:
-    """LIVE.
+    """Read LIVE.
 
     Raises:
         BadInput: a part is missing or differs.
@@ -227,12 +228,12 @@ async def read_live(store: ObjectStore, live: Pieces) -> pa.Table:
 
 
 def from_tables(tables: Sequence[Manifest], table: messages.Table) -> tuple[Source, pa.Table, Effort]:
-    """The source of all addresses in these tables (UNCOMMITTED or GARBAGE), the rows that it takes, and their effort.
+    """Return the source of all addresses in these tables (UNCOMMITTED or GARBAGE), its rows, and their effort.
 
-    Every part is checked against its manifest: a part less would read as "no record names these objects".
+    Every part is checked against its manifest: a missing part would mean "no record names these objects".
 
     Raises:
-        BadInput: a manifest is not one of this table, or of a version not known here.
+        BadInput: a manifest is of another table, or of an unknown version.
     """
     for manifest in tables:
         check_table(manifest, table)
@@ -246,7 +247,7 @@ def from_tables(tables: Sequence[Manifest], table: messages.Table) -> tuple[Sour
             is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
             foreign = None
             if pc.any(is_foreign).as_py():
-                # Texts are most of the bytes, and only foreign addresses need theirs.
+                # Addresses are most of the bytes, and only foreign ones are needed.
                 texts = messages.read_part(manifest, table, part, data, ["address"])["address"]
                 foreign = texts.filter(is_foreign).combine_chunks()
                 rows = rows.filter(pc.invert(is_foreign))
@@ -258,7 +259,7 @@ def from_tables(tables: Sequence[Manifest], table: messages.Table) -> tuple[Sour
 async def deal_tables(
     context: RunContext, run: StartedRun | Plan, tables: Sequence[Manifest], table: messages.Table, name: str
 ) -> Bucketed:
-    """Deal the objects that these tables of one kind name. `name` keeps folders of other looks apart."""
+    """Deal the objects that these tables of one kind name. `name` keeps the folders of several looks apart."""
     source, rows, effort = from_tables(tables, table)
     return await deal_live(
         context.engine,

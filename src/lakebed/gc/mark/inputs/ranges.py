@@ -1,9 +1,9 @@
-"""List the contents of commits: metaranges, then the distinct ranges in them, then the objects of those.
+"""List the contents of commits: metaranges, then the distinct ranges in them, then the objects of the ranges.
 
-Ranges are shared: however many commits there are, a range is read once. Of a range whose objects stay, the end of the
-file is enough (its slice summary is one bitmap a slice); only one with foreign addresses is read as a whole. Of a range
-whose objects may go, the address and the size of each entry are read, and of its paths the first folder. A range both
-kept and expired counts as kept and is never read for candidates (docs/design/0004-committed-retention.md, step 5).
+Commits share ranges, and each range is read once. The end of the file is enough for a kept range: its slice summary is
+one bitmap a slice. Only a range with foreign addresses is read whole. The reader of an expired range reads address,
+size and key of each entry, and keeps the first folder of the path. A range that is both kept and expired is live, and
+is never read for candidates (docs/design/0004-committed-retention.md, step 5).
 
 A file that is missing, cut short or changed stops the run with an error that names it.
 """
@@ -68,25 +68,25 @@ from lakebed.ranges import (
 from .named import LiveSet, Named, deal_live
 
 PREFIXES_MAX: Final = 64
-"""A range with more first folders than this is counted under none: totals by prefix are to help people, not to fill
+"""Sum a range with more first folders than this under no folder: totals by prefix help people, and must not fill
 memory."""
 
 IN_ROWS_MAX: Final = 100_000
-"""Ranges up to which a run holds them in its own process: with Spark a million would take 0.7 GiB of the driver."""
+"""A run holds up to this many ranges in its process. With Spark a million would take 0.7 GiB of the driver."""
 FILE_RANGES: Final = 1_000
-"""How many ranges a file has at most: a step deals whole files to tasks."""
+"""A file has at most this many ranges: a step deals whole files to tasks."""
 FILES_WANTED: Final = 32
-"""Into how many files each share cuts what is live, and what is not, before files grow: few ranges that expired are
-work for many tasks, too."""
+"""Each share cuts its live ranges, and its other ranges, into this many files before files grow. So a few expired
+ranges, too, are work for many tasks."""
 HELD_FILES: Final = 256
-"""Files whose ranges a run holds in its own process at a time."""
+"""A run holds the ranges of at most this many files in its process at a time."""
 
 ROWS_AT_ONCE: Final = 65_536
-"""Objects of Python that become columns together: a million of them would take 0.5 GiB."""
+"""Turn this many Python objects into columns at once: a million would take 0.5 GiB."""
 
 SUBLISTS_A_SHARE: Final = 1_000
 SUBLIST_SHARES: Final = 256
-"""Shares that sublists are cut into at most, where each would have more than SUBLISTS_A_SHARE."""
+"""Cut sublists into at most this many shares if each share has more than SUBLISTS_A_SHARE."""
 
 _RANGES: Final = "ranges/"
 _SUBLISTS: Final = "sublists/"
@@ -96,12 +96,13 @@ _CAUSE: Final = ("seen_ms", "reason", "rule", "branch")
 
 
 Sort: TypeAlias = Callable[[bytes, bytes, bool], bool | None]
-"""From the first and the last key of a range, and whether a live metarange names it: is it live? None leaves it out."""
+"""From the first and last key of a range, and whether a live metarange names it, to whether it is live. None leaves it
+out."""
 
 
 class FileNote(msgspec.Struct, frozen=True):
-    """Say what a file of ranges holds: all live or none, how many without the sublists, about their bytes, and their
-    entries.
+    """Describe a file of ranges: all live or none, the number of ranges without sublists, about their bytes, and the
+    number of their entries.
     """
 
     is_live: bool
@@ -112,8 +113,8 @@ class FileNote(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ListedRanges:
-    """Ranges, each once. `rows` are RANGES (or a table with the first three of its columns), or PARTS of files that
-    hold RANGES, named by their whole keys.
+    """Hold ranges, each once. `rows` are RANGES (or a table with its first three columns), or PARTS of files of RANGES,
+    named by whole keys.
     """
 
     rows: pa.Table
@@ -124,27 +125,27 @@ class ListedRanges:
 
     @property
     def count(self) -> int:
-        """How many, without sublists."""
+        """Return the number of ranges, without sublists."""
         if self.in_files:
             return sum(note.ranges for note in self._notes())
         return int(pc.sum(pc.greater(self.rows["count"], 0)).as_py() or 0)
 
     @property
     def sublists(self) -> int:
-        """How many sublists there are among them."""
+        """Return the number of sublists."""
         all_rows = (pc.sum(self.rows["rows"]).as_py() or 0) if self.in_files else self.rows.num_rows
         return int(all_rows) - self.count
 
     @property
     def entries(self) -> int:
-        """How many all ranges have."""
+        """Return the number of entries of all ranges."""
         if self.in_files:
             return sum(note.entries for note in self._notes())
         return int(pc.sum(self.rows["count"]).as_py() or 0)
 
     @property
     def effort_of_ends(self) -> Effort:
-        """Estimate the effort of reading the end of each."""
+        """Estimate the effort of reading the end of each range."""
         return Effort(requests=self.count)
 
     @property
@@ -154,7 +155,7 @@ class ListedRanges:
         return Effort(requests=self.count, size_bytes=effort_of_whole(self.rows).size_bytes)
 
     def of(self, *, live: bool) -> ListedRanges:
-        """Return those that are live, or all others."""
+        """Return the live ranges, or all others."""
         if self.in_files:
             return ListedRanges(
                 self.rows.filter(pa.array([note.is_live is live for note in self._notes()], pa.bool_()))
@@ -162,7 +163,7 @@ class ListedRanges:
         return ListedRanges(self.rows.filter(self.rows["is_live"] if live else pc.invert(self.rows["is_live"])))
 
     async def each(self, context: RunContext) -> AsyncIterator[pa.Table]:
-        """Yield RANGES, some of them at a time.
+        """Yield RANGES, some at a time.
 
         Raises:
             BadInput: a file is missing or altered.
@@ -203,10 +204,10 @@ async def _read_file(store: ObjectStore, part: Part) -> pa.Table:
 async def read_ranges(
     engine: Engine, metaranges: pa.Table, *, folder: str, with_sublists: bool = False, sort: Sort | None = None
 ) -> ListedRanges:
-    """List the ranges, each once: live if any metarange that names it is, else with what is known of the newest. With
-    `sort`, they are live as this says of their keys.
+    """List the ranges, each once. A range is live if any live metarange names it. Otherwise it has the cause of the
+    newest metarange. `sort` decides by keys instead.
 
-    `with_sublists` the sublists of wide trees are among them, as RANGES without entries. More than IN_ROWS_MAX stay in
+    With `with_sublists`, add the sublists of wide trees, as RANGES without entries. More than IN_ROWS_MAX rows stay in
     files that tasks write into `folder`.
     """
 
@@ -228,7 +229,7 @@ async def read_ranges(
         yield await ranges_in(task, share)
 
     files = await engine.run(write, shares, PARTS, effort=effort)
-    # Each task that finds a range deals it, so far fewer may be left than were dealt.
+    # Each task that reads a range deals it, so far fewer ranges may be left than were dealt.
     if (pc.sum(files["rows"]).as_py() or 0) > IN_ROWS_MAX:
         return ListedRanges(files)
     return ListedRanges(await engine.run(read, files, RANGES, effort=Effort(requests=files.num_rows)))
@@ -239,7 +240,7 @@ def without_sublists(ranges: pa.Table) -> pa.Table:
 
 
 def cut_for_files(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows of each file that a task is to write."""
+    """Yield the rows of each file that a task writes."""
     size = max(1, min(FILE_RANGES, -(-rows.num_rows // FILES_WANTED)))
     for at in range(0, rows.num_rows, size):
         yield rows.slice(at, size)
@@ -255,9 +256,9 @@ def note_of(rows: pa.Table, *, live: bool) -> FileNote:
 
 
 async def write_file(task: Task, folder: str, table: Table, rows: pa.Table, note: FileNote) -> pa.Table:
-    """A row of PARTS, with the whole key."""
+    """Store the rows, and return a row of PARTS with the whole key."""
     data = encode(table, rows)
-    # A task may run twice, and writes equal bytes under equal names.
+    # A task may run twice: it then writes equal bytes under equal names.
     part = part_of(f"{folder}ranges-{hashlib.sha256(data).hexdigest()[:24]}.parquet", data, rows=rows.num_rows)
     await task.store.put(part.name, data)
     return rows_of_parts([part], notes=[msgspec.json.encode(note)])
@@ -283,9 +284,9 @@ def _each_once(ranges: pa.Table) -> pa.Table:
 async def deal_expired(
     engine: Engine, ranges: ListedRanges, *, uri: str, folder: str, closed: Collection[int]
 ) -> Bucketed:
-    """Write CANDIDATES into `folder`: every object that the ranges name and a collector may take.
+    """Write CANDIDATES into `folder`: every object that the ranges name and a collector may delete.
 
-    Of a slice that is not closed nothing may go: a server may still be about to write a cell there.
+    Leave out slices that are not closed: a server may be about to write a cell for an object there.
     """
     namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
@@ -302,13 +303,13 @@ async def deal_expired(
 
 
 def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
-    """The CANDIDATES of these slices, and all foreign keys: those are in no slice."""
+    """Return the CANDIDATES of these slices, and all foreign keys, which are in no slice."""
     buckets = candidates["bucket"]
     return candidates.filter(pc.or_(pc.less(buckets, 0), pc.is_in(buckets, value_set=slices)))
 
 
 def without(rows: pa.Table, name: str, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
-    """Return the rows whose id, in the column of this name, is none of these."""
+    """Return the rows whose id, in the column `name`, is not in `ids`."""
     value_set = pa.chunked_array([ids]) if isinstance(ids, pa.Array) else ids
     return rows.filter(pc.invert(pc.is_in(rows[name], value_set=value_set.cast(pa.string()).combine_chunks())))
 
@@ -318,11 +319,8 @@ def effort_of_whole(ranges: pa.Table) -> Effort:
 
 
 async def _deal_lists(engine: Engine, metaranges: pa.Table, *, folder: str, sort: Sort | None) -> Bucketed:
-    """Write RANGES of what all METARANGES name, ranges and sublists, into `folder`. All tasks together find a range
-    many times, for commits share most of theirs.
-
-    Metaranges share sublists too, and those of one sublist may be with many tasks. So a task that reads metaranges
-    opens no sublist. Each is brought together in its bucket first, and read by one task.
+    """Write RANGES of all ranges and sublists that METARANGES name into `folder`. Commits share most ranges, so the
+    tasks together write a range many times.
     """
 
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -334,13 +332,14 @@ async def _deal_lists(engine: Engine, metaranges: pa.Table, *, folder: str, sort
         async for found in _bring_together(sublists)(task, share):
             yield await _dealt(task, await read_sublists(task, found, sort), folder)
 
-    # A metarange is small, and decoding it takes a few times as long as reading it.
+    # A metarange is small, and decoding it takes several times as long as reading it.
     effort = Effort(requests=4 * metaranges.num_rows)
     written = await engine.run(deal, metaranges, PARTS, effort=effort)
     ranges, sublists = (
         files_of(folder, written.filter(pc.starts_with(written["name"], side))) for side in (_RANGES, _SUBLISTS)
     )
-    # Without a wide tree nothing runs.
+    # Metaranges share sublists, and several tasks may list the same one. So the tasks above open no sublist: buckets
+    # bring the rows of each sublist together, and one task reads it. Without a wide tree no task runs.
     shares = rows_of_shares(sublists, most=max(SUBLISTS_A_SHARE, sublists.rows // SUBLIST_SHARES))
     opened = files_of(folder, await engine.run(open_sublists, shares, PARTS, effort=Effort(requests=4 * sublists.rows)))
     files = {file.name: file for side in (ranges, sublists, opened) for file in side.files}
@@ -354,11 +353,11 @@ async def _dealt(task: Task, rows: pa.Table, folder: str) -> pa.Table:
 
 
 async def read_metaranges(task: Task, share: pa.Table, sort: Sort | None = None) -> tuple[pa.Table, pa.Table]:
-    """From METARANGES to RANGES, each once: ranges that they list themselves, and sublists of wide trees."""
+    """Return RANGES of METARANGES, each once: the ranges that they list themselves, and the sublists of wide trees."""
     ranks = {row["metarange_id"]: _rank_of(row) for row in share.to_pylist()}
     known, sublists = KnownRanges(), dict[SublistId, _Rank]()
     causes: list[_Rank] = []
-    # The best first: so the first that has a range is the one that counts.
+    # Read the best first: then the first metarange that has a range gives its cause.
     names = sorted(ranks, key=ranks.__getitem__, reverse=True)
     async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
         listed = known.read_metarange(MetarangeId(name), data)
@@ -370,10 +369,10 @@ async def read_metaranges(task: Task, share: pa.Table, sort: Sort | None = None)
 
 
 async def read_sublists(task: Task, sublists: pa.Table, sort: Sort | None = None) -> pa.Table:
-    """From RANGES that are sublists to those that these list, each once."""
+    """Return RANGES of these sublists, each once. `sublists` are RANGES, too."""
     ranks = {row["range_id"]: _rank_of(row) for row in sublists.to_pylist()}
     known, causes = KnownRanges(), list[_Rank]()
-    # The best first, as above.
+    # The best first, as in `read_metaranges`.
     names = sorted(ranks, key=ranks.__getitem__, reverse=True)
     async for name, data in task.ahead(names, lambda id_: get_sublist(task.store, SublistId(id_))):
         known.read_sublist(SublistId(name), data)
@@ -382,7 +381,7 @@ async def read_sublists(task: Task, sublists: pa.Table, sort: Sort | None = None
 
 
 _Rank: TypeAlias = tuple[Any, ...]
-"""(is a metarange live, its cause). Where several name a range, the greatest counts."""
+"""(is a metarange live, its cause). If several name a range, the greatest applies."""
 
 
 def _rank_of(row: Mapping[str, Any]) -> _Rank:
@@ -428,7 +427,7 @@ async def get_range(store: ObjectStore, id_: RangeId, *, start: int = 0) -> byte
 
 
 async def from_ranges(task: Task, share: pa.Table) -> AsyncIterator[Named]:
-    """The source (named.py) of all that `ListedRanges.rows` name, whether they are marked live or not."""
+    """Yield all objects (a source, named.py) that `ListedRanges.rows` name, marked live or not."""
     share = await ranges_in(task, share)
     ids = share["range_id"].to_pylist()
     sizes = dict(zip(ids, share["file_bytes"].to_pylist(), strict=True))
@@ -461,7 +460,7 @@ def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:
 
 
 async def read_summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> tuple[SliceSummary, pa.Array | None]:
-    """Return the end of a range, and its foreign addresses if it has any."""
+    """Return the summary at a range's end, and its foreign addresses if it has any."""
     summary = await _summary(store, id_, file_bytes)
     return summary, await _foreign_addresses(store, id_) if summary.foreign else None
 
@@ -492,11 +491,9 @@ async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> As
 
 
 def _written_ms(rows: pa.Table, name: str, data: bytes, seen_ms: Integers) -> Integers | None:
-    """Return when each entry was written, not later than its commit; None where there are no foreign addresses.
-
-    Others may write a foreign key again, so it was last seen when its entry says that it was written: what lies there
-    and is younger is something else (sweep.py).
-    """
+    """Return when each entry was written, at the latest its commit's date; None without foreign addresses."""
+    # Other programs may write a foreign key again. So take the entry's own date as last seen: a younger object at the
+    # key is another object (sweep.py).
     if not pc.any(pc.equal(rows["slice"], FOREIGN_SLICE)).as_py():
         return None
     dates = decode_range(RangeId(name), data, ["modified_ms"])
@@ -507,9 +504,9 @@ def _written_ms(rows: pa.Table, name: str, data: bytes, seen_ms: Integers) -> In
 def pack_rows(
     rows: pa.Table, cause: Cause, seen_ms: Integers, namespace: Namespace, *, keys_seen_ms: Integers | None = None
 ) -> Iterator[pa.Table]:
-    """CANDIDATES of a range, in one table for each first folder.
+    """Return CANDIDATES of a range, in one table for each first folder.
 
-    `seen_ms` runs in parallel with the rows, and so does `keys_seen_ms`, which counts for keys that are in no slice.
+    `seen_ms` and `keys_seen_ms` are parallel with the rows. `keys_seen_ms` applies to keys outside of slices.
     """
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
     sizes, paths = rows["size_bytes"].to_numpy(), texts_of(rows["key"])
@@ -552,7 +549,7 @@ def _pack_foreign(
 
 
 def texts_of(keys: pa.ChunkedArray) -> pa.Array:
-    """Paths as text, for people: bytes that are not UTF-8 (we write none) have a mark in their place."""
+    """Return paths as text, for people. Bytes that are not UTF-8 (Lakebed writes none) become replacement marks."""
     try:
         texts = keys.cast(pa.string())
     except pa.ArrowInvalid:
@@ -561,7 +558,7 @@ def texts_of(keys: pa.ChunkedArray) -> pa.Array:
 
 
 def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
-    """Return (first folder with its slash, or nothing; start; end) of each run of keys that share it. Keys ascend."""
+    """Return (first folder with its slash, or ""; start; end) of each run of keys that share it. Keys ascend."""
     first = _folder(keys[0].as_py())
     if first and first == _folder(keys[-1].as_py()):
         return [(first.decode(errors="replace"), 0, len(keys))]

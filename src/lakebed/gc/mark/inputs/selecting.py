@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def read_rows(id_: RangeId, data: bytes, count: int, selection: Selection, *, also: Iterable[str] = ()) -> pa.Table:
-    """Return the rows of a range with the columns that are needed to select, and those in `also`.
+    """Return the rows of a range with the columns that selecting needs, and those in `also`.
 
     Raises:
         RangeCorrupt: rows are missing.
@@ -55,7 +55,7 @@ def selected(rows: pa.Table, selection: Selection) -> Flags:
 
 
 def selected_paths(paths: pa.Array | pa.ChunkedArray, selection: Selection) -> Flags:
-    """Return for each path whether it is selected by itself."""
+    """Return for each path whether the path alone is selected."""
     found = np.zeros(len(paths), np.bool_)
     if selection.paths:
         found |= _is_in(paths, selection.paths)
@@ -65,7 +65,7 @@ def selected_paths(paths: pa.Array | pa.ChunkedArray, selection: Selection) -> F
 
 
 def selected_objects(objects: pa.Table, selection: Selection, *, wholly: bool = False) -> Flags:
-    """Return for each object (GARBAGE) whether one of its paths is selected by itself; `wholly`: whether each is."""
+    """Return for each object (GARBAGE) whether one of its paths is selected, or with `wholly` whether all are."""
     found, others = selected_paths(objects["path"], selection), objects["other_paths"].combine_chunks()
     if others.null_count < len(others):
         chosen = selected_paths(pc.list_flatten(others), selection)
@@ -96,8 +96,9 @@ def matching(paths: pa.Array | pa.ChunkedArray, pattern: PathPattern) -> Flags:
 
 
 def with_metadata(column: pa.ChunkedArray, wanted: Iterable[tuple[str, str]]) -> Flags:
-    """Return for each row whether it has all of this metadata. Few entries differ in theirs, so each is read once."""
+    """Return for each row whether it has all of this metadata."""
     asked = list(wanted)
+    # Most entries share their metadata, so decode each distinct text once.
     codes = column.combine_chunks().dictionary_encode()
     texts = [msgspec.msgpack.decode(one, type=dict[str, str]) if one else {} for one in codes.dictionary.to_pylist()]
     has = np.array([all(text.get(key) == value for key, value in asked) for text in texts], np.bool_)

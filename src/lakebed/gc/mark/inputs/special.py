@@ -1,18 +1,13 @@
-"""Files and folders below `_lakefs/`: whose they are by their names, and how a collection lists them.
+"""Recognise files and folders below `_lakefs/` by name, and list them for a collection.
 
-A folder of ranges may hold a colleague's backup, a run folder an editor's lock file, the root of the namespace what
-a user put beside a repository. Every plan reports such *unknown files*, none deletes them. Readers go by manifests and
-ids, never by listing a folder, so such a file is in no input; and what a sweep may delete goes by name.
+Any folder may have *unknown files*: a backup beside ranges, a lock file in a run's folder, a user's file at the root.
+Every plan reports them, and none deletes them. No input contains one: readers follow manifests and ids, not listings.
 
-Nearly all the rest are files of trees, of which there may be millions, in TREE_FOLDERS. Digests name them, so files
-that begin with one digit are about as many as those with another.
+Nearly all other files are files of trees, perhaps millions, in TREE_FOLDERS:
 
-1. The driver lists from the start, and ends there if it finds fewer than LISTED_HERE keys.
-2. A page of each folder that is left shows how densely keys lie. The driver cuts the folder into stretches by that.
-3. The driver lists what lies beside. Tasks list the stretches, and write down files of trees where these are wanted.
-
-A stretch goes from behind a key up to another, whatever bytes are between. So every key is in one of them, also one
-that no part of Lakebed writes.
+1. The driver lists from the start. It stops there if it lists fewer than LISTED_HERE keys.
+2. The driver reads a page in the middle of each remaining folder, and cuts the folder into stretches by its density.
+3. The driver lists the keys outside of these folders. Tasks list the stretches, and write files of trees if wanted.
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ SPECIAL_PREFIX: Final = "_lakefs/"
 DUMPS: Final = "refs"
 """The group of all dumps of refs, and their folder."""
 LAST_FILE: Final = "_symlinks.json"
-"""Of the symlinks that one request wrote."""
+"""The last file that a request for symlinks writes."""
 
 _RUN: Final = rf"{GC_PREFIX}({'|'.join(RunKind)})/([0-9a-z][0-9a-z-]*)"
 _RUN_FILE: Final = re.compile(
@@ -96,13 +91,14 @@ TREE_FILES: Final = Table(
 )
 
 LISTED_HERE: Final = 16_000
-"""How many keys the driver lists before it deals the rest to tasks: 16 requests to S3."""
+"""The driver lists this many keys before it deals the rest to tasks: 16 requests to S3."""
 
 KEYS_A_STRETCH: Final = 32_000
-"""A folder that seems to have more keys is cut by one digit, and one with more than 32 times as many by two."""
+"""Cut a folder with more keys by one digit, and a folder with over 32 times as many by two. Names are digests, so each
+first digit has about as many files."""
 
 FROM_THE_START: Final = ("local://", "az://")
-"""Stores that read a folder from its start, wherever the listing is to begin: the driver lists these alone."""
+"""Stores that read a folder from its start, wherever a listing begins: only the driver lists these."""
 
 _PAGE_KEYS: Final = 1000
 _REQUESTS_A_PAGE: Final = 16
@@ -121,21 +117,21 @@ class Stretch(NamedTuple):
 
 
 def tree_file(key: str) -> str | None:
-    """Return the id of the range, sublist or metarange whose file this is; None for any other key."""
+    """Return the id of the range, sublist or metarange in this file, or None for any other key."""
     found = _TREE_FILE.fullmatch(key)
     return None if found is None else found[1]
 
 
 def run_file(key: str) -> tuple[str, str] | None:
-    """Return kind and id of the run to whose folder this file belongs, if a run writes files of this name."""
+    """Return kind and id of the run whose folder has this file, or None if no run writes files of this name."""
     found = _RUN_FILE.fullmatch(key)
     return None if found is None or not is_object_key(key) else (found[1], found[2])
 
 
 def written_file(key: str) -> tuple[str, str] | None:
-    """Return for a file that was written on request the group that it belongs to, and the id of the request."""
+    """Return group and request id of a file that was written on request, or None for any other key."""
     found = _DUMP_FILE.fullmatch(key) or _SYMLINKS_FILE.fullmatch(key)
-    # A file that another program put there as `a//symlink.txt` cannot be deleted, and must not stop the others.
+    # Another program's file `a//symlink.txt` cannot be deleted, and must not stop the run.
     return None if found is None or not is_object_key(key) else (found[1], found[2])
 
 
@@ -145,14 +141,13 @@ def is_metadata(key: str) -> bool:
 
 
 def is_special_file(key: str) -> bool:
-    """Return whether a part of Lakebed writes files of this name below SPECIAL_PREFIX."""
+    """Return whether Lakebed writes files of this name below SPECIAL_PREFIX."""
     return is_metadata(key) or bool(_OTHER.fullmatch(key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownFiles:
-    """`keys` are the first UNKNOWN_FILES_MAX, in order, of `count`. A key that ends with a slash is a folder, with all
-    in it."""
+    """`keys` are the first UNKNOWN_FILES_MAX of `count`, in order. A key that ends with a slash is a whole folder."""
 
     keys: tuple[str, ...] = ()
     count: int = 0
@@ -161,28 +156,28 @@ class UnknownFiles:
         return UnknownFiles(keys=(self.keys + more.keys)[:UNKNOWN_FILES_MAX], count=self.count + more.count)
 
     def facts(self) -> dict[str, Any]:
-        """Return them as a `Plan` has them."""
+        """Return the fields of a `Plan`."""
         return {"unknown_files": self.keys, "unknown_files_count": self.count}
 
 
 def unknown_files_of(found: Found) -> UnknownFiles:
-    """Return those that lie in slices."""
+    """Return the unknown files in slices."""
     return UnknownFiles(keys=found.unknown_files, count=found.unknown_files_count)
 
 
 def unknown_files_in_order(found: Sequence[UnknownFiles]) -> UnknownFiles:
-    """Add these up, each of which has the first of its own, and none what another has."""
+    """Add up disjoint groups. Each must have the first of its own keys."""
     keys = sorted(key for one in found for key in one.keys)
     return UnknownFiles(keys=tuple(keys[:UNKNOWN_FILES_MAX]), count=sum(one.count for one in found))
 
 
 def unknown_files_among(keys: Iterable[str]) -> UnknownFiles:
-    """Return those keys below SPECIAL_PREFIX that no part of Lakebed writes."""
+    """Return the keys below SPECIAL_PREFIX that Lakebed does not write."""
     return _unknown_files(sorted(key for key in keys if not is_special_file(key)))
 
 
 async def find_unknown_files_around(store: ObjectStore) -> UnknownFiles:
-    """Find them at the root of the namespace, and directly in `data/`."""
+    """Return the unknown files at the root of the namespace, and directly in `data/`."""
     root, data = await store.level(), await store.level(DATA_PREFIX)
     beside = [folder for folder in root.folders if folder not in (DATA_PREFIX, SPECIAL_PREFIX)]
     no_slices = [folder for folder in data.folders if parse_slice_name(folder[len(DATA_PREFIX) : -1]) is None]
@@ -198,8 +193,8 @@ def _unknown_files(keys: Sequence[str]) -> UnknownFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
-    """Hold what lies under `_lakefs/`: files of trees (TREE_FILES), of which there may be millions, some of them in
-    parts; files of runs by kind and id; those that were written on request, by group and id; and unknown files.
+    """Hold the files under `_lakefs/`. Files of trees (TREE_FILES), perhaps millions, are partly in parts. Files of
+    runs are by kind and id, files written on request by group and id. The rest are unknown files.
     """
 
     files: pa.Table
@@ -213,14 +208,15 @@ class Special:
         return sum((part.rows for part in self.file_parts.parts), start=len(self.files))
 
     async def tree_files(self, store: ObjectStore) -> AsyncIterator[pa.Table]:
-        """Yield all TREE_FILES, some at a time."""
+        """Yield all TREE_FILES, in pieces."""
         yield self.files
         async for rows in read_tree_files(store, self.file_parts):
             yield rows
 
 
 async def read_tree_files(store: ObjectStore, pieces: Pieces) -> AsyncIterator[pa.Table]:
-    """
+    """Yield TREE_FILES, one part at a time.
+
     Raises:
         BadInput: a part is missing or was changed.
     """
@@ -229,9 +225,9 @@ async def read_tree_files(store: ObjectStore, pieces: Pieces) -> AsyncIterator[p
 
 
 async def list_special(engine: Engine, store: ObjectStore, *, folder: str) -> Special:
-    """List everything. Tasks write TREE_FILES into `folder`.
+    """List everything below `_lakefs/`. Tasks write TREE_FILES into `folder`.
 
-    A file with a name that Lakebed does not give belongs to nothing, wherever it lies.
+    A file whose name is not Lakebed's is an unknown file, in any folder.
     """
     listed = _Listed()
     pieces, unknown_files = await _list(engine, store, listed, into=folder)
@@ -245,8 +241,8 @@ async def list_special(engine: Engine, store: ObjectStore, *, folder: str) -> Sp
 
 
 async def find_unknown_files(engine: Engine, store: ObjectStore) -> UnknownFiles:
-    """Find unknown files below `_lakefs/` and around the slices: a listing of the former, and one level of the root and
-    of `data/`. The listing of a slice finds the files inside it.
+    """Return unknown files below `_lakefs/` and around the slices. Lists `_lakefs/`, and one level of the root and of
+    `data/`. The listing of a slice finds the files in the slice.
     """
     around = await find_unknown_files_around(store)
     _, below = await _list(engine, store, None, into="")
@@ -271,7 +267,7 @@ class _Listed:
 async def _list(
     engine: Engine, store: ObjectStore, listed: _Listed | None, *, into: str
 ) -> tuple[Pieces, UnknownFiles]:
-    """Add the driver's listing to `listed`. Return the files that tasks wrote, and all unknown ones."""
+    """Add the driver's listing to `listed`. Return the files that tasks wrote, and all unknown files."""
     first, behind, count = UnknownFiles(), "", 0
     async for page in store.list(SPECIAL_PREFIX):
         first = first.plus(_take(page, listed))
@@ -282,7 +278,7 @@ async def _list(
         return Pieces(folder=into), first
     of_trees, beside, effort = await _stretches(store, behind)
     unknown_files = [first]
-    # Before tasks write: the folder of this run lies here too.
+    # List these before tasks write: this run's folder is among them.
     for stretch in beside:
         unknown_files += [_take(page, listed) async for page in _pages(store, stretch)]
     rows = STRETCHES.rows({"behind": [one.behind for one in of_trees], "last": [one.last for one in of_trees]})
@@ -300,7 +296,8 @@ def _take(page: Sequence[ObjectStat], listed: _Listed | None) -> UnknownFiles:
 
 
 async def _stretches(store: ObjectStore, behind: str) -> tuple[list[Stretch], list[Stretch], Effort]:
-    """Cut the keys behind this one: those of folders of trees, to be dealt to tasks, and those between the folders."""
+    """Cut the keys after `behind`: into stretches of tree folders, for tasks, and stretches between the folders."""
+    # A stretch is everything after a key up to another key. So every key is in one stretch, whatever its name.
     of_trees: list[Stretch] = []
     beside: list[Stretch] = []
     keys, at = 0.0, SPECIAL_PREFIX
@@ -323,12 +320,12 @@ def _behind(stretches: Iterable[Stretch], key: str) -> list[Stretch]:
 
 
 def _end_of(folder: str) -> str:
-    """Return the name that sorts behind each key of the folder, and before all others: a zero follows a slash."""
+    """Return the name that sorts after each key of the folder, and before all others: a zero follows a slash."""
     return folder.removesuffix("/") + "0"
 
 
 def _first_digits(keys: float) -> list[str]:
-    """Return where to cut a folder that has about this number of keys: at no digit, at one, or at two."""
+    """Return the digits at which to cut a folder of about this many keys: none, 15 of one digit, or 255 of two."""
     if keys <= KEYS_A_STRETCH:
         return []
     digits = [*_DIGITS]
@@ -338,8 +335,8 @@ def _first_digits(keys: float) -> list[str]:
 
 
 async def _count_about(store: ObjectStore, folder: str) -> float:
-    """Estimate how many files of trees are in the folder, by the page in its middle. No decision about a file hangs on
-    it.
+    """Estimate the number of files of trees in the folder, by the page in its middle. The estimate decides about no
+    file.
     """
     middle = folder + "8"
     async for page in store.list(folder, start_after=middle):
@@ -351,7 +348,7 @@ async def _count_about(store: ObjectStore, folder: str) -> float:
 
 
 def _listing(into: str, *, is_wanted: bool) -> Work:
-    """The work from STRETCHES to PARTS, each with UnknownFiles as its note. A part without rows is no file."""
+    """Return the work from STRETCHES to PARTS, each with UnknownFiles as its note. A part without rows is no file."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async def read(stretch: Stretch) -> tuple[pa.Table, UnknownFiles]:
@@ -369,7 +366,7 @@ def _listing(into: str, *, is_wanted: bool) -> Work:
                 yield rows_of_parts([nothing], notes=[msgspec.json.encode(unknown_files)])
                 continue
             data = encode(TREE_FILES, files)
-            # Another attempt of this task may find other files. It then writes another part.
+            # A repeated task may list other files. It then writes another part.
             name = f"trees-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
             yield await write_part(task.store, into, name, data, rows=files.num_rows, note=unknown_files)
 

@@ -1,3 +1,3 @@
-"""Sets of objects, too large for memory: one place for each object (places), packed as bitmaps (packing), and dealt
-into buckets that are compared one after another (bucketed). What the sets mean, `inputs` and `mark.py` know.
+"""Hold sets of objects that are too large for memory. An object has one place (places). Bitmaps pack the objects of a
+slice (packing). Buckets divide a set, and are compared one after another (bucketed).
 """

@@ -1,15 +1,13 @@
-"""The one join of all marks: both sides dealt into buckets, written down, and compared some buckets at a time.
+"""The join of all marks: both sides dealt into buckets, written to files, and compared some buckets at a time.
 
-A row falls into a bucket by the hash of its first column, on both sides alike, and only rows that share a bucket are
-compared. The hash decides nothing else: two keys with one hash are two keys. It is in no file that outlives a run.
+The hash of a row's first column gives its bucket, on both sides. Only rows of one bucket are compared, by whole keys.
+No file that outlives a run contains the hash.
 
-1. First map: a task writes the rows that it found into the run's folder, in the order of their buckets, as files of
-   *segments*. A segment holds a stretch of buckets, and is an Arrow IPC stream with LZ4 (a third of the time of Parquet
-   to write and to read).
-2. The flow counts both sides and cuts the buckets into *shares* (`rows_of_shares`): enough for the cores of a cluster
-   where there is work for them, and so small that a task holds at most HELD_IN_JOIN values, however many there are.
-3. Second map: a task reads the rows of a share from the files of both sides, one request for each file, and checks each
-   segment against its digest.
+1. First map: each task writes its rows into the run's folder in the order of buckets, as files of *segments*. A segment
+   is a stretch of buckets.
+2. The flow counts both sides and cuts the buckets into *shares* (`rows_of_shares`).
+3. Second map: each task reads the rows of a share from the files of both sides, with one request a file, and checks
+   each segment against its digest.
 
 So neither side crosses a shuffle, and the memory of a task is bounded.
 """
@@ -36,21 +34,21 @@ from lakebed.objectstore import ObjectStore
 BUCKETS: Final = 1024
 SEGMENTS: Final = 64
 HELD_MAX: Final = 500_000
-"""How many values a task holds before it writes them down, as 64 segments of 8,000: with more of them, bringing them
-into order takes twice as long, for they no longer fit a shared cache."""
+"""A task writes its rows down at this number of values: 64 segments of 8,000. Sorting more values takes twice as long,
+because they no longer fit a shared cache."""
 
 HELD_IN_JOIN: Final = 2_500_000
-"""How many values of both sides a task holds when it joins some: 200 to 300 MB. More only if one bucket has more, which
-takes a thousand times as many in all."""
+"""A task joins at most this many values of both sides at once: 200 to 300 MB. One bucket may have more values if the
+whole join has a thousand times as many."""
 
 HELD_LEAST: Final = 250_000
-"""A share of fewer values is not worth its requests, one for each file: joining them takes 0.3 s of a core."""
+"""A smaller share is not worth one request for each file: joining it takes 0.3 s of a core."""
 
 SHARES_WANTED: Final = 32
-"""Into how many shares a join of more values is cut before shares grow."""
+"""Cut a larger join into this many shares before shares grow: enough for the cores of a cluster."""
 
 _VALUES_A_REQUEST: Final = 1000
-"""To join this number of values takes as long as a small request."""
+"""Joining this many values takes as long as a small request."""
 
 NAMED: Final = Table(
     "a key that something names",
@@ -68,7 +66,7 @@ LISTED: Final = Table(
 )
 
 _WIDTH: Final = BUCKETS // SEGMENTS
-# Handing so small a thing to threads takes longer than doing it.
+# So small a piece takes longer to hand to threads than to write. Arrow IPC with LZ4 takes a third of Parquet's time.
 _WRITING: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READING: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
@@ -79,7 +77,7 @@ _HALF: Final = np.uint64(32)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """Describe a file's rows of one stretch of buckets. `weight` counts their values; without rows it has no bytes."""
+    """Describe a file's rows of one stretch of buckets. `weight` counts their values. Without rows it is empty."""
 
     rows: int
     weight: int
@@ -88,14 +86,14 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BucketFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, with its SEGMENTS segments one behind the other."""
+    """Describe one file: its SEGMENTS segments in order."""
 
     name: str
     segments: tuple[Segment, ...]
 
 
 class Bucketed(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a join. `folder` is relative to the namespace and ends with a slash."""
+    """Describe one side of a join. `folder` is relative to the namespace and ends with a slash."""
 
     folder: str
     files: tuple[BucketFile, ...] = ()
@@ -110,7 +108,7 @@ class Bucketed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(NamedTuple):
-    """Some buckets: from `first` to before `behind`."""
+    """Give a stretch of buckets: from `first` to before `behind`."""
 
     first: int
     behind: int
@@ -120,11 +118,11 @@ SHARES: Final = Table("some buckets", pa.schema([pa.field(name, pa.int64(), null
 
 
 def buckets_of(keys: pa.Array) -> npt.NDArray[np.int16]:
-    """For each key its bucket, 0 to before BUCKETS. 30 ns for keys of 50 bytes, ten thousand at a time."""
+    """Return each key's bucket, 0 to BUCKETS - 1. Takes 30 ns for keys of 50 bytes, ten thousand at a time."""
     ends, octets = _bytes_of(keys)
     starts, lengths = ends[:-1], np.diff(ends)
     mixed = lengths.astype(np.uint64) * _SEED
-    # Eight bytes from every offset on: bytes after a key's end are masked, and behind the last are zeros.
+    # Eight bytes from every offset. Mask bytes after a key's end; zeros follow the last key.
     words = np.ndarray((max(0, len(octets) - 7),), "<u8", octets, 0, (1,))
     for at in range(0, int(lengths.max(initial=0)), 8):
         if int(lengths.min()) >= at + 8:
@@ -140,7 +138,7 @@ def buckets_of(keys: pa.Array) -> npt.NDArray[np.int16]:
 
 
 def _bytes_of(keys: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return where each key starts and the last one ends in the bytes, and these, with 8 zeros behind them."""
+    """Return the offsets of the keys, with the end of the last, and their bytes, with 8 zeros after them."""
     _, offsets, data = keys.buffers()
     if not len(keys) or data is None:
         return np.zeros(len(keys) + 1, np.int64), np.zeros(8, np.uint8)
@@ -150,7 +148,7 @@ def _bytes_of(keys: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uin
 
 
 def _places(rows: pa.Table) -> npt.NDArray[np.int16]:
-    """For each row its bucket, by its first column: a key, a bucket of keys, or a slice and below 0 a class of keys."""
+    """Return each row's bucket by its first column: a key, a bucket of keys, or a slice (below 0: a class of keys)."""
     first = rows.column(0)
     if pa.types.is_string(first.type):
         return buckets_of(first.combine_chunks())
@@ -166,7 +164,7 @@ def _places(rows: pa.Table) -> npt.NDArray[np.int16]:
 
 
 def _weights(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """For each row how many values a join holds of it: objects of CANDIDATES, keys and words of LIVE, else one."""
+    """Return the values of each row in a join: objects of CANDIDATES, keys and words of LIVE, else one."""
     names, weights = rows.schema.names, np.ones(rows.num_rows, np.int64)
     if "sizes" in names:
         weights = pc.divide(pc.binary_length(rows["sizes"]), 8).to_numpy().astype(np.int64)
@@ -177,7 +175,7 @@ def _weights(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def by_bucket(columns: dict[str, Any], table: Table) -> pa.Table:
-    """Rows of NAMED or LISTED from the columns but their bucket, in the order of buckets."""
+    """Return rows of NAMED or LISTED, in the order of buckets. `columns` has all columns but the bucket."""
     return _in_order(pa.table({"bucket": buckets_of(columns["key"]), **columns}, schema=table.schema))
 
 
@@ -186,7 +184,7 @@ def _in_order(rows: pa.Table) -> pa.Table:
 
 
 class Dealer:
-    """Rows that a task found, until it writes them down."""
+    """Collect rows of a task until it writes them down."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -195,7 +193,7 @@ class Dealer:
 
     @property
     def has_rows(self) -> bool:
-        """Rows may hold no value: a bitmap of few bits counts as none."""
+        """Return whether there are rows. They may have no value: a bitmap of few bits has none."""
         return any(rows.num_rows for rows in self._rows)
 
     def add(self, rows: pa.Table) -> None:
@@ -203,15 +201,15 @@ class Dealer:
         self.held += int(_weights(rows).sum())
 
     def add_keys(self, keys: pa.Array) -> None:
-        """Rows of NAMED."""
-        # Hashed here, for the keys of one range are still in the core's cache.
+        """Add rows of NAMED."""
+        # Hash the keys here, while those of one range are in the core's cache.
         self.add(pa.table({"bucket": buckets_of(keys), "key": keys}, schema=self._table.schema))
 
     async def write(self, store: ObjectStore, folder: str) -> pa.Table:
-        """Store the rows as one file, and hold none. Return a row of PARTS, of which `files_of` makes a BucketFile.
+        """Store the rows as one file, and drop them. Return a row of PARTS, which `files_of` turns into a BucketFile.
 
         Raises:
-            BadInput: a null. It would fall into some bucket, and be compared with nothing that it names.
+            BadInput: a null. It would fall into some bucket, and would not match its own key.
         """
         rows = pa.concat_tables([self._table.schema.empty_table(), *self._rows]).combine_chunks()
         check_whole(rows, "rows to be joined")
@@ -220,7 +218,7 @@ class Dealer:
 
 
 async def write_bucketed(store: ObjectStore, folder: str, rows: pa.Table) -> BucketFile:
-    """Store rows that are in the order of buckets. Equal rows make equal files of one name."""
+    """Store rows that are in the order of buckets. Equal rows give equal files of one name."""
     ends = _ends_of(_places(rows), range(0, BUCKETS + 1, _WIDTH))
     weights = np.concatenate(([0], np.cumsum(_weights(rows))))
     pieces = [_encode(rows.slice(start, end - start)) for start, end in pairwise(ends)]
@@ -235,34 +233,34 @@ async def write_bucketed(store: ObjectStore, folder: str, rows: pa.Table) -> Buc
 
 
 def row_of(file: BucketFile) -> pa.Table:
-    """A row of PARTS whose note describes all of the file."""
+    """Return a row of PARTS whose note describes the whole file."""
     size_bytes = sum(segment.size_bytes for segment in file.segments)
     part = Part(name=file.name, rows=sum(one.rows for one in file.segments), size_bytes=size_bytes, sha256="")
     return rows_of_parts([part], notes=[msgspec.json.encode(file)])
 
 
 def files_of(folder: str, rows: pa.Table) -> Bucketed:
-    """The side that these PARTS describe. Two tasks may have written the same file: it counts once."""
+    """Return the side that these PARTS describe. If two tasks wrote the same file, list it once."""
     notes = rows["note"].to_pylist()
     found = {file.name: file for note in notes for file in [msgspec.json.decode(note, type=BucketFile)]}
     return Bucketed(folder=folder, files=tuple(found[name] for name in sorted(found)))
 
 
 def in_side(place: str, row: pa.Table) -> pa.Table:
-    """Mark a row of PARTS with the side of the join that it belongs to."""
+    """Mark a row of PARTS with its side of the join."""
     return row.set_column(0, row.schema.field("name"), [[place + row["name"][0].as_py()]])
 
 
 def side_of(written: pa.Table, folder: str, side: str) -> Bucketed:
-    """Return the files of one side, which `in_side` marked."""
+    """Return the files of one side, as `in_side` marked them."""
     return files_of(folder + side, written.filter(pc.starts_with(written["name"], side)))
 
 
 def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HELD_IN_JOIN) -> list[Share]:
-    """Cut all buckets in which the first side has rows into stretches of at most `most` values of all sides.
+    """Cut the buckets with rows of the first side into stretches of at most `most` values of all sides.
 
-    A stretch of one bucket may have more. A segment with more values is read several times, for some of its buckets
-    each time.
+    A stretch of one bucket may have more. A segment with more values is read several times, each time for some of its
+    buckets.
     """
     counts = _counts(first) + sum(map(_counts, rest), np.zeros(SEGMENTS, np.int64))
     shares: list[Share] = []
@@ -282,7 +280,7 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
 
 
 def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int | None = None) -> pa.Table:
-    """SHARES: the work of the second map by task, each of at most `most` values, or fewer if a join needs it."""
+    """Return SHARES: the second map's work by task, of at most `most` values each, or fewer if a join needs it."""
     rest = tuple(rest)
     if most is None:
         held = int(sum(map(_counts, rest), _counts(first)).sum())
@@ -293,14 +291,15 @@ def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int 
 
 
 def effort_of(*sides: Bucketed) -> Effort:
-    """Estimate the effort of joining these sides. Their bytes alone say little: a million objects take 20 MB."""
+    """Estimate the effort of joining these sides."""
+    # Bytes alone predict little: a million objects take 20 MB.
     values = sum(int(_counts(side).sum()) for side in sides)
     requests = sum(len(side.files) for side in sides) + values / _VALUES_A_REQUEST
     return Effort(requests=requests, size_bytes=sum(side.size_bytes for side in sides))
 
 
 def _counts(side: Bucketed) -> npt.NDArray[np.int64]:
-    # A row without values is held too.
+    # A row without values takes memory, too.
     rows = [[max(segment.weight, segment.rows) for segment in file.segments] for file in side.files]
     counts: npt.NDArray[np.int64] = np.array(rows, np.int64).reshape(len(rows), SEGMENTS).sum(axis=0)
     return counts
@@ -309,24 +308,22 @@ def _counts(side: Bucketed) -> npt.NDArray[np.int64]:
 async def in_shares(
     task: Task, rows: pa.Table, *sides: tuple[Sequence[Bucketed], Table]
 ) -> AsyncIterator[tuple[Share, list[list[pa.Table]]]]:
-    """In a task of the second map: each of its shares in which the first side has rows, with the tables of each side.
-
-    A slice is one bucket, whatever it holds: where a segment was cut for it, nothing may fall to the other cuts.
-    """
+    """Yield each share with rows of the first side, and the tables of each side. For tasks of the second map."""
     for row in rows.to_pylist():
         share = Share(**row)
         found = [
             [table for files in side for table in await read_bucketed(task, files, share, of)] for side, of in sides
         ]
+        # A slice is one bucket, whatever its size. If its segment was cut, the other cuts may be empty.
         if found[0]:
             yield share, found
 
 
 async def read_bucketed(task: Task, side: Bucketed, share: Share, of: Table) -> list[pa.Table]:
-    """Yield the rows of these buckets from each file, as tables in the order of buckets.
+    """Return the rows of these buckets from each file, as tables in the order of buckets.
 
     Raises:
-        BadInput: a file is missing or short, a segment differs, or holds something else.
+        BadInput: a file is missing or short, or a segment has a wrong digest or wrong rows.
     """
 
     async def read(file: BucketFile) -> pa.Table:
@@ -353,7 +350,7 @@ async def _read_file(store: ObjectStore, folder: str, file: BucketFile, share: S
             raise BadInput(f"{folder}{file.name} contradicts its size or digest", part=file.name)
         if segment.rows:
             rows = _decode(piece, file.name, segment, schema)
-            # Copied where only some of it is wanted, so that the rest does not stay in memory.
+            # Copy a part of a segment, so that the rest does not stay in memory.
             is_whole = share.first <= number * _WIDTH and (number + 1) * _WIDTH <= share.behind
             found.append(rows if is_whole else rows.filter(_is_in(rows, share)))
     return pa.concat_tables([schema.empty_table(), *found])
@@ -365,7 +362,7 @@ def _is_in(rows: pa.Table, share: Share) -> pa.Array:
 
 
 def keep_unnamed(listed: Sequence[pa.Table], named: Sequence[pa.Table], share: Share) -> pa.Table:
-    """The rows of LISTED of these buckets whose key is in no table of NAMED, each key once. All these tables are in the
+    """Return the LISTED rows of these buckets whose key is in no table of NAMED, each key once. All tables are in the
     order of buckets."""
     edges = range(share.first, share.behind + 1)
     ours, theirs = ([(table, _ends_of(_places(table), edges)) for table in side] for side in (listed, named))
@@ -380,7 +377,7 @@ def keep_unnamed(listed: Sequence[pa.Table], named: Sequence[pa.Table], share: S
 
 
 def _seen_last(rows: pa.Table) -> pa.Table:
-    """Each key once, as it was seen last, should a key have been listed twice."""
+    """Return each key once, with its last date: a key may have been listed twice."""
     if len(pc.unique(rows["key"])) == rows.num_rows:
         return rows
     rows = rows.sort_by([(name, "ascending") for name in ("key", "seen_ms", "size_bytes")])
@@ -394,7 +391,7 @@ def _of_bucket(tables: Iterable[tuple[pa.Table, list[int]]], bucket: int) -> Ite
 
 
 def _ends_of(places: npt.NDArray[np.int16], buckets: range) -> list[int]:
-    """Return how many rows lie in a bucket below each of these. `places` ascend."""
+    """Return for each of `buckets` the number of rows in lower buckets. `places` ascend."""
     found: list[int] = np.searchsorted(places, np.array(buckets, np.int16)).tolist()
     return found
 

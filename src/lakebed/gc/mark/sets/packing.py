@@ -1,13 +1,11 @@
-"""Objects packed by bucket, bitmaps, and candidates minus live: the heart of every mark. Pure functions over Arrow.
+"""Pack objects by bucket, as bitmaps, and subtract live objects from candidates: the core of every mark. Pure.
 
-A *bucket* is a slice number (0 and up), or `foreign_bucket` of a key that is no slice-and-sequence (below 0): hash
-classes, so that a foreign key meets its like in one place and is there compared as a whole string. A slice's live set
-is one bitmap: bit s % 8 of byte s // 8 is sequence s (numpy's `bitorder="little"`), and the last byte is not zero.
+A *bucket* is a slice number (0 and up), or the `foreign_bucket` of a key outside of slices (below 0). Foreign buckets
+are hash classes: equal keys share a bucket, and are compared there as whole strings. The live set of a slice is one
+bitmap: bit s % 8 of byte s // 8 is sequence s (numpy's `bitorder="little"`), and the last byte is not zero.
 
-An engine only brings together rows of one bucket. In a slice `subtract` is one look-up a candidate. Of several
-candidates for one object the one seen last speaks for it, then the greatest reason, rule, branch, prefix and path, so
-that the verdict does not depend on the order in which tasks finish. Nothing here guesses: a null or arrays of unequal
-length mean that a reader is broken, and the run stops.
+An engine only brings the rows of a bucket together. A null, or arrays of unequal length, means that a reader is broken:
+the run stops.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ def foreign_bucket(key: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Say why candidates go if nothing names them, as a plan shows it."""
+    """Give the reason for which a plan deletes unnamed candidates."""
 
     reason: str
     rule: str = ""
@@ -53,7 +51,7 @@ def pack_numbered(
     prefix: str = "",
     paths: pa.Array | None = None,
 ) -> pa.Table:
-    """CANDIDATES of slices: one row a slice. The arrays run in parallel, in any order."""
+    """Return CANDIDATES of slices, one row a slice. The arrays are parallel, in any order."""
     order = None
     if (slices[1:] < slices[:-1]).any():
         order = np.argsort(slices, kind="stable")
@@ -72,7 +70,7 @@ def pack_foreign(
     prefix: str = "",
     paths: pa.Array | None = None,
 ) -> pa.Table:
-    """CANDIDATES of foreign buckets: one row a bucket. The arrays run in parallel, in any order."""
+    """Return CANDIDATES of foreign buckets, one row a bucket. The arrays are parallel, in any order."""
     texts = pa.array(keys, pa.string())
     buckets = -1 - buckets_of(texts).astype(np.int64)
     order = np.argsort(buckets, kind="stable")
@@ -100,7 +98,7 @@ def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
 
 
 def lists_of(texts: pa.Array | None, order: Integers | None, starts: Integers) -> Any:
-    """One list a bucket, in the order in which all else is packed."""
+    """Return one list a bucket, in the order of the other packed columns."""
     if texts is None or not len(texts):
         return [[] for _ in starts]
     ordered = texts if order is None else texts.take(pa.array(order))
@@ -134,9 +132,10 @@ def _candidates(
 
 
 def in_slices(slices: Integers) -> Iterator[tuple[int, Any]]:
-    """Yield each slice with the selector of its rows in parallel arrays. Most come in long runs."""
+    """Yield each slice with the selector of its rows in parallel arrays."""
     if not len(slices):
         return
+    # Most slices are one long run of rows, which a `slice` object selects without a sort.
     starts = np.flatnonzero(np.r_[True, slices[1:] != slices[:-1]])
     names = slices[starts]
     if len(np.unique(names)) == len(names):
@@ -152,7 +151,7 @@ def in_slices(slices: Integers) -> Iterator[tuple[int, Any]]:
 
 
 def bitmap_of(sequences: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The bitmap with these bits set; `sequences` are at least 0, in any order, and may repeat."""
+    """Return the bitmap with these bits set. `sequences` are at least 0, in any order, and may repeat."""
     if not len(sequences):
         return np.empty(0, np.uint8)
     bits = np.zeros(int(sequences.max()) + 1, np.bool_)
@@ -161,14 +160,14 @@ def bitmap_of(sequences: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def is_set(bitmap: npt.NDArray[np.uint8], sequences: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """For each sequence whether its bit is set; beyond the end none is."""
+    """Return for each sequence whether its bit is set. Bits beyond the end are not."""
     if 8 * len(sequences) < len(bitmap):
         inside = sequences < 8 * len(bitmap)
         result = np.zeros(len(sequences), np.bool_)
         few = sequences[inside]
         result[inside] = (bitmap[few >> 3] >> (few & 7).astype(np.uint8)) & 1 == 1
         return result
-    # One look-up each, in a bitmap that was unpacked: half the time where many are asked for.
+    # Unpack the bitmap, then look up once each: half the time for many sequences.
     bits = np.zeros(8 * len(bitmap) + 1, np.bool_)
     bits[:-1] = np.unpackbits(bitmap, bitorder="little")
     found: npt.NDArray[np.bool_] = bits[np.minimum(sequences, len(bits) - 1)]
@@ -180,8 +179,8 @@ _NO_BITS: Final = np.empty(0, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """CANDIDATES, all of slices: `counts` has for each row how many objects it holds, the other arrays run in parallel
-    and hold one value an object, in the order of the rows."""
+    """Hold CANDIDATES of slices, unpacked. `counts` is the number of objects of each row. The other arrays are
+    parallel, with one value an object, in the order of the rows."""
 
     candidates: pa.Table
     counts: npt.NDArray[np.int64]
@@ -191,7 +190,7 @@ class Unpacked:
 
     @property
     def ends(self) -> npt.NDArray[np.int64]:
-        """For each row where its objects end."""
+        """Return the end of each row's objects."""
         return np.cumsum(self.counts)
 
     def addresses(self, places: npt.NDArray[np.int64]) -> list[str]:
@@ -201,7 +200,7 @@ class Unpacked:
         return [format_address(*place) for place in zip(slices, self.sequences[places].tolist(), strict=True)]
 
     def slices(self) -> Iterator[tuple[int, slice]]:
-        """For each row its slice's number, and which objects are its own."""
+        """Yield each row's slice number, and the positions of its objects."""
         start = 0
         for bucket, end in zip(self.candidates["bucket"].to_pylist(), self.ends.tolist(), strict=True):
             yield bucket, slice(start, end)
@@ -209,9 +208,10 @@ class Unpacked:
 
 
 def unpack(candidates: pa.Table) -> Unpacked:
-    """
+    """Unpack CANDIDATES of slices.
+
     Raises:
-        BadInput: arrays that do not run in parallel.
+        BadInput: arrays that are not parallel.
     """
     counts = pc.divide(pc.binary_length(candidates["sequences"]), 4).to_numpy().astype(np.int64)
     check_parallel(candidates, counts)
@@ -225,9 +225,10 @@ def unpack(candidates: pa.Table) -> Unpacked:
 
 
 def check_parallel(candidates: pa.Table, counts: npt.NDArray[np.int64]) -> None:
-    """
+    """Check the lengths of the arrays of CANDIDATES.
+
     Raises:
-        BadInput: a row holds sizes or instants of another number of objects than this.
+        BadInput: a row has another number of sizes or instants than of objects.
     """
     for name in ("sizes", "seen_ms"):
         if not np.array_equal(pc.binary_length(candidates[name]).to_numpy(), 8 * counts):
@@ -235,7 +236,7 @@ def check_parallel(candidates: pa.Table, counts: npt.NDArray[np.int64]) -> None:
 
 
 def named_by(live: pa.Table, objects: Unpacked) -> npt.NDArray[np.bool_]:
-    """For each object whether LIVE rows name it; `live` must hold all there are of its bucket."""
+    """Return for each object whether LIVE names it. `live` must hold all rows of the objects' buckets."""
     bitmaps = _unions(live, objects.candidates["bucket"])
     named = np.empty(len(objects.sequences), np.bool_)
     for bucket, part in objects.slices():
@@ -244,7 +245,7 @@ def named_by(live: pa.Table, objects: Unpacked) -> npt.NDArray[np.bool_]:
 
 
 def joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
-    """The values one behind the other, as an Arrow array has them anyhow."""
+    """Return the values joined without a copy: an Arrow array stores them so."""
     whole = one_piece(table[name])
     _, offsets, data = whole.buffers()
     if not len(whole) or data is None:
@@ -254,7 +255,7 @@ def joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
 
 
 def _unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
-    """From LIVE, one bitmap for each of these buckets that has any."""
+    """Return one bitmap of LIVE for each of these buckets that has any."""
     found: dict[int, npt.NDArray[np.uint8]] = {}
     live = live.filter(pc.is_in(live["bucket"], value_set=buckets.combine_chunks()))
     for bucket, data in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
@@ -274,12 +275,12 @@ _TEXTS: Final = VERDICTS.schema.field(OTHERS[0]).type
 
 
 def subtract(candidates: pa.Table, live: pa.Table, *, all_names: bool = False) -> pa.Table:
-    """VERDICTS: each object of the CANDIDATES that no LIVE row names, once; by bucket, then by sequence or address.
-    `live` must hold all rows there are of every bucket that the candidates are of. With `all_names` a verdict also has
-    the paths and rules of the other candidates for its object.
+    """Return VERDICTS: each object of CANDIDATES that LIVE does not name, once; by bucket, then sequence or address.
+    `live` must hold all rows of every bucket of the candidates. With `all_names` a verdict also has the paths and rules
+    of the other candidates for its object.
 
     Raises:
-        BadInput: a null, arrays that do not run in parallel, a sequence that no address has.
+        BadInput: a null, arrays that are not parallel, or a sequence beyond the largest address.
     """
     check_whole(candidates, "candidates")
     check_whole(live, "live objects")
@@ -320,10 +321,10 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table, *, all_names: bool) 
 
 
 def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_], *, all_names: bool = False) -> pa.Table:
-    """VERDICTS: each object that goes, once; by bucket, then by sequence. See `subtract` for `all_names`.
+    """Return VERDICTS: each object in `gone`, once; by bucket, then sequence. See `subtract` for `all_names`.
 
     Raises:
-        BadInput: a sequence that no address has.
+        BadInput: a sequence beyond the largest address.
     """
     candidates, kept = objects.candidates, np.flatnonzero(gone)
     rows = np.searchsorted(objects.ends, kept, side="right")
@@ -342,9 +343,9 @@ def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_], *, all_names: bo
 
 
 class Rows(NamedTuple):
-    """Objects of slices, as arrays in parallel; an object may come several times. `causes` are rows of another table.
+    """Hold objects of slices as parallel arrays; objects may repeat. `causes` are rows of another table.
 
-    `paths` is None where none has one.
+    `paths` is None if no object has one.
     """
 
     slices: npt.NDArray[np.int64]
@@ -356,11 +357,11 @@ class Rows(NamedTuple):
 
 
 def each_once(causes: pa.Table, rows: Rows, *, all_names: bool = False) -> pa.Table:
-    """VERDICTS: each object once; by slice, then by sequence. `causes` has the columns CAUSE, and may have others. See
-    `subtract` for `all_names`.
+    """Return VERDICTS: each object once; by slice, then sequence. `causes` has the columns CAUSE, and may have others.
+    See `subtract` for `all_names`.
 
     Raises:
-        BadInput: a sequence that no address has.
+        BadInput: a sequence beyond the largest address.
     """
     chosen = _last_of_each([rows.sequences, rows.slices], rows.seen_ms, _ranks(causes)[rows.causes], rows.paths)
     last = chosen.last
@@ -387,7 +388,7 @@ def _verdicts(
     seen_ms: Any,
     **columns: Any,
 ) -> pa.Table:
-    """`rows` are those of a table with CAUSE, in parallel with the columns."""
+    """Build VERDICTS. `rows` are rows of a table with CAUSE, parallel with the columns."""
     causes = {name: table[name].take(pa.array(rows)).combine_chunks() for name in CAUSE}
     last_seen_at = pa.array(seen_ms * 1000, pa.timestamp("us", tz="UTC"))
     numbers = {"sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at}
@@ -400,14 +401,14 @@ def _strings(table: pa.Table, name: str = "addresses") -> pa.Array:
 
 
 def _ranks(candidates: pa.Table) -> npt.NDArray[np.int64]:
-    """For each row its place in the order of (reason, rule, branch, prefix); equal ones share a place."""
+    """Return each row's rank by (reason, rule, branch, prefix). Equal causes share a rank."""
     causes = list(zip(*(candidates[name].to_pylist() for name in CAUSE), strict=True))
     places = {cause: place for place, cause in enumerate(sorted(set(causes)))}
     return np.array([places[cause] for cause in causes], np.int64)
 
 
 def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> pa.Array | None:
-    """For each of the kept objects its path, empty where its candidate has none. None where no candidate does."""
+    """Return the path of each kept object, empty without one; None if no candidate has paths."""
     named = pc.list_value_length(candidates["paths"])
     if not pc.any(pc.greater(named, 0), min_count=0).as_py():
         return None
@@ -420,9 +421,9 @@ def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArra
 
 
 class _Chosen(NamedTuple):
-    """`last` are the positions that speak for each object. `order` sorts all rows by object, the speaker last.
+    """`last` has the position of the row chosen for each object. `order` sorts all rows by object, the chosen row last.
 
-    `is_last` runs in parallel with `order`. Both are None where all rows of each object say the same.
+    `is_last` is parallel with `order`. Both are None if all rows of each object are equal.
     """
 
     last: npt.NDArray[np.int64]
@@ -436,35 +437,37 @@ def _last_of_each(
     ranks: npt.NDArray[np.int64],
     paths: pa.Array | None,
 ) -> _Chosen:
-    """Choose which row speaks for each object. Parallel arrays name an object; the last is the first to sort by."""
+    """Choose one row for each object. Parallel arrays name an object; the last array is the first sort key."""
     if _ascend(objects):
         return _Chosen(np.arange(len(ranks)))
+    # The candidate seen last wins, then the greatest reason, rule, branch, prefix and path. So the verdict does not
+    # depend on the order in which tasks finish.
     keys = (ranks, seen_ms, *objects)
     order = np.lexsort(keys)
     is_last = np.r_[_differs(objects, order), True]
     if paths is not None:
-        # One commit may have an object under several paths. Mostly it is one path, and there is nothing to choose.
+        # One commit may have an object at several paths. Mostly it has one path, and there is no choice.
         tied = np.flatnonzero(~_differs(keys, order))
         same = pc.equal(paths.take(pa.array(order[tied])), paths.take(pa.array(order[tied + 1])))
         if not pc.all(same, min_count=0).as_py():
             order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
         elif len(tied) == len(order) - np.count_nonzero(is_last):
-            # Mostly all rows of an object are equal, and then there is no difference to look for.
+            # Mostly all rows of an object are equal, so there is no difference to report.
             return _Chosen(order[is_last])
     return _Chosen(order[is_last], order, is_last)
 
 
 def _others(chosen: _Chosen, paths: pa.Array | None, rules: pa.DictionaryArray) -> dict[str, pa.Array]:
-    """Return OTHERS: of each object the paths and rules of its rows that do not speak for it; null where none differs.
+    """Return OTHERS: the paths and rules of each object's rows that were not chosen; null if no row differs.
 
-    `paths` and `rules` run in parallel with the rows.
+    `paths` and `rules` are parallel with the rows.
     """
     order, is_last = chosen.order, chosen.is_last
     if order is None or is_last is None:
         return {}
     ends = np.flatnonzero(is_last)
     others = np.flatnonzero(~is_last)
-    # By position among the speakers.
+    # Positions among the chosen rows.
     objects = np.searchsorted(ends, others)
     rows, speakers = order[others], chosen.last[objects]
     codes = rules.indices.to_numpy()
@@ -481,7 +484,7 @@ def _others(chosen: _Chosen, paths: pa.Array | None, rules: pa.DictionaryArray) 
 
 
 def _texts_of_each(objects: npt.NDArray[np.int64], texts: pa.Array, count: int) -> pa.Array:
-    """Return for each of `count` objects its texts, each once and in order, null where it has none."""
+    """Return the texts of each of `count` objects, each once and in order; null without any."""
     if not len(objects):
         return pa.nulls(count, _TEXTS)
     pairs = pa.table({"object": objects, "text": texts}).group_by(["object", "text"]).aggregate([])
@@ -492,15 +495,13 @@ def _texts_of_each(objects: npt.NDArray[np.int64], texts: pa.Array, count: int) 
 
 
 def _rules(causes: pa.Table, rows: npt.NDArray[np.int64]) -> pa.DictionaryArray:
-    """Return the rule of each row, whose causes are rows of that table."""
+    """Return each row's rule. `rows` are the rows of its cause in that table."""
     encoded = causes["rule"].combine_chunks().dictionary_encode()
     return pa.DictionaryArray.from_arrays(encoded.indices.take(pa.array(rows)), encoded.dictionary)
 
 
 def _ascend(objects: list[npt.NDArray[np.int64]]) -> bool:
-    """Return whether they are in order, each once: a listing gives them so, and then there is nothing to sort or to
-    choose.
-    """
+    """Return whether the objects are in order, each once. A listing gives them so."""
     above = np.zeros(max(0, len(objects[0]) - 1), np.bool_)
     for array in objects:
         above = (array[1:] > array[:-1]) | (array[1:] == array[:-1]) & above
@@ -508,7 +509,7 @@ def _ascend(objects: list[npt.NDArray[np.int64]]) -> bool:
 
 
 def _differs(arrays: Sequence[npt.NDArray[np.int64]], order: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """For each position but the last whether the next one is of another object, or of one otherwise seen."""
+    """Return for each position but the last whether the next one differs in any array."""
     differs = np.zeros(max(0, len(order) - 1), np.bool_)
     for array in arrays:
         ordered = array[order]
@@ -517,7 +518,7 @@ def _differs(arrays: Sequence[npt.NDArray[np.int64]], order: npt.NDArray[np.int6
 
 
 def _format(slices: npt.NDArray[np.int64], sequences: npt.NDArray[np.int64]) -> pa.Array:
-    """Format each address as `lakebed.base.format_address` does. A test holds them equal."""
+    """Format each address like `lakebed.base.format_address`. A test holds them equal."""
     if len(sequences) and int(sequences.max()) > SEQUENCE_MAX:
         worst = int(sequences.argmax())
         name = slice_name(int(slices[worst]))

@@ -1,7 +1,7 @@
-"""Decide which branches a sweep may delete: idle longer than their rule says, or older than made to last. Pure.
+"""Decide which branches a sweep may delete: idle longer than their rule allows, or past their expiry date. Pure.
 
-Of all rules whose pattern matches a branch the most specific counts, as for retention. A branch without a rule goes
-only when it was made to last for a while and that is over. Whatever pins a branch comes before both.
+The most specific rule whose pattern matches a branch applies, as for retention. A branch without a rule is deleted only
+after its expiry date. A pin keeps a branch in both cases.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from lakebed.gc.rules.patterns import matches
 
 
 class IdleRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Let branches go that no client moved for longer than `idle`.
+    """Delete branches that no client moved for longer than `idle`.
 
-    `merged`: only those whose head one of the branches `into` reaches, or (false) none of them does; None: either.
-    Without `into` it is the default branch. Uncommitted changes keep a branch, unless its rule `drops_uncommitted`.
+    `merged`: delete only branches whose head one of the branches `into` reaches, or (false) none of `into` reaches.
+    None selects both. `into` defaults to the default branch. Uncommitted changes keep a branch, unless its rule
+    `drops_uncommitted`.
     """
 
     pattern: str
@@ -30,7 +31,7 @@ class IdleRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pin(StrEnum):
-    """Name the reason that keeps a branch whatever the rules say."""
+    """Name the reason that keeps a branch whatever the rules are."""
 
     DEFAULT = "default branch"
     TARGET = "others are merged into it"
@@ -42,7 +43,7 @@ class Pin(StrEnum):
 
 
 class BranchWhy(StrEnum):
-    """Say why a branch goes, or why it stays. A pin is in `Pin`."""
+    """Name the reason why a branch is deleted or kept. Pins are in `Pin`."""
 
     IDLE = "idle"
     OLD = "older than it was made to last"
@@ -58,10 +59,10 @@ class BranchWhy(StrEnum):
 
 
 class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe a branch. `active_ms`: its last move, or, where its rule drops them, the last staged
-    change; 0: not known. `expires_ms`: it was made to last until then; 0: for ever.
+    """Describe a branch. `active_ms`: its last move. If its rule drops uncommitted changes, also the last staged one.
+    0 means unknown. `expires_ms`: its expiry date; 0 means no date.
 
-    `is_merged` is asked only where a rule says `merged`; None: it cannot be known.
+    `is_merged` is computed only for a rule with `merged`; None means that it is unknown.
     """
 
     name: str
@@ -73,9 +74,9 @@ class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`rule` is the pattern that counts, empty if none does.
+    """`rule` is the pattern that applies, empty without a rule.
 
-    `due_ms`: when it goes if no client uses it, and nothing else keeps it; None: never.
+    `due_ms`: when the branch is deleted if no client uses it and no other reason keeps it, or None for never.
     """
 
     goes: bool
@@ -85,12 +86,12 @@ class BranchVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def idle_rule_of(rules: Sequence[IdleRule], branch: str) -> IdleRule | None:
-    """Return the rule that counts for a branch. `rules` come the most specific first."""
+    """Return the rule that applies to a branch. `rules` are sorted, the most specific first."""
     return next((rule for rule in rules if matches(rule.pattern, branch)), None)
 
 
 def judge_branch(rule: IdleRule | None, facts: BranchFacts, now_ms: int) -> BranchVerdict:
-    """Say whether a branch goes now by the rule that counts for it. Doubt keeps it."""
+    """Decide whether to delete a branch now, by the rule that applies to it. Doubt keeps it."""
     due_ms = _due_ms(rule, facts)
     kept = _kept_by(rule, facts, now_ms, due_ms)
     why = kept or (BranchWhy.OLD if 0 < facts.expires_ms <= now_ms else BranchWhy.IDLE)
@@ -98,7 +99,7 @@ def judge_branch(rule: IdleRule | None, facts: BranchFacts, now_ms: int) -> Bran
 
 
 def first_going_ms(rule: IdleRule | None, facts: BranchFacts, now_ms: int) -> int | None:
-    """Return the first instant from now on at which a branch goes if nothing changes; None: there is no such."""
+    """Return the first instant from now on at which an unchanged branch is deleted, or None."""
     later = sorted(date for date in _dates(rule, facts) if date > now_ms)
     return next((instant for instant in (now_ms, *later) if judge_branch(rule, facts, instant).goes), None)
 
@@ -108,7 +109,7 @@ def _due_ms(rule: IdleRule | None, facts: BranchFacts) -> int | None:
 
 
 def _dates(rule: IdleRule | None, facts: BranchFacts) -> list[int]:
-    """Return the end of the planned life and of the idle time, where there are such."""
+    """Return the expiry date and the end of the idle time, as far as they exist."""
     dates = [facts.expires_ms] if facts.expires_ms else []
     if rule is not None:
         duration = parse_duration(rule.idle)
@@ -130,7 +131,7 @@ def _kept_by(rule: IdleRule | None, facts: BranchFacts, now_ms: int, due_ms: int
         return BranchWhy.UNKNOWN_AGE
     if due_ms > now_ms:
         return BranchWhy.LASTING if due_ms == facts.expires_ms else BranchWhy.ACTIVE
-    # A branch that is older than it was made to last goes, merged or not: its maker chose the date.
+    # Delete a branch after its expiry date, merged or not: its creator chose the date.
     if rule is not None and not 0 < facts.expires_ms <= now_ms and rule.merged not in (None, facts.is_merged):
         if facts.is_merged is None:
             return BranchWhy.NO_TARGET

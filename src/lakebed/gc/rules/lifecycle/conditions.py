@@ -2,8 +2,8 @@
 
     metadata.class == "pii" and metadata["data owner"] == 'ann' and size >= 1048576
 
-It is another spelling of the fields `metadata` and `min_size`, and means the same. So there is neither `or` nor `not`:
-two rules say `or`, and of rules that overlap the most specific one counts.
+A condition is another spelling of the fields `metadata` and `min_size`. So the language has neither `or` nor `not`: use
+two rules for `or`. The most specific of overlapping rules applies.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ _AND: Final = re.compile(r"(?:and\b|&&)\s*")
 
 
 class InvalidCondition(ValueError):
-    """The text is no condition. The message names the character, counted from 1, and the expected text."""
+    """The text is not a condition. The message gives the character, counted from 1, and the expected text."""
 
 
 class Condition(NamedTuple):
-    """Describe the entries that match: these metadata, and at least `min_size` bytes."""
+    """Describe the matching entries: they have these metadata and at least `min_size` bytes."""
 
     metadata: dict[str, str]
     min_size: int = 0
 
 
 def parse_condition(text: str) -> Condition:
-    """
+    """Read a condition.
+
     Raises:
-        InvalidCondition: see there.
+        InvalidCondition: the text is not a condition.
     """
     reader = _Reader(text)
     found: dict[str, str] = {}
@@ -88,8 +89,8 @@ class _Reader:
         return found
 
     def unquoted(self, text: str, at: int) -> str:
-        """Return the text inside quotes. In double quotes it is JSON. In single quotes a backslash
-        escapes only a quote or a backslash. `\\n` stays two characters.
+        """Return the text inside quotes. Text in double quotes is JSON. In single quotes a backslash escapes only a
+        quote or a backslash: `\\n` is an error.
         """
         if text[0] == "'":
             for escape in _ESCAPE.finditer(text):
@@ -107,7 +108,7 @@ class _Reader:
 
 
 def condition_text(metadata: Mapping[str, str], min_size: int) -> str:
-    """Return the condition in the words of `when`, on one printable line; empty where there is none."""
+    """Return the condition in the language of `when`, on one printable line; empty without conditions."""
     texts = [f"{_key_text(name)} == {_quoted(value)}" for name, value in sorted(metadata.items())]
     return " and ".join([*texts, *([f"size >= {min_size}"] if min_size else [])])
 

@@ -1,13 +1,13 @@
-"""The tables of the design document (docs/design/0003-lifecycle.md), as it writes them, with dates in milliseconds.
+"""Compute the tables of the design document (docs/design/0003-lifecycle.md), with dates in milliseconds.
 
-    policy_table        each run's policy: rule, prefix, branch, and the date before which objects go
-    current_rules       that of this run, with the latest date of any run that ended: `last_deleted`
+    policy_table        each run's policy: rule, prefix, branch, and the date before which objects are due
+    current_rules       the rules of this run, with the latest date of any run that ended: `last_deleted`
     earliest_by_branch  for each branch the earliest `last_deleted` of its rules
-    potential_commits   the commits that may name what no run took yet, by the document's intersection of dates
+    potential_commits   commits that may name objects which no run deleted, by the document's intersection of dates
 
-The last one is computed and shown, and no run uses it to find candidates: it misses objects for ever. Take two idle
-branches with periods of 5 and 15 days that share a commit. When its objects are due by both, the intersection asks for
-commits younger than the branch with 5 days does.
+`potential_commits` is only shown. No run uses it to find candidates, because it misses objects permanently. Example:
+two idle branches with periods of 5 and 15 days share a commit. When its objects are due by both, the intersection asks
+for commits younger than the branch with 5 days does.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .periods import NEVER_MS, parse_period
 from .policy import Policy
 
 ALL_BRANCHES = NO_BRANCH
-"""An empty branch stands for all that have no row of their own."""
+"""An empty branch stands for all branches without a row of their own."""
 
 
 class PolicyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """`date_to_be_deleted`: objects written before it are due. `prefix` is a glob where the rule has one."""
+    """Give the date before which objects are due: `date_to_be_deleted`. `prefix` is a glob if the rule has one."""
 
     run_id: str
     rule_id: str
@@ -39,7 +39,7 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentRule(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_deleted` None: no run took anything by this prefix and branch yet."""
+    """`last_deleted` is None if no run has deleted objects by this prefix and branch."""
 
     prefix: str
     branch: str
@@ -48,7 +48,7 @@ class CurrentRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policy_table(policy: Policy, *, run_id: str, now_ms: int) -> list[PolicyRow]:
-    """Return the policy as a table. The rules are in the order of their ids, the row for all branches first."""
+    """Return the policy as a table, in the order of rule ids. The row for all branches is first in each rule."""
     return [
         PolicyRow(
             run_id=run_id,
@@ -63,13 +63,13 @@ def policy_table(policy: Policy, *, run_id: str, now_ms: int) -> list[PolicyRow]
 
 
 def current_rules(rows: Iterable[PolicyRow], *, run_id: str, ended: Collection[str]) -> list[CurrentRule]:
-    """Return the rules of a run. `ended` are the runs that deleted all that they planned.
+    """Return the rules of a run. `ended` are the runs that deleted every object of their plan.
 
-    A rule is its prefix and branch: its id has no influence. What a run took is gone for good. So the latest date
-    counts, also where a later policy was looser.
+    A rule is its prefix and branch: its id has no influence.
     """
     rows = list(rows)
     last: dict[tuple[str, str], int] = {}
+    # Deleted objects never return. So take the latest date, even if a later policy was looser.
     for row in rows:
         if row.run_id in ended and row.run_id != run_id:
             place = (row.prefix, row.branch)
@@ -87,7 +87,7 @@ def current_rules(rows: Iterable[PolicyRow], *, run_id: str, ended: Collection[s
 
 
 def earliest_by_branch(rules: Iterable[CurrentRule]) -> dict[str, int | None]:
-    """Return for each branch the earliest `last_deleted`; None where a rule never ran: all of the branch is new."""
+    """Return the earliest `last_deleted` of each branch, or None if a rule of it never ran: the whole branch is new."""
     found: dict[str, int | None] = {}
     for rule in rules:
         before = found.get(rule.branch, rule.last_deleted)
@@ -97,24 +97,24 @@ def earliest_by_branch(rules: Iterable[CurrentRule]) -> dict[str, int | None]:
 
 
 def potential_since_ms(earliest: Mapping[str, int | None], branches: Collection[str]) -> int:
-    """Return from when on a commit that these branches reach is potential: the intersection over all of them.
+    """Return the date from which commits that all these branches reach are potential: the intersection of the branches.
 
-    NEVER_MS: no rule covers one of the branches, so no commit on it has anything to give.
+    Return NEVER_MS if no rule covers one of the branches: its commits have no object to delete.
     """
     return max(_since_ms(earliest, branch) for branch in branches)
 
 
 def _since_ms(earliest: Mapping[str, int | None], branch: str) -> int:
-    """A branch has its own rules and those for all branches: the earlier date counts."""
+    """Return the earliest date of the branch's own rules and the rules for all branches."""
     dates = [earliest[name] for name in {branch, ALL_BRANCHES} if name in earliest]
     return min((SINCE_EVER_MS if date is None else date for date in dates), default=NEVER_MS)
 
 
 def potential_commits(history: History, earliest: Mapping[str, int | None]) -> dict[CommitId, frozenset[str]]:
-    """Return the potential commits with the branches that reach each.
+    """Return the potential commits, each with the branches that reach it.
 
     Raises:
-        BrokenHistory: a commit that something names is missing.
+        BrokenHistory: a named commit has no record.
     """
     return {
         commit: branches

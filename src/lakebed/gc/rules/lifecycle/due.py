@@ -1,16 +1,14 @@
-"""Decide which objects go by a policy, in plain Python: the specification that the planner must agree with. Pure.
+"""Decide which objects a policy deletes, in plain Python: the specification that the planner must agree with. Pure.
 
 An *occurrence* is a path and an object in a commit that was not swept, with every branch that reaches the commit by any
 parent. The policy gives each occurrence an instant from which it is *due*, or never. The one law:
 
-    An object goes when every occurrence of its address is due, and no cell, upload or copy names it.
+    Delete an object if every occurrence of its address is due, and no cell, upload or copy names it.
 
-- The most specific rule that matches path, size and metadata counts for an entry. None: never.
-- The rule's period for a branch counts from the date of the entry. Of several branches the latest counts. A branch that
-  the rule does not cover keeps the object for ever.
-- A commit that no branch reaches may come to be on any branch, and so may its ancestors. They count as if they were on
-  all that the rule names and on one that it does not name.
-- Pinned commits and paths are never due, nor the newest versions of a path where a rule keeps some.
+- The most specific rule that matches path, size and metadata applies to an entry. Without a rule it is never due.
+- The rule's period for a branch starts at the date of the entry. The latest of several branches decides. A branch that
+  the rule does not cover keeps the object without end.
+- Pinned commits and paths are never due. Neither are the newest versions of a path, if the rule keeps versions.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from .periods import NEVER_MS, parse_period
 from .policy import LifecycleRule, Policy
 
 NO_BRANCH = ""
-"""Stands for the branches that may come to reach a commit: through one that no branch reaches, or by an operation that
-is about to name it."""
+"""Stands for branches that may reach a commit later: through a commit that no branch reaches, or by an operation that
+is about to name it. The most cautious reading applies: every branch that the rule names, and one that it does not."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe one path of a commit. `address` is as entries have it, relative or absolute."""
+    """Describe one path of a commit. `address` is spelled as in entries, relative or absolute."""
 
     path: str
     address: str
@@ -47,8 +45,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeps(StrEnum):
-    """Say why an occurrence is never due: no rule is for it, it is pinned, it is one of the newest versions of its
-    path, or a branch that reaches it keeps it for ever. `nothing`: it has a date."""
+    """Give the reason why an occurrence is never due. No rule matches, it is pinned, it is one of the newest versions
+    of its path, or a branch that reaches it keeps it without end. `nothing`: it has a date."""
 
     NOTHING = "nothing"
     NO_RULE = "no_rule"
@@ -58,9 +56,9 @@ class Keeps(StrEnum):
 
 
 class Due(NamedTuple):
-    """From when an occurrence is due, NEVER_MS for never, and by which rule, None where no rule matches.
+    """Give the instant from which an occurrence is due, or NEVER_MS, and the number of its rule, or None.
 
-    `branch` is the one that keeps it longest.
+    `branch` is the branch that keeps it longest.
     """
 
     due_ms: int
@@ -70,7 +68,7 @@ class Due(NamedTuple):
 
 
 class Going(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that goes: the paths that name it, and the ids of the rules that let it go."""
+    """Describe an object to delete: the paths that name it, and the ids of the rules by which it is due."""
 
     paths: tuple[str, ...]
     rules: tuple[str, ...]
@@ -78,20 +76,19 @@ class Going(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LifecycleVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects by key. `spared` are due by some occurrence and kept by another, or by something in no commit."""
+    """List objects by key. `spared` have a due occurrence, but another occurrence or a record outside of commits keeps
+    them.
+    """
 
     goes: dict[str, Going]
     spared: frozenset[str]
 
 
 def branches_of(history: History) -> dict[CommitId, frozenset[str]]:
-    """Return for each commit the branches that reach it by any parent. NO_BRANCH: none does, or an intent names it.
-
-    Ancestors of a commit that no branch reaches have NO_BRANCH too, beside the branches that reach them: a merge that
-    is written and not published brings the history of one branch to another. A swept one brings nothing.
+    """Return the branches that reach each commit by any parent. NO_BRANCH: no branch does, or an intent names it.
 
     Raises:
-        BrokenHistory: a commit that something names is missing.
+        BrokenHistory: a named commit has no record.
     """
     history.check()
     found: dict[CommitId, set[str]] = {commit: set() for commit in history.commits}
@@ -99,6 +96,8 @@ def branches_of(history: History) -> dict[CommitId, frozenset[str]]:
     for branch, head in roots:
         _add_to_ancestry(found, history, head, branch)
     loose = [commit for commit, branches in found.items() if not branches and not history.commits[commit].swept]
+    # Ancestors of an unreached commit get NO_BRANCH too, beside the branches that reach them: an unpublished merge
+    # brings the history of one branch to another. A swept commit brings nothing.
     for commit in loose:
         _add_to_ancestry(found, history, commit, NO_BRANCH)
     return {commit: frozenset(branches or {NO_BRANCH}) for commit, branches in found.items()}
@@ -114,12 +113,13 @@ def _add_to_ancestry(found: Mapping[CommitId, set[str]], history: History, head:
 
 
 def _due_on(rule: LifecycleRule, branch: str, written_ms: int) -> int:
+    # An unreached commit may reach any branch. So take all periods of the rule, and no period (never) for the rest.
     periods = {rule.period, *rule.periods()} if branch == NO_BRANCH else {rule.period_of(branch)}
     return max(NEVER_MS if period is None else parse_period(period).due_ms(written_ms) for period in periods)
 
 
 class PathVersions:
-    """Hold the objects that commits on each branch have had at each path, to find the newest."""
+    """Find the newest objects at a path: hold each object that commits on each branch have had there."""
 
     def __init__(self) -> None:
         self._dates: dict[tuple[str, str], dict[str, int]] = {}
@@ -130,10 +130,10 @@ class PathVersions:
             dates[object_] = max(modified_ms, dates.get(object_, modified_ms))
 
     def keep(self, rule: LifecycleRule, path: str, object_: str, branches: Collection[str]) -> bool:
-        """Return whether the rule keeps the object as one of the newest of its path on a branch."""
+        """Return whether the rule keeps the object as one of the newest at its path on a branch."""
         if not rule.keep_versions:
             return False
-        # Where a commit is on no branch yet, which versions are newer there is not known.
+        # The commit is on no branch yet, so no record gives the newer versions there.
         if NO_BRANCH in branches:
             return True
         return any(object_ in self._newest(branch, path)[: rule.keep_versions] for branch in branches)
@@ -146,7 +146,7 @@ class PathVersions:
 def due_of(
     policy: Policy, entry: Entry, object_: str, branches: Collection[str], *, is_pinned: bool, versions: PathVersions
 ) -> Due:
-    """Return from when one occurrence is due that these branches reach. `object_` is one text for each object."""
+    """Return when one occurrence that these branches reach is due. `object_` is the same text for each spelling."""
     number = policy.rule_of(entry.path, entry.size_bytes, entry.metadata)
     if number is None:
         is_below_pin = any(entry.path.startswith(prefix) for prefix in policy.pins.prefixes)
@@ -166,11 +166,11 @@ def pinned_commits(history: History, policy: Policy) -> frozenset[CommitId]:
 
 
 def only_active(history: History, policy: Policy, rules: Rules, *, now_ms: int) -> History:
-    """Return the history in which commits that the retention rules let go count as swept, but those that the policy
-    pins.
+    """Return the history with the commits that expire by the retention rules marked as swept. Commits that the policy
+    pins are not marked.
 
     Raises:
-        BrokenHistory: a commit that something names is missing.
+        BrokenHistory: a named commit has no record.
     """
     gone = judge_commits(history, rules, now_ms=now_ms).expired - pinned_commits(history, policy)
     commits = {id_: replace(commit, swept=commit.swept or id_ in gone) for id_, commit in history.commits.items()}
@@ -178,7 +178,7 @@ def only_active(history: History, policy: Policy, rules: Rules, *, now_ms: int) 
 
 
 class Occurrences:
-    """Every occurrence of a history, each with its due instant."""
+    """Iterate over every occurrence of a history, with its due instant."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Occurrences:
         *,
         namespace: Namespace,
     ) -> None:
-        """`contents` has the entries of every tree. KeyError where one was not read: doubt stops the run."""
+        """Index `contents`, the entries of every tree. Raises KeyError for an unread tree: doubt stops the run."""
         self._policy = policy
         self._namespace = namespace
         self._pinned = pinned_commits(history, policy)
@@ -210,7 +210,7 @@ class Occurrences:
             yield entry, due
 
     def _object_of(self, entry: Entry) -> str:
-        """Both spellings of one address are one version."""
+        """Return one text for both spellings of an address: they are one version."""
         return self._namespace.key_of(entry.address) or entry.address
 
 
@@ -224,11 +224,11 @@ def judge_objects(
     namespace: Namespace,
     taken: AbstractSet[str] = frozenset(),
 ) -> LifecycleVerdict:
-    """Apply the one law. `uncommitted` are addresses that cells, uploads and copies name; `taken` went earlier, by key.
+    """Apply the one law. `uncommitted`: addresses that cells, uploads and copies name. `taken`: keys deleted earlier.
 
     Raises:
-        BrokenHistory: a commit that something names is missing.
-        EmptyLiveSet: there are commits with entries, and yet no entry was read.
+        BrokenHistory: a named commit has no record.
+        EmptyLiveSet: commits have entries, but no entry was read.
     """
     occurrences: dict[str, list[tuple[Entry, Due]]] = {}
     is_read = False

@@ -1,8 +1,7 @@
 """Match the paths that a rule is for: a plain prefix of the path's bytes, or a glob over the whole path.
 
-In a glob `*` stands for any characters but a slash, `**` for any characters, and `**/` for any folders, also none. Of
-all patterns that match a path the most specific wins (`specificity`). The order is total, so the order in which rules
-were written never matters.
+In a glob `*` matches any characters but a slash, `**` any characters, and `**/` any folders, also none. The most
+specific pattern that matches a path wins (`specificity`). The order is total, so the order in a file never matters.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 import msgspec
 
 WILDCARDS_MAX: Final = 8
-"""More would take long to match, and no one reads them."""
+"""More wildcards would match slowly, and would be hard to read."""
 
 _WILD: Final = re.compile(r"\*\*/|\*\*|\*")
 _WRONG: Final = {
@@ -28,7 +27,7 @@ Specificity = tuple[int, int, int, str]
 
 
 class PathPattern(msgspec.Struct, frozen=True, order=True):
-    """`is_prefix`: the text is a plain prefix, and its stars are stars."""
+    """`is_prefix`: the text is a plain prefix, in which a star is a plain character."""
 
     text: str
     is_prefix: bool
@@ -40,7 +39,7 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
     def regex(self) -> str:
         """Return the regular expression (of RE2, in one-line mode) that whole paths match.
 
-        RE2 takes linear time. `re` may take for ever over several wildcards, so `matches` does without.
+        RE2 takes linear time. `re` backtracks without bound over several wildcards, so `matches` does not use it.
         """
         if self.is_prefix:
             return f"(?s)^{re.escape(self.text)}"
@@ -52,7 +51,7 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
         if self.is_prefix:
             return path.startswith(self.text)
         literals, wild = _WILD.split(self.text), _WILD.findall(self.text)
-        # Where in the path the pattern up to here may end. A step costs at most the length of the path.
+        # `ends`: where in the path the pattern up to here may end. A step costs at most the length of the path.
         ends: Iterable[int] = (0,)
         for literal, wildcard in zip(literals, wild, strict=False):
             found = [end + len(literal) for end in ends if path.startswith(literal, end)]
@@ -72,7 +71,7 @@ class PathPattern(msgspec.Struct, frozen=True, order=True):
 
 
 def _ends_of(wildcard: str, path: str, starts: list[int]) -> Iterable[int]:
-    """Return where a wildcard may end that may begin at any of `starts`, which ascend."""
+    """Return where a wildcard may end that begins at any of `starts`, which ascend."""
     if wildcard == "**":
         return range(starts[0], len(path) + 1)
     if wildcard == "**/":

@@ -1,7 +1,7 @@
-"""Read how long an object stays by a rule: `10d`, `36h`, `2w`, `6mo`, `forever`, counted to a full day or hour in UTC.
+"""Read a rule's period for objects: `10d`, `36h`, `2w`, `6mo`, `forever`, rounded to a full day or hour in UTC.
 
-Periods in days, weeks and months count back from the midnight before now, those in hours from the full hour before it.
-So rounding never makes anything due early.
+Count days, weeks and months back from the midnight before now, and hours back from the full hour before now. So
+rounding never makes an object due early.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Instants = npt.NDArray[np.int64]
-else:  # only where they are used: a plain install has neither, and most functions here need none
+else:  # imported on first use: a plain install has no numpy, and most functions here need none
     np = Later("numpy")
 
 NEVER_MS = (1 << 62) - 1
-"""After every date."""
+"""Later than every date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Period:
     duration: Duration
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Return the instant before which an object was written that is due now."""
+        """Return the cutoff: objects written before it are due now."""
         return self.duration.before_ms(now_ms - now_ms % self.step_ms)
 
     def due_ms(self, written_ms: int) -> int:
         """Return the first instant at which `cutoff_ms` is later than `written_ms`, or NEVER_MS."""
         if not self.duration.unit:
             return NEVER_MS
-        # Before a full day or hour began, it is the one before that counts.
+        # Round up: until a full day or hour is complete, the earlier one applies.
         over_ms = self.duration.over_ms(written_ms, written_ms)
         assert over_ms is not None, "only `forever` has no end"
         due_ms = -(-over_ms // self.step_ms) * self.step_ms
@@ -53,7 +53,7 @@ class Period:
 
 
 def latest_due(periods: Sequence[Period], written_ms: Instants) -> Instants:
-    """Return for each instant the latest `due_ms` of these periods, of which there is at least one."""
+    """Return for each instant the latest `due_ms` of these periods. Needs at least one period."""
     by_step: dict[int, list[Period]] = {}
     for period in periods:
         by_step.setdefault(period.step_ms, []).append(period)
@@ -64,7 +64,7 @@ def latest_due(periods: Sequence[Period], written_ms: Instants) -> Instants:
 
 
 def _latest_of_steps(step_ms: int, periods: Sequence[Period], written_ms: Instants) -> Instants:
-    # Cut-offs lie on full days or hours, so all instants of one day or hour are due together.
+    # Cutoffs are full days or hours, so all instants of one day or hour are due together.
     steps = written_ms // step_ms
     if not len(steps):
         return steps
@@ -72,7 +72,7 @@ def _latest_of_steps(step_ms: int, periods: Sequence[Period], written_ms: Instan
     if last - first > _STEPS_MAX:
         distinct, places = np.unique(steps, return_inverse=True)
         return np.array([_due_of_step(periods, step) for step in distinct.tolist()], np.int64)[places]
-    # Most ranges are of few days, and looking up is ten times as fast as finding the distinct ones.
+    # Most ranges cover few days. A look-up by day is ten times as fast as `unique`.
     return np.array([_due_of_step(periods, step) for step in range(first, last + 1)], np.int64)[steps - first]
 
 
@@ -90,7 +90,8 @@ def _due_of_one(period: Period, step: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def parse_period(text: str) -> Period:
-    """
+    """Read a period.
+
     Raises:
         InvalidDuration: see `parse_duration`.
     """

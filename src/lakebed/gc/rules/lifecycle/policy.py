@@ -1,12 +1,11 @@
-"""The policy: which objects go by path, branch and age although commits still name them.
+"""The policy: which objects are deleted by path, branch and age although commits still name them.
 
-Two forms of JSON mean the same kind of policy. That of the design document maps rule ids to `prefix`, `days`, `enabled`
-and `branch_days`; rules that overlap are refused there. The wide form is `{"rules": {…}, "pins": {…}}`, whose rules
-may also have `path` (a glob), `period`, `branches`, `min_size`, `metadata`, `when` and `keep_versions`. There the most
-specific rule that matches an entry wins, and no other counts. Beside them `branches` has rules for branches themselves
-(branches.py).
+Two forms of JSON give the same kind of policy. The form of the design document maps rule ids to `prefix`, `days`,
+`enabled` and `branch_days`, and refuses overlapping rules. The wide form is `{"rules": {…}, "pins": {…}}`. Its rules
+may also have `path` (a glob), `period`, `branches`, `min_size`, `metadata`, `when` and `keep_versions`. Only the most
+specific rule that matches an entry applies. Its field `branches` has rules for whole branches (branches.py).
 
-A policy is checked as a whole: `read_policy` returns every problem, with the rule's id and the place in the JSON.
+`read_policy` checks the whole policy: it returns every problem, with the rule's id and the position in the JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .conditions import Condition, InvalidCondition, condition_text, parse_condi
 from .paths import PathPattern, wrong_in_glob
 
 POLICY_BYTES_MAX: Final = 100_000
-"""A policy is one value of the key-value store, and each version is kept."""
+"""A policy is one value of the key-value store, and every version is kept."""
 RULES_MAX: Final = 1_000
 BRANCHES_MAX: Final = 1_000
 VERSIONS_MAX: Final = 1_000
@@ -45,7 +44,7 @@ _EVERY: Final = "*"
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """`place` is the way into the JSON (`rule1.branch_days.b2`). A warning does not refuse the policy."""
+    """Describe one problem. `place` is its path in the JSON (`rule1.branch_days.b2`). A warning refuses nothing."""
 
     rule: str
     place: str
@@ -61,10 +60,10 @@ class InvalidPolicy(Invalid):
 
 
 class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Covers the entries that match path, least size and metadata. `period` None: only `branches` are covered.
+    """Cover the entries that match path, least size and metadata. With `period` None, cover only `branches`.
 
-    `branches` are (pattern, period), the most specific first. A branch's own period replaces `period`, also when it is
-    longer. Of each path, the newest `keep_versions` objects of a branch stay.
+    `branches` are (pattern, period), the most specific first. A branch's own period replaces `period`, even a shorter
+    one. The newest `keep_versions` objects of each path on a branch are kept.
     """
 
     id: str
@@ -76,15 +75,15 @@ class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
     keep_versions: int = 0
 
     def period_of(self, branch: str) -> str | None:
-        """Return the period of a branch, None where the rule does not cover it."""
+        """Return the period of a branch, or None if the rule does not cover the branch."""
         return next((period for pattern, period in self.branches if matches(pattern, branch)), self.period)
 
     def pattern_of(self, branch: str) -> str:
-        """Return the pattern whose period counts for a branch, `*` where the rule's own does."""
+        """Return the pattern whose period applies to a branch, or `*` for the rule's own period."""
         return next((pattern for pattern, _ in self.branches if matches(pattern, branch)), _EVERY)
 
     def periods(self) -> tuple[str, ...]:
-        """Return every period that counts for some branch, each once."""
+        """Return every period that applies to some branch, each once."""
         own = () if self.period is None else (self.period,)
         return tuple(dict.fromkeys((*own, *(period for _, period in self.branches))))
 
@@ -109,7 +108,7 @@ class LifecycleRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
-    """Name objects that are never due: in commits of these tags, in these commits, and below these prefixes."""
+    """Name objects that are never due: those of these tags' commits, of these commits, and below these prefixes."""
 
     tags: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
@@ -117,14 +116,14 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The enabled rules, the most specific first. `branches` are those for branches themselves."""
+    """Hold the enabled rules, the most specific first. `branches` are the rules for whole branches."""
 
     rules: tuple[LifecycleRule, ...] = ()
     pins: Pins = Pins()
     branches: tuple[IdleRule, ...] = ()
 
     def rule_of(self, path: str, size_bytes: int = 0, metadata: Mapping[str, str] | None = None) -> int | None:
-        """Return the number of the rule that counts for an entry. None: the entry is never due."""
+        """Return the number of the rule that applies to an entry, or None if the entry is never due."""
         if any(path.startswith(prefix) for prefix in self.pins.prefixes):
             return None
         found = (n for n, rule in enumerate(self.rules) if rule.matches(path, size_bytes, metadata or {}))
@@ -137,10 +136,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_policy(data: bytes, *, branches: Iterable[str] | None = None) -> Policy:
-    """Return the policy that the JSON means.
+    """Return the policy that the JSON describes.
 
     Raises:
-        InvalidPolicy: see `read_policy`.
+        InvalidPolicy: a problem of `read_policy` is an error.
     """
     policy, problems = read_policy(data, branches=branches)
     errors = [problem for problem in problems if not problem.is_warning]
@@ -151,9 +150,9 @@ def check_policy(data: bytes, *, branches: Iterable[str] | None = None) -> Polic
 
 
 def read_policy(data: bytes, *, branches: Iterable[str] | None = None) -> tuple[Policy, list[Problem]]:
-    """Return the policy and all problems, errors first. With an error the policy means nothing.
+    """Return the policy and all problems, errors first. Ignore the policy if there is an error.
 
-    With `branches`, the names that there are, a period for another branch is an error.
+    `branches` are the existing names. If given, a period for another branch is an error.
     """
     reader = _Reader(None if branches is None else frozenset(branches))
     policy = Policy()
@@ -169,6 +168,7 @@ def read_policy(data: bytes, *, branches: Iterable[str] | None = None) -> tuple[
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # JSON keeps the last of two equal names, which would hide a mistake in a rule.
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -181,7 +181,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 class _Reader:
-    """Read one policy and gather its mistakes."""
+    """Read one policy and collect its mistakes."""
 
     def __init__(self, branches: frozenset[str] | None) -> None:
         self.problems: list[Problem] = []
@@ -197,7 +197,7 @@ class _Reader:
         if not isinstance(policy, dict):
             self.refuse("", "", "a policy is a JSON object: rule ids with their rules")
             return Policy()
-        # A rule of the document may be called `rules`; but then its `prefix` is a text, and here it would be a rule.
+        # A document's rule may have the id `rules`. Its `prefix` is a text; in the wide form the value would be a rule.
         rules, branches = policy.get("rules"), policy.get("branches")
         if not _holds_rules(rules) and ("rules" in policy or not _holds_rules(branches)):
             return Policy(rules=self._rules(policy, "", allowed=_OF_DOCUMENT))
@@ -425,7 +425,7 @@ class _Reader:
         texts = {name: self._texts(found.get(name, []), f"pins.{name}") for name in _PINS}
         for number, tag in enumerate(texts["tags"]):
             try:
-                # A glob matches tags only if it is one with something in place of its wildcards.
+                # A glob can match a tag only if it is a valid tag name once characters replace its wildcards.
                 check_tag(tag.replace("*", "x").replace("?", "x"))
             except InvalidName as error:
                 self.refuse("", f"pins.tags[{number}]", str(error))
@@ -444,7 +444,7 @@ class _Reader:
         return tuple(found)
 
     def _refuse_overlaps(self, rules: Sequence[LifecycleRule]) -> None:
-        """Refuse two prefixes of which one begins with the other: the document does not say which of them counts."""
+        """Refuse two prefixes if one begins with the other: the document does not define which rule applies."""
         ordered = sorted(rules, key=lambda rule: (rule.pattern.text, rule.id))
         outer: list[LifecycleRule] = []
         for rule in ordered:
@@ -466,7 +466,7 @@ class _Reader:
 
 
 def _unknown(name: str, has: str, known: Sequence[str]) -> str:
-    """Refuse a field, with the one that may be meant."""
+    """Return the message for an unknown field, with the nearest known name."""
     near = get_close_matches(name, known, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
     return f"unknown field; {meant}{has[:1].upper() + has[1:] if near else has} {', '.join(known)}"

@@ -1,7 +1,7 @@
 """Find the branches, or classes of branches, that reach each commit: for millions of commits, columns in, columns out.
 
-A set of classes is a number whose bits are the classes. Histories have few different sets, so each gets a small number
-of its own, and a row of a table names that.
+A set of classes is an integer with one bit for each class. A history has few distinct sets. So each distinct set gets a
+small number, and each commit has the number of its set.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
-else:  # only where they are used: a plain install has neither, and most functions here need none
+else:  # imported on first use: a plain install has neither package, and most functions here need neither
     np = Later("numpy")
     pa = Later("pyarrow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """For each commit the number of its set; `sets` are the sets as bits."""
+    """Give the number of each commit's set. `sets` are the sets as bits."""
 
     set_of: npt.NDArray[np.int32]
     sets: list[int]
@@ -38,7 +38,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Potential:
-    """Potential commits: `rows` of the history, and for each the number of its set. `sets` name branches by bit."""
+    """List potential commits: `rows` of the history, and the number of each one's set. `sets` name branches by bit."""
 
     rows: npt.NDArray[np.int64]
     set_of: npt.NDArray[np.int32]
@@ -51,10 +51,11 @@ class Potential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchClasses:
-    """Branches whose periods come from the same patterns under all rules are one class: `of` has its bit. `periods` has
-    those of each class by rule; None stands for no branch at all, whose periods are all that a rule has.
+    """Group branches into classes: one class has the same patterns' periods under all rules. `of` has a branch's bit.
+    `periods` has the periods of each class by rule. None stands for an uncovered branch. NO_BRANCH has all periods of
+    a rule.
 
-    `labels` says by class and rule whose period it is, for people: the branch, or the pattern that several match.
+    `labels` gives the source of a period for people, by class and rule: the branch, or the pattern that several match.
     """
 
     of: dict[str, int]
@@ -63,9 +64,9 @@ class BranchClasses:
 
 
 def classes_of(policy: Policy, branches: Sequence[str], *, each_alone: bool = False) -> BranchClasses:
-    """Return the classes; class 0 is NO_BRANCH. With `each_alone` no two branches share one."""
+    """Return the classes; class 0 is NO_BRANCH. With `each_alone` each branch has its own class."""
     members: dict[tuple[str, ...], list[str]] = {}
-    # Rules share their patterns, and most branches match the same ones.
+    # Rules share patterns, and most branches match the same patterns.
     patterns = sorted({pattern for rule in policy.rules for pattern, _ in rule.branches})
     of_matching: dict[tuple[bool, ...], tuple[str, ...]] = {}
     for branch in branches:
@@ -103,12 +104,12 @@ def potential_rows(
     held: Sequence[str],
     earliest: Mapping[str, int | None],
 ) -> Potential:
-    """Return the potential commits of a table COMMITS: `potential_commits`, for millions. Costs one walk.
+    """Return the potential commits of a table COMMITS: `potential_commits` for millions of commits, in one walk.
 
     `branches` are the heads by name, `held` the commits that intents name.
 
     Raises:
-        BrokenHistory: a commit that something names is missing.
+        BrokenHistory: a named commit has no record.
     """
     found, names = branch_sets(commits, branches=branches, held=held)
     by_date: dict[int, int] = {}
@@ -123,12 +124,12 @@ def potential_rows(
 
 
 def branch_sets(commits: pa.Table, *, branches: Mapping[str, str], held: Sequence[str]) -> tuple[Reach, list[str]]:
-    """Return for each commit of a table COMMITS the set of branches that reach it, and their names by bit.
+    """Return the set of branches that reach each commit of a table COMMITS, and the branches' names by bit.
 
     Bit 0 is NO_BRANCH. `branches` are the heads by name, `held` the commits that intents name.
 
     Raises:
-        BrokenHistory: a commit that something names is missing.
+        BrokenHistory: a named commit has no record.
     """
     names = [NO_BRANCH, *sorted(branches)]
     roots: dict[str, list[int]] = {commit: [0] for commit in held}
@@ -148,8 +149,8 @@ def reach(
     swept: npt.NDArray[np.bool_],
     nowhere: int,
 ) -> Reach:
-    """Return what reaches each commit. `roots` are commits with the bits of what names them; `nowhere` is the set of
-    what nothing reaches. Its ancestors get it too, unless it was swept (`branches_of`).
+    """Return the set of each commit. `roots` maps named commits to the bits of the refs that name them. A commit that
+    no root reaches gets the set `nowhere`. Its ancestors get that set too, unless it was swept (`branches_of`).
 
     Raises:
         BrokenHistory: a parent or a root is not among `ids`.
@@ -162,24 +163,25 @@ def reach(
         missing = next(at for at in range(len(rows)) if not rows[at].is_valid)
         raise BrokenHistory(f"something names commit {names[missing]}, which has no record", commit=str(names[missing]))
     found = rows.to_numpy()
-    # Views give numbers as fast as lists do, in a tenth of the memory.
+    # Memory views give numbers as fast as lists do, in a tenth of the memory.
     above, starts, is_swept = found.data, (offsets - offsets[0]).data, swept.view(np.uint8).data
     masks = [0] * len(ids)
     for row, bits in zip(found[len(values) :].tolist(), roots.values(), strict=True):
         for bit in bits:
             masks[row] |= 1 << bit
-    # A commit's generation is higher than those of its parents, so by falling generation each has its whole set first.
+    # A commit's generation is higher than its parents' generations. So by falling generation each commit's set is
+    # complete before its parents get it.
     for row in np.argsort(-generations, kind="stable").data:
         mask = masks[row]
         if not mask:
             if is_swept[row]:
                 continue
-            # A branch may take it later, and its ancestors with it.
+            # A branch may reach the commit later, and with it the ancestors.
             mask = masks[row] = nowhere
         for at in range(starts[row], starts[row + 1]):
             parent = above[at]
             have = masks[parent]
-            # Most parents have one child: then both hold one number, and no new one is made.
+            # Most parents have one child. Both then share one integer, and none is allocated.
             masks[parent] = mask if not have else have if have is mask else have | mask
     numbers: dict[int, int] = {}
     each = (numbers.setdefault(mask or nowhere, len(numbers)) for mask in masks)
