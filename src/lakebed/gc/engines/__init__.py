@@ -1,5 +1,5 @@
-"""Engines: where the work of a collection runs, in this process or in Spark's tasks; a Spark session of our own
-(session, java). Importing this loads no Spark.
+"""Engines: where the work of a collection runs, in this process or in Spark's tasks, and Lakebed's own Spark session
+(session, java). Importing this package does not import Spark.
 """
 
 from .engine import ROWS_PER_PART, Effort, Engine, LocalEngine, Task, Work

@@ -1,12 +1,11 @@
-"""Run the work of a collection: one port with one primitive, and the engine of this process. Spark: spark.py.
+"""Run the work of a collection: one port with one method, and the engine of this process. For Spark see spark.py.
 
-A step of a collection is a `Work`: an async function from a share of rows to rows. The rows that go in name files,
-folders or buckets, and those that come out name the files that the work wrote. So both are small, and everything large
-passes through the object store. An engine decides nothing: each returns the same rows, and property tests hold them
-equal.
+A step of a collection is a `Work`: an async function from a share of rows to rows. The input rows name files, folders
+or buckets. The output rows name the files that the work wrote. So both are small, and all large data passes through the
+object store. An engine decides nothing: every engine returns the same rows, and property tests hold them equal.
 
-The local engine does the very same work in this process, over stores and ports that are handed in. It needs neither
-Spark nor an event loop of its own, so it also runs inside the simulator.
+The local engine does the same work in this process, with the stores and ports that it gets. It needs neither Spark nor
+its own event loop, so it also runs inside the simulator.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ REQUESTS_A_SECOND: Final = 1024
 BYTES_A_SECOND: Final = 64 << 20
 
 ROWS_PER_PART: Final = 10_000
-"""How much of a plan is done or not done: what a core loses with its executor, and the least that two cores share. A
-plan of ten million objects has a thousand parts; tenfold parts take half the bytes, and 2 s of CPU less in all."""
+"""A part is the unit of progress: a core that loses its executor repeats one part, and two cores share at least one. A
+plan of ten million objects has a thousand parts. Tenfold parts would save half the bytes and 2 s of CPU in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Give one share of work its tools: the namespace, ports of its own, and the number of the share. A part of a
-    plan that it writes has at most `rows_per_part` rows.
+    """Give one share of work its tools: the namespace, its own ports, and the number of the share. A part of a plan has
+    at most `rows_per_part` rows.
     """
 
     store: ObjectStore
@@ -45,7 +44,7 @@ class Task:
     rows_per_part: int = ROWS_PER_PART
 
     def ahead(self, items: Sequence[A], read: Callable[[A], Awaitable[T]]) -> AsyncIterator[tuple[A, T]]:
-        """Yield each item with the result of `read` for it, in order, several at a time."""
+        """Yield each item with the result of `read`, in order, several at a time."""
         return self.ports.tasks.ahead(items, read)
 
 
@@ -53,12 +52,12 @@ Work: TypeAlias = Callable[[Task, pa.Table], AsyncIterator[pa.Table]]
 """Read or write the files that the rows of one share name, and yield rows. A share has at least one row."""
 
 DeletingWork: TypeAlias = Callable[[Task, Deleter, pa.Table], AsyncIterator[pa.Table]]
-"""The same with the right to delete: sweep.py alone has such work."""
+"""A `Work` with the right to delete. Only sweep.py has such work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """An estimate of what a step costs one process. Small reads are counted as requests, large ones by their bytes."""
+    """Estimate the cost of a step in one process: small reads as requests, large reads by their bytes."""
 
     requests: float = 0
     size_bytes: int = 0
@@ -72,19 +71,19 @@ class Engine(Protocol):
     async def run(self, work: Work, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
         """Deal `rows` into shares, run `work` over each, and return all yielded rows, as rows of `out`.
 
-        Without rows nothing runs. The order of shares is free. A share may run twice, also at once: work writes equal
-        bytes under equal names.
+        Without rows no work runs. The order of shares is free. A share may run twice, even concurrently: work writes
+        equal bytes under equal names.
         """
         ...
 
     async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
-        """Like `run`, for the sweep."""
+        """Do as `run`, for the sweep."""
         ...
 
 
 class LocalEngine:
-    """Runs shares one after the other. `open_deleter` is called by `run_deleting` alone. Only the simulator
-    sets `rows_per_part`: its parts are small.
+    """Run shares one after the other. Only `run_deleting` calls `open_deleter`. Only the simulator sets
+    `rows_per_part`, to get small parts.
     """
 
     def __init__(
@@ -114,6 +113,7 @@ class LocalEngine:
     async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
         if not rows.num_rows:
             return out.schema.empty_table()
+        # Without rows, open no deleter: it may need credentials that this process lacks.
         deleter = self._open_deleter()
 
         def with_deleter(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:

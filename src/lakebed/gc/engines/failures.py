@@ -1,12 +1,10 @@
-"""Raise the errors of Spark on the driver.
+"""Raise Spark's errors on the driver.
 
-Spark hands an exception of a Python worker on as text: a traceback, inside a traceback of the JVM. Here the error of a
-task is given a mark before it leaves (`marked`), and found again on the driver (`translated`), so that a corrupt range
-is a `Corrupt` error whose message names the range and whose facts are those of the task, in a job as in a plain
-function.
+Spark passes on an exception of a Python worker as text: a traceback inside a traceback of the JVM. So `marked` adds a
+mark to an error in a task, and `translated` reads the mark on the driver. A corrupt range is then a `Corrupt` error
+that names the range and has the task's facts, in a job as in a plain function.
 
-An error of Spark that nothing here foresaw becomes one line for who waits (`unforeseen`), and a file with the whole of
-it. The line that helps is the last error of the innermost trace, mostly that of the worker.
+`unforeseen` turns any other error of Spark into one line for the caller, and a file with the whole text.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ _MARK: Final = re.compile(r"lakebed task error \((\w+) (\{.*?\})\): (.*)")
 
 
 class TaskFailed(LakebedError):
-    """A task of a job failed; the message is that of the error in it."""
+    """A task of a job failed; the message is the task's error."""
 
 
 class TaskCorrupt(TaskFailed, Corrupt):
-    """A task read something that contradicts its digest, its format or its manifest. Nothing was deleted on it."""
+    """A task read data that contradicts its digest, format or manifest. Nothing was deleted because of it."""
 
 
 class TaskUnavailable(TaskFailed, Unavailable):
@@ -40,7 +38,7 @@ class TaskUnavailable(TaskFailed, Unavailable):
 
 
 class TaskStopped(TaskFailed, Conflict):
-    """A task was not allowed to go on, and stopped where it was. Its deletes are recorded."""
+    """A task was not allowed to continue, and stopped. Its deletes are recorded."""
 
 
 _FAMILIES: Final = {"Conflict": TaskStopped, "Corrupt": TaskCorrupt, "Unavailable": TaskUnavailable}
@@ -48,12 +46,12 @@ _FAMILIES: Final = {"Conflict": TaskStopped, "Corrupt": TaskCorrupt, "Unavailabl
 
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
-    """In a task: an error raised on purpose leaves it with a mark."""
+    """Mark an error that is raised on purpose inside, in a task."""
     try:
         yield
     except LakebedError as error:
         message = " ".join(str(error).split())
-        # Text and numbers only: all that Spark hands on is text, and the driver reads these back as they were.
+        # Only texts and numbers: Spark passes on text alone, and the driver reads these types back unchanged.
         facts = json.dumps({name: fact for name, fact in error.facts.items() if isinstance(fact, str | int)})
         mark = f"lakebed task error ({_family(error)} {facts})"
         raise RuntimeError(f"{mark}: {type(error).__name__}: {message}") from error
@@ -61,10 +59,10 @@ def marked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Around a job, on the driver.
+    """Raise the marked errors of tasks. Wrap a job on the driver in it.
 
     Raises:
-        TaskCorrupt, TaskUnavailable, TaskFailed: in place of Spark's account of an error raised on purpose in a task.
+        TaskCorrupt, TaskUnavailable, TaskStopped, TaskFailed: instead of Spark's text of a marked error.
     """
     from pyspark.errors import PySparkException
 
@@ -92,17 +90,15 @@ _NO_PACKAGE: Final = (
 
 
 class SparkFailed(LakebedError):
-    """Spark ended a job for a reason that this program did not give. `log` is the file with the
-    whole of its message.
-    """
+    """Spark ended a job for a reason that is not an error of this program. `log` is a file with the whole message."""
 
 
 @contextlib.contextmanager
 def unforeseen(folder: Path | None = None) -> Iterator[None]:
-    """Around whatever runs jobs. The file is made in `folder`, else where temporary files lie, and stays there.
+    """Turn unforeseen errors of Spark into one line. The file is made in `folder`, or the folder of temporary files.
 
     Raises:
-        SparkFailed: in place of an error of Spark, or of the way to it.
+        SparkFailed: instead of an error of Spark, or of the connection to it.
     """
     try:
         yield
@@ -110,6 +106,7 @@ def unforeseen(folder: Path | None = None) -> Iterator[None]:
         if not _is_of_spark(error):
             raise
         text = "".join(traceback.format_exception(error))
+        # The file is not deleted: the message names it.
         with tempfile.NamedTemporaryFile(
             "w", prefix="lakebed-gc-", suffix=".log", dir=folder, delete=False, errors="replace"
         ) as log:
@@ -118,16 +115,14 @@ def unforeseen(folder: Path | None = None) -> Iterator[None]:
 
 
 def _is_of_spark(error: Exception) -> bool:
-    # Not imported for the question: what started no session need not wait for the import.
+    # Compare names, to save the import of pyspark in a process that has no session.
     if isinstance(error, ConnectionError):
         return True
     return any(base.__name__ in {"PySparkException", "Py4JError"} for base in type(error).__mro__)
 
 
 def telling_line(text: str) -> str:
-    """Return the line that says most in a long account of a failure: the last error of the worker's trace, else the
-    first.
-    """
+    """Return the most helpful line of a failure: the last error of the worker's trace, else the first error."""
     worker = text.partition("Traceback (most recent call last)")[2]
     errors = _ERROR.findall(worker.partition("\n\n")[0]) or _ERROR.findall(text)
     if errors:

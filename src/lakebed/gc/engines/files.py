@@ -1,7 +1,7 @@
-"""The repository's storage namespace as a collection reaches it.
+"""Give a collection access to the repository's storage namespace.
 
-A `Lake` says where the bytes lie; it is small, so it is sent to every task. `Files` is a blocking face for callers that
-have no event loop: the Python API and the command line.
+A `Lake` names the namespace; it is small, and sent to every task. `Files` is a blocking interface for callers without
+an event loop: the Python API and the command line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDINGS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
-    """A storage namespace, and the options that its URI lacks: credentials, the root of local folders."""
+    """Name a storage namespace, with options that its URI lacks: credentials, and the root of local folders."""
 
     uri: str
     options: ObjectStoreOptions
@@ -38,7 +38,7 @@ class Lake:
 
 
 class Files:
-    """A namespace for callers without an event loop. A context manager; keys are relative to the namespace."""
+    """Access a namespace without an event loop. A context manager; keys are relative to the namespace."""
 
     def __init__(self, lake: Lake) -> None:
         self._store = lake.open()
@@ -55,34 +55,34 @@ class Files:
         self._loop.close()
 
     def _end_tasks(self) -> None:
-        """End the tasks that Ctrl-C left: a generator that one of them still runs could not be closed."""
+        """End the tasks that Ctrl-C left: a generator that such a task runs could not be closed."""
         for _ in range(_ENDINGS_MAX):
             if not (left := asyncio.all_tasks(self._loop)):
                 return
             for task in left:
                 task.cancel()
-            # A task that Ctrl-C itself met raises it again in the task that waits for it.
+            # A task that received Ctrl-C raises it again in the task that waits for it.
             with contextlib.suppress(KeyboardInterrupt):
                 self._wait(asyncio.wait(left))
             for task in left:
                 if task.done() and not task.cancelled():
-                    task.exception()  # Looked at, or asyncio would write it out as one that no code looked at.
+                    task.exception()  # Retrieve it, or asyncio logs that no code did.
 
     def act(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` to its end. Ctrl-C ends it at once, whatever it waits for."""
+        """Run `work` to its end. Ctrl-C ends it at once, even while it waits."""
         return self._wait(work(self._store))
 
     def _wait(self, done: Awaitable[T]) -> T:
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public question is an exception
-            # A notebook's own loop: beside it another one runs in a thread of its own.
+            # A notebook runs its own loop in this thread. Run ours in another thread.
             with ThreadPoolExecutor(1) as thread:
                 return thread.submit(self._loop.run_until_complete, done).result()
-        # A plain loop and no asyncio.Runner: that one turns the first Ctrl-C into a cancellation, which a blocking job
-        # of Spark does not see before its end.
+        # A plain loop and no asyncio.Runner: a Runner turns the first Ctrl-C into a cancellation, which a blocking job
+        # of Spark notices only at its end.
         return self._loop.run_until_complete(done)
 
     def each(self, rows: Callable[[ObjectStore], AsyncIterator[T]]) -> Iterator[T]:
-        """Like `rows`, one at a time."""
+        """Yield the items of `rows`, one at a time."""
         found = rows(self._store)
         while (row := self._wait(anext(found, None))) is not None:
             yield row
@@ -95,8 +95,8 @@ class Files:
 
 
 async def store_clock_ms(store: ObjectStore) -> int:
-    """The object store's time. It dates objects, so ask it where a date that it gave is compared with a time.
+    """Return the object store's time. The store dates objects, so compare their dates with this time.
 
-    Costs a put and a look.
+    Costs a put and a stat.
     """
     return await objectstore.store_clock_ms(store, CLOCK_KEY)

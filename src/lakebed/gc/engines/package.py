@@ -1,7 +1,7 @@
-"""This package as one file, for Spark's workers that do not have it installed.
+"""Write this package as one file, for Spark workers that do not have it installed.
 
-Spark copies a zip of `--py-files` (`spark.submit.pyFiles`) to every worker and imports from it. That works for Python
-files only. The compiled packages that tasks use (NEEDED) must be installed on the workers.
+Spark copies a zip of `--py-files` (`spark.submit.pyFiles`) to every worker and imports from it. Spark can import only
+Python files from it. So the compiled packages that tasks use (NEEDED) must be installed on the workers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ NEEDED: Final = ("msgspec", "numpy", "obstore", "pyarrow")
 
 _NAME: Final = "lakebed"
 _OLDEST: Final = (1980, 1, 1, 0, 0, 0)
-"""The first date that a zip can hold. Real dates would differ with each installation."""
+"""The first date that a zip can hold. Real dates would differ between installations."""
 _FILE: Final = 0o100644 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A zip that was written."""
+    """Describe a written zip."""
 
     file: str
     version: str
@@ -35,9 +35,9 @@ class Package:
 
 
 def write_package(file: Path | None = None) -> Package:
-    """Write this package as a zip, to `lakebed-VERSION.zip` in the current folder unless another file is given.
+    """Write this package as a zip, by default to `lakebed-VERSION.zip` in the current folder.
 
-    The same version gives the same bytes, on every machine. A file that is there is replaced.
+    The same version gives the same bytes on every machine. An existing file is replaced.
 
     Raises:
         OSError: the file cannot be written.
@@ -50,20 +50,21 @@ def write_package(file: Path | None = None) -> Package:
 
 
 def _zip() -> tuple[int, bytes]:
-    """Return the number of files, and the zip. Not compressed: the output of a compressor depends on its version."""
+    """Return the number of files, and the zip."""
+    # Do not compress: the output of a compressor depends on its version.
     sources = sorted(_sources(resources.files(_NAME), _NAME))
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sources:
             entry = zipfile.ZipInfo(name, _OLDEST)
-            entry.create_system = 3  # Unix, also where this runs on another system
+            entry.create_system = 3  # Unix, on every system
             entry.external_attr = _FILE
             archive.writestr(entry, data)
     return len(sources), written.getvalue()
 
 
 class _Node(Protocol):
-    """A file or folder of an installed package, which may itself lie in a zip."""
+    """A file or folder of an installed package, which may itself be in a zip."""
 
     @property
     def name(self) -> str: ...

@@ -1,16 +1,12 @@
-"""A Spark session of our own, for a machine that may have neither Spark nor Java installed.
+"""Start Lakebed's own Spark session, on a machine that may have neither Spark nor Java installed.
 
-On a cluster the session is the cluster's: hand it to `lakebed.gc.plan` and nothing here runs. Elsewhere `local_session`
-starts Spark inside this machine and stops it without a trace:
+On a cluster pass its session to `lakebed.gc.plan` instead. Elsewhere `local_session` starts Spark on this machine, and
+stops it without leftovers:
 
 - every socket (driver, block manager, Python workers) listens on 127.0.0.1 only, and there is no web UI;
-- times are UTC, workers run this very Python, data crosses to them as Arrow;
-- whatever Spark would leave in the current folder (spark-warehouse, metastore_db, derby.log, artifacts) lies in one
-  temporary folder that goes with the session; the JVM has ended when the block ends;
-- it says nothing unless something is wrong.
-
-Starting takes 5 to 10 seconds of two cores, most of it the JVM loading classes: one session a process. With a folder to
-keep them ready in (`SessionOptions.classes`) it takes half.
+- times are UTC, workers run this Python, and data reaches them as Arrow;
+- Spark writes its files (spark-warehouse, metastore_db, derby.log, artifacts) into a temporary folder, which is deleted
+  with the session; the JVM has ended when the block ends; it logs errors only.
 """
 
 from __future__ import annotations
@@ -61,26 +57,26 @@ HIDDEN: Final = (
     "LAKEBED_S3_SECRET_ACCESS_KEY",
     "LAKEBED_S3_SESSION_TOKEN",
 )
-"""Variables that neither Spark's JVM nor its workers get. This process speaks to the server, and tasks bring the
-credentials of the object store that they use."""
+"""Neither Spark's JVM nor its workers get these variables. Only this process calls the server, and tasks bring
+their own credentials of the object store."""
 
 
 class SparkDidNotStart(Unavailable):
-    """The JVM ended before it could be talked to. The message holds the end of its output."""
+    """The JVM ended before it answered. The message has the end of its output."""
 
 
 class SessionRunning(Invalid):
-    """This process has a Spark session already; a second one would share its settings and its fate."""
+    """This process already has a Spark session. A second one would share its settings and its end."""
 
 
 class BadSessionOptions(Invalid):
-    """A setting of the session is invalid: the message says which."""
+    """A setting of the session is invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """`cores` 0 takes all. `memory_mb` bounds the JVM's heap; what Python workers take comes on top. `classes` is a
-    folder to keep Spark's classes ready in (java.py)."""
+    """`cores` 0 uses all. `memory_mb` bounds the JVM's heap, without the memory of Python workers. `classes` is a
+    folder that stores Spark's classes (java.py): it halves the start, which takes 5 to 10 seconds of two cores."""
 
     cores: int = 0
     memory_mb: int = 1024
@@ -90,16 +86,17 @@ class SessionOptions:
 
     @property
     def tasks(self) -> int:
-        """Into how many tasks work is dealt on this machine: two a core keep all cores busy to the end, and each more
-        costs a worker a tenth of a second (bench/README.md, `mark`)."""
+        """Return the number of tasks on this machine: two a core."""
+        # Two keep all cores busy to the end. Each further task costs a worker a tenth of a second (bench/README.md,
+        # `mark`).
         return 2 * (self.cores or os.cpu_count() or 1)
 
 
 def session_options(environ: Mapping[str, str]) -> SessionOptions:
-    """LAKEBED_GC_JAVA (`bundled` hides the machine's own), LAKEBED_GC_CORES, LAKEBED_GC_MEMORY_MB, LAKEBED_GC_CLASSES.
+    """Read LAKEBED_GC_JAVA (`bundled` ignores the machine's), LAKEBED_GC_CORES, _MEMORY_MB and _CLASSES.
 
     Raises:
-        BadSessionOptions: a value that cannot be meant.
+        BadSessionOptions: an invalid value.
     """
     java = environ.get("LAKEBED_GC_JAVA", "")
     if java not in {"", "machine", "bundled"}:
@@ -134,10 +131,10 @@ def is_spark_installed() -> bool:
 
 
 def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:
-    """Find out whether a session could start here, without starting one. The local engine needs none.
+    """Check that a session could start here, without starting one. Only checks for the engine `spark`.
 
     Raises:
-        NoSpark, NoJava: the message says what to install.
+        NoSpark, NoJava: the message names the package to install.
     """
     if engine is not EngineName.SPARK:
         return
@@ -150,7 +147,7 @@ def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:
 def session_on_demand(
     start: Callable[[], contextlib.AbstractContextManager[SparkSession]],
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Yield a function that starts the session when it is first called. The session ends with the block."""
+    """Yield a function whose first call starts the session. The session ends with the block."""
     with contextlib.ExitStack() as running:
         yield functools.cache(lambda: running.enter_context(start()))
 
@@ -160,22 +157,22 @@ class LocalSession:
     spark: SparkSession
     java: Java
     start_s: float
-    """How long starting took, by the clock on the wall."""
+    """Seconds that the start took, by the wall clock."""
 
 
 @contextlib.contextmanager
 def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterator[LocalSession]:
-    """A session on this machine, stopped with its JVM and its files when the block ends, also by an error.
+    """Start a session on this machine. Its JVM and files end with the block, also after an error.
 
-    While it starts, JAVA_HOME and PYSPARK_PYTHON of this process are set, for Spark reads them there, and those in
-    HIDDEN are not; afterwards they are as before.
+    During the start, this process has its own JAVA_HOME and PYSPARK_PYTHON, which Spark reads, and none of HIDDEN.
+    Afterwards all variables are as before.
 
     Raises:
-        NoSpark: it is not installed.
-        NoJava: there is no Java to run it.
-        UnsafeFolder: the folder for classes is not this user's alone.
-        SparkDidNotStart: there is, and it failed.
-        SessionRunning: this process has one.
+        NoSpark: Spark is not installed.
+        NoJava: no Java runs it.
+        UnsafeFolder: another user may write into the folder for classes.
+        SparkDidNotStart: the JVM did not start.
+        SessionRunning: this process has a session.
     """
     if not is_spark_installed():
         raise NoSpark(NO_SPARK)
@@ -237,7 +234,7 @@ def _settings(options: SessionOptions, folder: Path, archive: ClassArchive) -> d
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set these variables inside; None takes one away."""
+    """Set these variables inside; None removes one."""
     before = {name: os.environ.get(name) for name in values}
     _set_variables(values)
     try:
@@ -255,7 +252,7 @@ def _set_variables(values: Mapping[str, str | None]) -> None:
 
 
 def _launch(settings: Mapping[str, str], log: Path, processes: _Processes) -> Any:
-    """Start the JVM and return the gateway to it. Its output goes to `log`, which is read when it does not start."""
+    """Start the JVM and return the gateway to it. Its output is written to `log`, and read if the start fails."""
     from pyspark import SparkConf, java_gateway
     from pyspark.errors import PySparkRuntimeError
 
@@ -263,7 +260,7 @@ def _launch(settings: Mapping[str, str], log: Path, processes: _Processes) -> An
     module: Any = java_gateway
     with log.open("wb") as output:
         before = module.Popen
-        # The launcher keeps its process to itself until the JVM answers; a signal must end it before that.
+        # The launcher hides its process until the JVM answers. A signal must be able to end it before that.
         module.Popen = processes.start
         try:
             return module.launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
@@ -274,7 +271,7 @@ def _launch(settings: Mapping[str, str], log: Path, processes: _Processes) -> An
 
 
 class _Processes:
-    """The processes that a start of Spark began."""
+    """Hold the processes that a start of Spark began."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Any] = {}
@@ -282,7 +279,7 @@ class _Processes:
         self._is_starting = False
         self._received = 0
         self.interruption: BaseException | None = None
-        """Raised by a signal."""
+        """The exception that a signal raised."""
 
     def start(self, *command: Any, **options: Any) -> subprocess.Popen[bytes]:
         self._is_starting = True
@@ -294,7 +291,7 @@ class _Processes:
         return process
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
-        """Kill the started process, then run the signal's former handler. Called again once a start has ended."""
+        """Kill the started process, then run the signal's former handler. `start` repeats an early call."""
         self._received = number
         if not self._is_starting:
             self.kill()
@@ -307,7 +304,7 @@ class _Processes:
 
     def kill(self) -> None:
         for process in self._started:
-            # The script that becomes the JVM has a small JVM of its own for a while.
+            # The script that becomes the JVM runs a small JVM of its own for a while.
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
             process.kill()
@@ -320,14 +317,12 @@ class _Processes:
 
 @contextlib.contextmanager
 def _killed_by_signals() -> Iterator[_Processes]:
-    """Inside, a signal kills the JVM that is starting, and interrupts at once.
-
-    A launch that is interrupted in another way leaves a JVM that never ends: it waits to report to a file that is gone.
-    """
+    """Let a signal inside kill the starting JVM, and interrupt at once."""
     from pyspark import SparkContext
 
     processes = _Processes()
-    is_main = threading.current_thread() is threading.main_thread()  # only this one receives signals
+    # After any other interruption the JVM never ends: it waits to report to a file that was deleted.
+    is_main = threading.current_thread() is threading.main_thread()  # only the main thread receives signals
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
     processes.handlers = {number: signal.signal(number, processes.receive) for number in numbers}
     try:
@@ -337,7 +332,7 @@ def _killed_by_signals() -> Iterator[_Processes]:
         SparkContext._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
         SparkContext._jvm = None  # noqa: SLF001 - the same
         if processes.interruption is not None:
-            # A context that is interrupted while it starts stops itself, and fails at that: its JVM is gone.
+            # A context that is interrupted during its start stops itself, and fails because its JVM is gone.
             raise processes.interruption from None
         raise
     finally:
@@ -347,8 +342,9 @@ def _killed_by_signals() -> Iterator[_Processes]:
 
 @contextlib.contextmanager
 def _own_handler() -> Iterator[None]:
-    """Undo what Spark does inside: its handler of SIGINT asks the JVM amid whatever is being asked of it already, and
-    so fails with long traces. Stopping the session ends jobs as well."""
+    """Restore the handler of SIGINT that Spark replaces inside."""
+    # Spark's handler calls the JVM in the middle of another call, and fails with long traces. Stopping the session ends
+    # jobs, too.
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -359,7 +355,7 @@ def _own_handler() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_gateway() -> Iterator[None]:
-    """Py4J logs what interrupts it, with traces, at the root logger and its own, and raises it; raising is enough."""
+    """Suppress Py4J's logs of interruptions, at the root logger and its own: the raised error is enough."""
 
     def from_elsewhere(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
@@ -375,11 +371,11 @@ def _quiet_gateway() -> Iterator[None]:
 
 
 def _stop(spark: SparkSession, gateway: Any) -> None:
-    """Stop Spark, then its JVM. `SparkSession.stop` leaves the JVM running until Python ends, with its sockets."""
+    """Stop Spark, then its JVM. `SparkSession.stop` alone leaves the JVM and its sockets until Python ends."""
     from pyspark import SparkContext
 
     with warnings.catch_warnings():
-        # It warns where a question was interrupted; the JVM is seen to its end below.
+        # Spark warns if a call was interrupted. The JVM is ended below in any case.
         warnings.simplefilter("ignore", RuntimeWarning)
         spark.stop()
     gateway.shutdown()

@@ -1,7 +1,7 @@
-"""The Spark engine: rows are dealt to tasks, and each task runs the work on an event loop of its own.
+"""The Spark engine: deal rows to tasks; each task runs the work on its own event loop.
 
-Only DataFrames are used, so a session may be one of this machine, of a cluster, or of Spark Connect. A session is made
-when the first step is worth one. Smaller steps run in this process: a job costs Spark more than reading a few files.
+It uses only DataFrames, so the session may be local, of a cluster, or of Spark Connect. The first step that is worth a
+session starts it. Smaller steps run in this process.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 JOB_S: Final = 1.0
-"""Run a step of up to this effort in this process, beside a session: 64 slices to list, 1,000 ends of files to read."""
+"""With a session, run a step of up to this effort in this process: 64 slices to list, 1,000 ends of files to read."""
 
 TASKS_A_CORE: Final = 4
-"""Small shares even out: a core that is done early takes another."""
+"""Small shares balance the load: a core that finishes early takes another."""
 
 TASKS_MIN: Final = 16
-"""For a cluster of which no executor has come yet."""
+"""The least number of tasks, for a cluster whose executors have not registered yet."""
 
 _NO_LIMIT: Final = 1 << 20
-"""No cluster has this many executors or cores. A larger number in Spark's settings means that there is no limit."""
+"""No cluster has this many executors or cores. A larger number in Spark's settings means "no limit"."""
 
 SESSION_S: Final = 10.0
-"""The same while there is no session, if one need not be: starting it takes 5 to 10 seconds of two cores."""
+"""Without a session, run a step of up to this effort in this process: a start takes 5 to 10 seconds of two cores."""
 
 
 class SparkEngine:
-    """`session` is called when a session is first needed. A step of more effort than `job_s` becomes a job; while there
-    is no session, one of more than `start_s`."""
+    """Run large steps as Spark jobs. `session` is called when a session is first needed. A step of more effort than
+    `job_s` becomes a job; before the session starts, a step of more than `start_s`."""
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ class SparkEngine:
         self._start_s = start_s
 
     async def run(self, work: Work, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
-        """
+        """Run a small step in this process, and a large one as a job.
+
         Raises:
-            TaskCorrupt, TaskUnavailable, TaskStopped: an error of one of these families in a task.
+            TaskCorrupt, TaskUnavailable, TaskStopped: a task raised an error of that family.
         """
         if self._is_small(rows, effort):
             return await self._local.run(work, rows, out, effort=effort)
@@ -83,6 +84,7 @@ class SparkEngine:
         return self._collect(_with_deleter(self._lake, work), rows, out)
 
     def _is_small(self, rows: pa.Table, effort: Effort) -> bool:
+        # A job costs Spark more than reading a few files.
         limit_s = self._start_s if self._spark is None else self._job_s
         return not rows.num_rows or effort.seconds <= limit_s
 
@@ -96,7 +98,7 @@ class SparkEngine:
         is_count = found[_DEALT].is_valid()
         dealt = pc.sum(found.filter(is_count)[_DEALT]).as_py() or 0
         if dealt != rows.num_rows:
-            # A row that no task saw would read as "no file names these objects".
+            # A row that no task got would mean "no file names these objects".
             raise BadInput(f"Spark's tasks were dealt {dealt} rows of {rows.num_rows}", input="rows of a step")
         return found.filter(pc.invert(is_count)).select(out.schema.names).cast(out.schema)
 
@@ -105,7 +107,7 @@ _DEALT: Final = "dealt"
 
 
 def _counted(out: Table) -> Table:
-    """Rows of `out`; and for each share a row of nothing but how many rows it had."""
+    """Return `out` with one more column. Each share adds a row with only its number of dealt rows."""
     fields = [field.with_nullable(True) for field in out.schema]
     return Table(out.meaning, pa.schema([*fields, pa.field(_DEALT, pa.int64())]))
 
@@ -118,7 +120,7 @@ def open_engine(
     session: Callable[[], SparkSession],
     tasks: int | None,
 ) -> Engine:
-    """Open the engine of this name. With `auto` no session is started for a run that has little to do."""
+    """Open the engine of this name. `auto` starts no session for a run with little work."""
     ports = live_ports()
     local = LocalEngine(store, ports, open_deleter=lambda: open_deleter(lake.uri, lake.options))
     if name is EngineName.LOCAL:
@@ -128,12 +130,12 @@ def open_engine(
 
 
 def tasks_of(spark: SparkSession) -> int:
-    """Return into how many tasks work is dealt on the cluster of this session."""
+    """Return the number of tasks for the cluster of this session."""
     return tasks_for(_cores_now(spark), lambda name: spark.conf.get(name, ""))
 
 
 def tasks_for(cores: int, setting: Callable[[str], str | None]) -> int:
-    """Deal four tasks a core, at least TASKS_MIN. Executors that the settings promise count before they have come."""
+    """Return four tasks a core, at least TASKS_MIN. Includes executors that the settings promise."""
     each = _count(setting("spark.executor.cores")) or 1
     promised = _count(setting("spark.executor.instances"))
     if setting("spark.dynamicAllocation.enabled") == "true":
@@ -142,7 +144,7 @@ def tasks_for(cores: int, setting: Callable[[str], str | None]) -> int:
 
 
 def _count(value: str | None) -> int:
-    """Return the number of a setting; 0 where it has none, or one that means no limit."""
+    """Return the number of a setting, or 0 if it has none or one that means "no limit"."""
     number = int(value) if value and value.isdecimal() else 0
     return number if number < _NO_LIMIT else 0
 
@@ -154,45 +156,45 @@ def _cores_now(spark: SparkSession) -> int:
     try:
         return spark.sparkContext.defaultParallelism
     except PySparkAttributeError:
-        # A client of Spark Connect has no context to ask. Spark makes a partition of a range for each core.
+        # A client of Spark Connect has no context. Spark makes one partition of a range for each core.
         return spark.range(_NO_LIMIT).select(F.spark_partition_id()).distinct().count()
 
 
 _TASK: Final = "task"
-"""The column of rows that says which task has each."""
+"""The column with the number of each row's task."""
 
 InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def frame(spark: SparkSession, lake: Lake, work: Work, rows: pa.Table, out: Table, *, tasks: int | None) -> DataFrame:
-    """A DataFrame of `out` whose rows are worked out when it is used."""
+    """Return a DataFrame of `out` whose rows are computed on use."""
     return spread(spark, rows, tasks=tasks).mapInArrow(in_tasks(lake, work, out), schema_of(out))
 
 
 def spread(spark: SparkSession, rows: pa.Table, *, tasks: int | None) -> DataFrame:
-    """Rows that each stand for a file, a folder or a bucket, dealt out to at most `tasks` tasks; None: as fits the
-    session."""
-    # Asked at each step: a cluster's executors come and go, and at the first step few have registered.
+    """Deal rows to at most `tasks` tasks, by default as many as fit the session. Each row names a file, a folder or a
+    bucket."""
+    # Count at each step: a cluster's executors come and go, and few have registered at the first step.
     tasks = tasks or tasks_of(spark)
     tasks = max(1, min(tasks, rows.num_rows))
-    # In turn: `repartition` deals by chance. Of 25 rows some of 16 tasks get three or four then, and others none.
+    # Deal in turn. `repartition` deals at random: with 25 rows, some of 16 tasks get three or four, and others none.
     dealt = rows.append_column(_TASK, pa.array(np.arange(rows.num_rows, dtype=np.int32) % tasks))
-    # In one piece: of a table whose first piece is empty, Spark makes a DataFrame without rows.
+    # One chunk: from a table whose first chunk is empty, Spark makes a DataFrame without rows.
     df = spark.createDataFrame(dealt.combine_chunks(), schema_of(Table("rows of a step", dealt.schema)))
     df = df.repartitionById(tasks, _TASK) if deals_in_turn(spark.version) else df.repartition(tasks)
     return df.drop(_TASK)
 
 
 def deals_in_turn(version: str) -> bool:
-    """Return whether this version of Spark has `repartitionById`, which came with 4.1. Of Spark Connect the server's
-    counts.
+    """Return whether this version of Spark has `repartitionById` (4.1 and later). With Spark Connect, pass the server's
+    version.
     """
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) >= (4, 1)
 
 
 def in_tasks(lake: Lake, work: Work, out: Table, *, counts_rows: bool = False) -> InTask:
-    """The function for `mapInArrow`: `work` over a partition's rows. A partition without rows costs nothing."""
+    """Return the function for `mapInArrow`: `work` over a partition's rows. A partition without rows costs nothing."""
     schema = _counted(out).schema if counts_rows else out.schema
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

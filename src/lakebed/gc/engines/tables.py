@@ -1,14 +1,14 @@
-"""Every table that the jobs pass between their steps, declared once, and the Parquet parts that hold its rows.
+"""Declare every table that jobs pass between steps, and read and write the Parquet parts with its rows.
 
-A table is declared as an Arrow schema; the Spark engine derives its own. Tables that travel to or from the server are
-those of `lakebed.gc.messages`; the rest never leaves a run.
+A table is an Arrow schema; the Spark engine derives its own. Tables that travel to or from the server are declared in
+`lakebed.gc.messages`; the others stay in a run.
 
-Two of them are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, where addresses are numbers,
-or one of a fixed number of hash classes of foreign addresses (negative; see gc/mark/sets/packing.py). So everything
-that can speak of an object shares its bucket, and travels as bitmaps and arrays rather than rows.
+Two tables are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, or one of a fixed number of
+hash classes of foreign addresses (negative; see gc/mark/sets/packing.py). So all rows about an object share its bucket,
+and travel as bitmaps and arrays.
 
-Parts lie in a run's folder: tasks write them, a manifest names them with a digest, and a reader checks them. So a part
-that is missing, cut short or changed stops the run with its name, in whichever attempt it was made.
+Tasks write parts into a run's folder, a manifest names each part with its digest, and a reader checks it. So a missing,
+short or changed part stops the run with its name, whichever attempt wrote it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Table:
     schema: pa.Schema
 
     def rows(self, columns: dict[str, object]) -> pa.Table:
-        """Arrow rows of this table from columns by name, in any order."""
+        """Return Arrow rows of this table from columns by name, in any order."""
         return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
 
 
@@ -45,27 +45,29 @@ def required(*columns: tuple[str, pa.DataType]) -> pa.Schema:
 
 
 def _of_handoff(table: messages.Table) -> pa.Schema:
-    """The table as Spark holds it: instants in microseconds, which is the only precision it has."""
+    """Return the table's schema in Spark, whose only precision of instants is microseconds."""
     micros = pa.timestamp("us", tz="UTC")
     fields = [f.with_type(micros) if pa.types.is_timestamp(f.type) else f for f in messages.arrow_schema(table)]
     return pa.schema(fields)
 
 
 def check_whole(rows: pa.Table, what: str) -> None:
-    """
+    """Check that rows have no null.
+
     Raises:
-        BadInput: a null where no table has one: the code that made the rows is broken. `what` is what the error calls
-        them.
+        BadInput: a null: the code that made the rows is broken. The error calls the rows `what`.
     """
     for name in rows.column_names:
         column = rows[name]
+        # A null would fall out of every comparison, and its object would seem unnamed.
         inner = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
         if column.null_count or inner:
             raise messages.BadInput(f"{what}: null in column {name}", input=what, column=name)
 
 
 def check_table(manifest: messages.Manifest, table: messages.Table) -> None:
-    """
+    """Check that the manifest is of this table.
+
     Raises:
         BadInput: the manifest is of another table.
     """
@@ -86,7 +88,7 @@ OTHERS: Final = ("other_paths", "other_rules")
 
 
 def no_others(count: int) -> dict[str, pa.Array]:
-    """Return the columns OTHERS of this number of verdicts that each have one path and one rule."""
+    """Return empty columns OTHERS for this many verdicts with one path and one rule each."""
     return {name: pa.nulls(count, GARBAGE.schema.field(name).type) for name in OTHERS}
 
 
@@ -97,8 +99,8 @@ CANDIDATES: Final = Table(
         ("sequences", pa.binary()),  # uint32, little-endian; empty in a foreign bucket
         ("addresses", _STRINGS),  # keys inside the namespace; empty in a slice
         ("sizes", pa.binary()),  # int64, little-endian, in the order of the sequences or addresses
-        ("seen_ms", pa.binary()),  # int64, likewise: when it was last written, or the newest commit that had it
-        ("paths", _STRINGS),  # likewise: under which that commit had it; or none at all
+        ("seen_ms", pa.binary()),  # int64, same order: the last write, or the date of the newest commit that had it
+        ("paths", _STRINGS),  # same order: the path in that commit; or no paths at all
         ("reason", pa.string()),
         ("rule", pa.string()),
         ("branch", pa.string()),
@@ -133,8 +135,8 @@ RANGES: Final = Table(
     "a range that some metarange names; the other columns are those of its metarange",
     required(
         ("range_id", pa.string()),
-        ("count", pa.int64()),  # entries, as its metarange says; 0: a sublist
-        ("file_bytes", pa.int64()),  # about
+        ("count", pa.int64()),  # number of entries by its metarange; 0 for a sublist
+        ("file_bytes", pa.int64()),  # approximate
         ("is_live", pa.bool_()),
         ("seen_ms", pa.int64()),
         ("reason", pa.string()),
@@ -152,23 +154,23 @@ PARTS: Final = Table(
         ("rows", pa.int64()),
         ("size_bytes", pa.int64()),
         ("sha256", pa.string()),
-        ("note", pa.binary()),  # JSON; what else the task has to say, by its kind
+        ("note", pa.binary()),  # JSON; further facts from the task, by its kind
     ),
 )
 
 
 async def write_part(store: ObjectStore, folder: str, name: str, data: bytes, *, rows: int, note: object) -> pa.Table:
-    """Store the part, and return its PARTS row. A task that is run again writes the same bytes under the same name."""
+    """Store the part, and return its PARTS row. A repeated task writes the same bytes under the same name."""
     part = messages.part_of(name, data, rows=rows)
     await store.put(folder + name, data)
     return rows_of_parts([part], notes=[msgspec.json.encode(note)])
 
 
 async def read_part(store: ObjectStore, folder: str, part: messages.Part) -> bytes:
-    """The bytes of a part, as its manifest describes them.
+    """Return the bytes of a part, checked against its manifest.
 
     Raises:
-        BadInput: missing, of another size, or of another digest.
+        BadInput: missing, or of another size or digest.
     """
     key = folder + part.name
     try:
@@ -181,16 +183,18 @@ async def read_part(store: ObjectStore, folder: str, part: messages.Part) -> byt
 
 
 def encode(table: Table, rows: pa.Table) -> bytes:
-    """LZ4: a packed listing is half as large with it and reads in 8 ms a million objects; with zstd a third, and 26."""
+    """Write rows of a table as Parquet."""
+    # LZ4 halves a packed listing and reads a million objects in 8 ms. zstd: a third of the size, and 26 ms.
     buffer = io.BytesIO()
     pq.write_table(rows.cast(table.schema), buffer, compression="lz4", use_dictionary=False)
     return buffer.getvalue()
 
 
 def decode(table: Table, data: bytes, part: messages.Part) -> pa.Table:
-    """
+    """Read rows of a table from Parquet.
+
     Raises:
-        BadInput: not Parquet, not this table, or another number of rows.
+        BadInput: not Parquet, another table, or another number of rows.
     """
     try:
         rows = messages.read_parquet(data).select(table.schema.names).cast(table.schema)
@@ -202,9 +206,10 @@ def decode(table: Table, data: bytes, part: messages.Part) -> pa.Table:
 
 
 def check_numbered(packed: pa.Table, name: str) -> None:
-    """
+    """Check that CANDIDATES or LIVE have only objects of slices.
+
     Raises:
-        BadInput: CANDIDATES or LIVE hold a foreign key, where only slices can be judged.
+        BadInput: a row has a foreign key, which this caller cannot judge.
     """
     if not pc.all(pc.greater_equal(packed["bucket"], 0), min_count=0).as_py():
         raise messages.BadInput(f"{name} holds objects that are in no slice", part=name)
@@ -223,7 +228,7 @@ def rows_of_parts(parts: Sequence[messages.Part], notes: Sequence[bytes] = ()) -
 
 
 def rows_by_key(tables: Iterable[messages.Manifest | messages.Pieces]) -> pa.Table:
-    """PARTS of several folders, each named by its whole key."""
+    """Return PARTS of several folders, each named by its whole key."""
     return rows_of_parts(
         [msgspec.structs.replace(part, name=table.folder + part.name) for table in tables for part in table.parts]
     )
