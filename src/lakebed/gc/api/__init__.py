@@ -1,1 +1,1 @@
-"""The doors for callers: the class (collector), functions for notebooks, branches, and the live side over HTTP."""
+"""Entry points for callers: the class (collector), functions for notebooks, branches, and the live side over HTTP."""

@@ -1,6 +1,6 @@
-"""Ask a server for a sweep of branches: all pages of its plan, then the deletions in turn.
+"""Request a sweep of branches from a server: all pages of its plan, then the deletions in turn.
 
-The server decides both; docs/design/0003-lifecycle.md, "Branches". Needs neither Spark nor the object store.
+The server decides both; see docs/design/0003-lifecycle.md, "Branches". Needs neither Spark nor the object store.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PAGE: Final = 1_000
 
 
 class PolicyChanged(Conflict):
-    """Parts of an answer are by several versions of the policy: ask again."""
+    """Parts of an answer are from different versions of the policy. Ask again."""
 
 
 def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> BranchesPlan:
     """Read all pages of a plan. Deletes nothing.
 
     Raises:
-        PolicyChanged: the policy changed meanwhile.
+        PolicyChanged: the policy changed during the reads.
         NotFound, Denied, Unavailable: no such repository, no permission to plan, no answer.
     """
     path = path_to(lifecycle.PLAN_BRANCH_SWEEP, repository)
@@ -55,11 +55,11 @@ def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> Branc
 
 
 def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> BranchesSwept:
-    """Delete the branches that a plan lets go, as far as they still may go. Stops where the server's store is away.
+    """Delete the branches that a plan selects, if they are still due. Stops when the server's store is unavailable.
 
     Raises:
-        Conflict: the policy is of another version than the plan. Branches of earlier requests are gone.
-        Denied: the caller may not apply, or not delete one of the branches. The same.
+        Conflict: the policy has another version than the plan. Branches of earlier requests are deleted.
+        Denied: the caller may not apply, or not delete a branch. Branches of earlier requests are deleted.
     """
     going = [BranchToGo(branch=one.branch, state=one.state) for one in plan.branches if one.goes]
     swept: list[SweptBranch] = []

@@ -7,9 +7,7 @@
             print(plan.totals.all)
             report = lake.apply(ApplyRequest(run_id=plan.run_id))
 
-A request (`lakebed.gc.messages`, requests.py) says what to do, and the collector does it. `session` is called when
-Spark is needed, and not before; it may return any session, also one of a cluster or of Spark Connect. `objectstore`
-says how the storage namespace is reached from where the tasks run.
+Requests are in `lakebed.gc.messages` (requests.py).
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ class NoSession(Invalid):
 
 
 class NamespaceMissing(NotFound):
-    """The storage namespace is not where this process looks for it."""
+    """The storage namespace was not found with this process's options."""
 
 
 def silent(_: str) -> None:
@@ -121,10 +119,10 @@ def silent(_: str) -> None:
 
 
 def active_session() -> SparkSession:
-    """Return the session that is active in this process.
+    """Return the active session of this process.
 
     Raises:
-        NoSession: there is none.
+        NoSession: no session is active.
     """
     from pyspark.sql import SparkSession
 
@@ -136,9 +134,11 @@ def active_session() -> SparkSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Collect the garbage of one repository. `engine` and `tasks` are for requests that name none. `tasks`
-    None: as many as keep the session's cores busy.
+    """Collect the garbage of one repository. `engine` and `tasks` are defaults for requests without their own. With
+    `tasks` None, use enough tasks to keep the session's cores busy.
 
+    `objectstore`: options to reach the storage namespace from the tasks.
+    `session` is called only when Spark is needed. It may return any session, also of a cluster or of Spark Connect.
     `deleted`: uid of a deleted repository. ONLY selects it by name when the name is unique.
     `command_options`: options that the commands in its messages must repeat, such as `--data DIR`.
     """
@@ -155,23 +155,23 @@ class Collector:
     command_options: tuple[str, ...] = ()
 
     def command(self, run_id: str, kind: RunKind, *, everywhere: bool = False) -> str:
-        """Return the command that applies the run. `everywhere`: the option of an erasure."""
+        """Return the command that applies the run. `everywhere` adds that option of an erasure."""
         command = self.command_of_all([run_id], kind)
         return f"{command} --everywhere" if everywhere else command
 
     def command_of_all(self, run_ids: Sequence[str], kind: RunKind) -> str:
-        """Return the command that applies the runs, of one kind or of kinds with the same command."""
+        """Return the command that applies the runs. All have one kind, or kinds with the same command."""
         return go_on_command(self.repository, run_ids, kind, self.command_options)
 
     def engine_of(self, request: Request) -> EngineName:
         return request.engine or self.engine
 
     def check_namespace(self) -> None:
-        """Find out whether the namespace is within reach: one request and one small read.
+        """Check that the namespace is reachable, with one request and one small read.
 
         Raises:
-            NotFound: there is no such repository.
-            NamespaceMissing: its storage namespace is not where `objectstore` says.
+            NotFound: no such repository.
+            NamespaceMissing: `objectstore` does not lead to its storage namespace.
         """
         lake = self._lake()
         with Files(lake) as files:
@@ -186,7 +186,7 @@ class Collector:
         Raises:
             InvalidRequest, InvalidDuration, BadWindow, InvalidRules: see `check` of the request.
             Denied: the caller may not plan, or not delete.
-            NoRules: committed data was asked for, and no rules are set.
+            NoRules: the request names committed data, and no rules are set.
             PlanMissing, RunNotReady, NotTheRules: the run cannot be applied.
         """
         request.check()
@@ -207,36 +207,35 @@ class Collector:
                 self._read(lambda store: check_same_store(service, store))
 
     def check_held(self, kind: RunKind) -> None:
-        """Find out whether legal holds let a run of this kind delete anything, as they are now.
-
-        Only for a run of uncommitted data is the server asked: of the others they keep some objects at most.
+        """Check that the present legal holds allow a run of this kind to delete objects.
 
         Raises:
-            HeldBack: they keep all that it would take.
-            Denied: the caller may not read them.
+            HeldBack: the holds keep every object that the run would delete.
+            Denied: the caller may not read the holds.
         """
+        # A kind that publishes has objects with paths, so holds keep some of them at most. The sweep applies these.
         if not kind.publishes:
             check_uncommitted(finish(self._service().holds()), kind)
 
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
-        """Decide which objects to delete and why: a plan of each kind, one after the other. Deletes nothing.
+        """Decide which objects to delete and why. Make one plan for each kind, in turn. Deletes nothing.
 
-        Without kinds: every kind. Committed data is then passed over with a word where no rules are set. With `rules`
-        metadata is left out, and the plans are ones to look at (preflight.py): of committed data one may be applied
-        once these are the repository's rules, of uncommitted data never.
+        Without kinds, plan every kind that a run includes by default. Committed data without rules is then skipped with
+        a line of progress. With `rules`, metadata is left out, and the plans are for inspection (preflight.py). Such a
+        plan of committed data may be applied once its rules are set. A plan of uncommitted data never may.
 
         Raises:
             Denied, InvalidRequest, NoRules: see `check`. Nothing was planned.
-            NoSavedState: an optimised run was asked for, and there is nothing that it could go on from.
+            NoSavedState: an optimised run was requested, and no saved state exists to continue from.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
-            RunAbandoned: another user ended the run meanwhile.
+            RunAbandoned: another user ended the run during the plan.
         """
         self.check(request)
         for kind in _kinds(request):
             plan = self._planned(request, kind)
             if plan is None:
                 continue
-            # The plan is written. A failure now becomes a line of progress, and its apply asks again.
+            # The plan is stored. A failure of this check is only a line of progress, and its apply checks again.
             try:
                 self.check_held(kind)
             except HeldBack as error:
@@ -246,14 +245,14 @@ class Collector:
             yield plan
 
     def apply(self, request: ApplyRequest) -> RunReport:
-        """Carry out one plan, and nothing else. After a crash, or where objects failed: again.
+        """Carry out one plan. Call it again after a crash or failed deletes.
 
         Raises:
             InvalidRequest, InvalidDuration, BadWindow: see `check`.
-            PlanMissing, BadInput, TaskCorrupt: there is no plan, or a file of the run is missing or changed.
+            PlanMissing, BadInput, TaskCorrupt: no plan exists, or a file of the run is missing or changed.
             RunNotReady, RunAbandoned: the run may not delete.
             Overtaken, TaskStopped: another apply began in this repository.
-            OtherUnfinished: another run may hold the same objects, and one of the two has a window.
+            OtherUnfinished: another run may have the same objects, and one of the two has a window.
         """
         request.check()
         run_id = request.run_id
@@ -264,25 +263,26 @@ class Collector:
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
     def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
-        """Finish unfinished runs, then plan and apply, one kind after the other, as in `plan`; at the end purge.
+        """Finish unfinished runs, then plan and apply one kind after the other, as `plan` does, and purge at the end.
 
-        An unfinished run goes on as it was begun, or is deferred if the request asks for it. If it asks for that, the
-        branches that go by the lifecycle policy are deleted before the first plan.
+        An unfinished run continues as it began, or is deferred if the request has a window. With `branches`, the
+        branches due by the lifecycle policy are deleted before the first plan.
 
         Raises:
             Denied: the caller may not plan, or not apply. Nothing was planned.
-            NotFinished: a run could not be finished, branches not be swept, or nothing be planned beside a run. All
-                else was done.
+            NotFinished: a run could not be finished, the branches not be swept, or a kind not be planned because of an
+                unfinished run. All other steps were done.
         """
         self.check(request)
         purge = PurgeRequest(engine=request.engine, tasks=request.tasks)
         yield from then_purge(self._collected(request), lambda: self.purge(purge), self.progress)
 
     def purge(self, request: PurgeRequest = PurgeRequest()) -> PurgeReport:
-        """Delete the objects of deferred runs whose window is over. Call it again after a crash or failed deletes.
+        """Delete the objects of deferred runs whose window has ended. Call it again after a crash or failed deletes.
 
         Raises:
-            Conflict, Corrupt, NotFound: a run could not be purged, and nothing of it was deleted. The others were.
+            Conflict, Corrupt, NotFound: a run could not be purged, and none of its objects was deleted. All other runs
+                were purged.
         """
         return self._act(request, flow.purge)
 
@@ -295,8 +295,8 @@ class Collector:
 
         Raises:
             Denied: the caller may not plan.
-            BadDays, NoPolicy, InvalidPolicy: nothing can be simulated. Nothing was read.
-            PolicyChanged: the policy changed meanwhile.
+            BadDays, NoPolicy, InvalidPolicy: the simulation is impossible. Nothing was read.
+            PolicyChanged: the policy changed during the simulation.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         check_days(days)
@@ -304,6 +304,7 @@ class Collector:
         request = PlanRequest(engine=engine, tasks=tasks)
         found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
         if policy:
+            # The plan of branches is for the policy in force only.
             return found
         planned = plan_branches(self.client, self.repository)
         if planned.policy_version != found.policy_version:
@@ -314,7 +315,7 @@ class Collector:
         """Plan to erase the objects that the order selects, in every commit and on every branch. Deletes nothing.
 
         Raises:
-            InvalidSelection: it selects nothing, or something malformed.
+            InvalidSelection: the selection is empty or malformed.
             Denied: the caller may not plan, or not erase.
             BadInput, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
@@ -329,7 +330,7 @@ class Collector:
         """Certify an applied erasure: absent objects, and remaining ones with the reason. Writes the certificate.
 
         Raises:
-            PlanMissing, BadInput: there is no plan of an erasure, or something of it is missing.
+            PlanMissing, BadInput: no plan of an erasure exists, or a file of it is missing.
         """
         request = PlanRequest(engine=engine, tasks=tasks)
         return self._act(request, lambda context: certify(context, check_run_id(run_id), by=by))
@@ -346,7 +347,7 @@ class Collector:
         return self._act(request, lambda context: verify(context, certificate, by=by))
 
     def certificate(self, run_id: str) -> Certificate | None:
-        """Return the certificate of a run, None where there is none."""
+        """Return the certificate of a run, or None."""
         data = self._read(lambda store: find(store, certificate_path(check_run_id(run_id))))
         return None if data is None else decode_certificate(data)
 
@@ -362,7 +363,7 @@ class Collector:
             return None
 
     def _swept_branches(self, left: list[str]) -> Iterator[BranchesSwept]:
-        """An error is noted in `left`: objects are collected all the same."""
+        """Sweep branches. Add an error to `left`, so that objects are still collected."""
         client = RetryingCaller(self.client, self.progress)
         try:
             plan = plan_branches(client, self.repository)
@@ -410,7 +411,7 @@ class Collector:
             raise NotFinished("; ".join(left))
 
     def _unfinished_or_left(self, left: list[str]) -> list[UnfinishedRun]:
-        """Return none where they cannot be read: plans and applies look for them again."""
+        """Return unfinished runs, or none if they cannot be read. Plans and applies look for them again."""
         try:
             return self.unfinished()
         except Corrupt as error:
@@ -420,24 +421,24 @@ class Collector:
 
     def restore(self, request: Restore) -> RestoreReport:
         """Stage objects of deferred runs again, under fresh addresses. Each object is read back before it is staged.
-        Select all of a run, a path, all below a path (it ends with a slash), or an address. See `Restore`.
+        Select a whole run, a path, all paths below a path that ends with a slash, or an address. See `Restore`.
 
-        Of several versions of a path the one seen last, unless all are asked for. Repeated, it leaves alone what is
-        there already. Needs no session.
+        Of several versions of a path, restore the one seen last, unless the request has `all_versions`. A repeated call
+        skips restored objects. Needs no session.
 
         Raises:
-            NotFound: no deferred run holds it, or there is no such branch; the message says what happened to it.
+            NotFound: no deferred run has the object, or no such branch. The message explains its state.
         """
         return finish(self._restored(request))
 
     def undo(self, run_id: str, *, dry_run: bool = False) -> Undone:
         """Undo a deferred run before its purge: its commits and objects can be read again.
 
-        With `dry_run` only list the commits and objects, and the rules that would take them again. Needs no session.
+        With `dry_run`, only list the commits and objects, and the rules that would delete them again. Needs no session.
 
         Raises:
-            Conflict: it is not deferred, its purge began, or other runs rely on it. Nothing changed.
-            NotFound: there is no such run.
+            Conflict: the run is not deferred, its purge began, or other runs rely on it. Nothing changed.
+            NotFound: no such run.
         """
         return finish(self._service().undone(check_run_id(run_id), dry_run=dry_run))
 
@@ -450,7 +451,7 @@ class Collector:
         return report
 
     def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
-        """LEDGER: one row for each object and its outcome in a run."""
+        """Return LEDGER: one row for each object and its outcome in a run."""
         lake = self._lake()
         with Files(lake) as files:
             parts = files.act(lambda store: ledger_parts(store, query))
@@ -459,7 +460,7 @@ class Collector:
     def ledger_rows(
         self, query: LedgerQuery = LedgerQuery(), *, newest_first: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """The same as plain rows, the oldest runs or the newest first, without Spark.
+        """Yield the ledger's rows without Spark, the oldest or the newest runs first.
 
         Raises:
             BadInput: a file of the ledger is unreadable.
@@ -469,10 +470,10 @@ class Collector:
 
     def verify_ledger(self, *, run_id: str = "") -> Iterator[Disagreement]:
         """Let the server compare the ledger with plans and with the store, for one run or all. Yield each disagreement
-        once, as they are found.
+        once, as the server finds it.
 
         Raises:
-            BadInput: a file of the ledger or a plan is damaged.
+            BadInput: a file of the ledger or of a plan is damaged.
         """
         pages = self._service().compared(check_run_id(run_id) if run_id else "")
         seen: set[Disagreement] = set()
@@ -483,42 +484,43 @@ class Collector:
                     yield one
 
     def show(self, run_id: str) -> Plan:
-        """
+        """Return a plan.
+
         Raises:
-            PlanMissing: there is none.
+            PlanMissing: no such plan.
         """
         check_run_id(run_id)
         return self._read(lambda store: read_plan(store, run_id))
 
     def objects(self, run_id: str, *, prefix: str = "") -> Iterator[GarbageObject]:
-        """The objects of a plan whose path or address begins with `prefix`, as they are read; without Spark.
+        """Yield the objects of a plan whose path or address begins with `prefix`, as they are read. Needs no Spark.
 
         Raises:
-            PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
+            PlanMissing, BadInput: no such plan, or a file of it is missing or changed.
         """
         plan = self.show(run_id)
         with Files(self._lake()) as files:
             yield from files.each(lambda store: objects_of(store, plan, prefix=prefix))
 
     def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[ExpiringCommit]:
-        """The commits whose data a plan gives up, the newest first; none for uncommitted data. Without Spark: reads the
-        plan's commit records, and asks the server for each commit's message and author.
+        """Return the commits that a plan expires, the newest first; none for uncommitted data. Needs no Spark. Reads
+        the plan's commit records, and gets the message and author of each commit from the server.
 
         Raises:
-            PlanMissing, BadInput: there is no such plan, or something it rests on is missing or changed.
+            PlanMissing, BadInput: no such plan, or an input of it is missing or changed.
         """
         plan = self.show(run_id)
         found = self._read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
         return [self._with_message(commit) for commit in found]
 
     def garbage(self, run_id: str) -> DataFrame:
-        """GARBAGE: the objects of a plan, one row each."""
+        """Return GARBAGE: the objects of a plan, one row each."""
         garbage = self.show(run_id).garbage
         rows = rows_of_parts(garbage.parts)
         return frame(self.session(), self._lake(), read_rows(garbage), rows, GARBAGE, tasks=self.tasks)
 
     def report(self, run_id: str) -> RunReport | None:
-        """Return the outcome of a plan, and the state of its run; None if it was not applied.
+        """Return the outcome of a plan, with the state of its run, or None if it was not applied.
 
         Raises:
             BadInput: the report is unreadable.
@@ -531,11 +533,11 @@ class Collector:
         return msgspec.structs.replace(decode_report(data, name=name), state=view.state)
 
     def finished(self, run_id: str) -> RunReport | None:
-        """The report of a run that is over; None where there is something left to apply. Without Spark.
+        """Return the report of an ended run, or None if the run still needs an apply. Needs no Spark.
 
         Raises:
-            PlanMissing: there is no plan.
-            RunNotReady: the run is over, and deleted nothing: its plan can never be applied.
+            PlanMissing: no such plan.
+            RunNotReady: the run ended without deleting an object: its plan can never be applied.
         """
         view = self.status(run_id)
         if view is not None and (view.state is RunState.ABANDONED or ended_without_deleting(view)):
@@ -545,15 +547,15 @@ class Collector:
         return report if report is not None and report.state is RunState.ENDED else None
 
     def expired(self, run_id: str) -> DataFrame:
-        """EXPIRED: the commits whose data a plan would give up; none for uncommitted data."""
+        """Return EXPIRED: the commits that a plan would expire; none for uncommitted data."""
         return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
 
     def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
-        """Return the objects that one of two plans takes, or both. Reads both tables without Spark, 40 bytes an object.
+        """Compare the objects of two plans. Reads both tables without Spark, 40 bytes an object.
 
         Raises:
-            PlanMissing, BadInput: there is no such plan, or something of it is missing or changed.
-            DifferentKinds: one is of committed data, the other of uncommitted data.
+            PlanMissing, BadInput: no such plan, or a file of it is missing or changed.
+            DifferentKinds: the plans are of different kinds.
         """
         plans = self.show(a), self.show(b)
         objects = self._objects_of(plans[0]), self._objects_of(plans[1])
@@ -561,7 +563,7 @@ class Collector:
         return diff_plans(*plans, objects, commits, limit=limit)
 
     def differing(self, a: str, b: str) -> DataFrame:
-        """The objects of either plan, each once, as GARBAGE has them; `side` is a, b or both."""
+        """Return the objects of either plan as GARBAGE, each once. `side` is a, b or both."""
         from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
 
         marked = [
@@ -583,10 +585,10 @@ class Collector:
         path: str = "",
         progress: Callable[[WhyProgress], None] = lambda _: None,
     ) -> WhyAnswer:
-        """Find out why an object is there and until when, or which run took it.
+        """Explain why an object exists and until when, or which run deleted it.
 
-        Name it by an address in either spelling, or by a path at a ref. The server looks: neither Spark nor access to
-        the object store is needed here.
+        Name it by an address in either spelling, or by a path at a ref. The server searches, so the caller needs
+        neither Spark nor the object store.
         """
         return finish(self._service().why(Question(address=address, ref=ref, path=path), progress))
 
@@ -606,6 +608,7 @@ class Collector:
         try:
             message, author = message_of(self.client, self.repository, commit.id)
         except (Denied, NotFound):
+            # The reader may plan without the right to read commits. Show the commit without its message.
             return commit
         return msgspec.structs.replace(commit, message=message, author=author)
 
@@ -619,56 +622,56 @@ class Collector:
         return self._read(lambda store: read_input(store, LiveTasks(), expiring, messages.EXPIRED))
 
     def planned_by(self, run_id: str) -> PlannedBy | None:
-        """Return who made the plan of a run, by the server's record; None where it has none."""
+        """Return who made the plan of a run, by the server's record, or None without a record."""
         planned = self.run_list().planned
         return next((one for one in planned if one.run_id == run_id), None)
 
     def plans(self) -> list[str]:
-        """Ids of the runs with a finished plan, oldest first."""
+        """Return the ids of runs with a complete plan, oldest first."""
         return self._read(list_plans)
 
     def run_list(self) -> RunList:
-        """The runs that the server knows, newest first, and who made which plan."""
+        """Return the server's runs, newest first, and the author of each plan."""
         return finish(self._service().run_list())
 
     def runs(self) -> tuple[RunView, ...]:
-        """The runs that the server knows, newest first. A committed run is not among them before it is applied."""
+        """Return the server's runs, newest first. A committed run has no record there before its apply."""
         return finish(self._service().runs())
 
     def status(self, run_id: str) -> RunView | None:
-        """None where the server has no record: not applied yet, or no run at all."""
+        """Return the server's record of a run. None: the run is not applied yet, or does not exist."""
         return finish(self._service().run(check_run_id(run_id)))
 
     def unfinished(self) -> list[UnfinishedRun]:
-        """Runs whose deletes may have begun and that have not ended. Another process may be applying one just now."""
+        """Return runs that may have begun their deletes and have not ended. Another process may be applying one now."""
         views = self.runs()
         return self._read(lambda store: unfinished_runs(store, LiveTasks(), views))
 
     def run_status(self, run_id: str) -> RunStatus:
-        """Return how far a run has come.
+        """Return the progress of a run.
 
         Raises:
-            PlanMissing: there is no such run.
-            BadInput: a file of it is unreadable.
+            PlanMissing: no such run.
+            BadInput: a file of the run is unreadable.
         """
         view = self.status(run_id)
         return self._read(lambda store: run_status_of(store, LiveTasks(), run_id, view))
 
     def abandon(self, run_id: str) -> RunView:
-        """End a run that was left behind before its deletes began; it can never be applied.
+        """End a run that stopped before its deletes began. It can never be applied.
 
         Raises:
-            Conflict: its deletes may have begun: then it is resumed by `apply`, never abandoned.
-            NotFound: there is no such run.
+            Conflict: its deletes may have begun. Resume it with `apply`: it cannot be abandoned.
+            NotFound: no such run.
         """
         return finish(self._service().abandoned(check_run_id(run_id)))
 
     def adopt(self) -> Adopting:
-        """Let this installation collect again after another one was seen in the namespace; that one then stops."""
+        """Let this installation collect again after another one was seen in the namespace. The other one then stops."""
         return finish(self._service().adopting())
 
     def adopt_slices(self) -> AdoptedSlices:
-        """Put slices on record that have no record, a day after `adopt`. Runs look into them another day later.
+        """Record slices that have no record, a day after `adopt`. Runs read them from a day later on.
 
         Raises:
             Conflict: this installation was not adopted a day ago, or another one writes to the namespace.
@@ -678,10 +681,10 @@ class Collector:
     def missing(self, *, marks: bool = False) -> MissingCommits:
         """Find commits whose trees lack files, as after a restore of an older backup.
 
-        `marks`: mark those that no ref names as gone, so that plans go on without them.
+        With `marks`, mark those that no ref names as gone, so that plans continue without them.
 
         Raises:
-            Conflict: another installation uses the namespace: adopt first.
+            Conflict: another installation uses the namespace. Adopt first.
         """
         return finish(self._service().missing(marks=marks))
 
@@ -709,7 +712,7 @@ class Collector:
             return files.act(with_store)
 
     def _read(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
-        """Run work over the files of the namespace alone, in this thread."""
+        """Run work that needs only the files of the namespace, in this thread."""
         with Files(self._lake()) as files:
             return files.act(work)
 
@@ -721,12 +724,12 @@ class Collector:
 
 
 def then_purge(reports: Iterator[T], purge: Callable[[], PurgeReport], progress: Progress) -> Iterator[T | PurgeReport]:
-    """Yield the reports, then that of a purge, also where an error ended the reports: what could not be planned or
-    finished tonight may never be. The error is raised after the purge.
+    """Yield the reports, then the report of a purge, also after an error. The error is raised after the purge.
 
     Raises:
-        Unavailable, OutcomeUnknown: no server answers; a purge would meet the same.
+        Unavailable, OutcomeUnknown: no server answers. The purge is skipped.
     """
+    # Do not skip the purge after an error: a kind that fails tonight may fail every night.
     error: LakebedError | None = None
     try:
         yield from reports
@@ -741,7 +744,7 @@ def then_purge(reports: Iterator[T], purge: Callable[[], PurgeReport], progress:
 
 
 def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
-    """Return the kinds in the order in which they are done, whatever the order they were named in."""
+    """Return the kinds in the order of their runs, whatever the order of the request."""
     if request.kinds:
         return [kind for kind in RunKind if kind in request.kinds]
     has_rules = isinstance(request, PlanRequest) and request.rules is not None

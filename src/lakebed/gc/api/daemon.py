@@ -1,7 +1,7 @@
-"""Fork the Python workers of a local session: Spark's daemon, with everything that our tasks use imported.
+"""Fork the Python workers of a local session: Spark's daemon, with all modules of our tasks imported.
 
-A worker imports a task's modules when it meets them, a second of CPU each time; forked from here it has them, and
-shares their memory with the others. Spark runs `python -m lakebed.gc.api.daemon <worker module>` (session.py).
+A plain worker imports a task's modules on use: a second of CPU each time. A worker forked from this process has them,
+and shares their memory with the others. Spark runs `python -m lakebed.gc.api.daemon <worker module>` (session.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOADED = (flow, mark, serializers, spark, sweep, worker)
 
 if __name__ == "__main__":
     leave_pandas_out()
-    # Workers collect cycles behind every task. Imported modules stay, and to look through them takes 25 ms each time.
+    # Workers collect cycles after every task. Freeze imported modules: to scan them takes 25 ms each time.
     gc.collect()
     gc.freeze()
     manager()

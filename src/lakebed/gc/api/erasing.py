@@ -1,6 +1,6 @@
-"""Carry an erasure out to its certificate: first find what is left of it to do, then do that.
+"""Carry out an erasure up to its certificate: first find the remaining steps, then do them.
 
-The command asks a person between the two. A job does not: its request was confirmed.
+The command asks a person in between. A job does not: its request was confirmed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .collector import Collector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureLeft:
-    """Name the steps that an erasure has left. It is certified in any case.
+    """List the remaining steps of an erasure. The certificate is always written.
 
-    `applying` is None once the plan was applied, `collecting` where no collection is wanted, needed or possible.
-    `again` is the command that goes on after a stop.
+    `applying` is None once the plan was applied. `collecting` is None if no collection is wanted, needed or possible.
+    `again` is the command that continues after a stop.
     """
 
     request: EraseRequest
@@ -44,10 +44,10 @@ class ErasureLeft:
 def left_of_erasure(
     collector: Collector, request: EraseRequest, *, check: Callable[[Request], None], note: Callable[[str], None]
 ) -> ErasureLeft:
-    """Find what is left to do, and run every check that can refuse it before anything is deleted.
+    """Find the remaining steps, and run every check that can refuse one before any object is deleted.
 
     Raises:
-        InvalidRequest: the run is no erasure.
+        InvalidRequest: the run is not an erasure.
         PlanMissing, RunNotReady, Denied: see `Collector.check`.
     """
     plan = collector.show(request.run_id)
@@ -79,9 +79,9 @@ def left_of_erasure(
 def erase(
     collector: Collector, left: ErasureLeft, *, by: str, note: Callable[[str], None]
 ) -> Iterator[RunReport | Plan | Certificate]:
-    """Do what is left. Yield the report of the erasure, plan and report of the collection, and last the certificate.
+    """Do the remaining steps. Yield the erasure's report, the collection's plan and report, and last the certificate.
 
-    A collection that fails is noted, and the certificate says what stands.
+    Report a failed collection through `note`; the certificate lists the objects that remain.
 
     Raises:
         LakebedError: see `Collector.apply` and `certify`.
@@ -112,5 +112,5 @@ def _collected(
                 tasks=request.tasks,
             )
             yield collector.apply(apply)
-    except LakebedError as error:  # Some of it may be gone.
+    except LakebedError as error:  # Some objects may be deleted.
         note(f"the collection did not end: {error.first_line}; `{left.again}` goes on")

@@ -4,10 +4,8 @@
     found.objects.groupBy("reason").sum("size_bytes").show()
     lakebed.gc.apply("lake", found.run_id, client=client, spark=spark)
 
-Each makes a request (`lakebed.gc.messages`, requests.py) and hands it to `Collector` (collector.py), which says what it
-raises. All take the same keywords (`Where`): `client` speaks to the server; `spark` is any session, by default the
-active one; `objectstore` says how the storage namespace is reached from where the tasks run, `tasks` into how many its
-files are dealt; `engine` is `spark`, `local` or `auto`.
+Each function passes a request (`lakebed.gc.messages`, requests.py) to `Collector` (collector.py), which documents the
+errors. All take the keywords of `Where`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class Where(TypedDict, total=False):
-    """Say where to collect, and with what. Only `client` must be given."""
+    """Name the target and the tools of a collection. Only `client` is required.
+
+    `client` calls the server. `spark` is any session, by default the active one. `objectstore` has the options to reach
+    the storage namespace from the tasks. `tasks` is the number of tasks, and `engine` is `spark`, `local` or `auto`.
+    """
 
     client: Required[Caller]
     spark: SparkSession
@@ -42,7 +44,7 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan. Its tables need a session, and only when they are asked for."""
+    """Hold a plan. Its tables need a session, and only on use."""
 
     plan: Plan
     collector: Collector
@@ -53,17 +55,17 @@ class Planned:
 
     @property
     def objects(self) -> DataFrame:
-        """GARBAGE: address, size_bytes, reason, rule, last_seen_at, path."""
+        """Return GARBAGE: address, size_bytes, reason, rule, last_seen_at, path."""
         return self.collector.garbage(self.run_id)
 
     @property
     def commits(self) -> DataFrame:
-        """The `id` of each commit that would be given up."""
+        """Return the `id` of each commit that would expire."""
         return self.collector.expired(self.run_id)
 
     @property
     def totals(self) -> DataFrame:
-        """Objects and bytes in every `way` (reason, rule, branch, prefix, slice, age), by `name`."""
+        """Return objects and bytes by each `way` (reason, rule, branch, prefix, slice, age) and `name`."""
         rows = [
             (way, name, total.objects, total.size_bytes)
             for way in WAYS
@@ -81,8 +83,8 @@ def plan(
     rules: Rules | None = None,
     **where: Unpack[Where],
 ) -> Planned:
-    """Decide which objects to delete and why. Deletes nothing. `mode` is for uncommitted data: `clean`,
-    `optimised`, `old-layout`. With `rules`: show the committed or uncommitted data that they would take.
+    """Decide which objects to delete and why. Deletes nothing. `mode` is for uncommitted data: `clean`, `optimised`,
+    `old-layout`. With `rules`, show the committed or uncommitted data that these rules would delete.
     """
     collector = _collector(repository, where)
     request = _asked("plan", where, kinds=[kind], mode=mode, rules=rules)
@@ -90,13 +92,13 @@ def plan(
 
 
 def show(repository: str, run_id: str, **where: Unpack[Where]) -> Planned:
-    """Return a plan that was made."""
+    """Return an existing plan."""
     collector = _collector(repository, where)
     return Planned(plan=collector.show(run_id), collector=collector)
 
 
 def diff(repository: str, a: str, b: str, **where: Unpack[Where]) -> DataFrame:
-    """Return the objects of either plan, each once; `side` is a, b or both."""
+    """Return the objects of either plan, each once. `side` is a, b or both."""
     return _collector(repository, where).differing(a, b)
 
 
@@ -108,8 +110,8 @@ def apply(
     readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> RunReport:
-    """Carry out one plan, and nothing else. After a crash, or where objects failed: again. With `window` (`7d`)
-    nothing is deleted for so long."""
+    """Carry out one plan. Call it again after a crash or failed deletes. With `window` (`7d`), defer the run: its
+    objects are deleted by a purge after that time."""
     request = _asked("apply", where, run_id=run_id, window=window, readers_grace=readers_grace)
     return _collector(repository, where).apply(request)
 
@@ -123,15 +125,15 @@ def run(
     readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
-    """Finish unfinished runs, plan and apply, one kind after the other, and purge. Without kinds all, but committed
-    data only where rules are set. `mode` as for `plan`."""
+    """Finish unfinished runs, plan and apply one kind after the other, and purge. Without kinds, include every kind
+    that a run includes by default, and committed data only if rules are set. `mode` as for `plan`."""
     how: dict[str, Any] = {"mode": mode, "window": window, "readers_grace": readers_grace}
     reports = _collector(repository, where).run(_asked("run", where, kinds=[*kinds], **how))
     return [report for report in reports if isinstance(report, RunReport)]
 
 
 def purge(repository: str, **where: Unpack[Where]) -> PurgeReport:
-    """Delete the objects of deferred runs whose window is over."""
+    """Delete the objects of deferred runs whose window has ended."""
     return _collector(repository, where).purge(_asked("purge", where))
 
 
@@ -146,7 +148,7 @@ def restore(
     all_versions: bool = False,
     **where: Unpack[Where],
 ) -> RestoreReport:
-    """Stage objects of deferred runs again, each read back before it is staged: see `Collector.restore`. Needs no
+    """Stage objects of deferred runs again. Each is read back before it is staged: see `Collector.restore`. Needs no
     session."""
     request = Restore(
         branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
@@ -155,17 +157,17 @@ def restore(
 
 
 def ledger(repository: str, query: LedgerQuery = LedgerQuery(), **where: Unpack[Where]) -> DataFrame:
-    """Return the outcome of each object in a run, a row each."""
+    """Return the ledger: one row for each object and its outcome in a run."""
     return _collector(repository, where).ledger(query)
 
 
 def why(repository: str, *, address: str = "", ref: str = "", path: str = "", **where: Unpack[Where]) -> WhyAnswer:
-    """Say why an object is there and until when, or which run took it. Needs no session."""
+    """Explain why an object exists and until when, or which run deleted it. Needs no session."""
     return _collector(repository, where).why(address=address, ref=ref, path=path)
 
 
 def _asked(action: str, where: Where, **options: object) -> Any:
-    """Make the request of this action."""
+    """Return the request of this action."""
     return request_of(action, engine=where.get("engine"), tasks=where.get("tasks"), **options)
 
 

@@ -1,11 +1,10 @@
-"""Ask the live side over HTTP: `lakebed.gc.messages.Requests`, each method one call of a route (gc/messages/calls.py).
+"""Call the live side over HTTP: `lakebed.gc.messages.Requests`, one route for each method (gc/messages/calls.py).
 
-A call blocks: a collection asks one thing at a time, and nothing else of it could run meanwhile. So no method of
-`HttpRequests` ever suspends, and `finish` runs a coroutine that awaits nothing else without an event loop.
+A call blocks: a collection makes one call at a time, and has nothing else to run meanwhile. So no method of
+`HttpRequests` ever suspends, and `finish` runs a coroutine that awaits only these without an event loop.
 
-An apply may take hours, and asks the server at its beginning and at its end. So `RetryingCaller` repeats, for two
-minutes, a call that found no server or whose answer was lost: a repeated step of a run does what a second apply would
-do. The start of a run is not repeated, for a second one would be another run.
+An apply may take hours, and calls the server at its beginning and its end. So `RetryingCaller` repeats a call for two
+minutes if no server answered or the answer was lost. A repeated step of a run is as safe as a second apply.
 """
 
 from __future__ import annotations
@@ -76,15 +75,15 @@ T = TypeVar("T")
 
 
 class Caller(Protocol):
-    """The part of `lakebed.client.Client` that collectors need."""
+    """Declare the part of `lakebed.client.Client` that collectors need."""
 
     def call(self, method: str, path: str, *, json: object = None) -> object: ...
 
 
 class HttpRequests:
-    """One repository's collection routes. Every method may raise the client's errors and UnknownAnswer.
+    """Call the collection routes of one repository. Every method may raise the client's errors and UnknownAnswer.
 
-    `deleted` is the uid of a deleted repository, or ONLY for the only one that had the name.
+    `deleted` is the uid of a deleted repository. ONLY selects it by name when the name is unique.
     """
 
     def __init__(self, client: Caller, repository: str, *, deleted: str = "") -> None:
@@ -204,7 +203,7 @@ class HttpRequests:
 
     def _path(self, operation: Operation[Any, Any], *arguments: str, **asked: str | None) -> str:
         if self._deleted and not any(one.name == "deleted" for one in operation.parameters):
-            # Without the parameter the server would answer for a repository in use that has the name now.
+            # Without the parameter the server would answer for a repository that has the same name now.
             raise Conflict(f"a deleted repository has no {operation.id}", repository=self._repository)
         given = {name: text for name, text in {**asked, "deleted": self._deleted}.items() if text}
         path = path_to(operation, self._repository, *arguments)
@@ -212,7 +211,7 @@ class HttpRequests:
 
 
 class RetryingCaller:
-    """Repeat calls while the server is away. `sleep` and `clock` (both in seconds) are for tests."""
+    """Repeat calls while the server is unavailable. `sleep` and `clock` (both in seconds) are for tests."""
 
     def __init__(
         self,
@@ -230,7 +229,7 @@ class RetryingCaller:
         self._clock = clock
 
     def call(self, method: str, path: str, *, json: object = None) -> object:
-        """Call, and call again while the server is away.
+        """Make the call, and repeat it while the server is unavailable.
 
         Raises:
             Unavailable, OutcomeUnknown: the server did not answer for `retry_for_s`.
@@ -252,25 +251,25 @@ class RetryingCaller:
 def _may_repeat(error: Unavailable | OutcomeUnknown, method: str, path: str) -> bool:
     if isinstance(error, Unavailable):
         return True
-    # A server that answers with an error of its own is there.
+    # With a status the server did answer. A start whose answer was lost is not repeated: it could make a second run.
     return "status" not in error.facts and (method == "GET" or not path.partition("?")[0].endswith(_STARTS))
 
 
 def message_of(client: Caller, repository: str, commit: str) -> tuple[str, str]:
-    """Return the first line of a commit's message, and who made it.
+    """Return the first line of a commit's message, and its committer.
 
     Raises:
-        Denied, NotFound: the caller may not read it, or there is no such commit.
+        Denied, NotFound: the caller may not read the commit, or it does not exist.
     """
     answer = convert(client.call("GET", path_to(history.GET_COMMIT, repository, commit)), _Commit)
     return next(iter(answer.message.splitlines()), ""), answer.committer
 
 
 def convert(answer: object, type_: type[T]) -> T:
-    """Return a decoded answer as the record that it must be.
+    """Convert a decoded answer to its record.
 
     Raises:
-        UnknownAnswer: the answer is no such record.
+        UnknownAnswer: the answer has another form.
     """
     try:
         result: Any = msgspec.convert(answer, type_)

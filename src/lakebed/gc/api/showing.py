@@ -1,7 +1,6 @@
-"""Show single rows without Spark: a plan's objects, the commits whose data it takes, and the ledger.
+"""Show single rows without Spark: a plan's objects, its expiring commits, and the ledger.
 
-The ledger is the one table that is never cleaned away. Its files are found by name and date, and read record by record.
-A record whose last file is much older than `since` (by the object store's clock, which gets a day's grace) is not read.
+The ledger is never deleted. Its files are listed by name and date, and read record by record.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from lakebed.objectstore import ObjectStore
 
 
 async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[GarbageObject]:
-    """The objects whose path or address begins with `prefix`, in the plan's order; one part of it in memory at a time.
+    """Yield the objects whose path or address begins with `prefix`, in the plan's order. Holds one part in memory.
 
     Raises:
         BadInput: a part is missing, short or changed.
@@ -46,11 +45,11 @@ async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> Asy
 
 
 async def expiring_of(store: ObjectStore, tasks: Tasks, plan: Plan, *, limit: int) -> list[ExpiringCommit]:
-    """The commits whose data a plan gives up, the newest first, without their messages: those of the verdict that the
-    plan was made by, made again from what it rests on. Costs what that did (bench `active`, for a million commits).
+    """Return the commits that a plan expires, the newest first, without their messages. Judges the plan's inputs again,
+    at the same cost (bench `active`, for a million commits).
 
     Raises:
-        BadInput: something the plan rests on is missing or changed.
+        BadInput: an input of the plan is missing or changed.
     """
     if plan.expired is None or not plan.expired.rows or plan.rules is None:
         return []
@@ -65,11 +64,11 @@ RECORDS_AT_ONCE: Final = 64
 async def ledger_rows_of(
     store: ObjectStore, tasks: Tasks, query: LedgerQuery, *, newest_first: bool = False
 ) -> AsyncIterator[dict[str, Any]]:
-    """The rows that are asked for as plain values, oldest runs first, by the columns of the table `ledger`. Or the
-    newest runs first: within a run then too what was written last.
+    """Yield the matching rows of the table `ledger` as plain values, oldest runs first. With `newest_first`, yield the
+    newest runs first, and the last row of a run first.
 
     Raises:
-        BadInput: a file is no ledger file; the message names it.
+        BadInput: a file is not a ledger file; the message names it.
     """
     records = await _records(store, query)
     if newest_first:
@@ -84,14 +83,14 @@ async def ledger_rows_of(
 
 
 async def ledger_parts(store: ObjectStore, query: LedgerQuery) -> pa.Table:
-    """PARTS: the ledger's records that may have rows for this query, each named by its first file; `note` has all."""
+    """Return PARTS: the ledger's records that may match the query, named by their first file. `note` has all files."""
     records = await _records(store, query)
     parts = [messages.Part(name=names[0], rows=0, size_bytes=0, sha256="") for names in records]
     return rows_of_parts(parts, notes=[msgspec.json.encode(names) for names in records])
 
 
 def reading_ledger(query: LedgerQuery) -> Work:
-    """The work from PARTS of the ledger to the rows that are asked for."""
+    """Return the work from PARTS of the ledger to the matching rows."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         for note in share["note"].to_pylist():
@@ -102,7 +101,8 @@ def reading_ledger(query: LedgerQuery) -> Work:
 
 
 async def _records(store: ObjectStore, query: LedgerQuery) -> list[tuple[str, ...]]:
-    """Return the records that may have rows for this query, in the order of names."""
+    """Return the records that may match the query, in the order of names."""
+    # Skip records whose last file is older than `since` by the object store's clock, with a day's tolerance.
     since_ms = 0 if query.since_ms is None else query.since_ms - DAY_MS
     pages = store.list(LEDGER_PREFIX)
     changed_ms = {stat.key: stat.modified_ms async for page in pages for stat in page if query.matches(stat.key)}

@@ -1,7 +1,8 @@
-"""Count the objects that a lifecycle policy would take on each of the coming days, if no one wrote meanwhile.
+"""Count the objects that a lifecycle policy would delete on each of the coming days, without any new write.
 
-A simulation is a plan without a cut: each object is taken on the day on which its last occurrence is due. Day d equals
-a plan made d days from now, which a property test checks. It writes tables into a run's folder, and no plan.
+A simulation is a plan without a cutoff: each object is deleted on the day on which its last occurrence is due. Day d
+equals a plan made d days from now; a property test checks it. A simulation writes tables into a run's folder, and no
+plan.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class BadDays(Invalid):
 
 
 def check_days(days: int) -> None:
-    """
+    """Check the number of days.
+
     Raises:
         BadDays: not from 0 to DAYS_MAX.
     """
@@ -60,7 +62,7 @@ def check_days(days: int) -> None:
 
 
 async def simulate(context: RunContext, *, days: int, policy: str = "") -> Simulation:
-    """Return the objects due on each day, by the policy in force or by this one, which is not saved. Deletes nothing.
+    """Return the objects due on each day, by the policy in force or by `policy`, which is not saved. Deletes nothing.
 
     Raises:
         BadDays, NoPolicy, InvalidPolicy: see `check_days`, `policy_of` and `check_policy`.
@@ -130,7 +132,7 @@ def simulate_branches(plan: BranchesPlan, *, days: int) -> tuple[SimulatedBranch
 
 
 async def _check(context: RunContext, prepared: PreparedCommits, policy: str) -> Policy:
-    """Refuse a policy that could not be set, such as a period for a branch that is not there."""
+    """Refuse a policy that could not be set, such as one with a period for a missing branch."""
     refs = await context.read(prepared.refs, REFS)
     return check_policy(policy.encode(), branches=[row["name"] for row in refs.to_pylist() if row["kind"] == "branch"])
 
