@@ -68,6 +68,7 @@ def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> Branc
         path = path_to(lifecycle.SWEEP_BRANCHES, repository)
         answer = convert(client.call(lifecycle.SWEEP_BRANCHES.method, path, json=body), BranchesSwept)
         swept += answer.branches
+        # The server's store is unavailable. List the remaining branches as not tried.
         if any(was_not_tried(one) for one in answer.branches):
             break
     swept += [not_tried(one.branch) for one in going[len(swept) :]]

@@ -389,6 +389,7 @@ class Collector:
             )
 
         left: list[str] = []
+        # Finish old runs first: they may have objects that a new plan would select again.
         unfinished = self._unfinished_or_left(left)
         yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
         if request.branches:
@@ -404,6 +405,7 @@ class Collector:
                 if plan is not None:
                     yield apply(plan.run_id, request.window)
             except (Corrupt, OtherUnfinished) as error:
+                # Next to an unfinished run the error may be its consequence. Note it, and continue with the next kind.
                 if not left:
                     raise
                 left.append(f"{kind.data}: {error}")
@@ -572,6 +574,8 @@ class Collector:
         ]
         facts = [name for name in messages.GARBAGE.names() if name != "address"]
         each = marked[0].unionByName(marked[1]).groupBy("address")
+        # The plans may have different facts about an object. Show the greater row, so that the answer is always the
+        # same.
         row = F.max(F.struct(*facts)).alias("row")
         either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
         side = F.when(F.col("in_a") & F.col("in_b"), "both").when(F.col("in_a"), "a").otherwise("b")
@@ -681,7 +685,7 @@ class Collector:
     def missing(self, *, marks: bool = False) -> MissingCommits:
         """Find commits whose trees lack files, as after a restore of an older backup.
 
-        With `marks`, mark those that no ref names as gone, so that plans continue without them.
+        With `marks`, mark commits that no ref names as gone, so that plans continue without them.
 
         Raises:
             Conflict: another installation uses the namespace. Adopt first.
@@ -699,6 +703,8 @@ class Collector:
             context = RunContext(
                 repository=self.repository,
                 service=Service(
+                    # A run may take hours, so it waits for a server that restarts. A single request (`_service`) fails
+                    # at once.
                     HttpRequests(RetryingCaller(self.client, self.progress), self.repository, deleted=self.deleted)
                 ),
                 engine=engine,
@@ -747,6 +753,7 @@ def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
     """Return the kinds in the order of their runs, whatever the order of the request."""
     if request.kinds:
         return [kind for kind in RunKind if kind in request.kinds]
+    # Other rules do not affect metadata, so a plan by such rules leaves it out.
     has_rules = isinstance(request, PlanRequest) and request.rules is not None
     return [kind for kind in RunKind if not kind.spec.only_if_named and (kind.takes_objects or not has_rules)]
 

@@ -93,6 +93,7 @@ class HttpRequests:
 
     async def namespace(self) -> str:
         if self._deleted:
+            # GET_REPOSITORY answers only for repositories in use.
             return (await self.planning()).namespace
         path = path_to(repositories.GET_REPOSITORY, self._repository)
         return convert(self._client.call("GET", path), _Repository).storage_namespace

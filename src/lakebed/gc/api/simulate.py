@@ -69,8 +69,10 @@ async def simulate(context: RunContext, *, days: int, policy: str = "") -> Simul
         BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
     """
     check_days(days)
+    # Check the form before the run starts. `_check` compares it with the branches later.
     if policy:
         check_policy(policy.encode())
+    # A run record is needed: the service writes the inputs into the run's folder.
     run = await context.service.start(Lifecycle().name)
 
     async def work(prepared: PreparedCommits) -> Simulation:

@@ -64,6 +64,7 @@ class Held:
 
     async def refuses(self, store: ObjectStore) -> str:
         """Return why no more objects may be deleted, or an empty text. Costs one listing, empty without new holds."""
+        # Every change of the holds writes a mark with a higher version, so a later mark means a change.
         async for page in store.list(HOLDS_PREFIX, start_after=holds_mark(self.holds.version)):
             if page:
                 return _CHANGED
@@ -296,7 +297,7 @@ def _numbers_of(ids: Iterable[str]) -> Integers:
 async def _write_ids(task: Task, folder: str, ids: Sequence[str]) -> pa.Table:
     """Write a file of RANGE_IDS, and return its row of PARTS."""
     data = encode(RANGE_IDS, RANGE_IDS.rows({"range_id": ids}))
-    # The name comes from the contents, so a repeated task writes the same file.
+    # The name is a digest of the content, so a repeated task writes the same file.
     name = f"held-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
     return await write_part(task.store, folder, name, data, rows=len(ids), note=None)
 

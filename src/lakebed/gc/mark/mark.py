@@ -4,9 +4,9 @@
     mark_keys      old layouts: objects listed elsewhere that no record names
     mark_expired   committed data: objects of expired commits that nothing else names
 
-`mark_listed` goes through the listing, and holds all named addresses in memory. The others join both sides by buckets
-(gc/mark/sets/bucketed.py). A missing or altered part stops the run, and the error names it. `look_again` marks a plan's
-garbage once more before its deletion, and leaves out the objects that a record has named since.
+`mark_listed` reads the listing part by part, and holds all named addresses in memory. The others join both sides by
+buckets (gc/mark/sets/bucketed.py). A missing or altered part stops the run, and the error names it. `look_again` marks
+a plan's garbage once more before its deletion, and leaves out the objects that a record has named since.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ async def mark_listed(
                 objects, unnamed = await _look_for_unlisted(task, objects, ~(by_commits | by_others))
                 stays = kept_of(objects, by_commits, by_others, young_since_ms=young_since_ms)
                 if stays.num_rows:
+                    # Named after the listed part, so a repeated task writes the same name.
                     name = part.name.rpartition("/")[2]
                     data = encode(CANDIDATES, stays)
                     kept.append(await write_part(task.store, kept_into, name, data, rows=stays.num_rows, note="kept"))
@@ -129,6 +130,7 @@ async def mark_listed(
 
     effort = Effort(size_bytes=sum(pieces.size_bytes for pieces in candidates))
     written = await engine.run(work, rows_by_key(candidates), PARTS, effort=effort)
+    # The step returns garbage and kept parts together; the note separates them.
     is_kept = pc.equal(written["note"], _KEPT)
     garbage, totals = sum_parts(written.filter(pc.invert(is_kept)), into)
     kept = parts_of(written.filter(is_kept).sort_by("name"))
@@ -297,6 +299,7 @@ WAYS: Final = ("reason", "rule", "branch", "prefix", "slice", "age")
 
 def sum_parts(written: pa.Table, folder: str) -> tuple[Manifest, Totals]:
     """Add up the PARTS that all tasks wrote into `folder` with `write_portions`."""
+    # Tasks finish in any order, and a plan must not depend on it.
     parts = written.sort_by("name")
     totals = sum_totals(msgspec.json.decode(note, type=Totals) for note in parts["note"].to_pylist())
     return messages.manifest_of(messages.GARBAGE, folder, parts_of(parts)), totals
@@ -343,6 +346,7 @@ async def look_again(
     now = await context.read(commits, messages.COMMITS)
     new, old = newly_kept(kept, now)
     # The reverse of planning: here a range is "live" if the plan kept it. So `live=False` selects the new ranges.
+    # Without new commits there are no new ranges, so read no old ones.
     either = pa.concat_tables([_flag(new, live=False), _flag(old, live=True)]) if new.num_rows else new
     ranges = await read_ranges(context.engine, either, folder=folder_in(plan, f"ranges.tasks.{name}"))
     fresh = ranges.of(live=False) if new.num_rows else ranges
@@ -483,6 +487,7 @@ def _pack(rows: pa.Table) -> Iterator[pa.Table]:
     """Turn GARBAGE into CANDIDATES again. Branch and prefix are empty: a plan's parts do not have them."""
     rows = with_others(rows)
     causes = rows.select(["reason", "rule"]).group_by(["reason", "rule"]).aggregate([]).to_pylist()
+    # Arrow groups in any order. Sort the causes, so that a repeated task writes equal bytes.
     for cause in sorted(causes, key=lambda row: (row["reason"], row["rule"])):
         same = pc.and_(pc.equal(rows["reason"], cause["reason"]), pc.equal(rows["rule"], cause["rule"]))
         yield from pack_garbage(rows.filter(same), Cause(**cause))

@@ -1,4 +1,4 @@
-"""The rules of forgetting in plain Python: the executable specification that the collectors must agree with. Pure."""
+"""The rules of retention and collection in plain Python: the specification that all collectors must match. Pure."""
 
 from .active import Lines, first_parent_indices, kept_indices, lines_of, one_piece, places_of, repeated, rows_of
 from .bases import merge_bases

@@ -23,6 +23,7 @@ def judge_deleted(
     The closed slices of the namespace are those with a record. `named` are the full URIs that other repositories name.
     `is_own_file` recognises files of trees and runs by their form.
     """
+    # Another repository may have imported objects of this namespace.
     kept = namespace.keys_of(named)
 
     def is_in_slice(key: str) -> bool:

@@ -49,6 +49,7 @@ def judge_erasure(
     chosen: set[str] = set()
     others: set[str] = set()
     for commit in history.commits.values():
+        # A swept commit names nothing, and a commit without a metarange has no entries.
         if commit.swept or not commit.metarange_id:
             continue
         for entry in contents[commit.metarange_id]:
@@ -59,6 +60,7 @@ def judge_erasure(
     stands: dict[str, Stands] = {}
     for address in chosen:
         key = namespace.key_of(address)
+        # An object outside belongs to another program, and an open slice may get a new cell for its object.
         if key is None or not namespace.may_take(key):
             stands[key or address] = Stands.OUTSIDE
         elif key in shared and not takes_shared:

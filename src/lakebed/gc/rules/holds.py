@@ -80,6 +80,7 @@ def held_commits(history: History, contents: Mapping[MetarangeId, Sequence[Entry
     return {
         commit.id
         for commit in history.commits.values()
+        # A swept commit has lost its objects, so there is nothing to hold.
         if not commit.swept
         and (
             commit.id in holds.commit_ids()

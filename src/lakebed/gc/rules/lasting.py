@@ -87,6 +87,7 @@ def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *
     ]
     dangling = _dangling(ancestry, below)
     if dangling != _NOWHERE:
+        # Without rules no committed data is ever collected.
         default = Rules(default=FOREVER) if rules is None else rules
         found.append(_aged(ancestry, below, dangling, StayKind.DANGLING, "", default, now_ms))
     if rules is None or rules.tags_pin:
@@ -126,6 +127,7 @@ def _look_below(ancestry: Ancestry, rows: frozenset[int]) -> _Below:
     below = _Below([0] * count, [_NOWHERE] * count, [_NOWHERE] * count, [_NOWHERE] * count)
     for row, parent in enumerate(ancestry.first_parent):
         assert parent < row, "parents come first"
+        # A commit also keeps its parent's objects: its date is the end of the parent's time as head.
         here = row if row in rows else parent if parent in rows else _NOWHERE
         if parent >= 0 and below.naming[parent] != _NOWHERE:
             below.dates[row], below.counted_by[row] = below.dates[parent], below.counted_by[parent]
@@ -144,6 +146,7 @@ def _of_branch(
         return None
     rules = Rules(default=FOREVER) if rules is None else rules
     steps = below.steps[head]
+    # The head has the object: this reason lasts until another commit replaces the head.
     if steps == 0:
         return Stay(kind=StayKind.HEAD, name=branch, commit=ancestry.ids[head])
     pin = rules.pin_of(branch)

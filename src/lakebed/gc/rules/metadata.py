@@ -23,8 +23,8 @@ from .durations import DAY_MS
 from .history import History
 
 LIVE_STATES = frozenset({"planning", "marking", "expiring", "sweeping"})
-"""A process may work on a run in one of these states. A run of uncommitted data that is `marked` is a plan until its
-deletes begin. So may be a run without a record."""
+"""A process may work on a run in one of these states. A `marked` run of uncommitted data is a plan until its deletes
+begin. A run without a record may be a plan, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

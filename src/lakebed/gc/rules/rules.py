@@ -171,6 +171,8 @@ def read_rules(data: bytes, *, name: str) -> Rules:
         try:
             rules = msgspec.json.decode(data, type=Rules)
         except msgspec.ValidationError:
+            # A version as the server shows it has other fields, too. Only the rules inside are checked for unknown
+            # fields.
             shown = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
             if "rules" not in shown:
                 raise

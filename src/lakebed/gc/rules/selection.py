@@ -1,8 +1,8 @@
-"""Select entries: by path, by digest of their bytes, by metadata. Legal holds and erasures share it. Pure.
+"""Select entries by path, by digest of their bytes, or by metadata. Legal holds and erasures share this. Pure.
 
-A path is named as it is, or by a pattern (lifecycle/paths.py): `logs/**/a.csv` is a glob, and `logs/` with its slash is
-all below it. An entry is selected if its path or its digest is named, or neither kind is given, and it has all of the
-metadata.
+A path is exact or a pattern (lifecycle/paths.py). `logs/**/a.csv` is a glob. `logs/`, with its slash, selects all paths
+below it. An entry is selected if its path or its digest is selected, or if neither kind is given. It must also have all
+of the metadata.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ PATHS_MAX: Final = 100_000
 GLOBS_MAX: Final = 1_000
 _MD5: Final = re.compile(r"[0-9a-fA-F]{32}(-[0-9]{1,5})?")
 _DIGEST: Final = re.compile(r"[0-9A-Za-z+/=_.:-]{8,128}")
-"""Imported objects have the ETag of their store, which may be almost any text."""
+"""An imported object has the ETag of its store, which may be almost any text."""
 
 
 class InvalidSelection(Invalid):
-    """It selects nothing, too much for one request, or a glob is malformed."""
+    """The selection is empty or too large for one request, or a glob is malformed."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`paths` are taken as they are; in `globs` stars are wild, and one that ends with a slash is all below it.
+    """`paths` are exact. In `globs` stars are wildcards, and a glob with a slash at its end selects all paths below.
 
-    `digests` are checksums as entries have them.
+    `digests` are checksums, spelled as in entries.
     """
 
     paths: tuple[str, ...] = ()
@@ -45,11 +45,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def is_by_path(self) -> bool:
-        """Only entries at these paths are selected, so ranges that meet none need no look."""
+        """Return whether paths alone select: a range without such a path then needs no look."""
         return not self.digests and bool(self.paths or self.globs)
 
     def selects_path(self, path: str) -> bool:
-        """Return whether the path is selected by itself."""
+        """Return whether the path alone is selected."""
         return Matcher(self).selects_path(path)
 
     def matches(self, path: str, checksum: str = "", metadata: Mapping[str, str] | None = None) -> bool:
@@ -57,15 +57,16 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Matcher:
-    """Match many entries against one selection: the cost of an entry does not depend on the number of paths."""
+    """Match many entries against one selection."""
 
     def __init__(self, selection: Selection) -> None:
+        # Sets and compiled patterns: the cost of an entry does not depend on the number of paths.
         self._paths, self._patterns = frozenset(selection.paths), selection.patterns()
         self._digests, self._metadata = frozenset(selection.digests), selection.metadata
         self._is_any = not (self._paths or self._patterns or self._digests)
 
     def selects_path(self, path: str) -> bool:
-        """Return whether the path is selected by itself."""
+        """Return whether the path alone is selected."""
         return path in self._paths or any(pattern.matches(path) for pattern in self._patterns)
 
     def matches(self, path: str, checksum: str = "", metadata: Mapping[str, str] | None = None) -> bool:
@@ -75,7 +76,7 @@ class Matcher:
 
 
 class Spans:
-    """Answer which spans of keys may hold a selected entry."""
+    """Decide which spans of keys may have a selected entry."""
 
     def __init__(self, selection: Selection) -> None:
         self._is_all = not selection.is_by_path
@@ -89,21 +90,23 @@ class Spans:
         at = bisect_left(self._paths, min_key)
         if at < len(self._paths) and self._paths[at] <= max_key:
             return True
+        # A pattern matches only keys with its literal beginning, so compare that with the span's prefixes.
         return any(min_key[: len(start)] <= start <= max_key[: len(start)] for start in self._starts)
 
 
 def digests_in(checksums: Iterable[str]) -> Iterator[Selection]:
-    """Yield selections of all of these that are digests. Another text there is its client's own."""
+    """Yield selections of all checksums that are digests."""
+    # A checksum of another form is a client's own text, and no digest of bytes.
     digests = [text for text in checksums if _DIGEST.fullmatch(text)]
     for first in range(0, len(digests), PATHS_MAX):
         yield Selection(digests=tuple(digests[first : first + PATHS_MAX]))
 
 
 def check_selection(selection: Selection) -> Selection:
-    """Return the selection with each name once.
+    """Return the selection with each name once, sorted.
 
     Raises:
-        InvalidSelection: it names nothing, or something malformed.
+        InvalidSelection: the selection is empty, too large or malformed.
     """
     made = msgspec.structs.replace(
         selection,
@@ -126,9 +129,10 @@ def check_selection(selection: Selection) -> Selection:
 
 
 def _check_path(text: str) -> None:
-    """
+    """Check that an entry can have this path.
+
     Raises:
-        InvalidSelection: no entry can be there.
+        InvalidSelection: no entry can have it.
     """
     try:
         path_to_key(text)
@@ -139,9 +143,10 @@ def _check_path(text: str) -> None:
 
 
 def check_globs(globs: Iterable[str]) -> None:
-    """
+    """Check globs.
+
     Raises:
-        InvalidSelection: one of them is malformed.
+        InvalidSelection: a glob is malformed.
     """
     for text in globs:
         _check_path(text)

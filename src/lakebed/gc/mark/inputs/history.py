@@ -86,7 +86,7 @@ def judge(commits: pa.Table, refs: pa.Table, rules: Rules, *, now_ms: int) -> Ju
 
 
 def only_active(commits: pa.Table, refs: pa.Table, rules: Rules, *, pinned: Collection[str], now_ms: int) -> pa.Table:
-    """Return COMMITS with those marked as swept that the retention rules expire, except for `pinned` ones.
+    """Return COMMITS, and mark commits that the retention rules expire as swept, except for `pinned` ones.
 
     Raises:
         BrokenHistory: see `judge`.
@@ -101,6 +101,7 @@ def spare(judged: Judged, held: Collection[str]) -> Judged:
     if not held:
         return judged
     is_held = pc.is_in(judged.commits["id"], value_set=pa.array(sorted(held), pa.string()))
+    # Only expired commits change: a swept commit has no data to keep.
     flags = is_held.to_numpy() & judged.expired
     kept, expired = judged.kept | flags, judged.expired & ~flags
     created_ms = judged.commits["creation_date"].cast(pa.int64()).to_numpy()
@@ -201,6 +202,8 @@ def _metaranges(
 def _last_of_each(ids: pa.Array, kept: Flags, created_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return one row for each id: a kept one if there is one, else the newest. Ascending."""
     rows, numbers = repeated(ids)
+    # `lexsort` sorts by its last key first: by id, then kept, then date. So the last row of each id is the one to
+    # return.
     order = np.lexsort((created_ms[rows], kept[rows], numbers))
     is_last = np.ones(len(ids), np.bool_)
     is_last[rows] = False

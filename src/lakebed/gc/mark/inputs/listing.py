@@ -1,8 +1,8 @@
 """List the namespace by closed slice, and write the objects to files (`listed/`, docs/formats/gc-plan.md).
 
-A task lists several slices at once. The listing is stored because the run counts it before using it, and because a plan
-must show its inputs. It comes before any record that names objects is read (docs/design/protocols.md, "A collection of
-uncommitted data").
+A task lists several slices at once. The listing is stored because the run counts objects before marking, and because a
+plan must show its inputs. The run lists before it reads any record that names objects (docs/design/protocols.md, "A
+collection of uncommitted data").
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def _with_issued(listed: Listed, issued: tuple[Integers, Integers] | None) -> Li
     return Listed(
         np.concatenate((listed.sequences, sequences[new])),
         np.concatenate((listed.sizes, np.full(int(new.sum()), SIZE_UNKNOWN, np.int64))),
+        # No object has a date yet, so take the date of the upload record.
         np.concatenate((listed.seen_ms, issued_ms[new])),
         listed.found,
     )

@@ -66,8 +66,8 @@ class LiveSet:
         """Return the slice's bitmap, with at least `words` 64-bit words, to set bits in. Valid until the next call."""
         have = self._words.get(slice_)
         if have is None or len(have) < words:
+            # Grow by doubling: a slice may arrive in many pieces, each a little longer.
             grown = np.zeros(max(words, 2 * len(have) if have is not None else 0), np.uint64)
-            # Grow by doubling: a slice may come in many pieces, each a little longer.
             if have is not None:
                 grown[: len(have)] = have
             self._words[slice_] = have = grown
@@ -130,6 +130,7 @@ class LiveSet:
     def rows(self) -> pa.Table:
         """Return LIVE, one row a bucket, and drop the keys."""
         slices = sorted(self._words)
+        # `room` grows bitmaps in steps. LIVE has no zero bytes at the end.
         bitmaps = [self._words[slice_].tobytes().rstrip(b"\0") for slice_ in slices]
         return pa.concat_tables([self.take_keys(), _live(slices, bitmap=bitmaps)])
 
@@ -167,6 +168,7 @@ async def deal_live(
             named.fill(live)
             if named.foreign is not None and with_keys:
                 live.add_addresses(named.foreign, namespace)
+                # Bitmaps are small and stay in memory. Keys may be millions, so write them early.
                 if live.keys_held >= HELD_MAX:
                     dealer.add(live.take_keys())
                     yield await dealer.write(task.store, folder)

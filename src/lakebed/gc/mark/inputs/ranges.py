@@ -275,6 +275,7 @@ def _bring_together(dealt: Bucketed) -> Work:
 def _each_once(ranges: pa.Table) -> pa.Table:
     if len(pc.unique(ranges["range_id"])) == ranges.num_rows:
         return ranges
+    # The last row of an id is a live one if there is any, else the one with the newest cause.
     ordered = ranges.sort_by([(name, "ascending") for name in ("range_id", "is_live", *_CAUSE)])
     ids = ordered["range_id"].combine_chunks()
     is_last = pc.not_equal(ids.slice(0, len(ids) - 1), ids.slice(1))
@@ -482,6 +483,7 @@ async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> As
     async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
         fact = facts[name]
         rows = decode_range(RangeId(name), data, ["key", "slice", "sequence", "address", "size_bytes"])
+        # The metarange states the number of entries. Another number means a corrupt file: never delete on it.
         if rows.num_rows != fact["count"]:
             raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
         cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
@@ -560,6 +562,7 @@ def texts_of(keys: pa.ChunkedArray) -> pa.Array:
 def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
     """Return (first folder with its slash, or ""; start; end) of each run of keys that share it. Keys ascend."""
     first = _folder(keys[0].as_py())
+    # Keys ascend: if the first and the last key share a folder, all keys share it.
     if first and first == _folder(keys[-1].as_py()):
         return [(first.decode(errors="replace"), 0, len(keys))]
     folders = [_folder(key) for key in keys.to_pylist()]

@@ -167,6 +167,7 @@ def unknown_files_of(found: Found) -> UnknownFiles:
 
 def unknown_files_in_order(found: Sequence[UnknownFiles]) -> UnknownFiles:
     """Add up disjoint groups. Each must have the first of its own keys."""
+    # Each group has its own first keys, so the first keys of all groups are among them.
     keys = sorted(key for one in found for key in one.keys)
     return UnknownFiles(keys=tuple(keys[:UNKNOWN_FILES_MAX]), count=sum(one.count for one in found))
 
@@ -331,6 +332,7 @@ def _first_digits(keys: float) -> list[str]:
     digits = [*_DIGITS]
     if keys > 2 * len(_DIGITS) * KEYS_A_STRETCH:
         digits = [first + second for first in _DIGITS for second in _DIGITS]
+    # The first stretch begins at the folder itself.
     return digits[1:]
 
 
@@ -342,6 +344,7 @@ async def _count_about(store: ObjectStore, folder: str) -> float:
     async for page in store.list(folder, start_after=middle):
         ids = [id_ for stat in page if (id_ := tree_file(stat.key)) is not None]
         if ids:
+            # Digests are spread evenly. So the number of keys up to the last one gives the density of the folder.
             covered = int(ids[-1][:12], 16) / 16**12 - 0.5
             return len(ids) / max(covered, 16**-12)
     return 0.0

@@ -226,6 +226,7 @@ async def write_bucketed(store: ObjectStore, folder: str, rows: pa.Table) -> Buc
         Segment(end - start, int(weights[end] - weights[start]), len(data), hashlib.sha256(data).hexdigest())
         for (start, end), data in zip(pairwise(ends), pieces, strict=True)
     )
+    # The digest of the digests names the file, so a repeated task writes the same file.
     together = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
     file = BucketFile(name=f"bucketed-{together[:24]}.arrow", segments=segments)
     await store.put(folder + file.name, b"".join(pieces))
@@ -242,6 +243,7 @@ def row_of(file: BucketFile) -> pa.Table:
 def files_of(folder: str, rows: pa.Table) -> Bucketed:
     """Return the side that these PARTS describe. If two tasks wrote the same file, list it once."""
     notes = rows["note"].to_pylist()
+    # A name is a digest of the content, so equal names are equal files.
     found = {file.name: file for note in notes for file in [msgspec.json.decode(note, type=BucketFile)]}
     return Bucketed(folder=folder, files=tuple(found[name] for name in sorted(found)))
 
@@ -265,6 +267,7 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
     counts = _counts(first) + sum(map(_counts, rest), np.zeros(SEGMENTS, np.int64))
     shares: list[Share] = []
     open_, held = False, 0
+    # Buckets without rows of the first side have no candidates, so skip them.
     for segment in np.flatnonzero(_counts(first)).tolist():
         start, count = segment * _WIDTH, int(counts[segment])
         if open_ and held + count <= most and shares[-1].behind == start:
@@ -336,6 +339,7 @@ async def _read_file(store: ObjectStore, folder: str, file: BucketFile, share: S
     ends = [0, *accumulate(segment.size_bytes for segment in file.segments)]
     numbers = range(share.first // _WIDTH, -(-share.behind // _WIDTH))
     start, end = ends[numbers.start], ends[numbers.stop]
+    # The file has no rows in these buckets: save the request.
     if start == end:
         return schema.empty_table()
     try:

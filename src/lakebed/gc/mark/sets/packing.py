@@ -53,6 +53,7 @@ def pack_numbered(
 ) -> pa.Table:
     """Return CANDIDATES of slices, one row a slice. The arrays are parallel, in any order."""
     order = None
+    # Skip the sort for rows in order of slices, as a listing gives them.
     if (slices[1:] < slices[:-1]).any():
         order = np.argsort(slices, kind="stable")
         slices, sequences, sizes, seen_ms = slices[order], sequences[order], sizes[order], seen_ms[order]
@@ -161,6 +162,7 @@ def bitmap_of(sequences: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 def is_set(bitmap: npt.NDArray[np.uint8], sequences: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Return for each sequence whether its bit is set. Bits beyond the end are not."""
+    # For few sequences read single bytes, without unpacking the bitmap.
     if 8 * len(sequences) < len(bitmap):
         inside = sequences < 8 * len(bitmap)
         result = np.zeros(len(sequences), np.bool_)
@@ -263,6 +265,7 @@ def _unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[n
         if have is None:
             found[bucket] = bitmap
             continue
+        # Several tasks may name objects of one bucket, in bitmaps of different lengths.
         union = np.zeros(max(len(bitmap), len(have)), np.uint8)
         union[: len(have)] = have
         union[: len(bitmap)] |= bitmap
@@ -303,6 +306,7 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table, *, all_names: bool) 
     sizes, seen_ms = joined(candidates, "sizes", "<i8"), joined(candidates, "seen_ms", "<i8")
     kept = np.flatnonzero(~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False))
     names, rows, paths = names.take(pa.array(kept)), rows[kept], _paths(candidates, counts, kept)
+    # `lexsort` takes numbers, so sort the ranks of the names.
     ranks = pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     chosen = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows], paths)
     last = chosen.last
@@ -412,6 +416,7 @@ def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArra
     named = pc.list_value_length(candidates["paths"])
     if not pc.any(pc.greater(named, 0), min_count=0).as_py():
         return None
+    # A row has a path for each object, or no paths.
     whole = pc.equal(named, pa.array(counts))
     if not pc.all(pc.or_(whole, pc.equal(named, 0))).as_py():
         raise BadInput("candidates: paths do not run in parallel with the addresses", column="paths")
@@ -488,6 +493,7 @@ def _texts_of_each(objects: npt.NDArray[np.int64], texts: pa.Array, count: int) 
     if not len(objects):
         return pa.nulls(count, _TEXTS)
     pairs = pa.table({"object": objects, "text": texts}).group_by(["object", "text"]).aggregate([])
+    # Arrow groups in any order.
     pairs = pairs.sort_by([("object", "ascending"), ("text", "ascending")])
     counts = np.bincount(pairs["object"].to_numpy(), minlength=count)
     offsets = pa.array(np.r_[0, np.cumsum(counts)].astype(np.int32))

@@ -1,4 +1,4 @@
-"""Lifecycle: objects go by path, branch and age although commits, even heads, still name them. Pure."""
+"""Lifecycle: objects are deleted by path, branch and age although commits, even heads, still name them. Pure."""
 
 from .branches import BranchFacts, BranchVerdict, BranchWhy, IdleRule, Pin, first_going_ms, idle_rule_of, judge_branch
 from .document import (

@@ -114,6 +114,7 @@ def _dates(rule: IdleRule | None, facts: BranchFacts) -> list[int]:
     if rule is not None:
         duration = parse_duration(rule.idle)
         if not duration.unit:
+            # `forever` keeps the branch even after its expiry date.
             return []
         idle_ms = duration.over_ms(facts.active_ms, facts.active_ms)
         dates += [] if idle_ms is None or not facts.active_ms else [idle_ms]
@@ -128,6 +129,7 @@ def _kept_by(rule: IdleRule | None, facts: BranchFacts, now_ms: int, due_ms: int
     if rule is None and not facts.expires_ms:
         return BranchWhy.NO_RULE
     if due_ms is None:
+        # Doubt keeps the branch.
         return BranchWhy.UNKNOWN_AGE
     if due_ms > now_ms:
         return BranchWhy.LASTING if due_ms == facts.expires_ms else BranchWhy.ACTIVE

@@ -99,6 +99,7 @@ class _Reader:
                     raise self.error("in single quotes a backslash stands before a quote or a backslash", place)
             return _ESCAPE.sub(r"\1", text[1:-1])
         try:
+            # Not strict: a text may contain control characters.
             return str(json.loads(text, strict=False))
         except ValueError:
             raise self.error("the text in quotes has an escape that JSON does not know", at) from None

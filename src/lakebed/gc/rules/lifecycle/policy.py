@@ -124,6 +124,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def rule_of(self, path: str, size_bytes: int = 0, metadata: Mapping[str, str] | None = None) -> int | None:
         """Return the number of the rule that applies to an entry, or None if the entry is never due."""
+        # A pin comes before every rule.
         if any(path.startswith(prefix) for prefix in self.pins.prefixes):
             return None
         found = (n for n, rule in enumerate(self.rules) if rule.matches(path, size_bytes, metadata or {}))
@@ -156,6 +157,7 @@ def read_policy(data: bytes, *, branches: Iterable[str] | None = None) -> tuple[
     """
     reader = _Reader(None if branches is None else frozenset(branches))
     policy = Policy()
+    # Check the size before parsing: the text comes from a request.
     if len(data) > POLICY_BYTES_MAX:
         reader.refuse("", "", f"the policy has {len(data):,} bytes, at most {POLICY_BYTES_MAX:,}")
     else:
@@ -164,6 +166,7 @@ def read_policy(data: bytes, *, branches: Iterable[str] | None = None) -> tuple[
         except (ValueError, RecursionError) as error:
             reader.refuse("", "", f"not a policy in JSON: {error}")
     problems = sorted(reader.problems, key=lambda problem: problem.is_warning)
+    # Errors come first, so the limit cuts warnings before errors.
     return policy, problems[:PROBLEMS_MAX]
 
 
@@ -267,6 +270,7 @@ class _Reader:
             return ()
         rules = [rule for name, one in found.items() if (rule := self._rule(name, one, f"{at}{name}", allowed))]
         ordered = tuple(sorted(rules, key=LifecycleRule.order))
+        # In the wide form the most specific rule applies, so only equal rules are ambiguous.
         if allowed is _OF_DOCUMENT:
             self._refuse_overlaps(ordered)
         else:
@@ -286,6 +290,7 @@ class _Reader:
         condition = self._condition(id_, found, at)
         rule = LifecycleRule(
             id=id_,
+            # Continue without a valid pattern, to report the rule's other problems.
             pattern=pattern or PathPattern("", True),
             period=self._own_period(id_, found, at),
             branches=self._branch_periods(id_, found, at),
@@ -298,6 +303,7 @@ class _Reader:
         elif not found.keys() & {"days", "period"}:
             self.warn(id_, at, "without days, other branches keep their objects for ever, and so does what they share")
         is_enabled = self._is_enabled(id_, found, at)
+        # A disabled rule is checked like any other, then left out.
         return rule if pattern is not None and is_enabled else None
 
     def _pattern(self, id_: str, found: Mapping[str, Any], at: str) -> PathPattern | None:
@@ -340,6 +346,7 @@ class _Reader:
                 continue
             for branch, value in rules.items():
                 self._check_branch(id_, branch, f"{place}.{branch}", check)
+                # `branch_days` and `branches` may name the same branch.
                 if branch in periods:
                     self.refuse(id_, f"{place}.{branch}", "two periods for one branch")
                 period = read(id_, value, f"{place}.{branch}")
@@ -356,12 +363,14 @@ class _Reader:
         if self._branches is None:
             return
         if is_glob(branch):
+            # A glob may be for future branches, so it gets only a warning. A missing name is probably a typing error.
             if not any(matches(branch, name) for name in self._branches):
                 self.warn(id_, place, f"{branch} matches no branch")
         elif branch not in self._branches:
             self.refuse(id_, place, f"there is no branch {branch}")
 
     def _days(self, id_: str, value: Any, place: str) -> str | None:
+        # `true` in JSON is an int in Python.
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= DAYS_MAX:
             self.refuse(id_, place, f"{value!r} is not a whole number of days, 1 to {DAYS_MAX:,}")
             return None
@@ -445,6 +454,7 @@ class _Reader:
 
     def _refuse_overlaps(self, rules: Sequence[LifecycleRule]) -> None:
         """Refuse two prefixes if one begins with the other: the document does not define which rule applies."""
+        # In this order a prefix comes before all prefixes that begin with it, so a stack of open prefixes is enough.
         ordered = sorted(rules, key=lambda rule: (rule.pattern.text, rule.id))
         outer: list[LifecycleRule] = []
         for rule in ordered:
