@@ -213,7 +213,7 @@ class Collector:
             HeldBack: the holds keep every object that the run would delete.
             Denied: the caller may not read the holds.
         """
-        # A kind that publishes has objects with paths, so holds keep some of them at most. The sweep applies these.
+        # Of the other kinds, holds keep some objects at most, and the sweep applies them.
         if not kind.publishes:
             check_uncommitted(finish(self._service().holds()), kind)
 
@@ -265,8 +265,8 @@ class Collector:
     def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
         """Finish unfinished runs, then plan and apply one kind after the other, as `plan` does, and purge at the end.
 
-        An unfinished run continues as it began, or is deferred if the request has a window. With `branches`, the
-        branches due by the lifecycle policy are deleted before the first plan.
+        An unfinished run continues as it began. The request's window applies to it only if it had none and can still be
+        deferred. With `branches`, the branches due by the lifecycle policy are deleted before the first plan.
 
         Raises:
             Denied: the caller may not plan, or not apply. Nothing was planned.

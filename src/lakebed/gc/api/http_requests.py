@@ -2,9 +2,6 @@
 
 A call blocks: a collection makes one call at a time, and has nothing else to run meanwhile. So no method of
 `HttpRequests` ever suspends, and `finish` runs a coroutine that awaits only these without an event loop.
-
-An apply may take hours, and calls the server at its beginning and its end. So `RetryingCaller` repeats a call for two
-minutes if no server answered or the answer was lost. A repeated step of a run is as safe as a second apply.
 """
 
 from __future__ import annotations
@@ -225,6 +222,8 @@ class RetryingCaller:
     ) -> None:
         self._caller = caller
         self._progress = progress
+        # An apply may take hours, and calls the server at its beginning and its end. A repeated step is as safe as a
+        # second apply.
         self._patience_s = retry_for_s
         self._sleep = sleep
         self._clock = clock

@@ -113,7 +113,6 @@ class LocalEngine:
     async def run_deleting(self, work: DeletingWork, rows: pa.Table, out: Table, *, effort: Effort) -> pa.Table:
         if not rows.num_rows:
             return out.schema.empty_table()
-        # Without rows, open no deleter: it may need credentials that this process lacks.
         deleter = self._open_deleter()
 
         def with_deleter(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:

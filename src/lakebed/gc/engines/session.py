@@ -93,7 +93,8 @@ class SessionOptions:
 
 
 def session_options(environ: Mapping[str, str]) -> SessionOptions:
-    """Read LAKEBED_GC_JAVA (`bundled` ignores the machine's), LAKEBED_GC_CORES, _MEMORY_MB and _CLASSES.
+    """Read LAKEBED_GC_JAVA (`bundled` ignores the machine's Java), LAKEBED_GC_CORES, LAKEBED_GC_MEMORY_MB and
+    LAKEBED_GC_CLASSES.
 
     Raises:
         BadSessionOptions: an invalid value.
@@ -321,13 +322,13 @@ def _killed_by_signals() -> Iterator[_Processes]:
     from pyspark import SparkContext
 
     processes = _Processes()
-    # After any other interruption the JVM never ends: it waits to report to a file that was deleted.
     is_main = threading.current_thread() is threading.main_thread()  # only the main thread receives signals
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
     processes.handlers = {number: signal.signal(number, processes.receive) for number in numbers}
     try:
         yield processes
     except BaseException:
+        # Kill it after any interruption: such a JVM never ends, but waits to report to a deleted file.
         processes.kill()
         SparkContext._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
         SparkContext._jvm = None  # noqa: SLF001 - the same

@@ -3,10 +3,6 @@
 A table is an Arrow schema; the Spark engine derives its own. Tables that travel to or from the server are declared in
 `lakebed.gc.messages`; the others stay in a run.
 
-Two tables are *packed*: one row holds many objects of one *bucket*. A bucket is a slice, or one of a fixed number of
-hash classes of foreign addresses (negative; see gc/mark/sets/packing.py). So all rows about an object share its bucket,
-and travel as bitmaps and arrays.
-
 Tasks write parts into a run's folder, a manifest names each part with its digest, and a reader checks it. So a missing,
 short or changed part stops the run with its name, whichever attempt wrote it.
 """
@@ -92,6 +88,9 @@ def no_others(count: int) -> dict[str, pa.Array]:
     return {name: pa.nulls(count, GARBAGE.schema.field(name).type) for name in OTHERS}
 
 
+# CANDIDATES and LIVE are packed: one row holds many objects of one bucket. A bucket is a slice, or (negative) one of a
+# fixed number of hash classes of foreign addresses. So all rows about an object share its bucket
+# (gc/mark/sets/packing.py).
 CANDIDATES: Final = Table(
     "packed: objects of one bucket that go unless something names them, and why; an object may come several times",
     required(

@@ -4,8 +4,7 @@ A plan leaves out the objects that are held when it is made. The sweep applies a
 
 1. the flow reads the holds, and records the objects that the holds keep (`Held`)
 2. before each delete the sweep checks whether the holds have changed; after a change it deletes nothing more
-3. a held object gets an error in the ledger, like an object whose delete failed. So the run does not end, no other run
-   may delete the object, and an apply after the release of the hold deletes it
+3. a held object gets an error in the ledger
 
 `gc/rules/holds.py` is the specification.
 """
@@ -79,6 +78,8 @@ class Held:
         by_commit = _named_rows(await read_live(store, self.live), objects)
         rows = objects.filter(pa.array(by_path | by_commit))
         facts = zip(rows["address"].to_pylist(), paths_of(rows), strict=True)
+        # Like a failed delete, the error keeps the run from ending. So no other run may delete the object, and an apply
+        # after the release of the hold deletes it.
         return {address: f"{HELD} {self._names(names)}" for address, names in facts}
 
     def _names(self, paths: Sequence[str]) -> str:

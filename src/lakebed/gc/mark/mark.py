@@ -410,7 +410,7 @@ async def _write_part(task: Task, folder: str, number: int, rows: pa.Table, *, n
 
 def _ordered(rows: pa.Table) -> pa.Table:
     """Sort by slice, sequence and address, the order of listings."""
-    # Most rows are in order already, and sorting costs more than this check.
+    # Skip the sort for rows in order.
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy()
     same = slices[1:] == slices[:-1]
     if bool(((slices[1:] > slices[:-1]) | same & (sequences[1:] > sequences[:-1])).all()):

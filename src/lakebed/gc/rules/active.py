@@ -50,9 +50,9 @@ def lines_of(*, first_parent: npt.NDArray[np.int64], heads: Mapping[str, int], r
     parents, branch_of = first_parent.astype(np.int32).data, found.data
     for number, (_, branch) in enumerate(walks):
         commit = heads[branch]
+        # All commits below an earlier walk have a period at least as long, so this walk ends there.
         while commit >= 0 and branch_of[commit] < 0:
             branch_of[commit] = number
-            # All commits below an earlier walk have a period at least as long, so this walk ends there.
             commit = parents[commit]
     return Lines(
         branches=[branch for _, branch in walks],

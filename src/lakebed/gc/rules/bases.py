@@ -59,9 +59,9 @@ class _Met:
         return any(mask & other == mask for other in self._largest)
 
     def add(self, mask: int) -> None:
-        # Keep only the largest sets: a smaller one answers nothing more.
         if mask in self._seen or mask & (mask - 1) == 0:
             return
         self._seen.add(mask)
+        # Keep only the largest sets for `has`: a part of one has met, too.
         if not any(mask & other == mask for other in self._largest):
             self._largest = [other for other in self._largest if other & mask != other] + [mask]

@@ -1,7 +1,7 @@
 """Decide which objects the collection of a deleted repository deletes: the specification of the planner. Pure Python.
 
-    The run deletes each object at an address in a slice that has a record in the repository, and every file of its
-    trees and of its runs. It keeps every object that another repository names.
+    The run deletes each object at an address in a recorded slice of the repository, and every file of its trees and
+    runs. It keeps every object that another repository names.
 
 Commits, branches and rules have no influence: no request can name an object through the repository any more.
 """

@@ -3,9 +3,9 @@
     Delete an object if a selected entry of a commit names it and no other entry of a commit does. An erasure of shared
     objects ignores the other entries.
 
-Dates, branches, tags, rules and policies have no influence. The planner adds selected staged objects. It also keeps
-objects under legal holds (holds.py), and objects that no commit names and the request does not select. A plan lists
-the selected objects that stay, with reasons.
+Dates, branches, tags, rules and policies have no influence. The planner adds selected staged objects. Unselected
+records outside of commits, and legal holds (holds.py), keep their objects, too. A plan lists the selected objects that
+are kept, with reasons.
 """
 
 from __future__ import annotations

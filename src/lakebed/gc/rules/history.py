@@ -90,8 +90,8 @@ def judge_commits(history: History, rules: Rules, *, now_ms: int) -> Verdict:
 def kept_commits(history: History, rules: Rules, *, now_ms: int) -> set[CommitId]:
     """Return heads, active commits, the first parent of each active commit, and pinned or held commits.
 
-    Pinned are commits with a tag, unless the rules exclude tags, and the last commits of a branch, in the number that
-    the rules give for it.
+    Pinned are commits with a tag, unless the rules exclude tags. Pinned are also the last commits of a branch, in the
+    number of its rule.
     """
     kept = set(history.heads.values()) | history.held
     if rules.tags_pin:

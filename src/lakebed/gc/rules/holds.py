@@ -1,9 +1,6 @@
 """Legal holds: objects that no collection may delete, whatever the rules, a policy or an erasure select. Pure.
 
-    An object is held if a commit that was not swept has it at a path that a hold names, or if a held commit has it.
-
-A hold on a tag holds the commit that the tag named at that time, so moving the tag changes nothing. No record gives
-the path of an object that no commit ever had. So a hold on paths keeps all such objects, unless made without them.
+An object is held if a commit that was not swept has it at a path that a hold names, or if a held commit has it.
 """
 
 from __future__ import annotations
@@ -33,6 +30,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keeps_uncommitted: bool = True
 
     def commit_ids(self) -> frozenset[str]:
+        # The commits of tags are fixed when the hold is made, so moving a tag changes nothing.
         return frozenset((*self.commits, *self.tags.values()))
 
     def keeps_path(self, path: str) -> bool:
@@ -60,6 +58,8 @@ class Holds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def keeping_uncommitted(self) -> tuple[str, ...]:
         """Return the names of the holds that keep objects without a recorded path."""
+        # No record gives the path of an object that no commit ever had. So a hold on paths keeps all such objects by
+        # default.
         return tuple(hold.name for hold in self.holds if hold.globs and hold.keeps_uncommitted)
 
     def of(self, *, path: str = "", commit: str = "") -> tuple[str, ...]:

@@ -1,9 +1,8 @@
 """Find until when an object is kept: the reasons, by the commits that name it, and the date on which each ends.
 
-A branch keeps a commit while the commit, or its child on the way from the head, is within the branch's period. The
-child's date is the end of the commit's time as head (history.py). So for each branch one date decides: the latest date
-of all commits in its main ancestry that name the object, and of their children. The branch keeps the object for its
-period after that date, and the first run after that deletes it. Other reasons (head, pin, tag, intent) have no date.
+A branch keeps a commit while the commit, or its child on the way from the head, is within the branch's period
+(history.py). So for each branch one date decides: the latest of all commits in its main ancestry that name the object,
+and of their children. Other reasons (head, pin, tag, intent) have no date.
 
 Dates follow the rules of now, and assume no commit, no tag and no change of the rules. Each run decides anew. A
 property test holds this equal to `kept_commits` at every instant.

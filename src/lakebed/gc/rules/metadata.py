@@ -1,14 +1,8 @@
 """Decide which of Lakebed's own files to delete: files of trees that no commit names, folders of old runs, old dumps.
 
-A swept commit names nothing, and neither does a commit that can never be published. Every other commit record,
-published or not, keeps its metarange and the sublists and ranges in it.
-
-A run's folder holds its inputs, its plan and its report. Delete it if no process works on the run, the run is old, and
-enough newer runs of its kind exist. Keep the saved state of the last runs of uncommitted data. The ledger is in no
-run's folder.
-
-A dump of refs or a folder of symlinks is written on request. Keep it as long as a run's folder, and keep the newest
-complete one of its group for good. A group is all dumps, or the symlinks of one folder of a branch that exists.
+Every commit record keeps its tree, published or not, except swept commits and those that can never be published. A
+run's folder holds its inputs, its plan and its report, but not the ledger. A dump of refs or a folder of symlinks is
+written on request. A group is all dumps, or the symlinks of one folder of a branch that exists.
 """
 
 from __future__ import annotations
@@ -89,6 +83,7 @@ def old_runs(runs: Iterable[RunFacts], *, rule: MetadataRule, now_ms: int) -> fr
     found: set[str] = set()
     for of_kind in by_kind.values():
         # The saved state for the next run may be older than many runs that saved nothing.
+        # So keep the last states apart from the newest runs.
         saved = [run.id for run in of_kind if run.has_saved][: max(1, rule.runs_newest)]
         for run in of_kind[rule.runs_newest :]:
             # A run that is `marked` after its deletes began did not finish its apply: some objects failed.

@@ -4,10 +4,6 @@ Candidates are the objects that the earlier run kept although no commit named th
 run has listed. The earlier run deleted every other object in listed slices, or a commit of that time named it. So a run
 after a small change looks at little. It decides by the rule of a clean run: delete the candidates that neither a commit
 nor an uncommitted record names now.
-
-Commits differ by id and slices by name; no date and no order has influence. Commits of the base that were swept since
-keep their objects here. Some objects are in no list: the address had expired before the upload ended, or the slice's
-owner had been given up. A clean run finds these objects.
 """
 
 from __future__ import annotations
@@ -73,12 +69,15 @@ def optimised_run(
     # the caller reads upload records after the closed slices and before the listing. Read later, a record may have
     # expired and been removed while its bytes arrived.
     issued = {key for key in namespace.keys_of(uploads) if namespace.may_take(key) and slice_of(key) not in base.slices}
+    # Commits of the base that were swept since keep their objects here. A clean run finds these objects.
     every_commit = base.committed | namespace.keys_of(committed)
     candidates = (base.kept | listed | issued) - every_commit
     unnamed = {key for key in candidates - namespace.keys_of(uncommitted) if namespace.may_take(key)}
     uploaded_ms = uploaded_ms or {}
     young = set() if young_since_ms is None else {key for key in unnamed if uploaded_ms[key] >= young_since_ms}
     garbage = frozenset(unnamed - young)
+    # No list has an object whose address expired before its upload ended, or whose slice lost its owner. Only a clean
+    # run finds it.
     found = CleanRun(
         garbage=garbage, unknown_files=frozenset(users - ours), skipped=frozenset(ours - listed), young=frozenset(young)
     )

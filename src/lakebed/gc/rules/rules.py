@@ -3,11 +3,7 @@
 The rules are a default period, periods for branches by pattern, pins, and a least age for uncommitted data. Pins are
 tags, and the last commits of a branch by number. docs/design/0004-committed-retention.md gives their effect
 (history.py). Pins and the least age only keep more. A repository without rules never collects committed data.
-
-For periods and for `keep_last` the most specific pattern that matches a branch wins (patterns.py), each independently.
-A branch may have its period from one pattern and its pin from another. Commits on no branch follow the default.
-
-The contract has whole days only, and no pins: `in_days` and `with_days` convert.
+Commits on no branch follow the default.
 """
 
 from __future__ import annotations
@@ -98,6 +94,7 @@ def _cached(function: Function) -> Function:
 
 
 def _most_specific(rules: tuple[PatternRule, ...], branch: str) -> PatternRule | None:
+    # Periods and pins are looked up separately: a branch may have its period from one pattern and its pin from another.
     exact, globs = _ordered(rules)
     rule = exact.get(plain_name(branch))
     if rule is not None:
@@ -185,7 +182,7 @@ def read_rules(data: bytes, *, name: str) -> Rules:
         raise InvalidRules(f"{name}: {error}", **error.facts) from error
 
 
-# Conversion to and from the contract's days
+# The contract has whole days only, and no pins
 
 
 def days_rules(default_days: int, branch_days: Mapping[str, int] | None = None) -> Rules:

@@ -2,9 +2,6 @@
 
 Garbage is the store listing, minus committed addresses, minus uncommitted addresses, minus special paths. An object
 whose name is not an address of Lakebed (an old layout, a user's file) is an unknown file: it is reported and kept.
-
-The rules may give uncommitted data a least age, which keeps newer uploads for now. It gives people time to think. It
-has no part in safety: it only keeps more.
 """
 
 from __future__ import annotations
@@ -60,6 +57,7 @@ def clean_run(
     closed = {key for key in ours if namespace.may_take(key)}
     unnamed = closed - live
     uploaded_ms = uploaded_ms or {}
+    # The least age gives people time to think. Safety does not need it.
     young = set() if young_since_ms is None else {key for key in unnamed if uploaded_ms[key] >= young_since_ms}
     return CleanRun(
         garbage=frozenset(unnamed - young),

@@ -5,9 +5,6 @@ sinks write any source into the run's folder in buckets (gc/mark/sets/bucketed.p
 
     deal_live   LIVE: a bitmap for each slice, and foreign keys if they are wanted
     deal_keys   NAMED: foreign keys alone
-
-`merge_live` turns LIVE into one row a bucket: an eighth of a byte for each object ever written. Tasks that go through a
-listing read all of LIVE. The listing, a hundred times as large, is not moved.
 """
 
 from __future__ import annotations
@@ -215,6 +212,8 @@ async def merge_live(engine: Engine, dealt: Bucketed, *, folder: str) -> Pieces:
             name = f"bucket-{buckets.first:04d}.parquet"
             yield await write_part(task.store, folder, name, encode(LIVE, together), rows=together.num_rows, note=None)
 
+    # One row a bucket takes an eighth of a byte for each object ever written. Tasks read all of it beside their
+    # listing, which is a hundred times as large and is not moved.
     written = await engine.run(work, rows_of_shares(dealt), PARTS, effort=effort_of(dealt))
     return Pieces(folder=folder, parts=tuple(parts_of(written.sort_by("name"))))
 

@@ -1,11 +1,8 @@
 """List the contents of commits: metaranges, then the distinct ranges in them, then the objects of the ranges.
 
-Commits share ranges, and each range is read once. The end of the file is enough for a kept range: its slice summary is
-one bitmap a slice. Only a range with foreign addresses is read whole. The reader of an expired range reads address,
-size and key of each entry, and keeps the first folder of the path. A range that is both kept and expired is live, and
-is never read for candidates (docs/design/0004-committed-retention.md, step 5).
-
-A file that is missing, cut short or changed stops the run with an error that names it.
+Commits share ranges, and each range is read once. A range that is both kept and expired is live, and is never read for
+candidates (docs/design/0004-committed-retention.md, step 5). A file that is missing, cut short or changed stops the run
+with an error that names it.
 """
 
 from __future__ import annotations
@@ -462,6 +459,8 @@ def _filler(summary: SliceSummary) -> Callable[[LiveSet], None]:
 
 async def read_summary(store: ObjectStore, id_: RangeId, file_bytes: int) -> tuple[SliceSummary, pa.Array | None]:
     """Return the summary at a range's end, and its foreign addresses if it has any."""
+    # The end of the file has one bitmap a slice, which is enough for own addresses. Only foreign ones need the whole
+    # file.
     summary = await _summary(store, id_, file_bytes)
     return summary, await _foreign_addresses(store, id_) if summary.foreign else None
 

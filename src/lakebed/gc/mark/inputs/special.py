@@ -1,11 +1,11 @@
 """Recognise files and folders below `_lakefs/` by name, and list them for a collection.
 
 Any folder may have *unknown files*: a backup beside ranges, a lock file in a run's folder, a user's file at the root.
-Every plan reports them, and none deletes them. No input contains one: readers follow manifests and ids, not listings.
+Every plan reports them, and none deletes them.
 
 Nearly all other files are files of trees, perhaps millions, in TREE_FOLDERS:
 
-1. The driver lists from the start. It stops there if it lists fewer than LISTED_HERE keys.
+1. The driver lists from the start. With fewer than LISTED_HERE keys the listing is complete.
 2. The driver reads a page in the middle of each remaining folder, and cuts the folder into stretches by its density.
 3. The driver lists the keys outside of these folders. Tasks list the stretches, and write files of trees if wanted.
 """
@@ -142,6 +142,7 @@ def is_metadata(key: str) -> bool:
 
 def is_special_file(key: str) -> bool:
     """Return whether Lakebed writes files of this name below SPECIAL_PREFIX."""
+    # Only names decide. Readers follow manifests and ids, so a stranger's file is in no input.
     return is_metadata(key) or bool(_OTHER.fullmatch(key))
 
 

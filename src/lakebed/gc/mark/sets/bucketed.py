@@ -6,8 +6,7 @@ No file that outlives a run contains the hash.
 1. First map: each task writes its rows into the run's folder in the order of buckets, as files of *segments*. A segment
    is a stretch of buckets.
 2. The flow counts both sides and cuts the buckets into *shares* (`rows_of_shares`).
-3. Second map: each task reads the rows of a share from the files of both sides, with one request a file, and checks
-   each segment against its digest.
+3. Second map: each task reads the rows of a share from the files of both sides, with one request a file.
 
 So neither side crosses a shuffle, and the memory of a task is bounded.
 """
@@ -350,6 +349,7 @@ async def _read_file(store: ObjectStore, folder: str, file: BucketFile, share: S
     for number in numbers:
         segment = file.segments[number]
         piece = data[ends[number] - start : ends[number + 1] - start]
+        # A changed segment could lack a named key, and its object would be deleted.
         if hashlib.sha256(piece).hexdigest() != segment.sha256:
             raise BadInput(f"{folder}{file.name} contradicts its size or digest", part=file.name)
         if segment.rows:

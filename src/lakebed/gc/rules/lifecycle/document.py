@@ -4,10 +4,6 @@
     current_rules       the rules of this run, with the latest date of any run that ended: `last_deleted`
     earliest_by_branch  for each branch the earliest `last_deleted` of its rules
     potential_commits   commits that may name objects which no run deleted, by the document's intersection of dates
-
-`potential_commits` is only shown. No run uses it to find candidates, because it misses objects permanently. Example:
-two idle branches with periods of 5 and 15 days share a commit. When its objects are due by both, the intersection asks
-for commits younger than the branch with 5 days does.
 """
 
 from __future__ import annotations
@@ -118,6 +114,9 @@ def potential_commits(history: History, earliest: Mapping[str, int | None]) -> d
     """
     return {
         commit: branches
+        # Only shown: as a source of candidates it would miss objects for good. Two idle branches with periods of 5 and
+        # 15 days share a commit. When its objects are due by both, the intersection wants commits that are younger than
+        # the date of the branch with 5 days.
         for commit, branches in branches_of(history).items()
         if not history.commits[commit].swept
         and history.commits[commit].created_ms >= potential_since_ms(earliest, branches)

@@ -45,8 +45,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeps(StrEnum):
-    """Give the reason why an occurrence is never due. No rule matches, it is pinned, it is one of the newest versions
-    of its path, or a branch that reaches it keeps it without end. `nothing`: it has a date."""
+    """Give the reason why an occurrence is never due. No rule matches, or it is pinned, or one of the newest versions
+    of its path. Or a branch that reaches it keeps it without end. `nothing`: it has a date."""
 
     NOTHING = "nothing"
     NO_RULE = "no_rule"

@@ -51,7 +51,7 @@ class Potential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchClasses:
-    """Group branches into classes: one class has the same patterns' periods under all rules. `of` has a branch's bit.
+    """Group branches into classes: branches of a class have the same patterns under all rules. `of`: a branch's bit.
     `periods` has the periods of each class by rule. None stands for an uncovered branch. NO_BRANCH has all periods of
     a rule.
 
