@@ -134,8 +134,8 @@ def active_session() -> SparkSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector:
-    """Collect the garbage of one repository. `engine` and `tasks` are defaults for requests without their own. With
-    `tasks` None, use enough tasks to keep the session's cores busy.
+    """Collect the garbage of one repository. `engine` and `tasks` are defaults for requests. With `tasks` None,
+    use enough tasks to keep the session's cores busy.
 
     `objectstore`: options to reach the storage namespace from the tasks.
     `session` is called only when Spark is needed. It may return any session, also of a cluster or of Spark Connect.
@@ -220,9 +220,9 @@ class Collector:
     def plan(self, request: PlanRequest) -> Iterator[Plan]:
         """Decide which objects to delete and why. Make one plan for each kind, in turn. Deletes nothing.
 
-        Without kinds, plan every kind that a run includes by default. Committed data without rules is then skipped with
-        a line of progress. With `rules`, metadata is left out, and the plans are for inspection (preflight.py). Such a
-        plan of committed data may be applied once its rules are set. A plan of uncommitted data never may.
+        Without kinds, plan every default kind. Committed data without rules is then skipped with a line of progress.
+        With `rules`, metadata is left out, and plans are for inspection (preflight.py). A plan of committed data may be
+        applied once these rules are set, a plan of uncommitted data never.
 
         Raises:
             Denied, InvalidRequest, NoRules: see `check`. Nothing was planned.
@@ -363,7 +363,7 @@ class Collector:
             return None
 
     def _swept_branches(self, left: list[str]) -> Iterator[BranchesSwept]:
-        """Sweep branches. Add an error to `left`, so that objects are still collected."""
+        """Sweep branches. Add an error to `left`."""
         client = RetryingCaller(self.client, self.progress)
         try:
             plan = plan_branches(client, self.repository)
@@ -371,8 +371,10 @@ class Collector:
             self.progress(f"branches: {count_of(going, 'branch', 'branches')} of {len(plan.branches):,} to go")
             yield sweep_branches(client, self.repository, plan)
         except (Unavailable, OutcomeUnknown):
+            # No server answers, so a collection would fail, too.
             raise
         except LakebedError as error:
+            # Objects can still be collected.
             left.append(f"branches: {error}")
             self.progress(left[-1])
 
@@ -413,7 +415,8 @@ class Collector:
             raise NotFinished("; ".join(left))
 
     def _unfinished_or_left(self, left: list[str]) -> list[UnfinishedRun]:
-        """Return unfinished runs, or none if they cannot be read. Plans and applies look for them again."""
+        """Return unfinished runs, or none if they cannot be read."""
+        # Plans and applies look for them again.
         try:
             return self.unfinished()
         except Corrupt as error:
@@ -471,8 +474,7 @@ class Collector:
             yield from files.each(lambda store: ledger_rows_of(store, LiveTasks(), query, newest_first=newest_first))
 
     def verify_ledger(self, *, run_id: str = "") -> Iterator[Disagreement]:
-        """Let the server compare the ledger with plans and with the store, for one run or all. Yield each disagreement
-        once, as the server finds it.
+        """Compare the ledger with plans and the store, for one run or all. Yield each disagreement once.
 
         Raises:
             BadInput: a file of the ledger or of a plan is damaged.
@@ -591,9 +593,9 @@ class Collector:
     ) -> WhyAnswer:
         """Explain why an object exists and until when, or which run deleted it.
 
-        Name it by an address in either spelling, or by a path at a ref. The server searches, so the caller needs
-        neither Spark nor the object store.
+        Name it by an address in either spelling, or by a path at a ref.
         """
+        # The server searches, so the caller needs neither Spark nor the object store.
         return finish(self._service().why(Question(address=address, ref=ref, path=path), progress))
 
     def listed(self, *, limit: int = 100) -> list[ListedRun]:

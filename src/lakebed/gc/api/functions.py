@@ -4,8 +4,7 @@
     found.objects.groupBy("reason").sum("size_bytes").show()
     lakebed.gc.apply("lake", found.run_id, client=client, spark=spark)
 
-Each function passes a request (`lakebed.gc.messages`, requests.py) to `Collector` (collector.py), which documents the
-errors. All take the keywords of `Where`.
+Each function passes a request to `Collector` (collector.py), which documents the errors. All take `Where`.
 """
 
 from __future__ import annotations
@@ -125,8 +124,8 @@ def run(
     readers_grace: str | None = None,
     **where: Unpack[Where],
 ) -> list[RunReport]:
-    """Finish unfinished runs, plan and apply one kind after the other, and purge. Without kinds, include every kind
-    that a run includes by default, and committed data only if rules are set. `mode` as for `plan`."""
+    """Finish unfinished runs, plan and apply one kind after the other, and purge. Without kinds, run every
+    default kind, and committed data only if rules are set. `mode` as for `plan`."""
     how: dict[str, Any] = {"mode": mode, "window": window, "readers_grace": readers_grace}
     reports = _collector(repository, where).run(_asked("run", where, kinds=[*kinds], **how))
     return [report for report in reports if isinstance(report, RunReport)]
@@ -148,8 +147,7 @@ def restore(
     all_versions: bool = False,
     **where: Unpack[Where],
 ) -> RestoreReport:
-    """Stage objects of deferred runs again. Each is read back before it is staged: see `Collector.restore`. Needs no
-    session."""
+    """Stage objects of deferred runs again: see `Collector.restore`. Needs no session."""
     request = Restore(
         branch=branch, run_id=run_id, path=path, prefix=prefix, overwrite=overwrite, all_versions=all_versions
     )

@@ -222,8 +222,7 @@ class RetryingCaller:
     ) -> None:
         self._caller = caller
         self._progress = progress
-        # An apply may take hours, and calls the server at its beginning and its end. A repeated step is as safe as a
-        # second apply.
+        # A repeated step of a run is as safe as a second apply.
         self._patience_s = retry_for_s
         self._sleep = sleep
         self._clock = clock

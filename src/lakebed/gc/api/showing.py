@@ -1,6 +1,6 @@
 """Show single rows without Spark: a plan's objects, its expiring commits, and the ledger.
 
-The ledger is never deleted. Its files are listed by name and date, and read record by record.
+The ledger is never deleted.
 """
 
 from __future__ import annotations

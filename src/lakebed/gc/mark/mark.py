@@ -130,7 +130,6 @@ async def mark_listed(
 
     effort = Effort(size_bytes=sum(pieces.size_bytes for pieces in candidates))
     written = await engine.run(work, rows_by_key(candidates), PARTS, effort=effort)
-    # The step returns garbage and kept parts together; the note separates them.
     is_kept = pc.equal(written["note"], _KEPT)
     garbage, totals = sum_parts(written.filter(pc.invert(is_kept)), into)
     kept = parts_of(written.filter(is_kept).sort_by("name"))

@@ -64,6 +64,7 @@ def explain(rules: Rules, branch: str | None, *, now_ms: int) -> Explanation:
         pattern=periods[0].pattern if periods else None,
         why=periods[0].why if periods else _why_default(branch),
         now_ms=now_ms,
+        # `forever` begins before every date, which means nothing to people.
         since_ms=None if period == FOREVER else rules.since_ms(branch, now_ms),
         keep_last=0 if branch is None else rules.keep_last_of(branch),
         tags_pin=rules.tags_pin,

@@ -4,8 +4,8 @@ A branch keeps a commit while the commit, or its child on the way from the head,
 (history.py). So for each branch one date decides: the latest of all commits in its main ancestry that name the object,
 and of their children. Other reasons (head, pin, tag, intent) have no date.
 
-Dates follow the rules of now, and assume no commit, no tag and no change of the rules. Each run decides anew. A
-property test holds this equal to `kept_commits` at every instant.
+Dates follow the rules of now, and assume no commit, no tag and no change of the rules. A property test holds this
+equal to `kept_commits` at every instant.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ def _of_branch(
     if steps == 0:
         return Stay(kind=StayKind.HEAD, name=branch, commit=ancestry.ids[head])
     pin = rules.pin_of(branch)
+    # `steps` counts from the head, which is the first of the newest commits.
     if pin is not None and steps < pin.commits:
         named = f"{pin.pattern}: last {pin.commits}"
         return Stay(kind=StayKind.KEEP_LAST, name=branch, commit=ancestry.ids[_down(ancestry, head, steps)], rule=named)

@@ -1,9 +1,8 @@
 """Continue from the saved state of an earlier run: docs/design/0001-uncommitted-gc.md, "Flow 2", as a plain function.
 
 Candidates are the objects that the earlier run kept although no commit named them, and the objects in slices that no
-run has listed. The earlier run deleted every other object in listed slices, or a commit of that time named it. So a run
-after a small change looks at little. It decides by the rule of a clean run: delete the candidates that neither a commit
-nor an uncommitted record names now.
+run has listed. The earlier run deleted every other object in listed slices, or a commit of that time named it. It
+decides by the rule of a clean run: delete the candidates that neither a commit nor an uncommitted record names now.
 """
 
 from __future__ import annotations

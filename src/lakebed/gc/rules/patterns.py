@@ -80,6 +80,7 @@ def matches(pattern: str, branch: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
+    # Patterns have no `[`, so `fnmatch` sees only `*` and `?`.
     return re.compile(fnmatch.translate(pattern))
 
 

@@ -168,8 +168,7 @@ def read_rules(data: bytes, *, name: str) -> Rules:
         try:
             rules = msgspec.json.decode(data, type=Rules)
         except msgspec.ValidationError:
-            # A version as the server shows it has other fields, too. Only the rules inside are checked for unknown
-            # fields.
+            # A shown version has other fields, which are ignored.
             shown = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
             if "rules" not in shown:
                 raise
@@ -204,8 +203,7 @@ def with_days(rules: Rules | None, default_days: int, branch_days: Mapping[str, 
     if rules is None:
         return written
     shown, shown_branches = in_days(rules)
-    # A number equal to the shown one leaves the exact period unchanged: a client that sends back its answer changes
-    # nothing.
+    # A number equal to the shown one leaves the exact period unchanged.
     untouched = {
         rule.pattern: rule for rule in rules.branches if shown_branches[rule.pattern] == branch_days.get(rule.pattern)
     }

@@ -122,7 +122,8 @@ def expiring(judged: Judged, *, limit: int) -> list[ExpiringCommit]:
 
 
 def metaranges_of_all(commits: pa.Table) -> pa.Table:
-    """Return METARANGES of every unswept commit, reachable or not, all live: an uncommitted run must keep them."""
+    """Return METARANGES of every unswept commit, reachable or not, all live."""
+    # A run of uncommitted data must keep the objects of every commit.
     there = ~commits["swept"].to_numpy()
     return _metaranges(commits, np.zeros(len(there), np.int64), there, np.zeros(len(there), np.bool_), _NO_CAUSES)
 

@@ -1,8 +1,7 @@
 """List the namespace by closed slice, and write the objects to files (`listed/`, docs/formats/gc-plan.md).
 
-A task lists several slices at once. The listing is stored because the run counts objects before marking, and because a
-plan must show its inputs. The run lists before it reads any record that names objects (docs/design/protocols.md, "A
-collection of uncommitted data").
+A task lists several slices at once. The run lists before it reads any record that names objects
+(docs/design/protocols.md, "A collection of uncommitted data").
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ async def list_slices(
     # A slice takes one or more pages of a thousand keys.
     effort = Effort(requests=16 * len(slices))
     rows = CLOSED.rows({"bucket": sorted(slices)})
+    # Store the listing: the run counts objects before marking, and a plan must show its inputs.
     written = await engine.run(listing_into(folder, issued or {}, cause), rows, PARTS, effort=effort)
     found = Found()
     for note in written["note"].to_pylist():

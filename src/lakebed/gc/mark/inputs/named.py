@@ -231,8 +231,6 @@ async def read_live(store: ObjectStore, live: Pieces) -> pa.Table:
 def from_tables(tables: Sequence[Manifest], table: messages.Table) -> tuple[Source, pa.Table, Effort]:
     """Return the source of all addresses in these tables (UNCOMMITTED or GARBAGE), its rows, and their effort.
 
-    Every part is checked against its manifest: a missing part would mean "no record names these objects".
-
     Raises:
         BadInput: a manifest is of another table, or of an unknown version.
     """
@@ -244,6 +242,7 @@ def from_tables(tables: Sequence[Manifest], table: messages.Table) -> tuple[Sour
         for named in parts_of(share):
             manifest, part = of_key[named.name]
             data = await read_part(task.store, "", named)
+            # Check every part against its manifest: a missing one would mean "no record names these objects".
             rows = messages.read_part(manifest, table, part, data, ["slice", "sequence"])
             is_foreign = pc.equal(rows["slice"], FOREIGN_SLICE)
             foreign = None

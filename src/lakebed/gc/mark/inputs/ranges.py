@@ -284,8 +284,9 @@ async def deal_expired(
 ) -> Bucketed:
     """Write CANDIDATES into `folder`: every object that the ranges name and a collector may delete.
 
-    Leave out slices that are not closed: a server may be about to write a cell for an object there.
+    Leave out slices that are not closed.
     """
+    # A server may be about to write a cell for an object in an open slice.
     namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -559,7 +560,7 @@ def texts_of(keys: pa.ChunkedArray) -> pa.Array:
 
 
 def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
-    """Return (first folder with its slash, or ""; start; end) of each run of keys that share it. Keys ascend."""
+    """Return (first folder with its slash, or ""; start; end) of each run of keys that share it."""
     first = _folder(keys[0].as_py())
     # Keys ascend: if the first and the last key share a folder, all keys share it.
     if first and first == _folder(keys[-1].as_py()):

@@ -167,7 +167,7 @@ def unknown_files_of(found: Found) -> UnknownFiles:
 
 
 def unknown_files_in_order(found: Sequence[UnknownFiles]) -> UnknownFiles:
-    """Add up disjoint groups. Each must have the first of its own keys."""
+    """Add up disjoint groups."""
     # Each group has its own first keys, so the first keys of all groups are among them.
     keys = sorted(key for one in found for key in one.keys)
     return UnknownFiles(keys=tuple(keys[:UNKNOWN_FILES_MAX]), count=sum(one.count for one in found))
@@ -338,9 +338,8 @@ def _first_digits(keys: float) -> list[str]:
 
 
 async def _count_about(store: ObjectStore, folder: str) -> float:
-    """Estimate the number of files of trees in the folder, by the page in its middle. The estimate decides about no
-    file.
-    """
+    """Estimate the number of files of trees in the folder, by the page in its middle."""
+    # The estimate only cuts stretches. It decides about no file.
     middle = folder + "8"
     async for page in store.list(folder, start_after=middle):
         ids = [id_ for stat in page if (id_ := tree_file(stat.key)) is not None]

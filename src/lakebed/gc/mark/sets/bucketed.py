@@ -217,7 +217,7 @@ class Dealer:
 
 
 async def write_bucketed(store: ObjectStore, folder: str, rows: pa.Table) -> BucketFile:
-    """Store rows that are in the order of buckets. Equal rows give equal files of one name."""
+    """Store rows that are in the order of buckets."""
     ends = _ends_of(_places(rows), range(0, BUCKETS + 1, _WIDTH))
     weights = np.concatenate(([0], np.cumsum(_weights(rows))))
     pieces = [_encode(rows.slice(start, end - start)) for start, end in pairwise(ends)]
@@ -225,7 +225,7 @@ async def write_bucketed(store: ObjectStore, folder: str, rows: pa.Table) -> Buc
         Segment(end - start, int(weights[end] - weights[start]), len(data), hashlib.sha256(data).hexdigest())
         for (start, end), data in zip(pairwise(ends), pieces, strict=True)
     )
-    # The digest of the digests names the file, so a repeated task writes the same file.
+    # The digest of the digests names the file, so equal rows give the same file.
     together = hashlib.sha256("".join(segment.sha256 for segment in segments).encode()).hexdigest()
     file = BucketFile(name=f"bucketed-{together[:24]}.arrow", segments=segments)
     await store.put(folder + file.name, b"".join(pieces))
@@ -240,9 +240,9 @@ def row_of(file: BucketFile) -> pa.Table:
 
 
 def files_of(folder: str, rows: pa.Table) -> Bucketed:
-    """Return the side that these PARTS describe. If two tasks wrote the same file, list it once."""
+    """Return the side that these PARTS describe."""
     notes = rows["note"].to_pylist()
-    # A name is a digest of the content, so equal names are equal files.
+    # Two tasks may have written the same file: list it once.
     found = {file.name: file for note in notes for file in [msgspec.json.decode(note, type=BucketFile)]}
     return Bucketed(folder=folder, files=tuple(found[name] for name in sorted(found)))
 

@@ -4,8 +4,7 @@ A *bucket* is a slice number (0 and up), or the `foreign_bucket` of a key outsid
 are hash classes: equal keys share a bucket, and are compared there as whole strings. The live set of a slice is one
 bitmap: bit s % 8 of byte s // 8 is sequence s (numpy's `bitorder="little"`), and the last byte is not zero.
 
-An engine only brings the rows of a bucket together. A null, or arrays of unequal length, means that a reader is broken:
-the run stops.
+A null, or arrays of unequal length, means that a reader is broken: the run stops.
 """
 
 from __future__ import annotations
@@ -507,7 +506,8 @@ def _rules(causes: pa.Table, rows: npt.NDArray[np.int64]) -> pa.DictionaryArray:
 
 
 def _ascend(objects: list[npt.NDArray[np.int64]]) -> bool:
-    """Return whether the objects are in order, each once. A listing gives them so."""
+    """Return whether the objects are in order, each once."""
+    # A listing gives them so, which saves the sort.
     above = np.zeros(max(0, len(objects[0]) - 1), np.bool_)
     for array in objects:
         above = (array[1:] > array[:-1]) | (array[1:] == array[:-1]) & above

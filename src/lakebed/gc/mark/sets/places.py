@@ -98,11 +98,9 @@ def _canonical(uri: str) -> str:
 
 
 def may_be_deleted(key: str) -> bool:
-    """Return whether a collector may ever delete this key: not special, and a path without tricks.
-
-    A key such as `data/../_lakefs/x` is kept: it begins with `data/` and means another file. A key in a namespace
-    inside this one is kept, too: it belongs to another repository.
-    """
+    """Return whether a collector may ever delete this key: not special, and a path without tricks."""
+    # `data/../_lakefs/x` begins with `data/` and means another file. A key in an inner namespace belongs to another
+    # repository.
     return _is_plain(key) and not is_special(key) and inner_namespace(key) is None
 
 

@@ -1,9 +1,9 @@
 """Compute the tables of the design document (docs/design/0003-lifecycle.md), with dates in milliseconds.
 
-    policy_table        each run's policy: rule, prefix, branch, and the date before which objects are due
-    current_rules       the rules of this run, with the latest date of any run that ended: `last_deleted`
-    earliest_by_branch  for each branch the earliest `last_deleted` of its rules
-    potential_commits   commits that may name objects which no run deleted, by the document's intersection of dates
+policy_table        each run's policy: rule, prefix, branch, and the date before which objects are due
+current_rules       the rules of this run, with the latest date of any run that ended: `last_deleted`
+earliest_by_branch  for each branch the earliest `last_deleted` of its rules
+potential_commits   commits that may name objects which no run deleted, by the document's intersection of dates
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from .policy import LifecycleRule, Policy
 
 NO_BRANCH = ""
 """Stands for branches that may reach a commit later: through a commit that no branch reaches, or by an operation that
-is about to name it. The most cautious reading applies: every branch that the rule names, and one that it does not."""
+is about to name it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,12 +237,14 @@ def judge_objects(
         key = namespace.key_of(entry.address)
         if key is not None:
             occurrences.setdefault(key, []).append((entry, due))
+    # Every later step would take an unread history for one without entries.
     if not is_read and any(commit.metarange_id and not commit.swept for commit in history.commits.values()):
         raise EmptyLiveSet("there are commits with entries, but no entry of theirs was read")
     named = namespace.keys_of(uncommitted)
     goes: dict[str, Going] = {}
     spared: set[str] = set()
     for key, found in occurrences.items():
+        # Commits still name objects that an earlier run deleted.
         if key in taken or not namespace.may_take(key):
             continue
         is_due = [due.due_ms <= now_ms for _, due in found]

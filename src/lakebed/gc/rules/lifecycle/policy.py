@@ -26,7 +26,7 @@ from .conditions import Condition, InvalidCondition, condition_text, parse_condi
 from .paths import PathPattern, wrong_in_glob
 
 POLICY_BYTES_MAX: Final = 100_000
-"""A policy is one value of the key-value store, and every version is kept."""
+"""A policy is one value of the key-value store, and each version is kept."""
 RULES_MAX: Final = 1_000
 BRANCHES_MAX: Final = 1_000
 VERSIONS_MAX: Final = 1_000
@@ -157,7 +157,6 @@ def read_policy(data: bytes, *, branches: Iterable[str] | None = None) -> tuple[
     """
     reader = _Reader(None if branches is None else frozenset(branches))
     policy = Policy()
-    # Check the size before parsing: the text comes from a request.
     if len(data) > POLICY_BYTES_MAX:
         reader.refuse("", "", f"the policy has {len(data):,} bytes, at most {POLICY_BYTES_MAX:,}")
     else:
@@ -363,7 +362,7 @@ class _Reader:
         if self._branches is None:
             return
         if is_glob(branch):
-            # A glob may be for future branches, so it gets only a warning. A missing name is probably a typing error.
+            # A glob may be for future branches, so it gets only a warning.
             if not any(matches(branch, name) for name in self._branches):
                 self.warn(id_, place, f"{branch} matches no branch")
         elif branch not in self._branches:

@@ -1,7 +1,6 @@
 """Find the branches, or classes of branches, that reach each commit: for millions of commits, columns in, columns out.
 
-A set of classes is an integer with one bit for each class. A history has few distinct sets. So each distinct set gets a
-small number, and each commit has the number of its set.
+A set of classes is an integer with one bit for each class.
 """
 
 from __future__ import annotations
@@ -183,6 +182,7 @@ def reach(
             have = masks[parent]
             # Most parents have one child. Both then share one integer, and none is allocated.
             masks[parent] = mask if not have else have if have is mask else have | mask
+    # A history has few distinct sets, so give each a small number.
     numbers: dict[int, int] = {}
     each = (numbers.setdefault(mask or nowhere, len(numbers)) for mask in masks)
     set_of = np.fromiter(each, np.int32, len(masks))
