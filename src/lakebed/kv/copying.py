@@ -1,14 +1,14 @@
-"""Copy a whole store into another database, and prove that both hold the same.
+"""Copy a whole store into another database, and check that both stores are equal.
 
-1. Before the first write, read all that the target holds: the source must hold each pair as well. So only an empty
-   store and an unfinished copy of this source pass, and another installation stays as it is.
+1. Before the first write, read every pair of the target. The source must have each pair too. So the target may be
+   empty, or an unfinished copy of this source. A store of another installation is refused unchanged.
 2. Compare each partition of the source with the target's, by a digest over its pairs.
-3. Copy the pages of those that differ. So a copy that was interrupted goes on where it was.
-4. Compare all partitions again. Then read the whole source once more, and the names of all partitions. Where anything
-   differs, a server wrote meanwhile, and the copy is refused.
+3. Copy the pages of each partition that differs. So an interrupted copy continues from its last partition.
+4. Compare all partitions again. Then read the whole source and list all partitions once more. Where anything differs,
+   a server wrote during the copy: refuse the copy.
 
-What the source held at both looks of step 4, it held at the moment between them: the target is equal to it as it was
-then. Only a value that changed and was put back between the looks goes unnoticed, and a server that writes later.
+A pair that both reads of step 4 return was in the source between them: the target equals the source at that moment.
+Step 4 misses a value that was changed and put back between the reads, and a server that writes later.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DIFFERS: Final = "the copy differs from its source: stop every server, name an e
 
 
 class TargetTaken(Conflict):
-    """The target holds what the source does not. Nothing was written."""
+    """The target has a pair or a partition that the source lacks. Nothing was written."""
 
 
 class CopyDiffers(Conflict):
-    """The target does not hold what the source holds: something wrote to one of them."""
+    """The target does not equal the source: a server wrote to one of them during the copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """The contents of both stores, and how many of the keys were the target's before."""
+    """The size of both stores, and how many keys the target already had before the copy."""
 
     partitions: int
     keys: int
@@ -48,13 +48,13 @@ async def copy_store(
     list_both: Callable[[], tuple[Sequence[bytes], Sequence[bytes]]],
     say: Callable[[str], None] = lambda _: None,
 ) -> Copied:
-    """Make the target hold what the source held at one moment. Nothing may write to either meanwhile.
+    """Copy the source into the target. Nothing may write to either store during the copy.
 
     `list_both` lists the partitions of the source and of the target, in byte order.
 
     Raises:
-        TargetTaken: the target holds what the source does not. Nothing was written.
-        CopyDiffers: afterwards they differ.
+        TargetTaken: the target has a pair or a partition that the source lacks. Nothing was written.
+        CopyDiffers: the stores differ after the copy.
     """
     partitions, others = list_both()
     if more := set(others).difference(partitions):
@@ -76,9 +76,10 @@ async def copy_store(
         compared[partition] = await _digest(source, partition)
         if compared[partition] != await _digest(target, partition):
             raise CopyDiffers(DIFFERS, partition=partition)
-    for partition in partitions:  # after the last of them was compared: none changed since
+    for partition in partitions:  # every partition was compared before: an equal digest now shows that none changed
         if await _digest(source, partition) != compared[partition]:
             raise CopyDiffers(DIFFERS, partition=partition)
+    # A partition that appeared after the first listing was never compared.
     if list_both() != (partitions, partitions):
         raise CopyDiffers(DIFFERS)
     keys_in_all = sum(keys for _, keys in compared.values())
@@ -86,10 +87,10 @@ async def copy_store(
 
 
 async def _check_held(source: Store, target: Store, partition: bytes) -> None:
-    """Check that the source holds every pair of the target's partition.
+    """Check that the source has every pair of the target's partition.
 
     Raises:
-        TargetTaken: it does not.
+        TargetTaken: the source lacks a pair, or has another value for its key.
     """
     start: bytes | None = b""
     while start is not None:
@@ -114,7 +115,7 @@ async def _copy(source: Store, target: Store, partition: bytes) -> None:
 
 
 async def _digest(store: Store, partition: bytes) -> tuple[bytes, int]:
-    """Digest all pairs in their order, each with its lengths. Returns the digest and how many there are."""
+    """Digest all pairs in key order, each with its lengths. Return the digest and the number of pairs."""
     digest, keys, start = hashlib.sha256(), 0, b""
     while True:
         page = await store.scan(partition, start, SCAN_PAGE)

@@ -1,10 +1,9 @@
-"""From a URI to a Store: `scheme://…` names a driver, which is imported when it is asked for.
+"""Open the Store of a URI. The scheme names a driver, which is imported on first use.
 
-A driver is a module with a function `open_uri(uri: StoreUri) -> Store`, and perhaps `partitions_uri(uri)`,
-`snapshot_uri(uri, target)`, `size_uri(uri)` and `compact_uri(uri)`. One without the last two says in a text what else
-tells the size (`NO_SIZE`) or gives free space back (`NO_COMPACTION`). A driver takes its options with `uri.choice` and
-friends and then calls `uri.check_all_taken`, so that a misspelt option is an error instead of being without effect.
-Messages never repeat a URI: it may hold a password.
+A driver is a module with a function `open_uri(uri: StoreUri) -> Store`. It may also have `partitions_uri(uri)`,
+`snapshot_uri(uri, target)`, `size_uri(uri)` and `compact_uri(uri)`. A driver without the last two names another tool
+in the texts `NO_SIZE` and `NO_COMPACTION`. A driver reads its options with `uri.choice`, `uri.text` and so on, then
+calls `uri.check_all_taken`, so that a misspelt option is an error. Messages never repeat a URI: it may have a password.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _NO_SNAPSHOT: Final = "this store makes no snapshots here"
 
 
 class InvalidStoreUri(Invalid):
-    """No driver has this scheme, or the driver cannot make sense of the rest."""
+    """No driver has this scheme, or the driver cannot parse the rest of the URI."""
 
 
 class StoreUri:
@@ -80,7 +79,7 @@ class StoreUri:
             raise InvalidStoreUri(f"{self.scheme}: '#' in a URI begins a fragment; write %23", scheme=self.scheme)
 
     def choice(self, name: str, default: T, *others: T) -> T:
-        """The option's value, which must be one of those listed; the first of them where the option is not given."""
+        """Return the value of an option, which must be one of those listed. Without the option, return `default`."""
         value = self._take(name, default)
         if value not in (default, *others):
             raise InvalidStoreUri(
@@ -89,11 +88,11 @@ class StoreUri:
         return value
 
     def text(self, name: str, default: str) -> str:
-        """The option's value, whatever it is."""
+        """Return the value of an option, unchecked."""
         return self._take(name, default)
 
     def readable(self, name: str) -> str:
-        """The option's value: the name of a file that can be read; or nothing."""
+        """Return the value of an option that names a readable file, or an empty text without the option."""
         value = self._take(name, "")
         try:
             if value:
@@ -103,7 +102,7 @@ class StoreUri:
         return value
 
     def count(self, name: str, default: int, *, least: int = 1) -> int:
-        """The option's value: a whole number, not below `least`."""
+        """Return the value of an option: a whole number, at least `least`."""
         value = self._take(name, str(default))
         if not value.isascii() or not value.isdecimal() or not 0 < len(value) < 10 or int(value) < least:
             raise InvalidStoreUri(
@@ -112,14 +111,14 @@ class StoreUri:
         return int(value)
 
     def seconds(self, name: str, default: float) -> float:
-        """The option's value: a number of seconds, not negative."""
+        """Return the value of an option: a number of seconds, not negative."""
         value = self._take(name, str(default))
         if not value.replace(".", "", 1).isdecimal():
             raise InvalidStoreUri(f"{self.scheme}: {name} is a number of seconds, not {value!r}", scheme=self.scheme)
         return float(value)
 
     def file(self) -> Path:
-        """The path, where it must be an absolute one of this machine; a fourth slash changes nothing."""
+        """Return the path, which must be an absolute path on this machine. A fourth slash changes nothing."""
         if self.authority or not self.path.startswith("/") or self.path.endswith("/") or "\0" in self.path:
             raise InvalidStoreUri(
                 f"{self.scheme}: the URI names a file by its absolute path, after three slashes: "
@@ -133,21 +132,22 @@ class StoreUri:
             raise InvalidStoreUri(f"{self.scheme}: nothing may follow {self.scheme}://", scheme=self.scheme)
 
     def check_ports(self) -> None:
-        """Look at the port of each host. Hosts stand behind the login, with commas between.
+        """Check the port of each host. The hosts follow the login, separated by commas.
 
         Raises:
-            InvalidStoreUri: one is no port.
+            InvalidStoreUri: a port is not a number from 1 to 65535.
         """
         for host in self.authority.rpartition("@")[2].split(","):
-            # The colons of an address of IPv6 stand in brackets.
+            # An IPv6 address has its colons inside brackets.
             _, colon, port = host.rpartition("]")[2].rpartition(":")
             if colon and not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) <= PORT_MAX):
                 raise InvalidStoreUri(f"{self.scheme}: a port is a number from 1 to {PORT_MAX}", scheme=self.scheme)
 
     def check_all_taken(self) -> None:
-        """
+        """Check that the driver read every option of the URI.
+
         Raises:
-            InvalidStoreUri: the URI has an option that the driver did not take.
+            InvalidStoreUri: the URI has an option that the driver did not read.
         """
         if unknown := sorted(set(self._options) - set(self._known)):
             known = ", ".join(sorted(self._known)) or "none"
@@ -161,14 +161,14 @@ class StoreUri:
 
 
 def open_store(uri: str) -> Store:
-    """Open the store that this URI names. Blocks for as long as opening takes: a start-up call.
+    """Open the store that this URI names. Blocks until the store is open: call it at start-up.
 
-    `mem://[?predicates=version|value]`, `sqlite:///absolute/path[?synchronous=FULL|…]`, or one registered.
+    `mem://[?predicates=version|value]`, `sqlite:///absolute/path[?synchronous=FULL|…]`, or a registered scheme.
 
     Raises:
-        InvalidStoreUri: unknown scheme, malformed URI, unknown or senseless option, client library not installed.
-        StoreUnavailable: it cannot be reached, made, written or locked.
-        StoreFormat: what is there is of a later release, or not ours.
+        InvalidStoreUri: unknown scheme, malformed URI, unknown or invalid option, client library not installed.
+        StoreUnavailable: the store cannot be reached, made, written or locked.
+        StoreFormat: the database is of a later release, or is not ours.
     """
     parsed, driver = _driver_of(uri)
     open_uri = cast("Callable[[StoreUri], Store]", driver.open_uri)
@@ -176,17 +176,17 @@ def open_store(uri: str) -> Store:
 
 
 def snapshot_store(uri: str, target: Path) -> None:
-    """Copy the store of this URI, as it is at one moment, into a new SQLite file. Others may write to it. Blocks.
+    """Copy the store of this URI, as of one moment, into a new SQLite file. Other processes may write to it. Blocks.
 
     Raises:
-        InvalidStoreUri: as `open_store`, and where the driver makes no snapshots: its database has tools of its own.
-        StoreUnavailable, StoreFormat: as `open_store`; also where the copy finds no room.
+        InvalidStoreUri: as `open_store`, and where the driver makes no snapshots: its database has its own tools.
+        StoreUnavailable, StoreFormat: as `open_store`; also where there is no space for the copy.
     """
     _offered(uri, "snapshot_uri", _NO_SNAPSHOT)(target)
 
 
 def check_snapshot(uri: str) -> None:
-    """Look whether there is a store at this URI that `snapshot_store` can copy. Blocks.
+    """Check that `snapshot_store` can copy the store at this URI. Blocks.
 
     Raises:
         InvalidStoreUri, StoreUnavailable, StoreFormat: as `snapshot_store`.
@@ -196,7 +196,7 @@ def check_snapshot(uri: str) -> None:
 
 
 def are_one_store(uri: str, other: str) -> bool:
-    """Tell whether both URIs name the same store as far as they say. Two names of one host are two to this.
+    """Return whether both URIs name the same store. Two names of one host count as different stores.
 
     Raises:
         InvalidStoreUri: as `open_store`.
@@ -210,10 +210,10 @@ def are_one_store(uri: str, other: str) -> bool:
 
 
 def store_partitions(uri: str) -> list[bytes]:
-    """List the partitions that the store of this URI has, ascending. Blocks.
+    """List the partitions of the store at this URI, ascending. Blocks.
 
     Raises:
-        InvalidStoreUri: as `open_store`, and where the driver cannot tell.
+        InvalidStoreUri: as `open_store`, and where the driver cannot list partitions.
         StoreUnavailable, StoreFormat: as `open_store`.
     """
     found: list[bytes] = _offered(uri, "partitions_uri", "this store lists no partitions here")()
@@ -221,10 +221,10 @@ def store_partitions(uri: str) -> list[bytes]:
 
 
 def store_size(uri: str) -> StoreSize:
-    """Ask how large the store of this URI is on disk. Others may use it.
+    """Return the size on disk of the store at this URI. Other processes may use the store.
 
     Raises:
-        InvalidStoreUri: as `open_store`, and where the driver cannot tell.
+        InvalidStoreUri: as `open_store`, and where the driver cannot return a size.
         StoreUnavailable, StoreFormat: as `open_store`.
     """
     size: StoreSize = _offered(uri, "size_uri", "this store does not tell its size", "NO_SIZE")()
@@ -232,13 +232,13 @@ def store_size(uri: str) -> StoreSize:
 
 
 def compact_store(uri: str) -> tuple[StoreSize, StoreSize]:
-    """Give free space of the store of this URI back to the disk. Blocks, and so do all writers until it is done.
+    """Give the free space of the store at this URI back to the disk. Blocks, and blocks all writers until it is done.
 
-    Returns its size before and after.
+    Returns the size before and after.
 
     Raises:
-        InvalidStoreUri: as `open_store`, and where the driver cannot.
-        StoreUnavailable: as `open_store`; also where others keep it locked, or there is no room for a copy of it.
+        InvalidStoreUri: as `open_store`, and where the driver cannot compact.
+        StoreUnavailable: as `open_store`; also where another process keeps the store locked, or its copy has no space.
         StoreFormat: as `open_store`.
     """
     compact = _offered(uri, "compact_uri", "there is nothing to compact from here", "NO_COMPACTION")
@@ -248,21 +248,21 @@ def compact_store(uri: str) -> tuple[StoreSize, StoreSize]:
 
 
 def migrate_store(uri: str) -> None:
-    """Make the schema of the store of this URI in a new database, or bring it to this release's format. Blocks.
+    """Make the schema of the store at this URI in a new database, or bring it to this release's format. Blocks.
 
-    Opening does both, so servers need no more than this. It is for a user of the database who may make tables, where
-    the servers' own may not. Format 1 is the only one so far.
+    Opening a store does both, so servers do not need this call. It is for a database user that may create tables, where
+    the servers' user may not. Format 1 is the only format so far.
 
     Raises:
         InvalidStoreUri, StoreUnavailable: as `open_store`.
-        StoreFormat: what is there is of a later release, or not ours. Nothing was changed.
+        StoreFormat: the database is of a later release, or is not ours. Nothing was changed.
     """
     store = open_store(uri)
     asyncio.run(store.close())
 
 
 def sqlite_uri(path: Path) -> str:
-    """The URI of a store in this file, however odd the characters of its path."""
+    """Return the URI of a store in this file. The path may have any characters."""
     return "sqlite://" + quote(str(path.absolute()))
 
 
@@ -292,7 +292,7 @@ def _driver_of(uri: str) -> tuple[StoreUri, ModuleType]:
 
 
 def _no_uri(text: str) -> str:
-    """Name a text without a scheme, unless it may hold a password."""
+    """Quote a text without a scheme, unless it may contain a password."""
     shown = repr(text) if text.replace("-", "").replace("_", "").isalnum() else "the text"
     return f"{shown} is no URI of a store: it begins with no scheme"
 

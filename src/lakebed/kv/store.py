@@ -1,12 +1,13 @@
 """The Store port: the narrow key-value interface that every database can meet (docs/design/0002-metadata-on-kv.md).
 
-Partitions are namespaces: (partition, key) is unique, key alone is not, and no operation crosses two. They spring
-into being with their first key. Keys and values are bytes; a key has at most 1,024 bytes, a value 300 KB is nothing
-special. Reads see every write that was answered before them (linearisable for each key); a scan returns, in byte order,
-every key that is present throughout it, and may or may not return one that comes or goes meanwhile.
+Partitions are namespaces: (partition, key) is unique, key alone is not, and no operation spans two partitions. A
+partition exists while it has a key. Keys and values are bytes. A key has at most 1,024 bytes; a value of 300 KB is
+common. A read sees every write that was answered before the read (linearisable for each key). A scan returns, in byte
+order, every key that is present throughout the scan. It may or may not return a key that is written or deleted
+meanwhile.
 
-Beyond the document's five operations there are `delete_if` (protocols need it) and `*_many` (speed needs them):
-a batch is one operation to the caller but *not* atomic. Each key of it behaves as if set alone.
+Beyond the document's five operations there are `delete_if` (protocols need it) and `*_many` (for speed). A batch is
+one operation to the caller but *not* atomic: each key behaves as if set alone.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Protocol, TypeAlias
 from lakebed.base import Conflict, Corrupt, Invalid, NotFound, Unavailable
 
 Predicate: TypeAlias = bytes | int | str
-"""Stands for the value that `get` saw. Only the driver knows how: the value itself, a hash, or a version number."""
+"""Stands for the value that `get` returned. Only the driver can read it: the value, a hash, or a version number."""
 
 
 class PredicateFailed(Conflict):
-    """`set_if` or `delete_if`: the stored value is not the one the predicate stands for. Nothing was changed."""
+    """`set_if` or `delete_if`: the stored value is not the one that the predicate stands for. Nothing was changed."""
 
 
 class InvalidKey(Invalid):
-    """A key or partition that no driver has to take: empty partition or key, or over 1,024 bytes."""
+    """A key or partition that a driver may refuse: empty, or over 1,024 bytes."""
 
 
 class StoreUnavailable(Unavailable):
@@ -35,16 +36,16 @@ class StoreUnavailable(Unavailable):
 
 
 class StoreMissing(NotFound, StoreUnavailable):
-    """There is no such file, or no folder for it. Raised only while a store is opened."""
+    """The file or its folder does not exist. Raised only while a store is opened."""
 
 
 class StoreFormat(Corrupt):
-    """The database was written by a later version, or is no database of ours."""
+    """The database was written by a later version, or is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A value as it was read, and what `set_if` needs to replace exactly it."""
+    """A value as it was read, with the predicate that `set_if` needs to replace it."""
 
     value: bytes
     predicate: Predicate
@@ -52,7 +53,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Consecutive pairs of one partition, ascending. `next_start` begins the next page; None after the last."""
+    """Consecutive pairs of one partition, ascending. `next_start` begins the next page; it is None on the last page."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -61,7 +62,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSize:
-    """The size of a store on disk. `log_bytes` come beside `size_bytes`, of which `free_bytes` hold nothing."""
+    """The size of a store on disk. `log_bytes` add to `size_bytes`. `free_bytes` of `size_bytes` are unused."""
 
     size_bytes: int
     log_bytes: int
@@ -73,49 +74,49 @@ class Store(Protocol):
 
     @property
     def shares_reads(self) -> bool:
-        """Return whether calls of `get` that wait at the same time share a request, which begins after each of them."""
+        """Return whether concurrent calls of `get` share a request. The request begins after each of these calls."""
         ...
 
     async def get(self, partition: bytes, key: bytes) -> Held | None: ...
 
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
-        """In the order of `keys`, which may repeat."""
+        """Return the values in the order of `keys`, which may repeat. A missing key returns None."""
         ...
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
-        """One page: at most `limit` (≥ 1) pairs at or after `start`. An empty `start` is the beginning."""
+        """Return one page: at most `limit` (≥ 1) pairs at or after `start`. An empty `start` is the beginning."""
         ...
 
     async def set(self, partition: bytes, key: bytes, value: bytes) -> None: ...
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Set each. Of a repeated key the last value stays. A failure half-way raises OutcomeUnknown."""
+        """Set each key. Of a repeated key the last value is kept. A failure half-way raises OutcomeUnknown."""
         ...
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
-        """Set where the stored value is still the one `predicate` was read with; None means: where there is none.
+        """Set the key if the stored value is still the one of `predicate`; with None, if the key is absent.
 
         Returns the predicate of the value now stored.
 
         Raises:
-            PredicateFailed: it is not.
+            PredicateFailed: the stored value is another one, or the key is unexpectedly present or absent.
             OutcomeUnknown: the answer was lost.
         """
         ...
 
     async def delete(self, partition: bytes, key: bytes) -> None:
-        """Absent afterwards; it is no error if it was absent before."""
+        """Delete a key. An absent key is no error."""
         ...
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """Delete each, in any order. A failure half-way raises OutcomeUnknown."""
+        """Delete each key, in any order. A failure half-way raises OutcomeUnknown."""
         ...
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
-        """Delete where the stored value is still the one `predicate` was read with.
+        """Delete the key if the stored value is still the one that `predicate` stands for.
 
         Raises:
-            PredicateFailed: it is not, or there is none.
+            PredicateFailed: the stored value is another one, or the key is absent.
             OutcomeUnknown: the answer was lost.
         """
         ...
@@ -125,11 +126,11 @@ class Store(Protocol):
 
 SCAN_PAGE: int = 1000
 FIRST_PAGE: int = 32
-"""Most prefixes hold little, and what lies behind them would be read for nothing."""
+"""The first page is short: most prefixes have few keys, and a full page would read pairs of other prefixes in vain."""
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """The first key after every key with this prefix; None where there is none (an empty prefix, or all 0xff)."""
+    """Return the first key after every key with this prefix, or None if none exists (empty prefix, or all 0xff)."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
@@ -137,7 +138,7 @@ def prefix_end(prefix: bytes) -> bytes | None:
 async def scan_prefix(
     store: Store, partition: bytes, prefix: bytes, *, start: bytes = b"", page_size: int = SCAN_PAGE
 ) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Every pair whose key has this prefix, at or after `start`, ascending; one `scan` a page, the first one short."""
+    """Yield each pair with this prefix, from `start` on, ascending. One `scan` a page; the first page is short."""
     first = min(FIRST_PAGE, page_size)
     async for keys, values in scan_pages(store, partition, prefix, start=start, first=first, page_size=page_size):
         for pair in zip(keys, values, strict=True):
@@ -145,7 +146,7 @@ async def scan_prefix(
 
 
 class scan_pages:  # noqa: N801  # a function to its callers; a generator inside a generator costs 4 µs more
-    """Iterate over pages of keys and of values; the first page has at most `first`. For callers that decode pages."""
+    """Iterate over pages of keys and of values, the first with at most `first` pairs. For callers that decode pages."""
 
     __slots__ = ("_limit", "_page_size", "_partition", "_position", "_prefix", "_store")
 
@@ -179,10 +180,10 @@ class scan_pages:  # noqa: N801  # a function to its callers; a generator inside
 
 
 def check_key(partition: bytes, key: bytes) -> None:
-    """Drivers call this before every write.
+    """Check a partition and a key. Drivers call this before every write.
 
     Raises:
-        InvalidKey: empty, or over 1,024 bytes.
+        InvalidKey: one of them is empty, or over 1,024 bytes.
     """
     if not 0 < len(partition) <= 1024:
         raise InvalidKey(f"a partition has 1 to 1,024 bytes, this one {len(partition)}", size_bytes=len(partition))

@@ -1,5 +1,5 @@
-"""One file a database. They are imported when a URI asks for them (`lakebed.kv.open_store`), never before, so that a
-database's client library is needed only by those who use that database. How to write one: docs/formats/kv.md.
+"""One file for each database. `lakebed.kv.open_store` imports a driver when a URI names it, never before: only users of
+a database need its client library. docs/formats/kv.md says how to write a driver.
 """
 
 __all__: list[str] = []

@@ -1,9 +1,9 @@
 """`bigtable://PROJECT/INSTANCE/TABLE`: a Store in Google Cloud Bigtable, over the asyncio stubs of its client library.
 
 A row's key is the partition's length and bytes, then the key: so a partition is one range, in byte order. A row has two
-cells, the value and a random version that every write makes anew. Both always have timestamp 0, so a write replaces
-them: Bigtable would keep several, and a clock that goes back would bring an old value to the front. Conditions are on
-the version, so a value that was put back is noticed (no A-B-A).
+cells, the value and a random version that every write makes anew. Both cells always have timestamp 0, so a write
+replaces them: otherwise Bigtable would keep several cells, and after a clock went back an old value would be first.
+Conditions test the version, so a value that was put back is noticed (no A-B-A).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FORMAT: Final = b"1"
 NO_SIZE: Final = "Cloud Monitoring shows it, as bytes used by the table"
 NO_COMPACTION: Final = "Bigtable compacts its tables by itself, within a week of a deletion"
 MARK: Final = b"format"
-"""The format's row. Other rows begin with a length, which is below 0x0401."""
+"""The key of the format's row. Keys of other rows begin with a length, which is below 0x0401."""
 PARTITIONS_END: Final = b"\x05"
 FAMILY: Final = "c"
 VALUE: Final = b"v"
@@ -53,7 +53,7 @@ VERSION: Final = b"n"
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`bigtable://project/instance/table?app_profile=&wait_s=10&endpoint=`. The table is made where there is none."""
+    """Open `bigtable://project/instance/table?app_profile=&wait_s=10&endpoint=`. Make the table where it is missing."""
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
 
@@ -160,7 +160,7 @@ class BigtableDatabase:
         matched: Sequence[Mutation] = (),
         absent: Sequence[Mutation] = (),
     ) -> bool:
-        """Carry out one or the other. Returns whether the condition held."""
+        """Carry out the mutations for a true or a false condition. Return whether the condition was true."""
         request = CheckAndMutateRowRequest(
             **self._target, row_key=row, predicate_filter=condition, true_mutations=matched, false_mutations=absent
         )
@@ -192,14 +192,14 @@ class BigtableDatabase:
     async def _first_rows(
         self, start: bytes, end: bytes | None, limit: int, *, column: bytes
     ) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Read this cell of `limit` rows from `start` on, in byte order. Fewer only at the end."""
+        """Read this cell of `limit` rows from `start` on, in byte order. Returns fewer rows only at the end."""
         found: list[tuple[bytes, dict[bytes, bytes]]] = []
         while True:
             wanted = limit - len(found)
             ahead = _range(found[-1][0] + b"\0" if found else start, end)
             read = await self._read_rows(ahead, limit=wanted, filter=_of_column(column))
             found += read.done
-            # A row that is deleted meanwhile may be answered without its cells, and counted: that is no end.
+            # Bigtable may return a row that was just deleted without cells, and count it: this is not the end.
             if read.done_or_empty < wanted or len(found) == limit:
                 return found
 
@@ -208,7 +208,7 @@ class BigtableDatabase:
         found = _Rows()
         async with translated(NAME):
             async for answer in await self._open().read_rows(request, **self._options):
-                # The library's wrapper of an answer costs more for each field than all that is done here.
+                # The library's wrapper costs more for each field than all work here, so read the plain message.
                 found.take(ReadRowsResponse.pb(answer).chunks)
         return found
 
@@ -262,11 +262,11 @@ class _Rows:
 
     @property
     def done_or_empty(self) -> int:
-        """Count the rows, with those that were answered without cells."""
+        """Return the number of rows, including rows that Bigtable returned without cells."""
         return len(self.done) + self._empty
 
     def take(self, chunks: Sequence[Any]) -> None:
-        """A piece, a plain message, that names no row or column goes on with that of the piece before it."""
+        """Add the chunks of one answer. A chunk without a row key or column continues the row or column before it."""
         self._empty += not chunks
         for chunk in chunks:
             if chunk.reset_row:
@@ -277,7 +277,7 @@ class _Rows:
             if chunk.HasField("qualifier"):
                 self._column = chunk.qualifier.value
             self._value += chunk.value
-            if not chunk.value_size:  # else the value goes on in the next piece
+            if not chunk.value_size:  # else the next chunk continues the value
                 self._cells[self._column] = self._value
                 self._value = b""
             if chunk.commit_row:
@@ -290,7 +290,7 @@ class _Rows:
 
 
 def _check_collection(rule: GcRule) -> None:
-    """Refuse a rule that takes cells by their age: ours have timestamp 0, so each would go at once."""
+    """Refuse a rule that deletes cells by age: ours have timestamp 0, so Bigtable would delete each at once."""
     kind = GcRule.pb(rule).WhichOneof("rule")
     if kind not in (None, "max_num_versions"):
         raise StoreUnavailable(
@@ -301,7 +301,7 @@ def _check_collection(rule: GcRule) -> None:
 
 
 def _stem(partition: bytes) -> bytes:
-    # With its length in front, no partition is the beginning of another one's keys.
+    # The length comes first, so that no partition is a prefix of another partition's keys.
     return len(partition).to_bytes(2, "big") + partition
 
 

@@ -1,10 +1,11 @@
 """`s3://bucket/prefix`, `gs://…`, `az://…`: a Store in an object store, by conditional writes.
 
-- A pair is an object. Its name is the partition, then the key, both in hexadecimal: so listings are in byte order. What
-  is too long for a name ends in a digest. The body has the whole key, and random bytes: so no two bodies are equal, and
-  a value that was put back is noticed (no A-B-A).
-- `set_if` is one conditional PUT: `If-None-Match: *`, `If-Match`, or a generation. A start tries that they are kept.
-- `delete_if` puts an empty object in the place, since no client deletes on a condition. An empty object is no pair.
+- A pair is an object. Its name is the partition, then the key, both in hexadecimal: so listings are in byte order. A
+  partition or key that is too long for a name is cut, and a digest follows. The body has the whole key and random
+  bytes, so no two bodies are equal and a value that was put back is noticed (no A-B-A).
+- `set_if` is one conditional PUT: `If-None-Match: *`, `If-Match`, or a generation. Opening the store tests that the
+  service enforces them.
+- `delete_if` overwrites the object with an empty one: no client deletes on a condition. An empty object is no pair.
 - A scan lists names, and reads each object. Azure lists a partition from its beginning each time.
 """
 
@@ -51,24 +52,24 @@ NO_COMPACTION: Final = (
 CONNECTIONS: Final = 32
 PARTITION_BYTES: Final = 50
 KEY_BYTES: Final = 300
-"""Longer ones are cut, and a digest follows. Keys that begin alike this far are read together in every scan."""
+"""A longer key is cut here, and a digest follows. A scan reads all keys with the same first bytes together."""
 
 SEGMENT: Final = 200
-"""Digits between slashes: some services keep objects as files, whose names are short."""
+"""Digits between slashes: some services store objects as files, with short names."""
 
 END: Final = "-"
-"""It comes before `/` and every digit. So a key is listed before the longer ones that begin with it."""
+"""Sorts before `/` and every digit. So a key is listed before the longer keys that begin with it."""
 
 PREFIX_MAX: Final = 100
 LISTED_AT_ONCE: Final = 1000
 LAST_WORDS_S: Final = 0.1
-"""obstore's threads put Python's objects away a moment after the last answer. A process that ends before aborts."""
+"""obstore's threads release Python objects shortly after the last answer. A process that ends before aborts."""
 
 NO_ACCOUNT: Final = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 _HEAD: Final = struct.Struct(">12sHH")
 _NO_CONNECTION: Final = "kind: Connect"
-# Not Azure's OperationTimedOut: such an operation may have been done.
+# Not Azure's OperationTimedOut: the service may have carried out such an operation.
 _THROTTLED: Final = re.compile(r"SlowDown|ServerBusy|non-2xx status code: 429")
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
@@ -78,8 +79,9 @@ _STALE: Final = {"s3": '"00000000000000000000000000000000"', "az": '"0x0"', "gs"
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`s3://bucket/prefix?region=&endpoint=&connections=32&wait_s=10`; credentials come from where the service's own
-    tools look for them.
+    """Open `s3://bucket/prefix?region=&endpoint=&connections=32&wait_s=10`.
+
+    Credentials are looked up as the service's own tools do.
     """
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
@@ -109,7 +111,7 @@ def _from(uri: StoreUri, wait_s: float) -> BlobDatabase:
         "timeout": timedelta(seconds=max(wait_s, 1)),
         "pool_max_idle_per_host": str(connections),
     }
-    # The client would send a write again whose answer was lost.
+    # With retries the client would repeat a write whose answer was lost.
     retry: RetryConfig = {"max_retries": 0}
     try:
         made = _client_of(uri.scheme, bucket, endpoint, region or account, client, retry)
@@ -163,7 +165,7 @@ class BlobDatabase:
         self._turns: asyncio.Semaphore | None = None
 
     async def prepare(self) -> None:
-        """Make the mark of the format, and try on it that conditions are kept."""
+        """Write the format's mark, and test on it that the service enforces conditions."""
         mark = f"{self._prefix}/format"
         try:
             if await self._is_put(mark, FORMAT, "create") and await self._is_put(mark, FORMAT, "create"):
@@ -186,7 +188,7 @@ class BlobDatabase:
         stem = ""
         async for name in self._names(partition, start):
             cut = name.rpartition(END)[0]
-            # Names of one stem are not in the order of their keys: they are read together.
+            # Names with one stem are not in the order of their keys, so read them together.
             if len(wanted) >= limit - len(rows) and cut != stem:
                 rows += await self._pairs(wanted, start)
                 if len(rows) >= limit:
@@ -241,7 +243,7 @@ class BlobDatabase:
         return found
 
     async def close(self) -> None:
-        """Let go of nothing: connections are the client's. See LAST_WORDS_S."""
+        """Wait LAST_WORDS_S. The client owns the connections and closes them itself."""
         self._turns = None
         await asyncio.sleep(LAST_WORDS_S)
 
@@ -250,7 +252,7 @@ class BlobDatabase:
         return self._names_in(folder, f"{folder}/{_split(start[:KEY_BYTES].hex())}" if start else None)
 
     async def _names_in(self, folder: str, after: str | None) -> AsyncIterator[str]:
-        """List the names of pairs, those after `after`, in order. Empty objects are no pairs."""
+        """List the names of pairs after `after`, in order. Skip empty objects: they are no pairs."""
         pages = obstore.list(self._client, folder, offset=after, chunk_size=LISTED_AT_ONCE)
         last = ""
         while (page := await self._attempt(_next(pages))) is not None:
@@ -266,7 +268,7 @@ class BlobDatabase:
         return sorted((pair[1], pair[2].value) for pair in found if pair is not None and pair[1] >= start)
 
     async def _held(self, name: str) -> tuple[bytes, bytes, Held] | None:
-        """Read a pair: partition, key, and value with its version."""
+        """Read a pair. Return its partition, its key, and its value with the version."""
         found = await self._read(name)
         if found is None or not found[0]:
             return None
@@ -318,10 +320,10 @@ class BlobDatabase:
         return {"version": str(version)} if self._scheme == "gs" else {"e_tag": str(version)}
 
     async def _all(self, requests: Sequence[Awaitable[object]]) -> None:
-        """Await all of a batch.
+        """Await all requests of a batch.
 
         Raises:
-            OutcomeUnknown: one failed, and another was done or may be.
+            OutcomeUnknown: a request failed, and another was or may have been carried out.
         """
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -335,7 +337,7 @@ class BlobDatabase:
         raise failures[0]
 
     async def _attempt(self, request: Awaitable[T]) -> T:
-        """Await one request in its turn, and raise its error in the words of the port."""
+        """Await one request in its turn, and translate its error into an error of the port."""
         if self._turns is None:
             self._turns = asyncio.Semaphore(self._free)
         async with self._turns:
@@ -343,7 +345,7 @@ class BlobDatabase:
                 return await request
             except AlreadyExistsError as error:
                 if _CONFLICT in str(error) and _TAKEN not in str(error):
-                    raise Passing(f"{self._scheme}: {_brief(error)}") from error  # two requests at one object met
+                    raise Passing(f"{self._scheme}: {_brief(error)}") from error  # two requests met at one object
                 raise _NotAsExpected from error
             except PreconditionError as error:
                 raise _NotAsExpected from error

@@ -1,9 +1,9 @@
 """`cassandra://user:password@host,host:9042/keyspace`: a Store in Apache Cassandra, on its client's own threads.
 
-One table has all pairs: `p` is the partition key and `k` the clustering key, so Cassandra keeps a partition together
-and in byte order. Every write is a light-weight transaction and every read is serial: a plain write would be ordered by
-clocks, and might lose to one that was answered before it. A batch has one partition, so it is one transaction too; one
-without a condition of its own asks for a static column that is always null.
+One table has all pairs: `p` is the partition key and `k` the clustering key, so Cassandra stores a partition together
+and in byte order. Every write is a light-weight transaction and every read is serial: clocks order plain writes, so a
+plain write might lose to a write that was answered before it. A batch has one partition, so it is one transaction too.
+A batch without a condition tests a static column that is always null.
 
 Predicates are random versions that every write makes anew, so a value that was put back is noticed (no A-B-A).
 """
@@ -37,10 +37,10 @@ NO_SIZE: Final = "`nodetool tablestats` on each node shows it"
 NO_COMPACTION: Final = "Cassandra compacts its tables by itself; `nodetool compact` on each node does it at once"
 PORT: Final = 9042
 CONNECT_S: Final = 5.0
-"""Try again to reconnect after this long: a connection that is cut halfway says nothing."""
+"""Try again to reconnect after this long: a connection that is cut half-way sends no error."""
 RECONNECT_S: Final = 0.02
 MARK: Final = (bytes(1025), b"format")
-"""The format. No partition of a store is as long as this one."""
+"""The place of the format. No partition of a store is this long."""
 
 MAKE_KEYSPACE: Final = (
     "CREATE KEYSPACE IF NOT EXISTS {keyspace} "
@@ -68,7 +68,7 @@ DELETE_IF: Final = "DELETE FROM {table} WHERE p = ? AND k = ? IF n = ?"
 PARTITIONS: Final = "SELECT DISTINCT p FROM {table}"
 
 _NOTHING_HAPPENED: Final = (cluster.NoHostAvailable, protocol.IsBootstrappingErrorMessage)
-"""Not Overloaded: a coordinator also says so when it commits what the replicas accepted, and has too many hints."""
+"""Without Overloaded: a coordinator with too many hints also returns it for a write that the replicas accepted."""
 _REFUSED: Final = (
     cassandra.RequestValidationException,
     cassandra.AuthenticationFailed,
@@ -99,7 +99,7 @@ def _from(uri: StoreUri, wait_s: float) -> CassandraDatabase:
     replicas, serial = uri.count("replicas", 3), uri.choice("serial", "SERIAL", "LOCAL_SERIAL")
     datacenter, is_local = uri.text("datacenter", ""), serial == "LOCAL_SERIAL"
     if is_local and not datacenter:
-        # Else each server takes the centre of the host that answers first, and two centres have two majorities.
+        # Else each server uses the data centre of the host that answers first, and two centres have two majorities.
         raise InvalidStoreUri(f"{uri.scheme}: serial=LOCAL_SERIAL asks for datacenter=NAME too", scheme=uri.scheme)
     tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
     uri.check_all_taken()
@@ -215,7 +215,7 @@ class CassandraDatabase:
             await asyncio.to_thread(session.cluster.shutdown)
 
     def _turn(self, partition: bytes) -> asyncio.Lock:
-        # Transactions of one partition that overlap make each other begin again, until they run out of time.
+        # Overlapping transactions of one partition make each other restart, until they time out.
         return self._turns.setdefault(partition, asyncio.Lock())
 
     async def _make(self, session: cluster.Session) -> None:
@@ -231,7 +231,7 @@ class CassandraDatabase:
         if not list(session.execute(KEYSPACE, (self._keyspace,))):
             session.execute(MAKE_KEYSPACE.format(keyspace=self._keyspace, replicas=self._replicas))
         found = list(session.execute(KEYSPACE, (self._keyspace,)))
-        if not found:  # another node made it: the one that answers now hears of it in a moment
+        if not found:  # another node made it: this node learns of it in a moment
             raise Passing(f"cassandra: the keyspace {self._keyspace} is being made")
         [(is_durable, replication)] = found
         synced = "" if is_scylla else session.execute(SYNC).one()[0]
@@ -252,7 +252,7 @@ class CassandraDatabase:
         statement = (await self._prepared(text)).bind(values)
         statement.consistency_level = self._serial if text.startswith("SELECT") else self._quorum
         statement.serial_consistency_level = self._serial
-        statement.fetch_size = None  # in one page: its last row would pass for the end of the partition
+        statement.fetch_size = None  # all rows in one page: a page's last row would look like the end of the partition
         return await self._ask(statement)
 
     async def _run_batch(self, text: str, partition: bytes, rows: Sequence[tuple[object, ...]]) -> None:
@@ -283,7 +283,7 @@ class CassandraDatabase:
                 getattr(answer, put)(value)
 
         def from_its_thread(put: str, value: object) -> None:
-            with suppress(RuntimeError):  # the loop has ended: nothing waits for the answer
+            with suppress(RuntimeError):  # the loop has ended: no task waits for the answer
                 loop.call_soon_threadsafe(settle, put, value)
 
         async with _translated():
@@ -302,7 +302,7 @@ class CassandraDatabase:
             return self._session
 
     def _connect(self) -> cluster.Session:
-        # The library would send a write again on its own, whose outcome it does not know.
+        # The library would by default repeat a write whose outcome it does not know.
         profile = cluster.ExecutionProfile(
             load_balancing_policy=policies.TokenAwarePolicy(policies.DCAwareRoundRobinPolicy(self._datacenter)),
             retry_policy=policies.FallthroughRetryPolicy(),
@@ -338,9 +338,9 @@ class CassandraDatabase:
 def _check_settings(
     *, release: str, is_durable: bool, replication: dict[str, str], sync: str, centre: str | None = None
 ) -> None:
-    """Refuse what would lose answered writes, by its name. Scylla has neither `release` nor `sync`.
+    """Refuse a setting that would lose answered writes, by its name. Scylla has neither `release` nor `sync`.
 
-    `centre`: only copies in this data centre count, because its majority alone answers.
+    With `centre`, count only the copies in this data centre: its majority alone answers.
     """
     if release and int(release.partition(".")[0]) < RELEASE_LEAST:
         raise StoreUnavailable(
@@ -376,7 +376,7 @@ def _new_version() -> bytes:
 
 @asynccontextmanager
 async def _translated() -> AsyncIterator[None]:
-    """Translate what fails while a statement runs."""
+    """Translate the errors of a statement that runs."""
     try:
         yield
     except _NOTHING_HAPPENED as error:
@@ -384,7 +384,7 @@ async def _translated() -> AsyncIterator[None]:
     except _REFUSED as error:
         raise StoreUnavailable(f"cassandra: {_shown(error)}") from error
     except (
-        cassandra.DriverException,  # also Unavailable: replicas may be missing only when it commits
+        cassandra.DriverException,  # also Unavailable: replicas may be missing only at the commit
         protocol.ErrorMessage,
         connection.ConnectionException,
         OSError,
@@ -394,7 +394,7 @@ async def _translated() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _nothing_sent() -> AsyncIterator[None]:
-    """Translate what fails before the operation itself is sent."""
+    """Translate errors that come before the operation itself is sent."""
     try:
         async with _translated():
             yield
@@ -409,7 +409,7 @@ async def _nothing_sent() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _not_heard_of() -> AsyncIterator[None]:
-    """Translate what a node says that has not heard yet of a keyspace or table: it was made over another node."""
+    """Translate the error of a node that does not know a keyspace or table yet: another node made it."""
     try:
         yield
     except StoreUnavailable as error:

@@ -3,9 +3,9 @@
 A pair's key in Consul is the store's name, the partition and the key, both in hexadecimal digits, with `/` between: so
 a partition is one folder, in byte order. Every write is one transaction. Reads ask for consistency (`?consistent`).
 
-Predicates are modification indexes. Consul never uses one twice, so a value that was put back is noticed (no A-B-A).
-But it keeps the index where a write changes nothing: two writers of one value would both succeed. So each write also
-sets the key's flags to a random number, and always changes something.
+Predicates are modification indexes. Consul never reuses an index, so a value that was put back is noticed (no A-B-A).
+But Consul keeps the index where a write changes nothing: two writers of one value would both succeed. So each write
+also sets the key's flags to a random number, and always changes the record.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NO_SIZE: Final = "it is that of `raft` in each server's data folder"
 NO_COMPACTION: Final = "Consul writes a snapshot by itself, and drops what is older from its log"
 CONNECTIONS: Final = 16
 OPERATIONS_MAX: Final = 64
-"""Consul refuses a transaction of more."""
+"""Consul refuses a transaction with more operations."""
 RATE_LIMITED: Final = "rate limit exceeded"
 NO_LEADER: Final = "No cluster leader"
 ABSENT: Final = 0
-"""Stands for the modification index of a key that is not there."""
+"""Stands for the modification index of an absent key."""
 
 
 class _Pair(msgspec.Struct, rename="pascal", kw_only=True):
@@ -57,7 +57,7 @@ class _Error(msgspec.Struct, rename="pascal", kw_only=True):
 
 
 class _Done(msgspec.Struct, rename="pascal", kw_only=True):
-    """The answer to a transaction. It has errors where Consul did nothing of it."""
+    """The answer to a transaction. With errors, Consul carried out no part of the transaction."""
 
     results: list[_Result] | None
     errors: list[_Error] | None
@@ -94,13 +94,13 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
         raise InvalidStoreUri(
             f"{uri.scheme}: {wrong}; an example: consul://:TOKEN@127.0.0.1:8500?name=lakebed", scheme=uri.scheme
         )
-    # The name is part of addresses: with other characters, a listing would be one of another folder.
+    # The name is part of the request's address: with other characters, Consul would list another folder.
     if not re.fullmatch("[A-Za-z0-9._-]+", name) or name in {".", ".."}:
         raise InvalidStoreUri(
             f"{uri.scheme}: name has letters of ASCII, digits, '.', '_' and '-', and is not '.' or '..'; not {name!r}",
             scheme=uri.scheme,
         )
-    # It goes into a header of each request.
+    # The token is sent in a header of each request.
     if not re.fullmatch("[!-~]*", unquote(token)):
         raise InvalidStoreUri(f"{uri.scheme}: a token has printable characters of ASCII only", scheme=uri.scheme)
     servers = Servers(
@@ -146,7 +146,9 @@ class ConsulDatabase:
         return {_key(pair, stem): Held(pair.value or b"", pair.modify_index) for pair in pairs}
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Consul lists no part of a folder: read the names of all its keys, then the values of one page."""
+        """Return one page. Consul lists no part of a folder: read the names of all its keys, then the values of one
+        page.
+        """
         stem = self._stem(partition)
         names = [name for name in await self._names(stem) if name >= stem + start.hex()]
         rows: list[tuple[bytes, bytes]] = []
@@ -189,7 +191,7 @@ class ConsulDatabase:
         return f"{self._name}/{partition.hex()}/"
 
     async def _names(self, stem: str, *, separator: str = "") -> list[str]:
-        """List the names below a stem, in order; with a separator, those of folders in place of what is in them."""
+        """List the names below a stem, in order. With a separator, list folders instead of the keys in them."""
         asked = {"keys": "true", "consistent": "true"} | ({"separator": separator} if separator else {})
         response = await self._send("GET", f"kv/{stem}", asked)
         if response.status_code == 404 and not response.content:
@@ -201,13 +203,15 @@ class ConsulDatabase:
         return sorted(_decoded(response, list[str]))
 
     async def _read(self, names: Sequence[str]) -> list[_Pair]:
-        """Read those that exist, in one transaction. Consul fails it, and says which are absent: leave them out."""
+        """Read the keys that exist, in one transaction. Consul fails the transaction and lists absent keys: repeat
+        without them.
+        """
         left = list(names)
         while left:
             done = await self._transact([_operation("get", name) for name in left], consistent="true")
             if not done.errors:
                 pairs = [result.kv for result in done.results or ()]
-                if len(pairs) < len(left):  # not absence: that is an error
+                if len(pairs) < len(left):  # not absence, which is an error
                     raise StoreUnavailable("consul: the token may not read every key of this store", setting="token")
                 return pairs
             absent = {error.op_index for error in done.errors}
@@ -215,7 +219,7 @@ class ConsulDatabase:
         return []
 
     async def _transact(self, operations: Sequence[object], **asked: str) -> _Done:
-        """Carry out all or, where the answer has errors, nothing: a condition does not hold, or a key is absent."""
+        """Carry out all operations. With errors, Consul carried out none: a condition is false, or a key is absent."""
         response = await self._send("PUT", "txn", asked, msgspec.json.encode(operations))
         if response.status_code not in {200, 409}:
             raise _refusal(response)
@@ -251,6 +255,7 @@ def _operation(verb: str, name: str, **fields: object) -> dict[str, object]:
     return {"KV": {"Verb": verb, "Key": name, **fields}}
 
 
+# The random flags make each write change the record: see the module's head.
 def _write(verb: str, name: str, value: bytes, **fields: Any) -> dict[str, object]:
     return _operation(verb, name, Value=value, Flags=int.from_bytes(os.urandom(8), "big"), **fields)
 
@@ -260,7 +265,7 @@ def _key(pair: _Pair, stem: str) -> bytes:
 
 
 def _is_condition(what: str) -> bool:
-    """Consul's words where a condition does not hold, or a key that is read or compared is not there."""
+    """Return whether Consul's message means a false condition, or a missing key that is read or compared."""
     return "index is stale" in what or "doesn't exist" in what or "failed index check" in what
 
 
@@ -272,7 +277,7 @@ def _decoded(response: HttpAnswer, type_: type[T]) -> T:
 
 
 def _refusal(response: HttpAnswer) -> Exception:
-    """Translate a refusal. A status of 500 says that Consul may have begun, but for those that it says it did not."""
+    """Translate a refusal. After a status of 500 Consul may have begun, except for messages that exclude this."""
     reason = response.text.strip()[:500]
     message = f"consul: it answered {response.status_code}: {reason}"
     if response.status_code == 429 or RATE_LIMITED in reason:

@@ -1,13 +1,13 @@
 """`cosmos://:KEY@host/database/container`: a Store in Azure Cosmos DB for NoSQL, over its maker's asyncio client.
 
-An item's partition key `p` is the partition in hexadecimal digits, `k` the key alike: queries of one partition order
-by it. `id` is the key too, cut where it is longer than Cosmos takes, and then with a digest. Every write is one
-transactional batch. Reads and queries ask for strong consistency, and an account that has a weaker one is refused.
+An item's partition key `p` is the partition in hexadecimal digits, `k` the key alike: queries of one partition order by
+`k`. `id` is the key too; a key longer than Cosmos takes is cut, and a digest follows. Every write is one transactional
+batch. Reads and queries ask for strong consistency, and an account that has a weaker one is refused.
 
 Predicates are the entity tags of Cosmos, which every write makes anew: a value that was put back is noticed (no A-B-A).
 
-The client sends a request again after many failures, also a write whose answer was lost. So our transport raises our
-errors in their place, which the client passes on.
+After many failures the client repeats a request, even a write whose answer was lost. So our transport raises errors of
+ours for these failures. The client passes them on.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ FORMAT: Final = b"1"
 NO_SIZE: Final = "the account's metrics show it, as data usage"
 NO_COMPACTION: Final = "Cosmos DB frees the room of a deleted item by itself"
 MARK: Final = "format"
-"""Partition and id of the format's item. Others are hexadecimal digits."""
+"""Partition and id of the format's item. Other items have hexadecimal digits there."""
 CONNECTIONS: Final = 32
 ID_BYTES_MAX: Final = 400
-"""Longer keys have a digest in their id. Cosmos takes ids of 1,023 characters."""
+"""A longer key has a digest in its id. Cosmos takes ids of 1,023 characters."""
 PAUSE_S_MAX: Final = 5.0
-"""Wait no longer than this where Cosmos asks for a pause."""
+"""The longest pause, where Cosmos asks for one."""
 
 STRONG: Final = "Strong"
 INDEXING: Final[dict[str, Any]] = {
@@ -65,11 +65,11 @@ CONFLICT: Final = 409
 NOT_AS_EXPECTED: Final = 412
 _THROTTLED: Final = 429
 _RACE: Final = 449
-"""Inside Cosmos, which asks to try again. Nothing happened."""
+"""A race inside Cosmos, which asks to try again. Nothing happened."""
 _WRITE_FORBIDDEN: Final = "3"
-"""The substatus of a region that takes no writes just now."""
+"""The substatus of a region that takes no writes now."""
 _BEING_MADE: Final = "1013"
-"""The substatus, beside NOT_FOUND, of a container that another process has just asked for."""
+"""The substatus, beside NOT_FOUND, of a container that another process just asked Cosmos to make."""
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
@@ -97,7 +97,7 @@ def _from(uri: StoreUri, wait_s: float) -> CosmosDatabase:
             scheme=uri.scheme,
         )
     for name in (database, container):
-        # Cosmos takes no such name. A client of HTTP would drop the dots from the address, and ask for something else.
+        # Cosmos refuses such a name. An HTTP client would drop the dots, and request another resource.
         if re.search(r"[/\\?#]", name) or name in {".", ".."}:
             raise InvalidStoreUri(
                 f"{uri.scheme}: the name of a database or container has no / \\ ? #, and is not '.' or '..': {name!r}",
@@ -114,7 +114,7 @@ def _from(uri: StoreUri, wait_s: float) -> CosmosDatabase:
 
 
 class _NotAsExpected(Exception):
-    """A condition does not hold. `position`: of the first operation of the batch that fails."""
+    """A condition is false. `position` is that of the first operation of the batch that fails."""
 
     def __init__(self, position: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _NotAsExpected(Exception):
 
 
 class _NotThere(StoreUnavailable):
-    """There is no such database or container."""
+    """The database or container does not exist."""
 
 
 class CosmosDatabase:
@@ -155,7 +155,7 @@ class CosmosDatabase:
                 properties = await self._container_or_make_it(client)
             _check_container(properties)
             mark = {"id": MARK, "p": MARK, "v": _text(FORMAT)}
-            with suppress(_NotAsExpected):  # it is there already
+            with suppress(_NotAsExpected):  # the item exists already
                 await self._batch(MARK, [("create", (mark,))])
             async with _paused_as_asked(), _translated():
                 found = await (await self._container()).read_item(MARK, MARK)
@@ -193,7 +193,7 @@ class CosmosDatabase:
         return tag
 
     async def remove(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        # A batch fails whole where it deletes what is absent.
+        # A batch that deletes an absent item fails as a whole.
         left = list(await self.read(partition, keys) if len(keys) > 1 else keys)
         while left:
             try:
@@ -236,7 +236,7 @@ class CosmosDatabase:
     async def _query(
         self, text: str, partition: bytes, parameters: dict[str, object], *, limit: int = 1000
     ) -> list[dict[str, Any]]:
-        """Read at most `limit` items. A page of Cosmos may have fewer than are asked for."""
+        """Read at most `limit` items. Cosmos may return a page with fewer items than requested."""
         container = await self._container()
         asked: list[dict[str, object]] = [{"name": f"@{name}", "value": value} for name, value in parameters.items()]
 
@@ -255,10 +255,10 @@ class CosmosDatabase:
         return await self._paces.of(partition.hex()).run(read)
 
     async def _batch(self, partition: str, operations: Sequence[Any]) -> list[Any]:
-        """Carry out all or nothing.
+        """Carry out all operations or none.
 
         Raises:
-            _NotAsExpected: an item is there or not, or has another tag than it should have.
+            _NotAsExpected: an item is unexpectedly present or absent, or has another tag.
         """
         container = await self._container()
 
@@ -280,7 +280,7 @@ class CosmosDatabase:
                     key = PartitionKey("/p", version=2)
                     made = await database.create_container_if_not_exists(self._name, key, indexing_policy=INDEXING)
                     return dict(await made.read())
-            except (_NotThere, _NotAsExpected):  # the client looks first, and then makes it
+            except (_NotThere, _NotAsExpected):  # the client looks first, then makes it: another process was between
                 raise Passing("cosmos: another process makes the database or the container") from None
 
     async def _container(self) -> ContainerProxy:
@@ -312,7 +312,7 @@ class CosmosDatabase:
 
 
 class _Once(AioHttpTransport):  # type: ignore[misc]  # the library exports it in a way that mypy does not see
-    """Send each request once. What the client would repeat is raised as an error of ours, which it does not."""
+    """Send each request once. Raise an error of ours for a failure that the client would repeat."""
 
     async def send(self, request: Any, **options: Any) -> Any:
         try:
@@ -320,7 +320,7 @@ class _Once(AioHttpTransport):  # type: ignore[misc]  # the library exports it i
         except ServiceRequestTimeoutError as error:
             raise Passing(f"cosmos: no connection: {error}") from error
         except ServiceRequestError as error:
-            # The library says this of an answer that was lost, too.
+            # The library raises this for a lost answer, too.
             if isinstance(error.inner_exception, aiohttp.ClientConnectorError):
                 raise Passing(f"cosmos: no connection: {error}") from error
             raise OutcomeUnknown(f"cosmos: the answer was lost: {error}") from error
@@ -409,7 +409,7 @@ def _is_base64(key: str) -> bool:
 
 @asynccontextmanager
 async def _nothing_sent() -> AsyncIterator[None]:
-    """Let a lost answer count as nothing, before the operation itself is sent."""
+    """Translate a lost answer into `Passing`, before the operation itself is sent."""
     try:
         yield
     except OutcomeUnknown as error:
@@ -418,7 +418,7 @@ async def _nothing_sent() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _paused_as_asked() -> AsyncIterator[None]:
-    """Pause where Cosmos asks for it, in what no pace carries out."""
+    """Pause where Cosmos asks for it, for requests outside a `Pace`."""
     try:
         yield
     except Throttled as error:
@@ -428,7 +428,7 @@ async def _paused_as_asked() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _translated() -> AsyncIterator[None]:
-    """Translate what the client raises. What our transport raises is translated already."""
+    """Translate the client's errors. Errors of our transport are translated already."""
     try:
         yield
     except exceptions.CosmosBatchOperationError as error:

@@ -1,7 +1,7 @@
 """`dynamodb://REGION/TABLE`: a Store in Amazon DynamoDB, over its HTTP API, with the credentials of AWS's own chain.
 
 An item's partition key is the store's partition, its sort key the store's key, both binary: so Query reads in byte
-order. All reads are consistent. Conditions are on a random version that every write makes anew. So a value that was put
+order. All reads are consistent. Conditions test a random version that every write makes anew. So a value that was put
 back is noticed (no A-B-A), and a condition carries no value.
 """
 
@@ -37,12 +37,12 @@ FORMAT: Final = b"1"
 NO_COMPACTION: Final = "DynamoDB frees the room of a deleted item by itself"
 CONNECTIONS: Final = 32
 CREDENTIALS_S: Final = 1.0
-"""Ask for the credentials this often. The chain gives others some seconds before its own expire."""
+"""Ask for the credentials this often. The chain returns new credentials some seconds before its own expire."""
 CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 _Key: TypeAlias = dict[str, dict[str, bytes]]
 A = TypeVar("A")
 MARK: Final[_Key] = {"p": {"B": bytes(1025)}, "k": {"B": b"format"}}
-"""The format. No partition of a store is as long as this one."""
+"""The key of the format. No partition of a store is this long."""
 
 SCHEMA: Final = [{"AttributeName": "p", "KeyType": "HASH"}, {"AttributeName": "k", "KeyType": "RANGE"}]
 ATTRIBUTES: Final = "AttributeDefinitions"
@@ -61,7 +61,7 @@ _PASSING: Final = frozenset(
     }
 )
 TABLE_S: Final = 300.0
-"""The longest time that the first start waits for its table."""
+"""The longest wait of the first start for its table."""
 TABLE_PAUSE_S: Final = 0.5
 _OLD_CREDENTIALS: Final = frozenset(
     {"ExpiredTokenException", "UnrecognizedClientException", "InvalidSignatureException"}
@@ -69,13 +69,13 @@ _OLD_CREDENTIALS: Final = frozenset(
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`dynamodb://eu-central-1/lakebed?connections=32&wait_s=10&endpoint=`. The table is made where there is none."""
+    """Open `dynamodb://eu-central-1/lakebed?connections=32&wait_s=10&endpoint=`. Make the table where it is missing."""
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
 
 
 def size_uri(uri: StoreUri) -> StoreSize:
-    """Ask for the size of the table. DynamoDB counts it every six hours, and keeps no free space."""
+    """Return the size of the table. DynamoDB updates it every six hours, and has no free space."""
     return answer_of(uri, _from, DynamoDatabase.size)
 
 
@@ -99,13 +99,13 @@ def _from(uri: StoreUri, wait_s: float) -> DynamoDatabase:
 
 
 class _Binary(msgspec.Struct, gc=False):
-    """A binary attribute. msgspec reads its base64, in a tenth of the time that a loop of ours takes."""
+    """A binary attribute. msgspec decodes its base64 ten times as fast as a loop of ours."""
 
     B: bytes
 
 
 class _Text(msgspec.Struct, gc=False):
-    """A binary attribute that only goes back as it came."""
+    """A binary attribute that is sent back as it was received, so it stays base64."""
 
     B: str
 
@@ -170,15 +170,15 @@ _WRITTEN: Final = msgspec.json.Decoder(_Written)
 
 
 class _NotAsExpected(Exception):
-    """A condition does not hold."""
+    """A condition is false."""
 
 
 class _CredentialsRefused(Passing):
-    """There may be others by now."""
+    """The service refused the credentials. The chain may have new ones by now."""
 
 
 class _NoTable(StoreUnavailable):
-    """There is no such table."""
+    """The table does not exist."""
 
 
 class DynamoDatabase:
@@ -215,9 +215,10 @@ class DynamoDatabase:
             raise StoreFormat("dynamodb: the table was written in another format, by another release")
 
     async def size(self) -> StoreSize:
-        """
+        """Return the size of the table.
+
         Raises:
-            StoreFormat: there is no such table.
+            StoreFormat: the table does not exist.
         """
         try:
             described = (await self._post("DescribeTable", {}))["Table"]
@@ -226,7 +227,7 @@ class DynamoDatabase:
         return StoreSize(size_bytes=int(described["TableSizeBytes"]), log_bytes=0, free_bytes=0)
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
-        """Read them. Several wait for no turn, as in a batch of writes."""
+        """Read the keys. A read of several keys does not wait for a turn, like a batch of writes."""
         found: dict[bytes, Held] = {}
         left, pauses, waits = [(partition, key) for key in keys], self._pauses(), len(keys) == 1
         if not waits:
@@ -245,9 +246,11 @@ class DynamoDatabase:
             left = list(unread)
 
     async def read_places(self, places: Sequence[Place], *, waits: bool = True) -> dict[Place, Held | Passing]:
-        """DynamoDB hands back the keys of a partition that is throttled, beside the answers of the others. So do we.
+        """Read the places. Return `Passing` for each key that DynamoDB handed back: its partition is throttled, others
+        are not.
 
-        What reads several partitions waits for no turn, and they owe it. So a hot one holds up no other.
+        A read of several partitions does not wait for a turn: the pace of each partition is charged for it. So a
+        throttled partition delays no other partition.
         """
         counts = Counter(partition for partition, _ in places)
         if len(counts) == 1:
@@ -273,7 +276,7 @@ class DynamoDatabase:
         return found
 
     def _reads_of(self, partition: bytes) -> Pace:
-        """DynamoDB limits reads and writes of a partition apart."""
+        """Return the pace of a partition's reads. DynamoDB limits reads and writes of a partition apart."""
         return self._paces.of((partition, "reads"))
 
     def _writes_of(self, partition: bytes) -> Pace:
@@ -291,7 +294,7 @@ class DynamoDatabase:
         return found
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        # A key condition takes no empty value.
+        # DynamoDB refuses an empty value in a key condition.
         values = {":p": {"B": partition}} | ({":k": {"B": start}} if start else {})
         condition = "p = :p AND k >= :k" if start else "p = :p"
         query: dict[str, Any] = {
@@ -357,10 +360,10 @@ class DynamoDatabase:
             await client.aclose()
 
     async def _made(self) -> dict[str, Any]:
-        """Describe the table once it can be used. Make it where there is none, which takes the service half a minute.
+        """Describe the table once it can be used. Make it where it is missing, which takes the service half a minute.
 
         Raises:
-            Passing: it is not ready after `TABLE_S`. `wait_s` bounds how long a database may be away, and not this.
+            Passing: the table is not ready after `TABLE_S`. `wait_s` bounds an outage of the database, not this wait.
         """
         deadline, state = time.monotonic() + TABLE_S, "being made"
         while time.monotonic() < deadline:
@@ -384,9 +387,10 @@ class DynamoDatabase:
         return base64.b64encode(item["n"]["B"]).decode()
 
     async def _write_batch(self, partition: bytes, requests: list[Any]) -> None:
-        """Send them until all are taken. DynamoDB hands back those that are too many for it just now.
+        """Send the requests until DynamoDB takes all. It hands back requests over its present limit.
 
-        They wait for no turn, for what did would starve beside them, and single writes owe theirs.
+        A batch waits for no turn: beside batches that do not wait, a waiting batch would starve. Single writes wait for
+        its charge.
         """
         asked: Any = {self._table: requests}
         pauses = self._pauses()
@@ -415,7 +419,7 @@ class DynamoDatabase:
             raise OutcomeUnknown(f"dynamodb: a part of the batch was taken: {error}") from error
 
     async def _pauses(self) -> AsyncIterator[bool]:
-        """Pause, twice as long each time, up to what a pace saves for a burst. Yields False when the time is up."""
+        """Pause, twice as long each time, up to the time of a pace's burst. Yields False when the time is up."""
         deadline, pause_s = time.monotonic() + self._timeout_s, PAUSE_S
         while time.monotonic() + pause_s < deadline:
             await asyncio.sleep(pause_s)
@@ -424,11 +428,11 @@ class DynamoDatabase:
         yield False
 
     async def _change(self, partition: bytes, action: str, body: dict[str, Any]) -> None:
-        """Change an item of this partition, when its turn has come."""
+        """Change an item of this partition, when its turn comes."""
         await self._writes_of(partition).run(lambda: self._post(action, body))
 
     async def _post(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask for something of the table."""
+        """Send a request about the table."""
         return await self._ask(action, {"TableName": self._table, **body}, _ANY)
 
     async def _ask(self, action: str, body: dict[str, Any], answers: msgspec.json.Decoder[A]) -> A:
@@ -448,7 +452,7 @@ class DynamoDatabase:
             raise refusal
         try:
             return answers.decode(response.content)
-        except msgspec.DecodeError as error:  # a field that is not there, too
+        except msgspec.DecodeError as error:  # a missing field, too
             raise OutcomeUnknown(f"dynamodb: its answer is not one of DynamoDB: {error}") from error
 
     def _open(self) -> HttpClient:
@@ -461,7 +465,7 @@ class DynamoDatabase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stem:
-    """All of a signature that requests of one kind share within a second of Unix time."""
+    """The part of a signature that requests of one kind share within a second of Unix time."""
 
     second: int
     credentials: auth.AwsCredentials
@@ -473,9 +477,9 @@ class _Stem:
 
 
 class _Signer:
-    """Sign requests by Signature Version 4, with the credentials that AWS's own chain finds.
+    """Sign requests by Signature Version 4, with the credentials of AWS's own chain.
 
-    The chain answers from a thread of its own. So it is asked every CREDENTIALS_S, and not for each request.
+    The chain answers from its own thread, so ask it every CREDENTIALS_S, not for each request.
     """
 
     def __init__(self, region: str, host: str) -> None:
@@ -486,13 +490,13 @@ class _Signer:
         self._credentials: Any = None
         self._asked_at_s = 0.0
         self._stems: dict[str, _Stem] = {}
-        """By what is asked: a handful."""
+        """By the request's target: few entries."""
 
     async def headers(self, target: str, content: bytes) -> dict[str, str]:
-        """Make the headers of a request. The host goes without saying.
+        """Make the headers of a request. The client adds the host.
 
         Raises:
-            Passing: no credentials were found.
+            Passing: the chain has no credentials.
         """
         found, now_s = self._credentials, time.monotonic()
         if found is None or now_s - self._asked_at_s >= CREDENTIALS_S:
@@ -504,9 +508,10 @@ class _Signer:
         return self.signed(target, content, found, datetime.now(UTC))
 
     def forget(self) -> None:
-        """Find credentials anew, for those at hand were refused. A chain keeps what it found for up to 15 minutes.
+        """Look up new credentials, after the service refused the present ones. A chain caches its own for up to 15
+        minutes.
 
-        Many requests are refused at once, so this makes a new chain every CREDENTIALS_S at most.
+        Many requests are refused at once, so make a new chain at most every CREDENTIALS_S.
         """
         now_s = time.monotonic()
         if now_s - self._chain_since_s >= CREDENTIALS_S:
@@ -547,7 +552,7 @@ _signing_key: Final = lru_cache(maxsize=16)(aws_signing_key)
 
 
 def _unread_of(found: Mapping[Place, Held | Passing]) -> Counter[bytes]:
-    """Count the keys of each partition that were handed back."""
+    """Count the keys of each partition that DynamoDB handed back."""
     return Counter(partition for (partition, _), held in found.items() if isinstance(held, Passing))
 
 
@@ -564,7 +569,7 @@ def _equal(version: Predicate) -> dict[str, object]:
 
 
 def _refusal(response: HttpAnswer) -> Exception:
-    """Translate a refusal. After those of status 500 and above, the write may still be done."""
+    """Translate a refusal. With a status of 500 or above, the write may still be carried out."""
     try:
         answer = _ANY.decode(response.content)
     except msgspec.DecodeError:

@@ -28,19 +28,19 @@ CONNECTIONS: Final = 16
 COMPACT_S_MAX: Final = 3600.0
 NO_SPACE: Final = "NOSPACE"
 DENIED: Final = "auth: permission denied"
-"""Maintenance answers a user who is not root with this, and with the code of an unknown error."""
+"""The maintenance API's message to a user who is not root. Its code is that of an unknown error."""
 
 RESOURCE_EXHAUSTED: Final = 8
 UNAUTHENTICATED: Final = 16
 REFUSED: Final = frozenset({3, 5, 6, 7, 9, 10, 11, 12})
-"""Codes of gRPC after which nothing happened. Behind any other, etcd may carry the write out.
+"""Codes of gRPC after which nothing happened. After any other code, etcd may carry out the write.
 
-A member that is out of space refuses with RESOURCE_EXHAUSTED what the others may have taken.
+A member without space refuses with RESOURCE_EXHAUSTED a write that the other members may have taken.
 """
 
 
 class _Record(msgspec.Struct, kw_only=True):
-    """Etcd leaves out what is zero, false or empty, and writes numbers of 64 bits as text."""
+    """etcd leaves out fields that are zero, false or empty, and sends 64-bit numbers as text."""
 
 
 class _Pair(_Record):
@@ -59,7 +59,7 @@ class _Found(_Record):
 
 class _Range(_Found, kw_only=True):
     header: _Header
-    """Required: an answer without it is not etcd's, and must not count as one that found nothing."""
+    """Required: an answer without it is not etcd's, and must not pass for an empty range."""
 
 
 class _Response(_Record):
@@ -101,14 +101,14 @@ def open_uri(uri: StoreUri) -> RemoteStore:
 
 
 def size_uri(uri: StoreUri) -> StoreSize:
-    """Ask for the size of the whole etcd database: it tells none of a part of it."""
+    """Return the size of the whole etcd database. etcd has no size for a part of it."""
     return answer_of(uri, _from, EtcdDatabase.size)
 
 
 def compact_uri(uri: StoreUri) -> None:
-    """Defragment each member that the URI names, one after the other. A member answers nothing meanwhile.
+    """Defragment each member that the URI names, one after the other. A member answers no request meanwhile.
 
-    History that etcd still keeps stays: it ends by etcd's own setting, for all who use the cluster.
+    etcd keeps its history: only etcd's own settings end it, for all users of the cluster.
     """
     answer_of(uri, _from, EtcdDatabase.compact)
 
@@ -143,7 +143,7 @@ def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
 class EtcdDatabase:
     """Requests to the gateway of a member."""
 
-    # etcd takes 128 operations and 1.5 MiB in a transaction, unless it was started with more.
+    # etcd takes 128 operations and 1.5 MiB in a transaction, unless it was started with higher limits.
     batch_keys_max = 100
     batch_bytes_max = 512 << 10
     batches_at_once = 4
@@ -232,9 +232,10 @@ class EtcdDatabase:
         return StoreSize(size_bytes=status.db_size, log_bytes=0, free_bytes=status.db_size - status.in_use)
 
     async def compact(self) -> None:
-        """
+        """Defragment each member.
+
         Raises:
-            StoreUnavailable: a member cannot be reached, or could not do it.
+            StoreUnavailable: a member cannot be reached, or failed.
         """
         for member in self._servers.all:
             await self._post("maintenance/defragment", {}, _Record, timeout_s=COMPACT_S_MAX, member=member)
@@ -243,7 +244,7 @@ class EtcdDatabase:
         await self._servers.aclose()
 
     def _stem(self, partition: bytes) -> bytes:
-        # With its length in front, no partition is the beginning of another one's keys.
+        # The length comes first, so that no partition is a prefix of another partition's keys.
         return self._prefix + len(partition).to_bytes(2, "big") + partition
 
     async def _post(
@@ -299,7 +300,7 @@ class EtcdDatabase:
             return OutcomeUnknown(f"etcd: it answered {response.status_code}, and no reason")
         message = f"etcd: {refusal.message}"
         if refusal.code == UNAUTHENTICATED and self._token:
-            self._token = ""  # it is too old: the next attempt logs in again
+            self._token = ""  # the token has expired: the next attempt logs in again
             return Passing(message)
         if (refusal.code == RESOURCE_EXHAUSTED and "too many requests" in message) or "no leader" in message:
             return Passing(message)
@@ -311,5 +312,5 @@ class EtcdDatabase:
 
 
 def _unchanged(key: bytes, revision: Any) -> dict[str, object]:
-    """Make the condition that a key was last written at this revision; 0: that it is absent."""
+    """Make the condition that a key was last written at this revision. 0 stands for an absent key."""
     return {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision}

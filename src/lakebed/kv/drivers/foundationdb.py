@@ -1,9 +1,9 @@
 """`foundationdb:///etc/foundationdb/fdb.cluster`: a Store in FoundationDB, over its maker's client, run in threads.
 
 A row's key is the store's name, the partition's length and bytes, the escaped key, and a number. FoundationDB takes
-values of 100,000 bytes, so a longer one has several rows. The first row begins with a random version, which every write
-makes anew, and the number of rows. An operation is one transaction: FoundationDB refuses to commit it where another
-writer changed what it read. Reads are strict.
+values of 100,000 bytes, so a longer value has several rows. The first row begins with a random version, which every
+write makes anew, and the number of rows. An operation is one transaction: FoundationDB refuses to commit it where
+another writer changed a row that it read. Reads are strict.
 
 Predicates are the versions, so a value that was put back is noticed (no A-B-A).
 """
@@ -38,7 +38,7 @@ VERSION_BYTES: Final = 12
 HEAD_BYTES: Final = VERSION_BYTES + 1
 ROW_BYTES: Final = 90_000
 ROWS_MAX: Final = 0xFE
-"""More is refused by FoundationDB anyway: it takes transactions of 10,000,000 bytes."""
+"""FoundationDB refuses more anyway: it takes transactions of 10,000,000 bytes."""
 STATUS: Final = b"\xff\xff/status/json"
 
 TOO_OLD: Final = 1007
@@ -46,7 +46,7 @@ TOO_OLD: Final = 1007
 _NOT_COMMITTED: Final = frozenset({TOO_OLD, 1009, 1020, 1037, 1042, 1051, 1078, 1213})
 """Too old, not yet there, a conflict, processes that lag, throttled. FoundationDB did nothing: try again."""
 _PERHAPS_DONE: Final = frozenset({1004, 1021, 1025, 1026, 1031, 1039})
-"""The client does not know of the commit: its result is lost, the time is over, the cluster changed its version."""
+"""The client does not know whether it committed: lost result, timeout, or a changed version of the cluster."""
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
@@ -197,7 +197,7 @@ class FoundationDatabase:
     def _read(self, stem: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
         transaction = self._begin()
         rows = [stem + _escaped(key) for key in keys]
-        # Ask for all before waiting for the first.
+        # Send every request before waiting for the first answer.
         heads = [transaction.get(_numbered(row, 0)) for row in rows]
         found = {}
         for key, row, asked in zip(keys, rows, heads, strict=True):
@@ -209,7 +209,7 @@ class FoundationDatabase:
         return found
 
     def _scan(self, stem: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Go on in another transaction where the time of one is over: a page need not be of one moment."""
+        """Read a page. After a transaction's time limit continue in another one: a page may span several moments."""
         pairs: list[tuple[bytes, bytes]] = []
         while True:
             before = len(pairs)
@@ -236,7 +236,7 @@ class FoundationDatabase:
 
 
 def _check_status(status: dict[str, Any]) -> None:
-    """Refuse what would lose answered writes, by its name."""
+    """Refuse a setting that would lose answered writes, by its name."""
     cluster = status.get("cluster", {})
     engine = str(cluster.get("configuration", {}).get("storage_engine", ""))
     if "experimental" in engine:
@@ -257,7 +257,7 @@ def _commit(transaction: Any) -> None:
 
 
 def _version(transaction: Any, row: bytes) -> bytes | None:
-    """Read the version of a pair. The commit fails where it changes before."""
+    """Read the version of a pair. The commit fails if another writer changes it before."""
     head = transaction.get(_numbered(row, 0)).wait()
     return None if head is None else bytes(head)[:VERSION_BYTES]
 
@@ -277,7 +277,7 @@ def _clear(transaction: Any, row: bytes) -> None:
 
 
 def _pairs(rows: Any, skipped: int) -> Iterator[tuple[bytes, bytes]]:
-    """Put pairs together from their rows, of which a pair's first one says how many there are."""
+    """Build pairs from their rows. A pair's first row has the number of its rows."""
     ahead = iter(rows)
     for row in ahead:
         name, head = bytes(row.key), bytes(row.value)
@@ -288,7 +288,7 @@ def _pairs(rows: Any, skipped: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _escaped(key: bytes) -> bytes:
-    """End a key so that none is the beginning of another, and keep their order. Numbers that follow are below 0xff."""
+    """Escape and end a key, so that no key is a prefix of another. Keeps their order. Row numbers are below 0xff."""
     return key.replace(b"\0", b"\0\xff") + b"\0"
 
 
@@ -306,7 +306,7 @@ def _new_version() -> bytes:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate what fails before a commit. Nothing happened."""
+    """Translate errors before a commit. Nothing happened."""
     try:
         yield
     except fdb.FDBError as error:

@@ -1,10 +1,10 @@
-"""Carry out calls together that wait at the same time: one request to the database instead of one each.
+"""Group calls that wait at the same time into one request to the database.
 
-- What comes within one turn of the event loop or the next begins together: callers come from sockets one by one.
-- What comes while that is under way waits until it has ended, at most PATIENCE_S. Then all that wait begin together,
-  a turn later: so those whose answers it brought come along with what they ask next.
-- So a call's work begins after the call, always: a read that begins then sees all that was answered before.
-- A caller that is cancelled takes only its own answer along. The work of the others goes on.
+- Calls that arrive within one turn of the event loop or the next begin together: sockets deliver calls one by one.
+- A call that arrives during a request waits until the request ends, at most PATIENCE_S. Then all waiting calls begin
+  together, a turn later: so the callers of that request can join with their next calls.
+- So the work always begins after the call: a read sees every write that was answered before the call.
+- A cancelled caller loses only its own answer. The work of other callers continues.
 
 The idea is that of group commit, for a database on a network (docs/design/0002-metadata-on-kv.md, "amortized reads").
 """
@@ -21,13 +21,13 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 PATIENCE_S: Final = 0.02
-"""A request that takes longer than this, on a connection that hangs say, delays what comes after it by no more."""
+"""The longest delay that a slow request, such as one on a hanging connection, causes to later calls."""
 
 
 class Gathered(Generic[A, R]):
-    """Made of what carries calls out: their answers in their order, an exception where one alone failed.
+    """Groups calls for `carry_out`, which returns their answers in order: an exception stands for one call that failed.
 
-    A request takes `most` calls. Where `equal_share`, equal calls count as one and go together: those of reads.
+    A request takes `most` calls. With `equal_share`, equal calls count once and share a request, as reads do.
 
     Belongs to the event loop that uses it.
     """
@@ -48,7 +48,7 @@ class Gathered(Generic[A, R]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def do(self, asked: A) -> asyncio.Future[R]:
-        """Carry this out, after this call began. The future raises what carrying it out raises."""
+        """Carry out this call, not before now. The future raises the error of the call."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[R] = loop.create_future()
         self._waiting.append((asked, answer))
@@ -60,20 +60,20 @@ class Gathered(Generic[A, R]):
         return answer
 
     async def ended(self) -> None:
-        """Return once all that began has ended. It may go on after its callers were cancelled."""
+        """Wait until all requests that began have ended. A request may continue after its callers were cancelled."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def _begin_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin in the turn after the next one."""
+        """Begin in the turn after the next."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_soon(self._spawn_beginning)
 
     def _spawn_beginning(self) -> None:
-        """Begin in the next turn, in a task of its own: no caller's end is that of the others.
+        """Begin in the next turn, in its own task: a cancelled caller must not cancel the others.
 
-        The timer stays until then, so that no call makes another.
+        Keep the timer set until then, so that no call sets another.
         """
         self._spawn(self._begin())
 
@@ -83,7 +83,7 @@ class Gathered(Generic[A, R]):
         task.add_done_callback(self._tasks.discard)
 
     async def _begin(self) -> None:
-        """Carry all out that wait."""
+        """Carry out all waiting calls."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -98,7 +98,7 @@ class Gathered(Generic[A, R]):
         await self._together(first)
 
     def _divided(self, calls: list[tuple[A, asyncio.Future[R]]]) -> list[list[tuple[A, asyncio.Future[R]]]]:
-        """Make requests of them."""
+        """Split calls into requests."""
         if len(calls) <= self._most:
             return [calls]
         alike: dict[object, list[tuple[A, asyncio.Future[R]]]] = {}
@@ -133,7 +133,7 @@ class Gathered(Generic[A, R]):
 
 
 def copied(error: Exception) -> Exception:
-    """Return an error of one caller's own, to which it adds its own traceback."""
+    """Return a copy of an error for one caller, which adds its own traceback."""
     copied = type(error)(str(error), **error.facts) if isinstance(error, LakebedError) else error
     copied.__cause__ = error.__cause__
     return copied

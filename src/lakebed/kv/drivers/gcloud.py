@@ -1,7 +1,6 @@
-"""Speak gRPC with Google's services: what the drivers of Bigtable and Spanner share.
+"""gRPC requests to Google's services: the parts that the drivers of Bigtable and Spanner share.
 
-Both pass by the layers that the client libraries have above their stubs, because those send writes again whose answer
-was lost.
+Both drivers bypass the layers above the client libraries' stubs: these repeat a write whose answer was lost.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from lakebed.kv.store import StoreUnavailable
 from .remote import Passing
 
 CONNECT_S_MAX: Final = 20.0
-"""Wait this long for a connection, or half of a request's time: so that the request ends as one that was not sent."""
+"""Wait this long for a connection, or half of a request's time: so that the request ends as not sent."""
 _NOT_CONNECTED: Final = "failed to connect to all addresses"
-"""gRPC's words where it had no connection to send the request on."""
+"""gRPC's message when it had no connection for the request."""
 _REFUSED: Final = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -36,24 +35,24 @@ _REFUSED: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""After these, and the two that have a class of their own, nothing happened."""
+"""After these codes, and the two codes with their own class, nothing happened."""
 _PASSING: Final = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED})
 
 
 class NotThere(StoreUnavailable):
-    """There is no such thing as the request names."""
+    """The resource that the request names does not exist."""
 
 
 class AlreadyThere(StoreUnavailable):
-    """The thing that the request would make is there."""
+    """The resource that the request would make exists already."""
 
 
 class Aborted(Passing):
-    """The service undid all, and asks to begin again. No transaction is open."""
+    """The service undid the transaction, and asks to begin again. No transaction is open."""
 
 
 def emulator_of(uri: StoreUri) -> str:
-    """Take the option `endpoint`. Returns the host and port of an emulator, or nothing."""
+    """Read the option `endpoint`. Return the host and port of an emulator, or an empty text."""
     endpoint = uri.text("endpoint", "")
     if endpoint and not endpoint.startswith("http://"):
         raise InvalidStoreUri(f"{uri.scheme}: endpoint is that of an emulator: http://HOST:PORT", scheme=uri.scheme)
@@ -61,7 +60,7 @@ def emulator_of(uri: StoreUri) -> str:
 
 
 def open_transport(made_by: Any, emulator: str, name: str, timeout_s: float) -> Any:
-    """Open a channel to the service of these stubs, or to an emulator of it, for requests of this time."""
+    """Open a channel to the service of these stubs, or to its emulator, for requests of this duration."""
     options = _channel_options(timeout_s)
     if emulator:
         return made_by(channel=grpc.aio.insecure_channel(emulator, options=options))
@@ -76,20 +75,20 @@ def open_transport(made_by: Any, emulator: str, name: str, timeout_s: float) -> 
 def _channel_options(timeout_s: float) -> list[tuple[str, int]]:
     connect_s = max(min(timeout_s / 2, CONNECT_S_MAX), 1)
     return [
-        ("grpc.enable_retries", 0),  # or it would send a write again
+        ("grpc.enable_retries", 0),  # else gRPC would repeat a write
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # Its name says otherwise: this is the time for one attempt to connect, up to the server's first answer.
+        # Despite its name, this is the time for one attempt to connect, up to the server's first answer.
         ("grpc.min_reconnect_backoff_ms", int(connect_s * 1000)),
-        ("grpc.use_local_subchannel_pool", 1),  # or a store would inherit the pauses of one that was closed
+        ("grpc.use_local_subchannel_pool", 1),  # else a store would inherit the backoff of a closed store
     ]
 
 
 @asynccontextmanager
 async def translated(name: str, aborting: Collection[grpc.StatusCode] = ()) -> AsyncIterator[None]:
-    """Translate what fails while a request runs. Those of `aborting` are raised as `Aborted`."""
+    """Translate errors of a request. Raise those of `aborting` as `Aborted`."""
     try:
         yield
     except exceptions.GoogleAPICallError as error:

@@ -2,12 +2,12 @@
 
 No client for asyncio speaks another protocol of HBase. A row's key is the partition, `.` and the key, in hexadecimal
 digits: so a partition is one range, in byte order. A row has two cells, the value and its history: a random version
-that every write makes anew, then at most seven that it replaced.
+that every write makes anew, then the last versions that it replaced, at most seven.
 
-- Every write is conditional. The REST server repeats one for minutes after we gave it up: it would undo later ones.
+- Every write is conditional. The REST server repeats a write for minutes after we gave up: it would undo later writes.
   Only a deletion may be undone: an absent row has no history, so a repeated creation brings the key back.
-- Cells have timestamp 1, so no server's clock orders them. With NEW_VERSION_BEHAVIOR HBase orders them as they came.
-- Where HBase fails, its REST server answers that rows are absent. So each read also reads a row that is there.
+- Cells have timestamp 1, so no clock orders them. With NEW_VERSION_BEHAVIOR HBase orders them by arrival.
+- Where HBase fails, its REST server answers that rows are absent. So each read also reads a row that exists.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMAT: Final = b"1"
 NO_SIZE: Final = "`status 'detailed'` in HBase's shell shows that of each region"
 NO_COMPACTION: Final = "HBase compacts its tables by itself; `major_compact` in its shell does it at once"
 MARK: Final = "~format"
-"""The format's row. It is behind every other one: a scan that goes on until here has left out none."""
+"""The key of the format's row. It sorts behind every other row: a scan that reaches it has missed no row."""
 FAMILY: Final = b"c"
 VALUE: Final = b"c:v"
 HISTORY: Final = b"c:n"
@@ -52,7 +52,7 @@ FOREVER: Final = "2147483647"
 RELEASE_LEAST: Final = (2, 6)
 ROUNDS_MAX: Final = 30
 WRITES_AT_ONCE: Final = 4
-"""Of one batch. With more, the client's CPU for each grows with its connections, and the batch is no faster."""
+"""For one batch. With more, the client's CPU for each write grows with its connections, and the batch is no faster."""
 CONNECTIONS: Final = 16
 PORT: Final = 8080
 ADDRESS_LENGTH_MAX: Final = 32 << 10
@@ -90,7 +90,9 @@ class _Schema(msgspec.Struct, kw_only=True):
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """Open `hbase://host:8080,other:8080/table?connections=16&tls=no&ca_file=&wait_s=10`. Make the table if need be."""
+    """Open `hbase://host:8080,other:8080/table?connections=16&tls=no&ca_file=&wait_s=10`. Make the table where it is
+    missing.
+    """
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
 
@@ -107,7 +109,7 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
     table, hosts = uri.path.removeprefix("/"), uri.authority.split(",")
     if "@" in uri.authority or not all(re.fullmatch(r"(\[[0-9a-fA-F:.]+]|[^:/?#]+)(:[0-9]+)?", host) for host in hosts):
         raise InvalidStoreUri(f"{uri.scheme}: an example: hbase://127.0.0.1:8080/lakebed", scheme=uri.scheme)
-    # The name is part of addresses: with other characters, a request would be one of something else.
+    # The name is part of the request's address: with other characters, the request would name another resource.
     if not re.fullmatch(r"(\w[\w.-]*:)?\w[\w.-]*", table, re.ASCII):
         raise InvalidStoreUri(
             f"{uri.scheme}: a table has letters of ASCII, digits, '_', '.' and '-', perhaps behind a "
@@ -166,7 +168,7 @@ class HBaseDatabase:
         return {_key(row, stem): Held(cells[VALUE], cells[HISTORY]) for row, cells in rows.items()}
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Read rows, then ask for the row behind the last one: a scan that fails half-way ends as at the end."""
+        """Read rows, then ask for the row behind the last one: a scan that fails half-way looks complete."""
         stem = _stem(partition)
         found: list[tuple[bytes, bytes]] = []
         while True:
@@ -203,15 +205,15 @@ class HBaseDatabase:
         await self._change([stem + key.hex() for key in keys], delete)
 
     async def remove_if(self, partition: bytes, key: bytes, expected: Predicate) -> bool:
-        """Read the row first: the refusal of a deletion does not say that the row was another one."""
+        """Read the row first: the refusal of a deletion does not show that the row had another version."""
         row = _stem(partition) + key.hex()
         held = (await self._held([row])).get(row, b"")
         if held != expected:
             return False
         if await self._check("delete", row, [_Cell(column=FAMILY)], held):
             return True
-        # The REST server repeats a deletion whose answer it lost, and says that the repetition failed. A row that was
-        # replaced has this version behind its own one. A row made anew has not: then this deletion may have been first.
+        # The REST server repeats a deletion whose answer it lost, and reports that the repetition failed. A row that
+        # was replaced still has this version in its history. A new row has not: then this deletion may have been first.
         if held[:VERSION_BYTES] in (await self._versions(row))[1:]:
             return False
         raise OutcomeUnknown("hbase: the row is deleted, by this writer or by another one")
@@ -229,9 +231,9 @@ class HBaseDatabase:
         await self._servers.aclose()
 
     async def _change(self, rows: Sequence[str], change: Callable[[str, bytes, float], Awaitable[bool]]) -> None:
-        """Change each row, whatever it holds. Read them again where another writer comes between.
+        """Change each row, whatever its value. Read a row again where another writer changed it before.
 
-        All wait for a disabled table until one deadline. After a failure none is begun.
+        All changes wait for a disabled table until one deadline. After a failure no further change begins.
         """
         left, gate, held = list(rows), asyncio.Semaphore(WRITES_AT_ONCE), dict[str, bytes]()
         deadline, has_failed = time.monotonic() + self._timeout_s, False
@@ -253,7 +255,8 @@ class HBaseDatabase:
                 outcomes = await asyncio.gather(*(attempt(row) for row in left), return_exceptions=True)
                 left = [row for row, outcome in zip(left, outcomes, strict=True) if outcome is not True]
                 failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-                # First the one that says least: of a refusal nothing happened, which is not true of all.
+                # Raise the least certain failure first: a refusal means that nothing happened, which is not true of
+                # every row.
                 for failure in sorted(failures, key=lambda each: isinstance(each, StoreUnavailable)):
                     raise failure
                 if not left:
@@ -265,7 +268,7 @@ class HBaseDatabase:
             raise
 
     async def _held(self, rows: Sequence[str]) -> dict[str, bytes]:
-        """Read the histories of rows before they are changed: that of one along with those of other callers."""
+        """Read the histories of rows before a change. A single row is read together with rows of other callers."""
         if len(rows) > 1:
             return await self._read_histories(rows)
         held = await self._histories.do(rows[0])
@@ -286,18 +289,18 @@ class HBaseDatabase:
             raise Passing(str(error), **error.facts) from error
 
     async def _put(self, row: str, value: bytes, held: object, deadline: float | None = None) -> bytes | None:
-        """Write a row whose history is this one, or that is absent. Returns its new history; None: it is not."""
+        """Write a row that is absent, or has this history. Return its new history, or None where it has another one."""
         assert isinstance(held, bytes)
         version = os.urandom(VERSION_BYTES)
         history = version + held[: (VERSIONS_KEPT - 1) * VERSION_BYTES]
         cells = [_Cell(column=VALUE, value=value), _Cell(column=HISTORY, value=history)]
         if await self._check("put", row, cells, held, deadline):
             return history
-        # The REST server repeats a write whose answer it lost, and says that the repetition failed.
+        # The REST server repeats a write whose answer it lost, and reports that the repetition failed.
         return history if version in await self._versions(row) else None
 
     async def _versions(self, row: str) -> list[bytes]:
-        """Read the versions that a row has and had, after a write to it that may be done."""
+        """Read the present and past versions of a row, after a write that may be done."""
         try:
             history = (await self._rows([row])).get(row, {}).get(HISTORY, b"")
         except StoreUnavailable as error:
@@ -307,10 +310,10 @@ class HBaseDatabase:
     async def _check(
         self, kind: str, row: str, cells: Sequence[_Cell], held: object, deadline: float | None = None
     ) -> bool:
-        """Change a row where its history is this one. HBase takes an empty one for absence.
+        """Change a row that has this history. Return whether HBase changed it. An empty history means an absent row.
 
-        It waits for a table that is disabled, until `deadline` where its caller has one. An attempt before may be
-        done: each caller deals with repetitions.
+        Waits for a disabled table, until `deadline` if given. An earlier attempt may be done: each caller handles
+        repetitions.
         """
         assert isinstance(held, bytes)
         changed = _Row(key=row.encode(), cells=[*cells, _Cell(column=HISTORY, value=held)])
@@ -321,8 +324,8 @@ class HBaseDatabase:
         async def attempt() -> HttpAnswer:
             nonlocal was_disabled
             response = await self._send("PUT", f"{self._table}/{row}", {"check": kind}, body)
-            # A process that found no table asks for one. If another process made it in between, the REST server takes
-            # that for a change: it disables the table, alters it to what it is, and enables it.
+            # A process that saw no table asks HBase to make one. If another process made it meanwhile, the REST server
+            # takes the request for an alteration: it disables the table, alters it to the same schema, and enables it.
             if response.status_code == 503 and "TableNotEnabledException" in response.text:
                 was_disabled = True
                 raise Passing(f"hbase: the table {self._table} is disabled")
@@ -339,7 +342,7 @@ class HBaseDatabase:
         return response.status_code == 200
 
     async def _rows(self, rows: Sequence[str]) -> dict[str, dict[bytes, bytes]]:
-        """Read those that exist, each with its cells."""
+        """Read the rows that exist, each with its cells."""
         found: dict[str, dict[bytes, bytes]] = {}
         ahead = list(rows)
         while ahead:
@@ -350,21 +353,21 @@ class HBaseDatabase:
         return found
 
     async def _multiget(self, rows: Sequence[str]) -> list[_Row]:
-        """Read those that exist. The format's row is among them, and proves that the answer says what HBase holds."""
+        """Read the rows that exist. The format's row must be among them, or the answer does not show HBase's data."""
         found = _decoded(await self._get(f"{self._table}/multiget", row=rows), _Rows).rows
         if MARK not in {row.key.decode() for row in found}:
             raise OutcomeUnknown("hbase: it answers no row, not even the one of the format")
         return found
 
     async def _next_row(self, start: str) -> str:
-        """Find the first row from `start` on. There always is one: that of the format."""
+        """Return the first row from `start` on. The format's row is the last, so one always exists."""
         rows = await self._scanned(start, 1, column=HISTORY.decode())
         if not rows:
             raise OutcomeUnknown("hbase: the scan broke off")
         return rows[0].key.decode()
 
     async def _scanned(self, start: str, limit: int, *, end: str = "", column: str = "") -> list[_Row]:
-        """Read rows in order. Fewer than `limit` may be the beginning of what there is."""
+        """Read rows in order. An answer with fewer than `limit` may be incomplete."""
         asked = {"startrow": start, "limit": str(limit)} | ({"endrow": end} if end else {})
         asked |= {"column": column} if column else {}
         return _decoded(await self._get(f"{self._table}/*", **asked), _Rows).rows
@@ -414,7 +417,7 @@ class HBaseDatabase:
 
 
 def _check_release(release: str) -> None:
-    """Refuse releases whose REST server says that a row is absent where it could not read it."""
+    """Refuse releases whose REST server reports a row as absent that it could not read."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     if numbers is None or tuple(map(int, numbers.groups())) < RELEASE_LEAST:
         raise StoreUnavailable(
@@ -424,7 +427,7 @@ def _check_release(release: str) -> None:
 
 
 def _check_schema(schema: _Schema) -> None:
-    """Refuse what would lose answered writes, by its name."""
+    """Refuse a setting that would lose answered writes, by its name."""
     name = FAMILY.decode()
     family = next((family for family in schema.families if family.name == name), None)
     if family is None:
@@ -450,12 +453,12 @@ def _check_schema(schema: _Schema) -> None:
 
 
 def _stem(partition: bytes) -> str:
-    # The dot is before all digits, so no partition is among the keys of another one.
+    # The dot sorts before all digits, so no partition is among the keys of another.
     return f"{partition.hex()}."
 
 
 def _end(stem: str) -> str:
-    """Make the first row behind all that begin with this stem: a slash follows the dot."""
+    """Return the first row behind all rows with this stem: a slash follows the dot."""
     return stem[:-1] + "/"
 
 
@@ -480,7 +483,7 @@ def _decoded(response: HttpAnswer, type_: type[T]) -> T:
 
 
 def _refusal(response: HttpAnswer) -> Exception:
-    """Translate a refusal. Of unforeseen failures, too, HBase answers 400, and it may have begun."""
+    """Translate a refusal. HBase answers 400 for unforeseen failures too, and may have begun."""
     status, text = response.status_code, response.text
     message = f"hbase: it answered {status}: {' '.join(text.split()[:20])}"
     if status == 429:

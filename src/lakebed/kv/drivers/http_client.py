@@ -1,7 +1,7 @@
-"""A client of HTTP/1.1 for databases that are asked over it: short requests, whole answers, connections kept alive.
+"""A client of HTTP/1.1 for databases: short requests, whole answers, connections kept alive.
 
-It costs a tenth of a general client's CPU, for it does what drivers need and no more: no redirects, proxies, cookies or
-compression. It says what a driver must know about a failure: whether the request may have reached the server.
+It costs a tenth of a general client's CPU, since it has only the features that drivers need: no redirects, proxies,
+cookies or compression. Its errors show drivers whether the request may have reached the server.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from .remote import take_turn
 
 IDLE_S_MAX: Final = 5.0
-"""Use no connection that was idle for longer. A server that closes idle ones waits longer than this."""
+"""Use no connection that was idle for longer. A server closes idle connections later than this."""
 CONNECT_S_MAX: Final = 2.0
-"""Wait this long for a connection to one of several servers, or less, so that the next one is asked in time."""
+"""Wait at most this long for a connection to one of several servers, so that there is time for the next server."""
 GREETING_S_MAX: Final = 5.0
-"""Wait this long for the first answer of one of several servers, or less, for the same reason."""
+"""Wait at most this long for the first answer of one of several servers, for the same reason."""
 FORBIDDEN: Final = frozenset("\r\n\0 ")
 
 
 class NotSent(Exception):
-    """No connection was made, or none was free in time: the server has not seen the request."""
+    """No connection was made, or none was free in time: the server did not get the request."""
 
 
 class AnswerLost(Exception):
-    """The connection broke, or the time is up. The server may have carried the request out."""
+    """The connection broke, or the time is up. The server may have carried out the request."""
 
 
 class AnswerTimeout(AnswerLost):
@@ -43,7 +43,7 @@ class AnswerTimeout(AnswerLost):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """`content` is the whole body. The names of headers are in small letters; of one that is there twice, the last."""
+    """`content` is the whole body. Names of headers are in lower case; of a repeated header the last value is kept."""
 
     status_code: int
     content: bytes
@@ -56,7 +56,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Scheme, host and port of a URL. `authority` is what stands in the Host header."""
+    """Scheme, host and port of a URL. `authority` is the value of the Host header."""
 
     is_tls: bool
     host: str
@@ -65,9 +65,10 @@ class Origin:
 
     @staticmethod
     def of(url: str) -> Origin:
-        """
+        """Parse a URL.
+
         Raises:
-            ValueError: this is no address of a server.
+            ValueError: the URL is no address of a server.
         """
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
@@ -75,7 +76,7 @@ class Origin:
         if FORBIDDEN & set(parts.netloc):
             raise ValueError("an address has no spaces")
         host = parts.hostname.encode("idna")
-        host.decode("idna")  # refuses more than its counterpart
+        host.decode("idna")  # raises for more names than encode does
         port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
         if not port:
             raise ValueError("a port is a number from 1 to 65535")
@@ -86,8 +87,8 @@ class Origin:
 class HttpClient:
     """Connections to any number of servers. They belong to the event loop that uses them first.
 
-    `certificates` are needed for https alone. `timeout_s` bounds each of three waits: for a free connection, for one
-    that is made, and for the next bytes of an answer.
+    Only https needs `certificates`. `timeout_s` bounds each of three waits: for a free connection, for a new
+    connection, and for the next bytes of an answer.
     """
 
     def __init__(self, *, connections: int, timeout_s: float, certificates: ssl.SSLContext | None = None) -> None:
@@ -108,10 +109,10 @@ class HttpClient:
         timeout_s: float | None = None,
         connect_s: float | None = None,
     ) -> HttpAnswer:
-        """Send one request and read the answer to it. `target` is a path, encoded, with what is asked behind '?'.
+        """Send one request and read its answer. `target` is an encoded path, with the query behind '?'.
 
         Raises:
-            NotSent, AnswerLost: see there.
+            NotSent, AnswerLost: see these classes.
         """
         timeout_s = timeout_s or self._timeout_s
         lines = [f"{method} {target} HTTP/1.1\r\nhost: {origin.authority}\r\n"]
@@ -170,7 +171,7 @@ class HttpClient:
 
 
 class Servers:
-    """Several servers that answer alike: each is asked where the one before it cannot be reached or does not answer."""
+    """Several equal servers. After a server that cannot be reached or does not answer, requests use the next one."""
 
     def __init__(
         self, origins: Sequence[Origin], *, connections: int, timeout_s: float, certificates: ssl.SSLContext | None
@@ -183,11 +184,11 @@ class Servers:
         is_alone, share_s = len(origins) == 1, timeout_s / (len(origins) + 1)
         self._connect_s = timeout_s if is_alone else min(CONNECT_S_MAX, share_s)
         self.greeting_s = timeout_s if is_alone else min(GREETING_S_MAX, share_s)
-        """Wait this long for the first answer: one that hangs leaves time to ask the others."""
+        """Wait this long for the first answer: a server that hangs leaves time to ask the others."""
 
     @property
     def all(self) -> tuple[Origin, ...]:
-        """The one that is asked next stands first."""
+        """Return the servers. The next request uses the first."""
         return tuple(self._origins)
 
     async def request(
@@ -200,10 +201,10 @@ class Servers:
         timeout_s: float | None = None,
         server: Origin | None = None,
     ) -> HttpAnswer:
-        """Ask one server: the first, where none is named.
+        """Send a request to one server: `server`, or else the first.
 
         Raises:
-            NotSent, AnswerLost: see there. The next request goes to another server, unless the connection broke.
+            NotSent, AnswerLost: see these classes. The next request uses another server, unless the connection broke.
         """
         server = server or self._origins[0]
         if self._client is None:
@@ -225,7 +226,7 @@ class Servers:
             raise
 
     def pass_over(self, server: Origin) -> None:
-        """Ask another server from now on, unless a request that failed at the same time has seen to it."""
+        """Use another server from now on, unless a concurrent failure already changed it."""
         if self._origins[0] == server:
             self._origins.append(self._origins.pop(0))
 
@@ -237,10 +238,10 @@ class Servers:
 
 
 def origin_of(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:
-    """Find the address of a server that a store's URI names, and refuse what the resolver would stumble over later.
+    """Return the address of a server in a store's URI. Refuse hosts on which the resolver would fail later.
 
     Raises:
-        InvalidStoreUri: it is no host.
+        InvalidStoreUri: the text is no host.
     """
     try:
         return Origin.of(f"{'https' if is_tls else 'http'}://{host}")
@@ -249,10 +250,10 @@ def origin_of(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:
 
 
 def certificates_of(uri: StoreUri, ca_file: str, *, is_tls: bool) -> ssl.SSLContext | None:
-    """Trust the authorities of this file, or without one those of the system. None without TLS.
+    """Trust the authorities of this file, or without a file those of the system. Return None without TLS.
 
     Raises:
-        InvalidStoreUri: the file cannot be used, or nothing would use it.
+        InvalidStoreUri: the file cannot be used, or is given without TLS.
     """
     if not is_tls:
         if ca_file:
@@ -265,7 +266,7 @@ def certificates_of(uri: StoreUri, ca_file: str, *, is_tls: bool) -> ssl.SSLCont
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: a request at a time. It is among `open_` from the first moment to the last."""
+    """One connection: one request at a time. It is in `open_` from its first moment to its last."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, open_: set[_Connection]) -> None:
         self._loop = loop
@@ -282,9 +283,10 @@ class _Connection(asyncio.Protocol):
         self.used_at = 0.0
 
     async def ask(self, message: bytes, timeout_s: float) -> HttpAnswer:
-        """
+        """Send a request and read its answer.
+
         Raises:
-            NotSent, AnswerLost: see there.
+            NotSent, AnswerLost: see these classes.
         """
         if self._transport is None or self._transport.is_closing():
             raise NotSent("the connection was closed")
@@ -301,9 +303,9 @@ class _Connection(asyncio.Protocol):
             self._answer = None
 
     def is_open(self) -> bool:
-        """Look for an end that the server has sent, also where the loop has not read it. A write must not learn of it.
+        """Return whether the connection is open: the server has sent no end, even one that the loop has not read.
 
-        Between two requests nothing else is to be read.
+        A write must not be sent over a closed connection. Between two requests the server sends no other bytes.
         """
         if self._transport is None or self._transport.is_closing():
             return False
@@ -317,7 +319,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _look_at_time(self, timeout_s: float, answer: asyncio.Future[HttpAnswer]) -> None:
-        """Give up where no byte came for so long. An answer that is still coming may take its time."""
+        """Fail the answer if no byte arrived for `timeout_s`. An answer that is still arriving may take longer."""
         left_s = self.used_at + timeout_s - self._loop.time()
         if answer.done():
             return
@@ -335,7 +337,7 @@ class _Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(HttpAnswer(self._parser.get_status_code(), b"".join(self._body), self._headers))
 
-    # asyncio's protocol
+    # The methods of asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -343,12 +345,12 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.used_at = self._loop.time()
-        if self._answer is None:  # a server that speaks unasked, which ends the connection
+        if self._answer is None:  # the server sent bytes without a request: end the connection
             self.abort()
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # which is no HttpParserError
+        except httptools.HttpParserUpgrade:  # not a subclass of HttpParserError
             self._fail(AnswerLost("the server answers with another protocol than HTTP/1.1"))
         except httptools.HttpParserError as error:
             self._fail(AnswerLost(f"this is no HTTP: {error}"))
@@ -361,12 +363,12 @@ class _Connection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
-    # The parser's
+    # The callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        if self._answer is not None and self._answer.done():  # more than was asked, which ends the connection
+        if self._answer is not None and self._answer.done():  # more bytes than the answer: end the connection
             self.abort()
-            self._headers = {}  # those of the answer are its own
+            self._headers = {}  # the answer keeps its own headers
             return
         self._body, self._headers, self._has_head, self._ends_with_connection = [], {}, False, True
 
@@ -383,7 +385,7 @@ class _Connection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:  # a word before the answer, and no answer if the connection ends here
+        if self._parser.get_status_code() < 200:  # an interim response: if the connection ends here, there is no answer
             self._has_head = False
             return
         if self._answer is None or self._answer.done():  # see on_message_begin

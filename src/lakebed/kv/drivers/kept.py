@@ -1,8 +1,8 @@
-"""Keep connections, and lend each to one caller at a time.
+"""A pool of connections, each lent to one caller at a time.
 
-- The one that was used last is lent first, so those that only a burst needs grow old. They end after IDLE_S_MAX.
-- A caller waits for a turn, then gets a kept connection that is open, or a new one.
-- Where the database has no connection left for us but we hold others, the next turn comes after FULL_S.
+- The connection used last is lent first, so connections of a burst become idle. They end after IDLE_S_MAX.
+- A caller waits for a turn, then gets an idle connection that is open, or a new one.
+- Where the database has no free connection but we have others, the next turn comes after FULL_S.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .remote import take_turn
 C = TypeVar("C")
 
 IDLE_S_MAX: Final = 300.0
-"""Use no connection that was idle for longer: the network between may have forgotten it without a word."""
+"""Use no connection that was idle for longer: the network may have dropped it silently."""
 FULL_S: Final = 1.0
-"""Ask again so much later a database that has no connection left for us, where we have others."""
+"""Wait this long before the next attempt to connect to a full database, where we have other connections."""
 
 
 class Kept(Generic[C]):
     """At most `most` connections of type C. Belongs to the event loop that uses it.
 
-    `make` opens one; `is_full` tells that its error means a full database. `end` closes one at once, and may be called
-    twice. `is_open` tells, without asking the server, whether a connection can still be used.
+    `make` opens a connection; `is_full` returns whether its error means a full database. `end` closes a connection at
+    once, and may be called twice. `is_open` returns, without a request, whether a connection can still be used.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Kept(Generic[C]):
         self._is_open = is_open
         self._end = end
         self._idle: list[tuple[float, C]] = []
-        """When each was last used. The latest stands last."""
+        """When each connection was last used. The latest is last."""
         self._lent = 0
         self._is_closed = False
 
     async def take(self) -> C:
-        """Lend a connection. The caller gives it back, whatever becomes of it.
+        """Lend a connection. The caller always gives it back, even after a failure.
 
         Raises:
-            TimeoutError: none was free within `turn_s`.
-            Exception: what `make` raises.
+            TimeoutError: no connection was free within `turn_s`.
+            Exception: an error of `make`.
         """
         await take_turn(self._free, self._turn_s)
         try:
@@ -63,7 +63,7 @@ class Kept(Generic[C]):
             connection = await self._make() if kept is None else kept
         except BaseException as error:
             if self._lent and self._is_full(error):
-                # The next attempts wait for one of ours, or they would ask the database again and again.
+                # The next attempts wait for one of our connections: they would flood the database otherwise.
                 asyncio.get_running_loop().call_later(FULL_S, self._free.release)
             else:
                 self._free.release()
@@ -72,7 +72,9 @@ class Kept(Generic[C]):
         return connection
 
     def give_back(self, connection: C, *, is_usable: bool) -> None:
-        """Keep it, or end it where a late answer could meet the next statement; and end what was idle for too long."""
+        """Keep a connection, or end it where a late answer could meet the next statement. End connections idle for too
+        long.
+        """
         self._lent -= 1
         if is_usable and not self._is_closed and self._is_open(connection):
             now_s = time.monotonic()
@@ -84,7 +86,7 @@ class Kept(Generic[C]):
         self._free.release()
 
     def close(self) -> list[C]:
-        """Hand over the idle ones, for the caller to end. One that is lent ends when it comes back."""
+        """Return the idle connections, for the caller to end. A lent connection ends when it is given back."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         return [connection for _, connection in idle]

@@ -1,11 +1,11 @@
-"""`mem://`: a Store in this process's memory, gone with it. For tests, simulations and trying things out.
+"""`mem://`: a Store in this process's memory, which ends with the process. For tests, simulations and trials.
 
-A partition is a dictionary of what is held and a sorted list of its keys. No method ever suspends, so each is atomic
-on an event loop, and a simulator may run one to its end by sending it one None.
+A partition is a dictionary of its values and a sorted list of its keys. No method ever suspends, so each is atomic on
+an event loop. A simulator may run a method to its end by sending it one None.
 
 Predicates are version numbers, counted over the whole store and never used twice: a value that was replaced and put
-back is not the one that was read (no A-B-A). A store made with `predicates="value"` hands out the values themselves,
-as databases without versions must: the weaker promise, against which simulations should also run.
+back has another version (no A-B-A). A store made with `predicates="value"` returns the values as predicates, as
+databases without versions must. This promise is weaker; simulations should also run against it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_COMPACTION: Final = "nothing of it lies on a disk"
 
 
 def open_uri(uri: StoreUri) -> MemoryStore:
-    """`mem://`, or `mem://?predicates=value`. Each opening is a new and empty store."""
+    """Open `mem://` or `mem://?predicates=value`. Each call returns a new, empty store."""
     uri.refuse_path()
     predicates: Literal["version", "value"] = uri.choice("predicates", "version", "value")
     uri.check_all_taken()
@@ -39,7 +39,7 @@ class _Partition:
 
 
 class MemoryStore:
-    """Finding a key is a dictionary look-up; adding or removing one moves, at worst, the partition's list of keys."""
+    """A look-up is that of a dictionary. Adding or deleting a key moves, at worst, the partition's list of keys."""
 
     shares_reads = False
 
@@ -102,7 +102,7 @@ class MemoryStore:
         self._remove(partition, key)
 
     async def close(self) -> None:
-        """Forget everything. Twice is no error."""
+        """Forget all pairs. Closing twice is no error."""
         self._closed = True
         self._partitions.clear()
 

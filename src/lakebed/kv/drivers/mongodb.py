@@ -4,8 +4,8 @@ One collection has all pairs. A document's `_id` is a text: the partition in hex
 each byte as the character of that number. MongoDB orders texts by their bytes in UTF-8, which is the order of those
 characters, so a partition is one range, in byte order. (It orders binary values by their length first.)
 
-On a replica set writes wait for a majority's journals, and reads are linearisable. Predicates are random versions that
-every write makes anew, so a value that was put back is noticed (no A-B-A).
+On a replica set, writes wait for the journals of a majority, and reads are linearisable. Predicates are random versions
+that every write makes anew, so a value that was put back is noticed (no A-B-A).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ NO_COMPACTION: Final = (
 )
 CONNECTIONS: Final = 16
 MARK: Final = "format"
-"""The format's `_id`. It is in no partition: it has no slash."""
+"""The `_id` of the format's document. It has no slash, so it is in no partition."""
 OF_THE_CLIENT: Final = ("tls", "authSource", "authMechanism", "replicaSet")
 FILES_OF_THE_CLIENT: Final = ("tlsCAFile", "tlsCertificateKeyFile")
 
 DUPLICATE_KEY: Final = 11000
 NOT_A_REPLICA_SET: Final = 123
 _NOT_BEGUN: Final = frozenset({10107, 13435})
-"""Codes of a member that is no primary: it refuses, before it does anything."""
+"""Codes of a member that is no primary: it refuses before it begins."""
 _NOT_SENT: Final = frozenset({"Connection is closed", "connection pool paused"})
-"""The client's words where it had no connection to write a byte of the request to."""
+"""The client's messages when it had no connection to send the request on."""
 _PERHAPS_DONE: Final = frozenset({50, 64, 91, 175, 189, 262, 11600, 11602})
-"""A time limit, a shutdown or a step-down met an operation on its way."""
+"""A time limit, a shutdown or a step-down interrupted the operation."""
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
@@ -121,7 +121,7 @@ class MongoDatabase:
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         stem = _stem(partition)
-        # "0" comes after "/".
+        # The character "0" comes after "/".
         chosen = {"_id": {"$gte": stem + start.decode("latin-1"), "$lt": stem[:-1] + "0"}}
         return [(_key(row, stem), bytes(row["v"])) for row in await self._find(chosen, limit=limit)]
 
@@ -137,13 +137,13 @@ class MongoDatabase:
                 async with _translated():
                     await self._collection().bulk_write(writes, ordered=False)
                 writes = []
-            except _Refused as refused:  # two who insert the same document: it is there now, so update it
+            except _Refused as refused:  # two writers inserted one document: it exists now, so update it
                 is_begun = is_begun or len(refused.indexes) < len(writes)
                 writes = [writes[index] for index in refused.indexes]
             except StoreUnavailable as error:
                 if not is_begun:
                     raise
-                # To repeat the whole batch might overwrite what another writer did since the first pass.
+                # Repeating the whole batch might overwrite another writer's changes since the first attempt.
                 raise OutcomeUnknown(f"only a part of the batch is done: {error}") from error
 
     async def write_if(
@@ -193,7 +193,7 @@ class MongoDatabase:
                 raise Passing("mongodb: a single server") from error
 
     async def _insert(self, document: dict[str, Any]) -> bool:
-        """Return False where it is there already."""
+        """Insert a document. Return False where it exists already."""
         try:
             async with _translated():
                 await self._collection().insert_one(document)
@@ -213,7 +213,7 @@ class MongoDatabase:
     def _open(self) -> AsyncMongoClient[dict[str, Any]]:
         if self._client is None:
             timeout_ms = int(self._timeout_s * 1000)
-            # The client would send a read or write again by itself, and wait for a server longer than we say.
+            # By default the client would repeat a read or write by itself, and wait for a server longer than `wait_s`.
             self._client = AsyncMongoClient(
                 self._address,
                 maxPoolSize=self._connections,
@@ -228,7 +228,7 @@ class MongoDatabase:
 
 
 class _Refused(Exception):
-    """Documents that exist already, by their place in the batch. Everything else of it was done."""
+    """Documents that exist already, by their position in the batch. The rest of the batch was carried out."""
 
     def __init__(self, indexes: Sequence[int]) -> None:
         super().__init__()
@@ -249,14 +249,14 @@ def _new_version() -> bytes:
 
 
 def _is_replicated(topology: str) -> bool:
-    """Refuse the servers that we do not know how to ask for the truth. Returns False for a server that stands alone."""
+    """Refuse servers that offer no linearisable read. Return False for a single server."""
     if topology == "Sharded":
         raise StoreUnavailable("mongodb: this is mongos, of a sharded cluster. Name the members of a replica set")
     return topology != "Single"
 
 
 def _check_replica_set(answer: dict[str, Any]) -> None:
-    """Refuse a set in which a majority's answer is not yet on a disk."""
+    """Refuse a replica set whose majority answers before its data is on a disk."""
     if not answer["config"].get("writeConcernMajorityJournalDefault", True):
         raise StoreUnavailable(
             "mongodb: writeConcernMajorityJournalDefault is false: a crash would take back answered writes. "
@@ -275,7 +275,7 @@ def _check_engine(engine: dict[str, Any]) -> None:
 
 @asynccontextmanager
 async def _translated() -> AsyncIterator[None]:
-    """Translate what fails while a request runs."""
+    """Translate the errors of a request."""
     try:
         yield
     except errors.DuplicateKeyError as error:
@@ -302,7 +302,7 @@ async def _translated() -> AsyncIterator[None]:
 def _of_code(error: errors.PyMongoError, code: int | None) -> Exception:
     message = f"mongodb: {_shown(error)}"
     if isinstance(error, errors.WriteConcernError):
-        # Whatever its code says: the write is done, though perhaps not on a majority.
+        # Whatever its code: the write is done, though perhaps not on a majority.
         return OutcomeUnknown(message)
     if code in _NOT_BEGUN:
         return Passing(message)

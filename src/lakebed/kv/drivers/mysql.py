@@ -1,10 +1,9 @@
 """`mysql://user:password@host:3306/database`: a Store in MySQL or MariaDB, for servers on any number of machines.
 
 One InnoDB table has all pairs; its primary key is in byte order. Each operation is one statement and one transaction,
-at READ COMMITTED. Statements carry bytes as hexadecimal literals, so neither character sets nor SQL modes touch them.
+at READ COMMITTED. Statements carry bytes as hexadecimal literals, so character sets and SQL modes do not change them.
 
-Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back counts as never
-having changed.
+Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back looks unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CONNECTIONS: Final = 16
 PORT: Final = 3306
 
 ROLE: Final = "UNION ALL SELECT NULL, IF(@@global.read_only, '1', '0')"
-"""A primary that becomes a replica keeps its connections, so each read asks for the role, after its rows."""
+"""A primary that becomes a replica keeps its connections open, so each read asks for the role after its rows."""
 GET: Final = "(SELECT k, v FROM {kv} WHERE p = {} AND k IN ({})) {role}"
 GET_ONE: Final = "SELECT (SELECT v FROM {kv} WHERE p = {} AND k = {}), @@global.read_only"
 """One row, where GET has two: each row of an answer costs this client a tenth of a read."""
@@ -44,14 +43,14 @@ DELETE: Final = "DELETE FROM {kv} WHERE p = {} AND k IN ({})"
 DELETE_IF: Final = "DELETE FROM {kv} WHERE p = {} AND k = {} AND v = {}"
 NEXT_PARTITION: Final = "SELECT p FROM {kv} WHERE p > {} ORDER BY p LIMIT 1"
 MAKE_TABLES: Final = (
-    "SET sql_notes = 0",  # that they exist is no news
+    "SET sql_notes = 0",  # no note that a table exists
     """
     CREATE TABLE IF NOT EXISTS {kv} (
         p VARBINARY(1024) NOT NULL, k VARBINARY(1024) NOT NULL, v LONGBLOB NOT NULL, PRIMARY KEY (p, k)
     ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
     """,
     "CREATE TABLE IF NOT EXISTS {format} (format INT NOT NULL PRIMARY KEY) ENGINE = InnoDB",
-    # Of two that are first at the same moment, one finds the row there. IGNORE would warn of that.
+    # Of two concurrent first starts, the second finds the row. IGNORE would warn of it.
     """
     INSERT INTO {format} SELECT {number} FROM DUAL WHERE NOT EXISTS (SELECT * FROM {format})
     ON DUPLICATE KEY UPDATE {format}.format = {format}.format
@@ -67,10 +66,10 @@ COMPACT_S_MAX: Final = 86_400
 FORMAT_OF: Final = "SELECT MAX(format) FROM {format}"
 SESSION: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 SAFE: Final = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
-"""Without these a crash of the database takes answered writes back, or the whole table."""
+"""Without these settings, a crash of the database loses answered writes, or the whole table."""
 
 _DEMOTED: Final = {ER.OPTION_PREVENTS_STATEMENT, 1836}
-"""A primary has just become a replica. MySQL has two numbers for it."""
+"""A primary became a replica. MySQL has two numbers for this error."""
 _PASSING: Final = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, *_DEMOTED}
 _ENDED: Final = {
     ER.SERVER_SHUTDOWN,
@@ -82,8 +81,11 @@ _REFUSED: Final = {
     *(ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.MUST_CHANGE_PASSWORD, ER.USER_LIMIT_REACHED),
     *(ER.NET_PACKET_TOO_LARGE, ER.RECORD_FILE_FULL),
 }
-"""Operational errors that come before a commit begins. Behind others the write may be there: MySQL whose log cannot be
-synced answers 1598, stops, and has the row when it starts again."""
+"""Operational errors that come before a commit begins.
+
+After other errors the write may be stored: a MySQL that cannot sync its log answers 1598, stops, and has the row after
+a restart.
+"""
 _AWAY: Final = {CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR}
 
 
@@ -94,12 +96,12 @@ def open_uri(uri: StoreUri) -> RemoteStore:
 
 
 def size_uri(uri: StoreUri) -> StoreSize:
-    """Ask for the size of the table with its index, as the database last counted it."""
+    """Return the size of the table with its index, as the database last counted it."""
     return answer_of(uri, _from, MysqlDatabase.size)
 
 
 def compact_uri(uri: StoreUri) -> None:
-    """Write the table anew. The database needs room for it, and goes on with reads and writes meanwhile."""
+    """Rewrite the table. The database needs space for a copy, and serves reads and writes meanwhile."""
     answer_of(uri, _from, MysqlDatabase.compact)
 
 
@@ -134,10 +136,10 @@ def _from(uri: StoreUri, wait_s: float) -> MysqlDatabase:
 
 
 class MysqlDatabase:
-    """Statements over a pool of connections, which begins with the first operation."""
+    """Statements over a pool of connections. The first operation opens the first connection."""
 
     batch_keys_max = 1000
-    batch_bytes_max = 2 << 20  # twice as much as digits, and a packet may have 16 MiB
+    batch_bytes_max = 2 << 20  # doubled by the hexadecimal digits, and a packet may have 16 MiB
     batches_at_once = 2
     reads_together = True
 
@@ -145,7 +147,7 @@ class MysqlDatabase:
         self._target = target
         self._names = {"kv": f"{prefix}_kv", "format": f"{prefix}_format", "role": ROLE}
         self._timeout_s = timeout_s
-        # The library's own pool looks at each idle connection for each use, and makes a task.
+        # The library's own pool checks each idle connection at each use, and makes a task.
         self._kept = Kept(
             connections,
             turn_s=timeout_s,
@@ -213,9 +215,10 @@ class MysqlDatabase:
         return found[1:]
 
     async def size(self) -> StoreSize:
-        """
+        """Return the size of the table, as the database last counted it.
+
         Raises:
-            StoreFormat: there is no such table.
+            StoreFormat: the table does not exist.
         """
         found = await self._run(SIZE.format(_literal(self._names["kv"].encode())))
         if not found:
@@ -224,10 +227,11 @@ class MysqlDatabase:
         return StoreSize(size_bytes=int(size), log_bytes=0, free_bytes=int(free))
 
     async def compact(self) -> None:
-        """
+        """Rewrite the table.
+
         Raises:
-            StoreFormat: there is no such table.
-            StoreUnavailable: the database could not do it.
+            StoreFormat: the table does not exist.
+            StoreUnavailable: the database could not rewrite it.
         """
         await self.size()
         self._timeout_s = COMPACT_S_MAX
@@ -241,14 +245,16 @@ class MysqlDatabase:
             connection.close()
 
     async def _rows(self, sql: str) -> list[tuple[bytes, bytes]]:
-        """Run a read that has ROLE. Returns its rows."""
+        """Run a read that ends with ROLE. Return its rows."""
         rows = await self._run(sql, is_replica=_is_replica)
         return [(key, value) for key, value in rows if key is not None]
 
     async def _run(self, sql: str, *, is_replica: Callable[[Any], bool] | None = None) -> Any:
-        """Run a statement. Returns its rows, or how many it found; 0 for a row that is there already.
+        """Run a statement.
 
-        `is_replica` reads the role from the rows, where the statement asks for it.
+        Return its rows, or the number of rows that it matched: 0 for an INSERT of a row that exists.
+
+        `is_replica` reads the role from the rows, if the statement asks for it.
         """
         with _nothing_sent():
             connection = await self._kept.take()
@@ -260,19 +266,20 @@ class MysqlDatabase:
                 raise Passing(REPLICA, setting="read_only")
             is_usable = True
         except LakebedError:
-            is_usable = True  # closed already, where a late answer could meet the next statement
+            is_usable = True  # `_ask` closed it where a late answer could meet the next statement
             raise
         finally:
             self._kept.give_back(connection, is_usable=is_usable)
         return found
 
     async def _ask(self, connection: Any, sql: str) -> Any:
-        """Translate what fails while a statement runs. One that the database refuses is rolled back whole."""
-        # A timeout of asyncio's costs four times as much as this: a part of each small statement.
+        """Run a statement and translate its errors. The database rolls back a statement that it refuses."""
+        # An asyncio timeout costs four times as much as this timer, a notable part of each small statement.
         abort = connection._writer.transport.abort  # noqa: SLF001 - the library offers no other way
         timer = asyncio.get_running_loop().call_later(self._timeout_s, abort)
         try:
-            cursor = await connection.cursor()  # its end would only read results that no statement of ours has
+            # Not closed: closing would only read further results, which our statements do not have.
+            cursor = await connection.cursor()
             count = await cursor.execute(sql)
             return count if cursor.description is None else await cursor.fetchall()
         except err.IntegrityError as error:
@@ -295,7 +302,7 @@ class MysqlDatabase:
             timer.cancel()
 
     async def _connect_to_primary(self) -> Any:
-        """Ask each new connection for its role: after a failover it might reach a replica, whose reads are old."""
+        """Open a connection and check its role: after a failover it might reach a replica, whose reads are stale."""
         connection = await self._connect()
         try:
             [(is_read_only,)] = await self._ask(connection, "SELECT @@global.read_only")
@@ -314,7 +321,7 @@ class MysqlDatabase:
             return await aiomysql.connect(**self._options())
 
     def _options(self) -> dict[str, Any]:
-        # Without FOUND_ROWS an update that changes nothing would count as one that found nothing.
+        # Without FOUND_ROWS, MySQL would return 0 for an update that matches a row but changes nothing.
         return {
             **self._target,
             "autocommit": True,
@@ -327,7 +334,9 @@ class MysqlDatabase:
 
 
 def _is_open(connection: Any) -> bool:
-    """Look for an end that the server has sent, as the library's own pool does. A write must not learn of it late."""
+    """Return whether the server has sent no end, as the library's own pool does. A write must not be sent after an
+    end.
+    """
     if connection.closed:
         return False
     reader = connection._reader  # noqa: SLF001 - the library offers no other way
@@ -335,7 +344,7 @@ def _is_open(connection: Any) -> bool:
 
 
 def _is_replica(rows: Any) -> bool:
-    """Read the role from the row of ROLE."""
+    """Return whether the row of ROLE shows a replica."""
     return not {b"0", "0"}.intersection(value for key, value in rows if key is None)
 
 
@@ -357,7 +366,7 @@ def _check_settings(found: dict[str, str]) -> None:
 
 @contextmanager
 def _nothing_sent() -> Iterator[None]:
-    """Translate what fails while a connection is made or awaited."""
+    """Translate errors while a connection is made or awaited."""
     try:
         yield
     except (err.Error, OSError, TimeoutError, asyncio.IncompleteReadError, RuntimeError) as error:
@@ -367,7 +376,7 @@ def _nothing_sent() -> Iterator[None]:
 
 
 def _code(error: Exception) -> int:
-    """Find the number of an error; that of a broken connection where it has none."""
+    """Return the number of an error, or that of a broken connection where it has none."""
     return int(error.args[0]) if isinstance(error, err.Error) and error.args else CR.CR_SERVER_LOST
 
 

@@ -1,12 +1,12 @@
-"""Learn how many requests a second a database that throttles lets through, and spread the requests to that rate.
+"""Learn the request rate that a throttling database accepts, and spread the requests to that rate.
 
-- Until it throttles, nothing waits. FORGET_S after it last did, nothing waits again.
-- No request waits here for longer than WAIT_S_MAX, then it is sent. So the pace refuses nothing and starves nothing:
-  at worst the database refuses what it would have refused anyway.
-- A refusal lowers the rate to BETA of what was answered, once for all requests that were under way together.
-- Then the rate grows by the curve of CUBIC (RFC 9438): fast, flat near where it fell, fast again beyond. AWS's clients
-  do the same in their adaptive mode.
-- What the database limits apart learns apart, by the name of its pace: one partition that is hot holds up no other.
+- Until the database throttles, no request waits. FORGET_S after the last refusal, no request waits again.
+- No request waits here for longer than WAIT_S_MAX; then it is sent. So a pace refuses and starves no request: at worst
+  the database refuses a request that it would have refused anyway.
+- A refusal lowers the rate to BETA of the measured rate, once for all requests that were under way together.
+- Then the rate grows by the curve of CUBIC (RFC 9438): fast, flat near the rate of the refusal, fast again beyond.
+  AWS's clients do the same in their adaptive mode.
+- Each limit of the database has its own pace, by name: one throttled partition delays no other.
 """
 
 from __future__ import annotations
@@ -28,32 +28,36 @@ GROWTH: Final = 0.4
 """In requests a second, for each second cubed."""
 RATE_MIN: Final = 5.0
 BURST_S: Final = 0.25
-"""The requests of this time may come at once, after a pause. A batch waits for no more, and owes the rest."""
+"""After a pause, the requests of this time may be sent at once. A batch waits for no more than this, and owes the
+rest.
+"""
 WAIT_S_MAX: Final = 2.0
 WAIT_SHARE: Final = 0.2
-"""Of the time within which the caller repeats what is refused. A turn takes no more of it."""
+"""The longest turn, as a share of the time within which the caller repeats a refused request."""
 SAMPLE_S: Final = 0.5
 NEW_SHARE: Final = 0.8
-"""Of the latest sample, in what is measured."""
+"""The weight of the latest sample in the measured rate."""
 FORGET_S: Final = 60.0
 PACES_MAX: Final = 1024
-"""Of those that were used last. What is throttled just now counts beside."""
+"""The number of paces to keep: those used last, and all that throttle now."""
 
 
 class Throttled(Passing):
-    """The database refused it for the sake of its load. Among its facts, `pause_s` is the pause that it asks for."""
+    """The database refused a request because of its load. The fact `pause_s` is the pause that the database asks
+    for.
+    """
 
 
 class Pace:
     """The rate of one partition. Times are those of the event loop; units are requests, or keys of a batch."""
 
     def __init__(self, wait_s: float = WAIT_S) -> None:
-        """`wait_s`: how long the caller repeats what is refused."""
+        """`wait_s`: how long the caller repeats a refused request."""
         self._wait_s_max = min(WAIT_S_MAX, WAIT_SHARE * wait_s)
         self._fell_at = -math.inf
         self._fell_from = 0.0
         self._tokens = 0.0
-        """Below zero: what waits already."""
+        """Below zero while requests wait."""
         self._filled_at = 0.0
         self._measured: float | None = None
         self._sample = 0
@@ -67,9 +71,9 @@ class Pace:
         left: Callable[[T], int] = lambda _: 0,
         waits: bool = True,
     ) -> T:
-        """Wait for a turn, and learn from what becomes of the work. `left`: units that its answer hands back.
+        """Wait for a turn, carry out the work, and learn from its outcome. `left`: units that its answer hands back.
 
-        Without `waits` the work begins at once and charges nothing: `overdraw` did.
+        Without `waits` the work begins at once and is not charged: `overdraw` charged it.
         """
         sent_at = await self._turn(units) if waits else asyncio.get_running_loop().time()
         try:
@@ -78,9 +82,9 @@ class Pace:
             self.answered(sent_at, taken=0, refused=units)
             await pause_asked_for(error)
             raise
-        except (Passing, OutcomeUnknown):  # no answer: it tells nothing of a limit
+        except (Passing, OutcomeUnknown):  # no answer, so no sign of a limit
             raise
-        except Exception:  # an answer, if not the one hoped for
+        except Exception:  # an answer, though a refusal for another reason
             self.answered(sent_at, taken=units, refused=0)
             raise
         refused = left(answer)
@@ -88,9 +92,9 @@ class Pace:
         return answer
 
     async def _turn(self, units: int) -> float:
-        """Wait for a turn, or for as long as one may. Returns its time.
+        """Wait for a turn, at most for the longest turn. Return the time of the turn.
 
-        Chance spreads those whose turn would be a later one.
+        Chance spreads the requests that reach the longest turn.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -111,13 +115,13 @@ class Pace:
                 return now
 
     def overdraw(self, units: int) -> float:
-        """Charge units that do not wait. Returns the time, for `answered`."""
+        """Charge units that do not wait. Return the time, for `answered`."""
         now = asyncio.get_running_loop().time()
         self._charge(now, units)
         return now
 
     def rate(self, now: float) -> float:
-        """Return how many units a second may be sent. Infinite where nothing waits."""
+        """Return how many units a second may be sent. Infinite where no request waits."""
         since_s = now - self._fell_at
         if since_s > FORGET_S:
             return math.inf
@@ -125,7 +129,7 @@ class Pace:
         return max(RATE_MIN, self._fell_from + GROWTH * (since_s - level_s) ** 3)
 
     def _charge(self, now: float, units: int) -> tuple[float, float]:
-        """Charge units. Returns how many tokens this took, and the seconds until they may be sent."""
+        """Charge units. Return the tokens charged, and the seconds until the units may be sent."""
         rate = self.rate(now)
         if rate == math.inf:
             return 0.0, 0.0
@@ -136,15 +140,16 @@ class Pace:
         return had - self._tokens, max(0.0, (min(units, burst) - had) / rate)
 
     def answered(self, sent_at: float, *, taken: int, refused: int) -> None:
-        """Learn from an answer. `sent_at`: the time of the turn. A refusal counts only where nothing was taken.
+        """Learn from an answer to work that was sent at `sent_at`. Only an answer that took no unit lowers the rate.
 
-        What hands back a part of a batch takes as much as it can just then: its size says nothing of the rate.
+        A database that hands back a part of a batch takes as much as it can at that moment: its size does not show the
+        rate.
         """
         now = asyncio.get_running_loop().time()
         if now - self._sample_since >= SAMPLE_S:
             self._end_sample(now)
         self._sample += taken
-        if refused and not taken and sent_at > self._fell_at:  # what was under way at the last fall tells nothing new
+        if refused and not taken and sent_at > self._fell_at:  # a request sent before the last fall shows nothing new
             self._fall(now)
 
     def _end_sample(self, now: float) -> None:
@@ -158,7 +163,7 @@ class Pace:
         rate, measured = self.rate(now), self._measured
         if measured is None:
             measured = self._sample / max(now - self._sample_since, SAMPLE_S / 5)
-        self._tokens = 0.0  # who waits asks again
+        self._tokens = 0.0  # waiting requests are charged again
         self._fell_from = max(RATE_MIN / BETA, min(rate, measured))
         self._fell_at = self._filled_at = now
 
@@ -180,10 +185,10 @@ class Paces:
 
     def of(self, name: Hashable) -> Pace:
         found = self._of.pop(name, None) or Pace(self._wait_s)
-        self._of[name] = found  # the one used last stands last
+        self._of[name] = found  # the pace used last is last
         if len(self._of) > PACES_MAX:
             oldest = next(iter(self._of))
             pace = self._of.pop(oldest)
             if pace.rate(asyncio.get_running_loop().time()) < math.inf:
-                self._of[oldest] = pace  # is looked at again later
+                self._of[oldest] = pace  # it throttles now: check it again later
         return found

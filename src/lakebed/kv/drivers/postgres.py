@@ -1,10 +1,10 @@
 """`postgres://user:password@host:5432/database`: a Store in PostgreSQL, for servers on any number of machines.
 
 One table has all pairs; its primary key (partition, key) is a B-tree in byte order. Each operation is one statement and
-one transaction at READ COMMITTED, whose conditional updates look again at a row that another writer changed meanwhile.
+one transaction at READ COMMITTED: a conditional update checks again a row that another writer changed meanwhile.
 
-Predicates are the values themselves: no counter to share between connections. They allow A-B-A: a value that was
-replaced and then put back counts as never having changed.
+Predicates are the values themselves: connections need no shared counter. They allow A-B-A: a value that was replaced
+and then put back looks unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SNAPSHOT_ROWS: Final = 1000
 COMPACT_S_MAX: Final = 86_400
 IDENTIFIER_BYTES_MAX: Final = 63
 SAFE: Final = {"fsync": "on", "full_page_writes": "on"}
-"""Without these a crash of the database takes answered writes back, or the whole table."""
+"""Without these settings, a crash of the database loses answered writes, or the whole table."""
 
 GET: Final = "SELECT value FROM kv WHERE partition = $1 AND key = $2"
 GET_MANY: Final = "SELECT key, value FROM kv WHERE partition = $1 AND key = ANY($2::bytea[])"
@@ -76,10 +76,10 @@ SET_IFS: Final = """
     )
     SELECT partition, key FROM made UNION ALL SELECT partition, key FROM changed
 """
-"""Rows are made and locked in one order, or two statements could wait for each other: an UPDATE alone has none.
+"""Insert and lock rows in one order, or two statements could wait for each other: an UPDATE alone has no fixed order.
 
-It makes all rows before it locks any, SET_MANY goes through all keys once: these two can still meet in a deadlock. The
-database ends one of them whole after its `deadlock_timeout`, and that one is `Passing`.
+SET_IFS inserts all rows before it locks any, SET_MANY visits each key once: these two can still meet in a deadlock.
+After `deadlock_timeout` the database rolls one of them back, which is `Passing`.
 """
 DELETE: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2"
 DELETE_MANY: Final = """
@@ -88,7 +88,7 @@ DELETE_MANY: Final = """
     )
     DELETE FROM kv USING locked WHERE partition = $1 AND key = k
 """
-"""In one order, as SET_IFS locks. A DELETE alone takes rows in the order that its plan finds them."""
+"""In one order, as SET_IFS locks rows. A DELETE alone locks rows in the order of its plan."""
 DELETE_IF: Final = "DELETE FROM kv WHERE partition = $1 AND key = $2 AND value = $3"
 NEXT_PARTITION: Final = "SELECT partition FROM kv WHERE partition > $1 ORDER BY partition LIMIT 1"
 EVERYTHING: Final = "SELECT partition, key, value FROM kv ORDER BY partition, key"
@@ -101,30 +101,32 @@ MAKE_TABLES: Final = """
 OF_THE_CLIENT: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 _PASSING: Final = (
-    asyncpg.TransactionRollbackError,  # deadlocks, and servers of the same wire that want a repetition
+    asyncpg.TransactionRollbackError,  # deadlocks, and databases with the same protocol that ask for a repetition
     asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,  # a primary that has just become a replica
+    asyncpg.ReadOnlySQLTransactionError,  # a primary that just became a replica
     asyncpg.CannotConnectNowError,
     asyncpg.LockNotAvailableError,
 )
 _ENDED: Final = (
     asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,  # ended by an operator: perhaps while it committed
+    asyncpg.OperatorInterventionError,  # an operator ended it, perhaps during its commit
     asyncpg.PostgresIOError,
     asyncpg.InternalClientError,  # the connection broke at a moment that the client did not expect
     OSError,
     TimeoutError,
 )
 _NOT_BEGUN: Final = "cannot switch to state"
-"""So begins what the client says before it sends a statement: a farewell of the database came, its end did not yet."""
+"""The beginning of the client's message when a statement was not sent: the database said it would end the
+connection.
+"""
 _BROKEN: Final = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`postgres://user:password@host:5432/database?schema=lakebed&connections=16&wait_s=10`.
+    """Open `postgres://user:password@host:5432/database?schema=lakebed&connections=16&wait_s=10`.
 
-    Several hosts may be given: the one that is the primary is taken, by every connection. Options of libpq for TLS are
-    passed on. A password may also come from PGPASSWORD or a password file.
+    With several hosts, every connection uses the primary. Options of libpq for TLS are passed on. A password may also
+    come from PGPASSWORD or a password file.
     """
     wait_s = uri.seconds("wait_s", WAIT_S)
     database = _from(uri, wait_s)
@@ -132,13 +134,13 @@ def open_uri(uri: StoreUri) -> RemoteStore:
 
 
 def size_uri(uri: StoreUri) -> StoreSize:
-    """Ask for the size of the table with its index. What is free in it, only the database's own tools can tell."""
+    """Return the size of the table with its index. Only the database's own tools show the free space in it."""
     database = _from(uri, uri.seconds("wait_s", WAIT_S))
     return run_apart(database.size)
 
 
 def compact_uri(uri: StoreUri) -> None:
-    """Write the table and its index anew. The database needs room for both, and readers and writers wait for it."""
+    """Rewrite the table and its index. The database needs space for a copy; readers and writers wait meanwhile."""
     answer_of(uri, _from, PostgresDatabase.compact)
 
 
@@ -148,7 +150,7 @@ def partitions_uri(uri: StoreUri) -> list[bytes]:
 
 
 def snapshot_uri(uri: StoreUri, target: Path) -> None:
-    """Copy the store, as it is at one moment, into a new SQLite file. Writers go on."""
+    """Copy the store, as of one moment, into a new SQLite file. Writers continue."""
     database = _from(uri, uri.seconds("wait_s", WAIT_S))
     run_apart(lambda: database.copy_to(target))
 
@@ -159,7 +161,7 @@ def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
         raise InvalidStoreUri(f"{uri.scheme}: schema is the name of one, not {schema!r}", scheme=uri.scheme)
     connections = uri.count("connections", CONNECTIONS)
     passed = {name: value for name in OF_THE_CLIENT if (value := uri.text(name, ""))}
-    # Every connection asks: after a failover a new one might reach a replica, whose reads are old.
+    # Every connection checks this: after a failover it might reach a replica, whose reads are stale.
     passed["target_session_attrs"] = uri.choice("target_session_attrs", "read-write", "primary")
     uri.check_all_taken()
     dsn = f"postgresql://{uri.authority}{quote(uri.path)}?{urlencode(passed)}"
@@ -167,7 +169,7 @@ def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
 
 
 class PostgresDatabase:
-    """Statements over connections that are kept. The first is made by the first operation."""
+    """Statements over a pool of connections. The first operation opens the first connection."""
 
     batch_keys_max = 1000
     batch_bytes_max = 4 << 20
@@ -191,7 +193,7 @@ class PostgresDatabase:
     async def prepare(self) -> None:
         async with self._alone() as connection:
             await self._check_settings(connection)
-            # Two that create at the same moment would collide in the catalogue of the database.
+            # Two processes that create the tables at the same moment would collide in the database's catalogue.
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakebed'))")
                 try:
@@ -215,7 +217,7 @@ class PostgresDatabase:
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         async with self._connection() as connection:
-            # The client's records are pairs too: to make tuples of them costs as much as to read them.
+            # The client's records are pairs too: converting them to tuples costs as much as reading them.
             rows: list[tuple[bytes, bytes]] = await connection.fetch(SCAN, partition, start, limit)
             return rows
 
@@ -269,7 +271,7 @@ class PostgresDatabase:
                 connection.terminate()
 
     async def copy_to(self, target: Path) -> None:
-        """Read all rows in one transaction, which sees nothing that others commit after it began."""
+        """Read all rows in one transaction, which sees no later commit."""
         copy = SqliteStore.open(target, synchronous="NORMAL")
         try:
             async with self._alone() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
@@ -303,7 +305,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """Lend a connection that is kept. What fails before it is lent is `Passing`, for nothing was sent."""
+        """Lend a connection of the pool. A failure before that is `Passing`: nothing was sent."""
         async with _nothing_sent():
             connection = await self._kept.take()
         is_usable = False
@@ -311,7 +313,7 @@ class PostgresDatabase:
             async with _one_statement():
                 yield connection
             is_usable = True
-        except StoreUnavailable as error:  # a refusal, and the answer is read
+        except StoreUnavailable as error:  # a refusal: its answer was read
             is_usable = not isinstance(error, Passing)
             raise
         finally:
@@ -357,7 +359,7 @@ class PostgresDatabase:
             )
 
     def _grants(self, error: asyncpg.PostgresError) -> str:
-        """Say what the user lacks. Without USAGE the schema seems not to be there: so the error alone tells little."""
+        """Name the missing rights. Without USAGE the schema looks absent, so the error alone shows little."""
         return (
             f"postgres: {_shown(error)}: this user may neither make nor use the tables. Run `lakebed kv migrate`"
             f" as a user who may create, who then grants this one: GRANT USAGE ON SCHEMA {self._schema} TO …; GRANT"
@@ -386,7 +388,7 @@ def _rows_of(status: str) -> int:
 
 @asynccontextmanager
 async def _nothing_sent() -> AsyncIterator[None]:
-    """Translate what fails while a connection is made or awaited."""
+    """Translate errors while a connection is made or awaited."""
     try:
         yield
     except ValueError as error:  # its message may have the password
@@ -401,7 +403,7 @@ async def _nothing_sent() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _one_statement() -> AsyncIterator[None]:
-    """Translate what fails while a statement runs. A statement that the database refuses is rolled back whole."""
+    """Translate errors of a statement. The database rolls back a statement that it refuses."""
     try:
         yield
     except _PASSING as error:
@@ -414,7 +416,7 @@ async def _one_statement() -> AsyncIterator[None]:
         raise OutcomeUnknown(f"postgres: the answer was lost: {_shown(error)}") from error
     except asyncpg.PostgresError as error:
         raise StoreUnavailable(f"postgres: {_shown(error)}", sqlstate=error.sqlstate) from error
-    except asyncpg.InterfaceError as error:  # the client found the connection closed, before it sent anything
+    except asyncpg.InterfaceError as error:  # the client saw the closed connection before it sent anything
         raise Passing(f"postgres: {_shown(error)}") from error
 
 

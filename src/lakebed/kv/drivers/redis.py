@@ -1,12 +1,11 @@
 """`redis://user:password@host:6379/0`: a Store in Redis (or Valkey) that keeps an append-only file.
 
-Two Redis keys hold a partition: a hash of its pairs, and a sorted set of its keys. All scores are 0, so Redis keeps
-them in byte order. Both names hold the partition in braces, so that a cluster would keep them in one place. Each
-operation is one script or one command, which Redis carries out whole before the next. Behind each read goes ROLE: a
-primary that becomes a replica leaves its connections open, and what it answers then is old.
+Two Redis keys hold a partition: a hash of its pairs, and a sorted set of its keys. All scores are 0, so Redis sorts the
+keys in byte order. Both names have the partition in braces, so that a cluster would store them together. Each operation
+is one script or one command, which Redis completes before the next. ROLE follows each read: a primary that becomes a
+replica leaves its connections open, and then answers stale values.
 
-Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back counts as never
-having changed.
+Predicates are the values themselves. They allow A-B-A: a value that was replaced and then put back looks unchanged.
 """
 
 from __future__ import annotations
@@ -68,30 +67,35 @@ return 1
 """
 
 _PASSING: Final = (
-    exceptions.BusyLoadingError,  # it reads its file after a start
-    exceptions.ReadOnlyError,  # a primary that has just become a replica
+    exceptions.BusyLoadingError,  # it loads its file after a start
+    exceptions.ReadOnlyError,  # a primary that just became a replica
     exceptions.TryAgainError,
 )
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`redis://:password@host:6379/0?name=lakebed&fsync=always&replicas=0&connections=16&wait_s=10`. `rediss`: TLS.
+    """Open `redis://:password@host:6379/0?name=lakebed&fsync=always&replicas=0&connections=16&wait_s=10`.
 
-    `fsync=everysec` accepts that a crash takes back the writes of the last second. `fsync=unchecked` is for services
-    that hide their settings and promise to keep every answered write. `replicas=N`: a write is answered when N replicas
-    have it too.
+    `rediss`: TLS.
+
+    `fsync=everysec` accepts that a crash loses the writes of the last second. `fsync=unchecked` is for services that
+    hide their settings and promise to keep every answered write. `replicas=N`: a write is answered when N replicas have
+    it too.
     """
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
 
 
 def size_uri(uri: StoreUri) -> StoreSize:
-    """Ask for the size of the append-only file, which is that of the whole server."""
+    """Return the size of the append-only file, which is that of the whole server."""
     return answer_of(uri, _from, RedisDatabase.size)
 
 
 def compact_uri(uri: StoreUri) -> None:
-    """Let Redis write its append-only file anew, as it does by itself when that has doubled. It goes on meanwhile."""
+    """Let Redis rewrite its append-only file, as it does by itself when the file has doubled.
+
+    Redis serves requests meanwhile.
+    """
     answer_of(uri, _from, RedisDatabase.compact)
 
 
@@ -119,7 +123,7 @@ def _from(uri: StoreUri, wait_s: float) -> RedisDatabase:
 
 
 class RedisDatabase:
-    """Commands over a pool of connections, which begins with the first operation."""
+    """Commands over a pool of connections. The first operation opens the first connection."""
 
     batch_keys_max = 1000
     batch_bytes_max = 4 << 20
@@ -148,7 +152,8 @@ class RedisDatabase:
             await _ask(pool, b"SET", mark, FORMAT, b"NX")
             [found] = await _ask_primary(pool, (b"GET", mark))
             if self._replicas:
-                await _ask(pool, b"WAIT", b"0", b"1")  # each write will need it
+                # Fails at once where the user may not WAIT, which each write will need.
+                await _ask(pool, b"WAIT", b"0", b"1")
         finally:
             await pool.aclose()
         if found != FORMAT:
@@ -215,17 +220,19 @@ class RedisDatabase:
                 return list(found)
 
     async def size(self) -> StoreSize:
-        """
+        """Return the size of the append-only file.
+
         Raises:
-            StoreUnavailable: it keeps no append-only file, or its service hides that.
+            StoreUnavailable: Redis keeps no append-only file, or its service hides it.
         """
         facts = await self._persistence()
         return StoreSize(size_bytes=int(facts["aof_current_size"]), log_bytes=0, free_bytes=0)
 
     async def compact(self) -> None:
-        """
+        """Rewrite the append-only file.
+
         Raises:
-            StoreUnavailable: as `size`; or it could not rewrite the file.
+            StoreUnavailable: as `size`; or Redis could not rewrite the file.
         """
         facts = await self._persistence()
         if not _is_rewriting(facts):
@@ -259,8 +266,8 @@ class RedisDatabase:
         return answer
 
     async def _change_each(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Carry out commands that write, and wait for the replicas. Refusals are answers."""
-        # WAIT is about the writes of its own connection.
+        """Carry out commands that write, and wait for the replicas. Refusals are returned."""
+        # WAIT covers the writes of its own connection only.
         async with _lent(self._open_pool()) as connection:
             result = await _call_each(connection, *commands)
             if not self._replicas or all(isinstance(answer, Exception) for answer in result):
@@ -284,9 +291,9 @@ class RedisDatabase:
             self._address,
             max_connections=self._connections,
             timeout=self._timeout_s,
-            socket_timeout=None,  # or the client makes a task for each command: `_call_each` has one time limit for all
+            socket_timeout=None,  # else the client makes a task for each command; `_call_each` has one timeout for all
             socket_connect_timeout=self._timeout_s,
-            # The client's own repetitions would send a write again whose answer was lost.
+            # The client's own retries would repeat a write whose answer was lost.
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
             protocol=2,
@@ -308,7 +315,7 @@ def _check_settings(found: dict[str, str], fsync: str) -> None:
     if found.get("maxmemory", "0") != "0":
         safe["maxmemory-policy"] = "noeviction"
     for name, wanted in safe.items():
-        # `always` is stronger than what `everysec` asks for.
+        # `always` is stronger than `everysec`.
         if found.get(name, wanted) not in {wanted, "always"}:
             raise StoreUnavailable(
                 f"redis: {name} is {found[name]}: answered writes would be lost. Set {name} {wanted}", setting=name
@@ -321,7 +328,7 @@ async def _ask(pool: BlockingConnectionPool, *command: Any) -> Any:
 
 
 async def _ask_primary(pool: BlockingConnectionPool, *commands: tuple[Any, ...]) -> list[Any]:
-    """Read from a primary. Its role is asked in the same round trip, and after the reads."""
+    """Read from a primary. Ask for its role in the same round trip, after the reads."""
     async with _lent(pool) as connection:
         *answers, role = await _call_all(connection, *commands, (b"ROLE",))
     if role[0] != b"master":
@@ -331,7 +338,7 @@ async def _ask_primary(pool: BlockingConnectionPool, *commands: tuple[Any, ...])
 
 @asynccontextmanager
 async def _lent(pool: BlockingConnectionPool) -> AsyncIterator[Any]:
-    """Lend a connection that works. What fails before it is lent is `Passing`, for nothing was sent."""
+    """Lend a working connection. A failure before that is `Passing`: nothing was sent."""
     try:
         async with asyncio.timeout(pool.timeout):
             connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # a decorator hides its type
@@ -368,13 +375,13 @@ async def _call_each(connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
         await connection.disconnect(nowait=True)  # a late answer must not meet the next command
         raise OutcomeUnknown(f"redis: the answer was lost: {_shown(error)}") from error
     except BaseException:
-        await connection.disconnect(nowait=True)  # cancelled: as above
+        await connection.disconnect(nowait=True)  # cancelled: a late answer must not meet the next command
         raise
     return answers
 
 
 async def _answer(connection: Any) -> Any:
-    """Read one answer. A refusal is one too: those of the other commands stand behind it."""
+    """Read one answer. Return a refusal instead of raising it: the answers of the other commands follow it."""
     try:
         return await connection.read_response(disconnect_on_error=False)
     except (exceptions.ResponseError, exceptions.BusyLoadingError) as refusal:
@@ -382,4 +389,4 @@ async def _answer(connection: Any) -> Any:
 
 
 def _shown(error: BaseException) -> str:
-    return str(error) or type(error).__name__  # a time that is up has no words
+    return str(error) or type(error).__name__  # a timeout has no message

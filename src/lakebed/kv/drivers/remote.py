@@ -1,9 +1,9 @@
-"""Make a Store of a database on a network. Its drivers share what is here, by composition.
+"""Make a Store of a database on a network. Its drivers share this module by composition.
 
-- A driver writes a `Database`: one attempt of each operation, and a true account of what became of it.
-- `RemoteStore` does the rest: it checks keys, cuts batches into pieces, waits out short failures, and ends in order.
-- It repeats an attempt only where nothing happened (`Passing`). It never sends a write again whose answer was lost: the
-  second one might overwrite what another writer did since. The caller gets OutcomeUnknown, and reads.
+- A driver writes a `Database`: one attempt of each operation, and a true report of its outcome.
+- `RemoteStore` does the rest: it checks keys, cuts batches into pieces, waits out short failures, and closes in order.
+- It repeats an attempt only after `Passing`: nothing happened. It never repeats a write whose answer was lost: the
+  repetition might overwrite a later write of another writer. The caller gets OutcomeUnknown, and reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE_S: Final = 0.02
 PAUSE_S_MAX: Final = 1.0
 
 SCAN_ROWS_MAX: Final = 1024
-"""Rows of one attempt. A larger page is put together from several, so that no answer of the database is huge."""
+"""Rows of one attempt. A larger page needs several attempts, so that no answer of the database is huge."""
 
 
 class Passing(StoreUnavailable):
@@ -46,7 +46,7 @@ class Database(Protocol):
 
     Raises:
         Passing: nothing happened, and the same call may succeed in a moment.
-        StoreUnavailable: nothing happened, and a repetition at once is of no use.
+        StoreUnavailable: nothing happened, and an immediate repetition does not help.
         OutcomeUnknown: the answer was lost. A read that raises it is repeated.
     """
 
@@ -55,19 +55,19 @@ class Database(Protocol):
     """Values of a batch may exceed this only where the batch has one key."""
     batches_at_once: int
     reads_together: bool
-    """A read of several keys is one request, and costs little more than a read of one."""
+    """Whether a read of several keys is one request, and costs little more than a read of one key."""
 
     async def prepare(self) -> None:
-        """Refuse settings that would lose writes, and make what the store needs in the database.
+        """Refuse settings that would lose writes, and make the store's tables or marks in the database.
 
-        Runs once, before everything else, on an event loop of its own. It leaves no connection open.
+        Runs once, before everything else, on an event loop of its own. Leaves no connection open.
         """
         ...
 
     async def read(self, partition: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]: ...
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Read `limit` pairs from `start` on, in byte order. Fewer only at the end of the partition."""
+        """Read `limit` pairs from `start` on, in byte order. Returns fewer only at the end of the partition."""
         ...
 
     async def write(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None: ...
@@ -95,7 +95,7 @@ Place: TypeAlias = tuple[bytes, bytes]
 """A partition and a key."""
 
 SetIf: TypeAlias = tuple[bytes, bytes, bytes, Predicate | None]
-"""A partition, a key, its new value, and what `write_if` expects there."""
+"""A partition, a key, its new value, and the predicate that `write_if` expects."""
 
 
 @runtime_checkable
@@ -103,18 +103,21 @@ class ReadsPlaces(Protocol):
     """A database that reads keys of several partitions in one request."""
 
     async def read_places(self, places: Sequence[Place]) -> Mapping[Place, Held | Passing]:
-        """`Passing` stands for a place that was not read. One that is raised is about all of them."""
+        """Read the places.
+
+        A result of `Passing` means that this place was not read; an error raised concerns all places.
+        """
         ...
 
 
 @runtime_checkable
 class WritesTogether(Protocol):
-    """A database that carries several conditional writes out in one request."""
+    """A database that carries out several conditional writes in one request."""
 
     async def write_ifs(self, asked: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
-        """Do as `write_if` for each, in any order. No place comes twice; the values are no more than a batch has.
+        """Do as `write_if` for each, in any order. No place is repeated; the values fit into a batch.
 
-        An exception stands for the write that it is about. One that is raised is about all of them.
+        An exception in the result concerns its own write. An exception raised concerns all writes.
         """
         ...
 
@@ -123,8 +126,8 @@ def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> Remote
     """Prepare the database and return its store. Blocks; an event loop may run in the calling thread.
 
     Raises:
-        StoreUnavailable: it cannot be reached within `wait_s`, or one of its settings would lose writes.
-        StoreFormat: it holds something else, or a later format.
+        StoreUnavailable: the database cannot be reached within `wait_s`, or one of its settings would lose writes.
+        StoreFormat: the database is of another program, or of another format.
     """
 
     deadline = time.monotonic() + wait_s
@@ -147,7 +150,7 @@ def partitions_of(uri: StoreUri, made_from: Callable[[StoreUri, float], Database
 
 
 def answer_of(uri: StoreUri, made_from: Callable[[StoreUri, float], D], ask: Callable[[D], Awaitable[T]]) -> T:
-    """Ask a database that no store has opened one thing, once. Blocks."""
+    """Ask a database that no store has opened, once. Blocks."""
     database = made_from(uri, uri.seconds("wait_s", WAIT_S))
 
     async def asked() -> T:
@@ -160,7 +163,7 @@ def answer_of(uri: StoreUri, made_from: Callable[[StoreUri, float], D], ask: Cal
 
 
 def run_apart(work: Callable[[], Awaitable[T]]) -> T:
-    """Run it on an event loop and in a thread of its own, and wait for it: the calling thread may run a loop too."""
+    """Run the work on its own event loop and thread, and wait for it: the calling thread may run a loop already."""
 
     async def run() -> T:
         return await work()
@@ -170,7 +173,7 @@ def run_apart(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def repeated(attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
-    """Repeat what is `Passing` until the deadline, in seconds of the monotonic clock.
+    """Repeat an attempt that raises `Passing` until the deadline, in seconds of the monotonic clock.
 
     The pauses double, and chance spreads the callers.
     """
@@ -189,9 +192,9 @@ async def take_turn(free: asyncio.Semaphore, timeout_s: float) -> None:
     """Wait until a connection is free.
 
     Raises:
-        TimeoutError: none was within the time.
+        TimeoutError: no connection was free within the time.
     """
-    if not free.locked():  # costs nothing, mostly
+    if not free.locked():  # mostly this costs nothing
         await free.acquire()
         return
     async with asyncio.timeout(timeout_s):
@@ -199,7 +202,7 @@ async def take_turn(free: asyncio.Semaphore, timeout_s: float) -> None:
 
 
 def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
-    """Let a lost answer count as nothing, for what changes nothing that another writer wrote."""
+    """Translate a lost answer into `Passing`, for an attempt that changes no data of other writers."""
 
     async def tried() -> T:
         try:
@@ -213,7 +216,7 @@ def harmless(attempt: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
 async def answers_of_each(
     asked: Sequence[A], read: Callable[[], Awaitable[Mapping[A, R]]], read_alone: Callable[[A], Awaitable[R | None]]
 ) -> Mapping[A, R | Exception | None]:
-    """Read all at once, and each alone where that fails: perhaps one is refused or damaged, not the others."""
+    """Read all keys at once. If the read fails, read each key alone: perhaps only one is refused or damaged."""
     try:
         return await read()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
@@ -224,7 +227,7 @@ async def answers_of_each(
 
 
 async def _outcome(work: Awaitable[T]) -> T | Exception:
-    """Return its error instead of raising it: what is awaited beside it goes on, and has its own answer."""
+    """Return the error instead of raising it: other work that is awaited together continues, with its own outcome."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - whatever it is, it is its caller's
@@ -232,7 +235,9 @@ async def _outcome(work: Awaitable[T]) -> T | Exception:
 
 
 class RemoteStore:
-    """Made by `open_database`. Its connections belong to the event loop that first uses it."""
+    """The Store of a `Database`, made by `open_database`. Its connections belong to the event loop that first uses
+    it.
+    """
 
     def __init__(self, database: Database, *, name: str, wait_s: float) -> None:
         self._database = database
@@ -242,7 +247,7 @@ class RemoteStore:
         self._under_way = 0
         self._idle = asyncio.Event()
         self.shares_reads = database.reads_together
-        # To ask this of a Protocol costs more than the rest of a call.
+        # An isinstance check with a Protocol costs more than the rest of a call.
         self._reads_places = database if isinstance(database, ReadsPlaces) else None
         self._writes_together = database if isinstance(database, WritesTogether) else None
         self._gets = Gathered(self._get_together, database.batch_keys_max, equal_share=True)
@@ -260,7 +265,9 @@ class RemoteStore:
         return (await harmless(lambda: self._database.read(partition, (key,)))()).get(key)
 
     async def _get_together(self, places: Sequence[Place]) -> Sequence[Held | Exception | None]:
-        """One attempt. Each caller repeats its own, so that none waits for the repetitions of another."""
+        """Attempt the reads once. Each caller repeats its own read, so that no caller waits for repetitions of
+        another.
+        """
         if len(places) == 1:
             return [await _outcome(self._get_alone(places[0]))]
         found: dict[Place, Held | Exception | None] = {}
@@ -281,7 +288,7 @@ class RemoteStore:
         read: Callable[[Sequence[Place]], Awaitable[Mapping[Place, Held | Passing]]],
         found: dict[Place, Held | Exception | None],
     ) -> None:
-        """Put what is read into `found`, and the failure where it fails."""
+        """Read places and put each value or failure into `found`."""
         found.update(await answers_of_each(places, harmless(lambda: read(places)), self._get_alone))
 
     async def _read_of_partition(self, places: Sequence[Place]) -> dict[Place, Held]:
@@ -299,7 +306,7 @@ class RemoteStore:
         return [found.get(key) for key in keys]
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
-        """Read one row more than `limit`, to know whether there is another page and where it begins."""
+        """Read one row more than `limit`: it shows whether there is another page, and where it begins."""
         assert limit >= 1
         rows: list[tuple[bytes, bytes]] = []
         while (wanted := min(limit + 1 - len(rows), SCAN_ROWS_MAX)) > 0:
@@ -316,11 +323,11 @@ class RemoteStore:
         await self._write(lambda: self._database.write(partition, ((key, value),)))
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """In batches that the database takes at once. Other writes come between them."""
+        """Set the keys in batches that the database takes at once. Other writes may occur between batches."""
         for key, _ in items:
             check_key(partition, key)
         latest = dict(items)
-        # Sorted, so that two batches that share keys lock them in the same order.
+        # Sorted, so that two batches with common keys lock them in the same order.
         pieces = list(self._batches([(key, latest[key]) for key in sorted(latest)]))
         await self._write_pieces([lambda piece=piece: self._database.write(partition, piece) for piece in pieces])  # type: ignore[misc]  # as above
 
@@ -336,9 +343,9 @@ class RemoteStore:
         return written
 
     async def _set_if_together(self, asked: Sequence[SetIf]) -> Sequence[Predicate | Exception | None]:
-        """Attempt each once, in batches at the same time. None has a place twice. The answers are in their order.
+        """Attempt each write once, in concurrent batches without repeated places. Return the outcomes in their order.
 
-        Each caller repeats its own, so that none waits for the repetitions of another.
+        Each caller repeats its own write, so that no caller waits for repetitions of another.
         """
         if len(asked) == 1:
             return await self._set_if_batch(asked)
@@ -374,7 +381,7 @@ class RemoteStore:
         except (Passing, OutcomeUnknown) as error:
             return [copied(error) for _ in batch]
         except (StoreUnavailable, StoreFormat):
-            pass  # nothing happened, perhaps for the sake of one of them
+            pass  # nothing happened, perhaps because of one write: try each alone
         except Exception as error:  # noqa: BLE001 - the writes of other batches go on
             return [copied(error) for _ in batch]
         return await asyncio.gather(*(_outcome(database.write_if(*one)) for one in batch))
@@ -384,7 +391,7 @@ class RemoteStore:
         await self._write(lambda: self._database.remove(partition, (key,)))
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """Delete several keys, in as many transactions as `set_many` takes."""
+        """Delete the keys, in batches as `set_many` does."""
         for key in keys:
             check_key(partition, key)
         ordered, size = sorted(set(keys)), self._database.batch_keys_max
@@ -398,13 +405,13 @@ class RemoteStore:
             raise PredicateFailed("the stored value is not the one that was read", partition=partition, key=key)
 
     async def close(self) -> None:
-        """Refuse what comes, let what is under way end, then close the connections. Twice is no error."""
+        """Refuse new calls, wait for calls under way, then close the connections. Closing twice is no error."""
         if self._is_closed:
             return
         self._is_closed = True
         if self._under_way:
             await self._idle.wait()
-        # What a cancelled caller asked may still be under way.
+        # Work of a cancelled caller may still be under way.
         await asyncio.gather(self._gets.ended(), self._set_ifs.ended())
         await self._database.close()
 
@@ -435,10 +442,10 @@ class RemoteStore:
         return await repeated(attempt, time.monotonic() + self._wait_s)
 
     async def _write_pieces(self, pieces: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Carry all out, some at once. After a failure begin no more of them.
+        """Carry out all pieces, some at once. After a failure no further piece begins.
 
         Raises:
-            OutcomeUnknown: a failure, and not every piece is known to have done nothing.
+            OutcomeUnknown: a piece failed, and another was or may have been carried out.
         """
         self._check_open()
         ahead, failures, done = iter(pieces), list[Exception](), 0

@@ -1,8 +1,8 @@
 """`spanner://PROJECT/INSTANCE/DATABASE`: a Store in Google Cloud Spanner, over the asyncio stubs of its client library.
 
-One table has all pairs, by partition and key, and a random version that every write makes anew. A write with no
-condition, or on absence, is one commit. Another condition is a read and a commit in one transaction: Spanner aborts it
-where another writer comes between. Reads are strong.
+One table has all pairs, by partition and key, with a random version that every write makes anew. A write without a
+condition, or on absence, is one commit. A write on a version is a read and a commit in one transaction: Spanner aborts
+it where another writer changed the row between. Reads are strong.
 
 Predicates are the versions, so a value that was put back is noticed (no A-B-A).
 """
@@ -57,10 +57,10 @@ FORMAT: Final = b"1"
 NO_SIZE: Final = "the table SPANNER_SYS.TABLE_SIZES_STATS_1HOUR has it"
 NO_COMPACTION: Final = "Spanner compacts its tables by itself, within a week of a deletion"
 MARK: Final = (b"", b"format")
-"""The format's row. No partition is empty."""
+"""The place of the format's row. No other partition is empty."""
 SESSIONS: Final = 16
 DELETE_S: Final = 2.0
-"""Wait at most this long for the deletion of sessions. The service drops one that is idle for an hour."""
+"""Wait at most this long for the deletion of sessions. The service drops a session that is idle for an hour."""
 
 COLUMNS: Final = ("p", "k", "v", "n")
 MAKE_TABLE: Final = """CREATE TABLE {table} (
@@ -73,11 +73,14 @@ _READ_WRITE: Final = TransactionOptions(
 )
 _STRONG: Final = TransactionSelector(single_use=TransactionOptions(read_only=TransactionOptions.ReadOnly(strong=True)))
 _ABORTED: Final = (grpc.StatusCode.ABORTED,)
-"""Another transaction came between: Spanner did nothing, and asks to begin again."""
+"""Another transaction interfered: Spanner did nothing, and asks to begin again."""
 
 
 def open_uri(uri: StoreUri) -> RemoteStore:
-    """`spanner://project/instance/database?table=lakebed&sessions=16&wait_s=10&endpoint=`. Makes the table."""
+    """Open `spanner://project/instance/database?table=lakebed&sessions=16&wait_s=10&endpoint=`.
+
+    Make the table where it is missing.
+    """
     wait_s = uri.seconds("wait_s", WAIT_S)
     return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
 
@@ -102,7 +105,7 @@ def _from(uri: StoreUri, wait_s: float) -> SpannerDatabase:
 
 
 class SpannerDatabase:
-    """Requests to one table, each in a session that it has to itself meanwhile."""
+    """Requests to one table. Each request has a session to itself."""
 
     batch_keys_max = 500
     batch_bytes_max = 2 << 20
@@ -119,7 +122,7 @@ class SpannerDatabase:
         self._client: SpannerAsyncClient | None = None
         self._idle: list[str] = []
         self._spoilt: list[str] = []
-        """Sessions in which a transaction may be open, with locks. They are deleted before the next request."""
+        """Sessions that may have an open transaction, with locks. They are deleted before the next request."""
         # The emulator takes one writing transaction at a time, and aborts others.
         self._turns = asyncio.Semaphore(1 if emulator else sessions)
 
@@ -189,7 +192,7 @@ class SpannerDatabase:
             await self._open().commit(request, **self._options)
 
     async def _commit_if(self, partition: bytes, key: bytes, expected: Any, mutation: Mutation) -> bool:
-        """Commit where the row has the expected version. Returns whether it had."""
+        """Commit if the row has the expected version. Return whether it had."""
         wanted = KeySet(keys=[_list(partition, key)])
         async with self._turns, self._session() as session:
             begun: list[bytes] = []
@@ -216,7 +219,7 @@ class SpannerDatabase:
         limit: int = 0,
         begun: list[bytes] | None = None,
     ) -> list[tuple[bytes, ...]]:
-        """Read rows in the order of their keys. `begun` gets the id of a transaction that begins."""
+        """Read rows in the order of their keys. If the read begins a transaction, append its id to `begun`."""
         request = ReadRequest(
             session=session, transaction=transaction, table=self._table, columns=columns, key_set=wanted, limit=limit
         )
@@ -226,7 +229,9 @@ class SpannerDatabase:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[str]:
-        """Lend an idle session, or a new one. One that failed is lent again only where no transaction is open in it."""
+        """Lend an idle session, or a new one. A session that failed is lent again only if it has no open
+        transaction.
+        """
         with suppress(StoreUnavailable, OutcomeUnknown):
             await self._delete_spoilt()
         session = self._idle.pop() if self._idle else await self._new_session()
@@ -259,15 +264,15 @@ class SpannerDatabase:
                 await self._delete_session(session)
 
     async def _delete_spoilt(self) -> None:
-        """Undo the transactions of spoilt sessions, and delete these. Where that is not answered they stay spoilt.
+        """End the transactions of spoilt sessions, and delete these sessions. Without an answer a session stays spoilt.
 
         Raises:
-            Passing, OutcomeUnknown: some are left.
+            Passing, OutcomeUnknown: some spoilt sessions remain.
         """
         while self._spoilt:
             with _taken_from(self._spoilt) as session:
-                # A session has one transaction: another one ends it. Its id is unknown where the answer was lost. To
-                # delete the session ends it too, but the emulator then keeps its locks for ever (its issue 30).
+                # A session has one transaction: beginning another ends it, though its id is unknown where the answer
+                # was lost. Deleting the session ends it too, but then the emulator keeps its locks (its issue 30).
                 async with translated(NAME):
                     begin = BeginTransactionRequest(session=session, options=_READ_WRITE)
                     begun = await self._open().begin_transaction(begin, **self._short)
@@ -301,7 +306,7 @@ class SpannerDatabase:
                 except grpc.aio.AioRpcError as error:
                     if error.code() != grpc.StatusCode.FAILED_PRECONDITION:
                         raise
-                    # Another process has made it since, or changes the schema now. The next look tells.
+                    # Another process made it since, or changes the schema now. The next attempt shows which.
                     raise Passing(f"spanner: {error.details()}") from error
         finally:
             await transport.close()
@@ -344,7 +349,7 @@ def _check_table(statement: str) -> None:
 
 @contextmanager
 def _taken_from(sessions: list[str]) -> Iterator[str]:
-    """Take one out, for requests that delete it. It goes back where they are to be sent again."""
+    """Take a session out, for requests that delete it. Put it back if these requests must be repeated."""
     session = sessions.pop()
     try:
         yield session
@@ -352,14 +357,14 @@ def _taken_from(sessions: list[str]) -> Iterator[str]:
         sessions.append(session)
         raise
     except StoreUnavailable:
-        pass  # It is gone, or these credentials may not delete: they would be refused before each request.
+        pass  # It is gone, or these credentials may not delete: a repetition would be refused too.
     except BaseException:  # no answer, or cancelled
         sessions.append(session)
         raise
 
 
 async def _rows_of(answers: Any, width: int, begun: list[bytes] | None = None) -> list[tuple[bytes, ...]]:
-    """Put rows together from parts, which may be cut within a value."""
+    """Build rows from parts of an answer, which may end within a value."""
     texts: list[str] = []
     is_cut = False
     async for answer in answers:
@@ -391,7 +396,7 @@ def _new_version() -> bytes:
 
 @asynccontextmanager
 async def _nothing_sent() -> AsyncIterator[None]:
-    """Let a lost answer count as nothing, before a commit is sent."""
+    """Translate a lost answer into `Passing`, before a commit is sent."""
     try:
         yield
     except OutcomeUnknown as error:

@@ -1,12 +1,9 @@
-"""Group commit: one thread, and one transaction for all the writes that came while the last one was being synced.
+"""Group commit: one thread, and one transaction for all writes that arrived during the sync of the last transaction.
 
-A write waits for the transaction under way, if there is one, and for its own; never for company. The thread takes all
-that is queued, reads what the conditions are about, works out in memory what each write does after those before it, and
-writes the net effect. So a failed condition fails only its own caller, and a group costs a handful of statements
-however many writes are in it. That matters beyond SQLite's time: between any two statements the thread must get
-Python's global lock back, for which a busy event loop can make it wait milliseconds.
-
-Answers return to the event loops of the callers with one wake-up for the whole group.
+A write waits for the transaction under way, if any, and for its own; it never waits for more writes. The thread takes
+the queue, reads the rows of all conditions, and computes in memory the effect of each write after the writes before it.
+Then it writes the net effect. So a failed condition fails only its own caller, and a group of any size needs few
+statements.
 """
 
 from __future__ import annotations
@@ -33,16 +30,16 @@ Place: TypeAlias = tuple[bytes, bytes]
 """Partition and key."""
 
 ANYTHING: Final = object()
-"""The condition of a write that has none."""
+"""The condition of an unconditional write."""
 
 ROWS_A_STATEMENT: Final = 64
 GROUP_WEIGHT_MAX: Final = 8192
-"""No further write joins a group that has this many keys or KiB: the log stays small, and no write waits for long."""
+"""A group with this many keys or KiB takes no further write: the log stays small, and no write waits for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One call's changes. `expected`: a value, None for absent, or ANYTHING; a conditional write has one change."""
+    """One call's changes. `expected`: a value, None for absent, or ANYTHING. A conditional write has one change."""
 
     answer: asyncio.Future[None]
     partition: bytes
@@ -68,7 +65,10 @@ class Committer:
     def submit(
         self, partition: bytes, changes: Sequence[tuple[bytes, bytes | None]], expected: object, weight: int
     ) -> asyncio.Future[None]:
-        """Queue a write of the running loop. The future ends when it is committed, or raises the write's own error."""
+        """Queue a write of the running loop.
+
+        The future ends when the write is committed, or raises the write's own error.
+        """
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._entry:  # no write may follow the end mark: it would get no answer
             if self._closed:
@@ -77,7 +77,7 @@ class Committer:
         return answer
 
     def close(self) -> None:
-        """Commit what is queued, then end the thread and close the connection. Blocks; twice is no error."""
+        """Commit the queue, then end the thread and close the connection. Blocks. Closing twice is no error."""
         with self._entry:
             if not self._closed:
                 self._closed = True
@@ -93,7 +93,7 @@ class Committer:
                 _answer(group, self._outcomes(group))
 
     def _take_group(self) -> tuple[list[Write], bool]:
-        """Wait for a write, then take what is queued behind it; and whether there is more to come."""
+        """Wait for a write, then take the queue behind it. Return the group, and whether more writes may follow."""
         group: list[Write] = []
         weight = 0
         write = self._queue.get()
@@ -109,7 +109,10 @@ class Committer:
         return group, False
 
     def _outcomes(self, group: Sequence[Write]) -> list[LakebedError | None]:
-        """Do the group; None or an error for each. Raises nothing: without this thread all callers wait for ever."""
+        """Commit the group. Return None or an error for each write.
+
+        Raises no error: without this thread every caller would wait without end.
+        """
         try:
             return self._commit(group)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the callers'
@@ -117,7 +120,7 @@ class Committer:
             return [self._unforeseen(error) for _ in group]
 
     def _unforeseen(self, error: Exception) -> OutcomeUnknown:
-        # Without the error's own words: to make them may be what failed.
+        # Without the error's own message: formatting it may be the step that failed.
         unforeseen = OutcomeUnknown(f"{self._path}: writing failed in an unforeseen way: {type(error).__name__}")
         unforeseen.__cause__ = error
         return unforeseen
@@ -130,13 +133,13 @@ class Committer:
             failure = translate(self._path, error, committing=self._finishing)
             apart = len(group) > 1 and isinstance(failure, StoreUnavailable) and not is_busy(error)
         self._roll_back()
-        if apart:  # one that does not fit must not keep out those that do
+        if apart:  # a write that does not fit must not fail the others
             return [self._outcomes([write])[0] for write in group]
-        # An error each: callers add their own tracebacks to it.
+        # Each caller gets its own error, since callers add their tracebacks to it.
         return [type(failure)(str(failure), **failure.facts) for _ in group]
 
     def _roll_back(self) -> None:
-        with suppress(Exception):  # the next transaction fails then, and that failure rolls back
+        with suppress(Exception):  # if this fails, the next transaction fails too, and rolls back
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
@@ -151,8 +154,10 @@ class Committer:
         errors, net = net_effect(group, stored)
         statements = _statements(net)
         if not conditions and len(statements) == 1:
-            self._finish(*statements[0])  # a transaction by itself, without two more statements
+            self._finish(*statements[0])  # a transaction by itself, without BEGIN and COMMIT
             return errors
+        # Few statements matter beyond SQLite's time: between two statements this thread must get Python's global lock
+        # back. A busy event loop can delay that by milliseconds.
         if not conditions:
             self._begin()
         for sql, values in statements:
@@ -171,7 +176,7 @@ class Committer:
         return found
 
     def _finish(self, sql: str, values: Sequence[bytes]) -> None:
-        """Execute what makes the transaction durable: COMMIT, or a statement outside any transaction."""
+        """Execute the statement that makes the transaction durable: COMMIT, or a statement outside any transaction."""
         self._finishing = True
         patiently(lambda: self._connection.execute(sql, values), self._busy_timeout_s)
 
@@ -179,9 +184,9 @@ class Committer:
 def net_effect(
     group: Sequence[Write], stored: Mapping[Place, bytes]
 ) -> tuple[list[LakebedError | None], dict[Place, bytes | None]]:
-    """Compute what a group does, one write after the other, where `stored` has the values of the conditions.
+    """Compute the effect of a group, one write after the other. `stored` has the values that the conditions test.
 
-    Returns an error or None for each write, and each changed place's final value (None: absent).
+    Returns an error or None for each write, and the final value of each changed place (None: absent).
     """
     errors: list[LakebedError | None] = []
     net: dict[Place, bytes | None] = {}
@@ -203,7 +208,7 @@ def predicate_failed(partition: bytes, key: bytes) -> PredicateFailed:
 
 
 def _statements(net: Mapping[Place, bytes | None]) -> list[tuple[str, list[bytes]]]:
-    """In key order, which touches each page of the file once."""
+    """Return the statements of a net effect, in key order: so each page of the file is touched once."""
     sets: list[tuple[bytes, bytes, bytes]] = []
     deletes: dict[bytes, list[bytes]] = {}
     for (partition, key), value in sorted(net.items()):
@@ -239,7 +244,10 @@ def _delete_sql(rows: int) -> str:
 
 @cache
 def _select_sql(rows: int) -> str:
-    """Rows of (position of the place, value). A row-value IN would read the whole table; this is a seek each."""
+    """Return a query for rows of (position of the place, value).
+
+    A row-value IN would read the whole table; this join seeks once for each place.
+    """
     marks = ",".join(f"({number},?,?)" for number in range(rows))
     wanted = f"WITH wanted (number, p, k) AS (VALUES {marks})"
     return f"{wanted} SELECT number, value FROM wanted CROSS JOIN kv ON partition = p AND key = k"  # noqa: S608 - as above
@@ -249,8 +257,9 @@ def _answer(group: Sequence[Write], errors: Sequence[LakebedError | None]) -> No
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], LakebedError | None]]] = {}
     for write, error in zip(group, errors, strict=True):
         by_loop.setdefault(write.answer.get_loop(), []).append((write.answer, error))
+    # One wake-up for each event loop, whatever the size of the group.
     for loop, answers in by_loop.items():
-        with suppress(Exception):  # that loop is closed, and no task waits in it; or it fails, and the others do not
+        with suppress(Exception):  # the loop is closed, so no task waits in it; a failure must not stop the other loops
             loop.call_soon_threadsafe(_settle, answers)
 
 

@@ -1,14 +1,13 @@
-"""`sqlite:///absolute/path`: a Store in one file, for one machine; several processes may share it.
+"""`sqlite:///absolute/path`: a Store in one file, for one machine. Several processes may share the file.
 
-Reads run on the caller's event-loop thread: they take microseconds, a hop to another thread several times that. Each is
-a transaction of its own and so sees all that was answered before it, by whatever process. A read of many rows lets
-other tasks run once a page, or a walk through many pages would be one long silence of the loop.
+Reads run on the caller's event-loop thread: a read takes microseconds, passing it to another thread several times that.
+Each read is a transaction of its own, so it sees every write that any process answered before it.
 
-Writes go to one thread, which commits in groups (`commits.py`). An answered write is on the disk, with the default
+Writes run in one thread, which commits in groups (`commits.py`). An answered write is on the disk, with the default
 `synchronous=FULL`. A cancelled write may still be carried out.
 
 Predicates are the values themselves: no column to store, no counter to share between processes. They allow A-B-A: a
-value that was replaced and then put back counts as never having changed.
+value that was replaced and then put back looks unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ BUSY_TIMEOUT_S: Final = 10.0
 COMPACT_TIMEOUT_S: Final = 60.0
 
 BATCH_WEIGHT_MAX: Final = 2048
-"""Keys or KiB of a `*_many` that go into one transaction; the next wait for it, and let others come between."""
+"""Keys or KiB of a `*_many` in one transaction. The next part waits for it, and lets other writes pass between."""
 
 READ_MANY: Final = 256
 READ_PAUSE_ROWS: Final = 500
@@ -58,9 +57,9 @@ _SCAN: Final = "SELECT key, value FROM kv WHERE partition = ? AND key >= ? ORDER
 
 
 def open_uri(uri: StoreUri) -> SqliteStore:
-    """`sqlite:///srv/lakebed/kv.db?synchronous=FULL&busy_timeout_s=10`. The folder must exist, the file need not.
+    """Open `sqlite:///srv/lakebed/kv.db?synchronous=FULL&busy_timeout_s=10`. The folder must exist, the file need not.
 
-    `?mode=read` opens a file that nothing writes, such as a snapshot, and leaves no trace beside it.
+    `?mode=read` opens a file that no process writes, such as a snapshot, and leaves no files beside it.
     """
     path = uri.file()
     if uri.choice("mode", "write", "read") == "read":
@@ -91,7 +90,7 @@ def compact_uri(uri: StoreUri) -> None:
 
 
 class SqliteStore:
-    """Made by `open`. May be used from several event loops, even of different threads; close it when all are done."""
+    """Made by `open`. Several event loops, even of different threads, may use it. Close it when all are done."""
 
     shares_reads = False
 
@@ -100,7 +99,7 @@ class SqliteStore:
     ) -> None:
         self._path = path
         self._reader: sqlite3.Connection | None = reader
-        # Shared by threads, a connection would show one of them the other's older snapshot.
+        # Threads that share a connection without a lock would see each other's older snapshots.
         self._reading = threading.Lock()
         self._busy_timeout_s = busy_timeout_s
         self._committer = None if writer is None else Committer(path, writer, busy_timeout_s)
@@ -109,12 +108,12 @@ class SqliteStore:
     def open(
         cls, path: Path, *, synchronous: Synchronous = "FULL", busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> SqliteStore:
-        """Open the file, or make it (readable by its owner only, since it holds secrets). Blocks.
+        """Open the file, or make it, readable by its owner only: it contains secrets. Blocks.
 
         Raises:
-            StoreMissing: no such folder.
+            StoreMissing: the folder does not exist.
             StoreUnavailable: no permission, read-only, full, locked for `busy_timeout_s`.
-            StoreFormat: not a database, not one of ours, or of a later format.
+            StoreFormat: not a database, not ours, or of a later format.
         """
         try:
             with ExitStack() as opened:
@@ -124,7 +123,7 @@ class SqliteStore:
                 prepare_file(path, writer, busy_timeout_s)
                 reader = opened.enter_context(closing(connect(path, synchronous, busy_timeout_s)))
                 reader.execute("PRAGMA query_only=ON")
-                opened.pop_all()  # from here on they are the store's to close
+                opened.pop_all()  # from here on the store closes them
         except FileNotFoundError as error:
             raise StoreMissing(f"{path}: its folder does not exist", path=str(path)) from error
         except OSError as error:
@@ -135,11 +134,11 @@ class SqliteStore:
 
     @classmethod
     def open_snapshot(cls, path: Path) -> SqliteStore:
-        """Open a file that nothing writes, for reading. Writes raise StoreUnavailable. Blocks.
+        """Open a file that no process writes, for reading. Writes raise StoreUnavailable. Blocks.
 
         Raises:
-            StoreMissing, StoreUnavailable: no such file; no permission.
-            StoreFormat: not a database, not one of ours, or of a later format.
+            StoreMissing, StoreUnavailable: the file does not exist; no permission.
+            StoreFormat: not a database, not ours, or of a later format.
         """
         try:
             with ExitStack() as opened:
@@ -156,6 +155,7 @@ class SqliteStore:
     async def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[Held | None]:
         found: dict[bytes, Held] = {}
         for first in range(0, len(keys), READ_MANY):
+            # Let other tasks run between chunks: a read of many rows must not occupy the event loop.
             if first:
                 await asyncio.sleep(0)
             chunk = keys[first : first + READ_MANY]
@@ -166,9 +166,10 @@ class SqliteStore:
         return [found.get(key) for key in keys]
 
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
-        """One row more than `limit` is read, to know whether there is another page and where it begins."""
+        """Read one row more than `limit`: it shows whether there is another page, and where it begins."""
         assert limit >= 1
         rows = await self._rows(_SCAN, (partition, start, limit + 1))
+        # Let other tasks run once a page, for the sake of callers that read many pages.
         if len(rows) > READ_PAUSE_ROWS:
             await asyncio.sleep(0)
         next_start: bytes | None = rows.pop()[0] if len(rows) > limit else None
@@ -179,7 +180,7 @@ class SqliteStore:
         await self._submit(partition, ((key, value),), ANYTHING, _weight(value))
 
     async def set_many(self, partition: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """In transactions of up to 2 MiB or 2,048 keys, one after the other: other writes come between."""
+        """Set the keys in consecutive transactions of up to 2 MiB or 2,048 keys. Other writes may occur between."""
         await self._write_many(partition, items)
 
     async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
@@ -192,7 +193,7 @@ class SqliteStore:
         await self._submit(partition, ((key, None),), ANYTHING, 1)
 
     async def delete_many(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """Delete several keys, in as many transactions as `set_many` takes."""
+        """Delete the keys, in transactions as `set_many` uses."""
         await self._write_many(partition, [(key, None) for key in keys])
 
     async def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
@@ -201,7 +202,7 @@ class SqliteStore:
         await self._submit(partition, ((key, None),), predicate, 1)
 
     async def close(self) -> None:
-        """Commit what is queued, then close the file; the last process to do so leaves it without a log beside it."""
+        """Commit the queue, then close the file. The last process to close it leaves no log beside it."""
         with self._reading:
             reader, self._reader = self._reader, None
             if reader is not None:
@@ -210,7 +211,7 @@ class SqliteStore:
             await asyncio.to_thread(self._committer.close)
 
     async def _rows(self, sql: str, values: Sequence[bytes | int]) -> list[Any]:
-        """All rows. Waits only where another program has locked even readers out; without blocking the loop."""
+        """Return all rows. Waits, without blocking the loop, only where another program locks out even readers."""
         deadline: float | None = None
         while True:
             try:
@@ -251,7 +252,7 @@ class SqliteStore:
 def _batches(
     changes: Sequence[tuple[bytes, bytes | None]],
 ) -> Iterator[tuple[Sequence[tuple[bytes, bytes | None]], int]]:
-    """Consecutive pieces that one transaction may take, and their weights."""
+    """Yield consecutive pieces of the changes that one transaction may take, with their weights."""
     first = weight = 0
     for position, (_, value) in enumerate(changes):
         weight += _weight(value)
@@ -266,7 +267,7 @@ def _weight(value: bytes | None) -> int:
 
 @cache
 def _get_many_sql(keys: int) -> tuple[str, int]:
-    """The text, and how many keys it asks for: a power of two, so that few texts serve all and stay compiled."""
+    """Return the query, and its number of keys: a power of two, so that few texts serve all and stay compiled."""
     asked = 1 << (keys - 1).bit_length()
     marks = ",".join("?" * asked)
     return f"SELECT key, value FROM kv WHERE partition = ? AND key IN ({marks})", asked  # noqa: S608 - only marks

@@ -1,7 +1,7 @@
-"""One SQLite file of ours: how it is laid out, opened and recognised, and what SQLite's errors mean.
+"""One SQLite file of a store: its layout, how it is opened and recognised, and the meaning of SQLite's errors.
 
-The layout is docs/formats/kv.md. A file that is not ours, or of a later format, is refused before anything is written
-to it. All connections are WAL with autocommit; transactions are begun in words, by the one place that writes.
+The layout is docs/formats/kv.md. A file of another program or a later format is refused before anything is written to
+it. All connections use WAL with autocommit; explicit statements begin each transaction.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from lakebed.kv.store import StoreFormat, StoreMissing, StoreSize, StoreUnavaila
 T = TypeVar("T")
 
 Synchronous: TypeAlias = Literal["FULL", "EXTRA", "NORMAL", "OFF"]
-"""SQLite's words. FULL (as EXTRA) outlives a power cut; NORMAL and OFF outlive `kill -9`, but a power cut may take the
-last writes back."""
+"""SQLite's words. FULL and EXTRA survive a power cut.
+
+NORMAL and OFF survive `kill -9`, but a power cut may lose the last writes.
+"""
 
 FORMAT: Final = 1
 APPLICATION_ID: Final = int.from_bytes(b"Lkbd", "big")
@@ -41,54 +43,59 @@ _WHOSE: Final = """
 SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
 FROM pragma_application_id, pragma_user_version
 """
-"""One statement, so that all three are of one moment: another process may be just making the file."""
+"""One statement, so that all three values are of one moment: another process may be making the file."""
 _SIZE_BYTES_MIN: Final = 512
 _CACHE_KIB: Final = 32 * 1024
 SNAPSHOT_PAGES: Final = 4096
 
-# What SQLite did not do, even when COMMIT itself says so. With WAL a commit is done by writing its last frame: where
-# that could not be written for lack of space, or was never tried, nothing happened. After any other failure of a COMMIT
-# (a sync, most of all) the frame may be in the file, and a recovery may find it there.
+# SQLite did nothing after these errors, even of COMMIT itself. With WAL, a commit is done once its last frame is
+# written: if there was no space for it, or no attempt, nothing happened. After any other failure of a COMMIT (above all
+# a sync) the frame may be in the file, and a recovery may find it.
 _NOTHING_HAPPENED: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISUSE}
 )
 
 
 def connect(path: Path, synchronous: Synchronous, busy_timeout_s: float) -> sqlite3.Connection:
-    """A connection for any thread, one at a time. Once open it never waits for a lock by itself: see `patiently`."""
+    """Open a connection for any thread, one at a time. Once open it never waits for a lock by itself: see
+    `patiently`.
+    """
     with ExitStack() as opened:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         opened.enter_context(closing(connection))
         for setting in (f"synchronous={synchronous}", f"cache_size=-{_CACHE_KIB}", "temp_store=MEMORY"):
-            # Even this may find the file locked, by a process that is just making it.
+            # Even a PRAGMA may meet a lock, of a process that is making the file.
             patiently(partial(connection.execute, f"PRAGMA {setting}"), busy_timeout_s)
         opened.pop_all()
     return connection
 
 
 def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: float) -> None:
-    """Make a new file ours, or check that an old one is; leaves no trace in one that is not.
+    """Make a new file ours, or check that an old file is ours. Leaves a foreign file unchanged.
 
     Raises:
         StoreFormat: not a database, another program's, or of a later format.
-        StoreUnavailable: read-only, locked, or on a file system without what WAL needs.
+        StoreUnavailable: read-only, locked, or on a file system that lacks what WAL needs.
     """
-    if 0 < path.stat().st_size < _SIZE_BYTES_MIN:  # SQLite would take it for empty, and write over it
+    if 0 < path.stat().st_size < _SIZE_BYTES_MIN:  # SQLite would take the file for empty, and overwrite it
         raise StoreFormat(f"{path}: not an SQLite database", path=str(path))
     if not patiently(lambda: _is_ours(path, connection), busy_timeout_s):
         patiently(lambda: connection.execute("PRAGMA journal_mode=WAL"), busy_timeout_s)
     patiently(lambda: connection.execute("BEGIN IMMEDIATE"), busy_timeout_s)
     try:
-        is_new = not _is_ours(path, connection)  # asked again: another process may have been as new as we are
+        # Checked again under the lock: another process may have made the file since.
+        is_new = not _is_ours(path, connection)
         if is_new:
             connection.execute(_TABLE)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         try:
-            # Written even where it is so already: only writing tells whether we can, BEGIN lets read-only files pass.
+            # Write the version even where it is set: only a write shows whether we can, since BEGIN succeeds on a
+            # read-only file.
             connection.execute(f"PRAGMA user_version={FORMAT}")
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # A full disk takes no writes now, and later it may. Until then the store reads; each write is refused.
+            # A full disk refuses writes now, and may accept them later. Until then the store serves reads and refuses
+            # each write.
             if is_new or primary_code(error) != sqlite3.SQLITE_FULL:
                 raise
     finally:
@@ -100,19 +107,19 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
 
 
 def copy_snapshot(source: Path, target: Path, *, pages_a_step: int = SNAPSHOT_PAGES) -> None:
-    """Copy the database as it is at one moment into a new file, while others write to it. Blocks.
+    """Copy the database, as of one moment, into a new file, while other processes write to it. Blocks.
 
-    Takes as long as the copy of the file. The source's log grows meanwhile by what is written.
+    Takes as long as a copy of the file. Meanwhile the source's log keeps all new writes.
 
     Raises:
-        StoreMissing, StoreUnavailable: no such file; no permission, or no space for the copy.
-        StoreFormat: the source is not one of ours.
+        StoreMissing, StoreUnavailable: the file does not exist; no permission, or no space for the copy.
+        StoreFormat: the source is not ours.
     """
     target.touch(mode=0o600, exist_ok=False)
     try:
         with closing(_connect_to(source, "mode=rw")) as reading, closing(sqlite3.connect(target)) as writing:
-            # A read transaction pins the moment. Without it SQLite begins the copy again after each foreign commit,
-            # and beside a busy server it never ends.
+            # A read transaction pins the moment. Without it SQLite restarts the copy after each foreign commit, and
+            # beside a busy server the copy would never end.
             reading.execute("BEGIN")
             _check_ours(source, reading)
             reading.backup(writing, pages=pages_a_step)
@@ -125,10 +132,10 @@ def copy_snapshot(source: Path, target: Path, *, pages_a_step: int = SNAPSHOT_PA
 
 
 def connect_to_snapshot(path: Path) -> sqlite3.Connection:
-    """Connect to a file that nothing writes, without locks, log or shared memory.
+    """Connect to a file that no process writes, without locks, log or shared memory.
 
     Raises:
-        StoreFormat: not one of ours.
+        StoreFormat: the file is not ours.
     """
     with ExitStack() as opened:
         connection = opened.enter_context(closing(_connect_to(path, "mode=ro&immutable=1")))
@@ -138,9 +145,10 @@ def connect_to_snapshot(path: Path) -> sqlite3.Connection:
 
 
 def partitions_in(path: Path) -> list[bytes]:
-    """
+    """List the partitions in a file, ascending.
+
     Raises:
-        StoreMissing, StoreFormat: there is no such file, or it is not one of ours.
+        StoreMissing, StoreFormat: the file does not exist, or is not ours.
     """
     found = [b""]
     try:
@@ -155,9 +163,10 @@ def partitions_in(path: Path) -> list[bytes]:
 
 
 def size_of(path: Path) -> StoreSize:
-    """
+    """Return the size of a store's file and of its log.
+
     Raises:
-        StoreMissing, StoreFormat: there is no such file, or it is not one of ours.
+        StoreMissing, StoreFormat: the file does not exist, or is not ours.
     """
     log = path.with_name(path.name + "-wal")
     try:
@@ -173,17 +182,20 @@ def size_of(path: Path) -> StoreSize:
 
 
 def compact(path: Path, timeout_s: float) -> None:
-    """Write the database anew without its free pages. Readers go on; writers wait, and so does this for a writer.
+    """Rewrite the database without its free pages. Readers continue.
+
+    Writers wait for this, and this waits for a writer.
 
     Raises:
-        StoreMissing, StoreUnavailable: no such file; locked for `timeout_s`, or no room for a second copy.
-        StoreFormat: not one of ours.
+        StoreMissing, StoreUnavailable: the file does not exist; it is locked for `timeout_s`, or a second copy has no
+            space.
+        StoreFormat: the file is not ours.
     """
     try:
         with closing(_connect_to(path, "mode=rw")) as connection:
             _check_ours(path, connection)
             patiently(lambda: connection.execute("VACUUM"), timeout_s)
-            # The file shrinks when the log is folded into it. A reader may hold that up; then a server does it later.
+            # The file shrinks when the log is folded into it. A reader may delay that; then a server does it later.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
         raise refusal(path, error) from error
@@ -200,10 +212,10 @@ def _check_ours(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
-    """False for an empty file.
+    """Return whether the file is ours. False for an empty file.
 
     Raises:
-        StoreFormat: something else is in it.
+        StoreFormat: the file has other contents.
     """
     application_id, version, objects = connection.execute(_WHOSE).fetchone()
     if application_id == APPLICATION_ID and version == FORMAT:
@@ -220,10 +232,10 @@ def _is_ours(path: Path, connection: sqlite3.Connection) -> bool:
 
 
 def patiently(act: Callable[[], T], timeout_s: float) -> T:
-    """Do it again and again while another connection has the lock, for that long; for threads that may block.
+    """Repeat while another connection has the lock, for at most `timeout_s`. Call it from threads that may block.
 
-    The pauses are short and random, since the lock is held for a commit's length, typically under a millisecond;
-    SQLite's own pauses grow to 100 ms, with which one busy process starves another.
+    The pauses are short and random, since a commit holds the lock for typically under a millisecond. SQLite's own
+    pauses grow to 100 ms, so one busy process starves another.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -240,12 +252,15 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its extension; SQLITE_MISUSE for what the Python module itself refused."""
+    """Return SQLite's result code without its extension; SQLITE_MISUSE for errors of the Python module itself."""
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
 
 
 def refusal(path: Path, error: sqlite3.Error) -> LakebedError:
-    """The error of ours where a file could not be opened. Of an open store a lost file is no answer `not found`."""
+    """Translate the error of a file that could not be opened.
+
+    For an open store, a lost file must not read as `not found`.
+    """
     if primary_code(error) == sqlite3.SQLITE_CANTOPEN and not path.exists():
         return StoreMissing(f"{path}: there is no such file", path=str(path))
     return translate(path, error)
@@ -256,7 +271,7 @@ def _can_write(folder: Path) -> bool:
 
 
 def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> LakebedError:
-    """The error of ours that says what the caller can do. `committing`: raised by a COMMIT, which may have worked."""
+    """Translate an error, by the action left to the caller. `committing`: a COMMIT raised it, which may have worked."""
     code = primary_code(error)
     facts = {"path": str(path), "sqlite": getattr(error, "sqlite_errorname", type(error).__name__)}
     if committing and code not in _NOTHING_HAPPENED:
@@ -264,7 +279,7 @@ def translate(path: Path, error: sqlite3.Error, *, committing: bool = False) -> 
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreUnavailable(f"{path}: locked by another program", **facts)
-        # SQLite cannot open its log on a read-only disk, and says no more than that.
+        # SQLite cannot open its log on a read-only disk, and returns no more than this code.
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN if not _can_write(path.parent):
             return StoreUnavailable(
                 f"{path}: its folder or disk is read-only: make it writable, and try again", **facts
