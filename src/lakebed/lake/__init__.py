@@ -1,7 +1,7 @@
 """A lake as Python objects: repositories, refs, branches, files and transactions, with or without a server.
 
-Everything here speaks to the operations of a server through `lakebed.client`. `open_local` runs that server's
-application in this process, so a lake in a folder behaves exactly like one behind a URL.
+Every object calls the operations of a server through `lakebed.client`. `open_local` runs that server's application in
+this process, so a lake in a folder behaves exactly like a lake behind a URL.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load what needs a server's packages when it is first used: a plain install has none of them."""
+    """Import `open_local` on first use: it needs a server's packages, which a plain install does not have."""
     if name != "open_local":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

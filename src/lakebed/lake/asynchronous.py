@@ -1,7 +1,7 @@
-"""The same lake for programs of asyncio: every call can be awaited, and what yields is an async iterator.
+"""The lake for asyncio programs: every call is awaited, and every iterator is asynchronous.
 
-The work is done by the lake that is given, in threads of its own, so both have one way through the code. A call that
-waits holds a thread and a connection; THREADS of them may be under way, more wait their turn.
+A synchronous lake does the work in threads of this module, so both lakes run the same code. A call holds a thread and a
+connection while it waits. At most THREADS calls run at once; further calls wait for a thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Wrapped = TypeVar("Wrapped", bound="_Async[Any]")
 
 THREADS: Final = 32
 PAGE: Final = 1000
-"""Take this many results from an iterator at a time, as one request brings."""
+"""Take this many results from an iterator at a time, as many as one request returns."""
 
 
 class _Async(Generic[S_co]):
@@ -38,7 +38,7 @@ class _Async(Generic[S_co]):
 
     def __init__(self, sync: S_co, pool: ThreadPoolExecutor) -> None:
         self.sync = sync
-        """The same object for code without await."""
+        """The synchronous object, for code without await."""
         self._pool = pool
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class _Async(Generic[S_co]):
 
 
 def _awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, R]]:
-    """Make a method that can be awaited of one that waits."""
+    """Make an awaitable method of a blocking method."""
 
     @functools.wraps(method)
     async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -62,7 +62,7 @@ def _awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[_As
 def _giving(
     kind: type[Wrapped], method: Callable[Concatenate[S, P], object]
 ) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, Wrapped]]:
-    """As `_awaited`; what it returns is wrapped."""
+    """Make an awaitable method, as `_awaited`, that wraps the result in `kind`."""
 
     @functools.wraps(method)
     async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> Wrapped:
@@ -74,7 +74,7 @@ def _giving(
 def _iterated(
     method: Callable[Concatenate[S, P], Iterator[R]],
 ) -> Callable[Concatenate[_Async[S], P], AsyncIterator[R]]:
-    """Make an async iterator of a method that yields."""
+    """Make an async iterator of a generator method."""
 
     @functools.wraps(method)
     async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[R]:
@@ -124,15 +124,15 @@ class AsyncBranch(_Reading[Branch]):
     async def transaction(
         self, message: str, *, metadata: Mapping[str, str] | None = None, strategy: Strategy | None = None
     ) -> AsyncIterator[AsyncTransaction]:
-        """Write all of it or nothing, as `Branch.transaction` says, with the same errors."""
+        """Write all or nothing, as `Branch.transaction`, with the same errors."""
         block = self.sync.transaction(message, metadata=metadata, strategy=strategy)
         entering = asyncio.ensure_future(self._call(block.__enter__))
         try:
             own = AsyncTransaction(await asyncio.shield(entering), self._pool)
             yield own
         except BaseException as error:
-            # The block's own end decides what becomes of the error. A task that is cancelled, even while its branch is
-            # being made, still removes that branch.
+            # The synchronous transaction's exit handles the error. A cancelled task, even one that is still making its
+            # branch, still removes that branch.
             await asyncio.wait([entering])
             if not entering.cancelled() and entering.exception() is None:
                 await asyncio.shield(self._call(block.__exit__, type(error), error, error.__traceback__))
@@ -154,11 +154,11 @@ class AsyncRepository(_Async[Repository]):
     """See `Repository`."""
 
     def ref(self, expression: str) -> AsyncRef:
-        """Return what a tag, a commit id, or an expression such as `main~2` names. Sends no request."""
+        """Return the ref of a tag, a commit id, or an expression such as `main~2`. Sends no request."""
         return AsyncRef(self.sync.ref(expression), self._pool)
 
     def branch(self, name: str = "") -> AsyncBranch:
-        """Return a branch, by default the default one. Sends no request."""
+        """Return a branch; without a name, the default branch. Sends no request."""
         return AsyncBranch(self.sync.branch(name), self._pool)
 
     async def branches(self, *, prefix: str = "") -> AsyncIterator[AsyncBranch]:
@@ -183,9 +183,9 @@ _repositories = _iterated(Lake.repositories)
 
 
 class AsyncLake(_Async[Lake]):
-    """A lake whose calls are awaited: `AsyncLake(lakebed.connect())`, or over `lakebed.open_local`.
+    """A lake with awaited calls: `AsyncLake(lakebed.connect())`, or over `lakebed.open_local`.
 
-    An async context manager: leaving it closes the lake that it was given.
+    An async context manager: leaving it closes the given lake.
     """
 
     def __init__(self, lake: Lake) -> None:

@@ -1,7 +1,7 @@
-"""`lakebed://` for programs of asyncio that use fsspec: every call of the file system has a form to await.
+"""`lakebed://` for asyncio programs that use fsspec: every call of the file system has an awaitable form.
 
-The work is done by the file system that is given, in threads, so both have one way through the code. A file of
-`open_async` keeps blocks as the one of `open` does: `cache_type`, `block_size` and `cache_options` mean the same.
+The given synchronous file system does the work in threads, so both run the same code. A file of `open_async` caches
+blocks as a file of `open` does: `cache_type`, `block_size` and `cache_options` mean the same.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class AsyncLakebedFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]  # fsspec has no types
-    """`await fs._cat_file(path)`, `_find`, `_info` and so on, and `open_async`.
+    """The awaitable file system: `await fs._cat_file(path)`, `_find`, `_info` and so on, and `open_async`.
 
-    Over `fs`, else over a file system of these options (`LakebedFileSystem`). With `asynchronous=False` the calls
-    without an underscore wait, in a loop of fsspec's own.
+    Wraps `fs`, else a new file system with these options (`LakebedFileSystem`). With `asynchronous=False`, calls
+    without an underscore block, in fsspec's own loop.
     """
 
     def __init__(self, fs: LakebedFileSystem | None = None, *, asynchronous: bool = True, **options: Any) -> None:
@@ -36,7 +36,7 @@ class AsyncLakebedFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]  # f
         """Open a file for `rb`, `wb` or `xb`.
 
         Raises:
-            ValueError: text, or compression. Open bytes, and decode them.
+            ValueError: text mode, or compression. Open bytes, and decode them.
             FileNotFoundError, FileExistsError, PermissionError.
         """
         if "b" not in mode or options.get("compression"):
@@ -45,20 +45,20 @@ class AsyncLakebedFileSystem(AsyncFileSystemWrapper):  # type: ignore[misc]  # f
 
 
 class AsyncFile:
-    """An open file whose reads and writes are awaited, one after the other. An async context manager.
+    """An open file with awaited reads and writes, one at a time. An async context manager.
 
-    A call that is cancelled raises only when its thread has ended, so the next call never runs beside it.
+    A cancelled call raises only when its thread has ended, so the next call never runs beside it.
 
-    A file that was written becomes an object when it is closed; where its block raises, none is written.
+    Closing a written file makes its object. If its block raises, no object is written.
     """
 
     def __init__(self, file: io.IOBase) -> None:
         self.sync = file
-        """The same file for code without await: its `cache` counts what was fetched."""
+        """The synchronous file, for code without await. Its `cache` counts the fetched bytes."""
         self._turn = asyncio.Lock()
 
     async def read(self, length: int = -1) -> bytes:
-        """Read at most `length` bytes, or all that follow. A cancelled read leaves the position where it was."""
+        """Read at most `length` bytes, or all that follow. A cancelled read restores the position."""
         async with self._turn:
             position = self.sync.tell()
             try:
@@ -80,9 +80,10 @@ class AsyncFile:
         return self.sync.tell()
 
     async def close(self) -> None:
-        """
+        """Close the file; a written file becomes an object.
+
         Raises:
-            FileExistsError: opened with x, and there is such an object.
+            FileExistsError: opened with x, and the object exists.
         """
         async with self._turn:
             await _in_thread(self.sync.close)
@@ -98,9 +99,9 @@ class AsyncFile:
 
 
 async def _in_thread(call: Callable[..., T], *args: object) -> T:
-    """Call in a thread, and outlast it. Where the task is cancelled meanwhile, raise that afterwards.
+    """Call in a thread, and wait for its end even if the task is cancelled; raise the cancellation then.
 
-    A thread cannot be stopped, and the file is not for two threads at once.
+    A thread cannot be stopped, and two threads must not use the file at once.
     """
     work = partial(contextvars.copy_context().run, call, *args)
     # A bare future: a loop that ends cancels every task, but not this.
@@ -111,5 +112,5 @@ async def _in_thread(call: Callable[..., T], *args: object) -> T:
         while not thread.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([thread])
-        thread.cancelled() or thread.exception()  # taken, or asyncio would complain of it
+        thread.cancelled() or thread.exception()  # retrieved, or asyncio would log it
         raise

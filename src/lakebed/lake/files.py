@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 IN_MEMORY_BYTES_MAX: Final = 8 << 20
-"""A written object up to this size stays in memory until it is sent; a larger one goes to a temporary file."""
+"""A written object up to this size is kept in memory until it is sent; a larger one is kept in a temporary file."""
 
 
 class ObjectReader(io.RawIOBase):
-    """An object as a file that can seek. Each read is one request, so put a buffer around it.
+    """An object as a seekable file. Each read is one request, so put a buffer around it.
 
-    All reads are of the object that was there when the file was opened: one that meets another raises.
+    All reads return the object that existed when the file was opened. A read of a replaced object raises.
 
     Raises:
-        NotFound: there is no such object.
+        NotFound: the object does not exist.
     """
 
     def __init__(self, client: Client, repository: str, ref: str, path: str) -> None:
@@ -54,7 +54,8 @@ class ObjectReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """
+        """Read into a buffer, and return the number of bytes.
+
         Raises:
             Unavailable: another writer replaced the object since the file was opened.
         """
@@ -73,9 +74,10 @@ class ObjectReader(io.RawIOBase):
 
 
 class ObjectWriter(io.BufferedIOBase):
-    """A file whose bytes become an object when it is closed, all at once.
+    """A file that becomes an object when it is closed, all at once.
 
-    Where its `with` block ends by an error, or it is never closed, no object is written. `stats` has what was written.
+    If its `with` block raises, or it is never closed, no object is written. After `close`, `stats` describes the
+    object.
     """
 
     def __init__(
@@ -125,9 +127,10 @@ class ObjectWriter(io.BufferedIOBase):
             self._file = None
 
     def close(self) -> None:
-        """
+        """Write the object, then discard the buffer.
+
         Raises:
-            AlreadyExists: opened with x, and there is such an object.
+            AlreadyExists: opened with x, and the object exists.
         """
         if self.closed:
             return
@@ -163,12 +166,12 @@ class ObjectWriter(io.BufferedIOBase):
         super().__exit__(kind, error, trace)
 
     def __del__(self) -> None:
-        # The base class would close, and so write half an object.
+        # The base class would close the file, and so write half an object.
         self.discard()
 
 
 class TextWriter(io.TextIOWrapper):
-    """Text into an `ObjectWriter`, which hears of an error in the `with` block."""
+    """Text into an `ObjectWriter`. An error in the `with` block discards the object."""
 
     def __init__(self, writer: ObjectWriter, *, encoding: str) -> None:
         super().__init__(writer, encoding=encoding)

@@ -3,8 +3,8 @@
     pandas.read_parquet("lakebed://flights/main/2024.parquet")
     fsspec.filesystem("lakebed", folder="./lake")       # a folder of this machine, with no server
 
-Folders are what slashes in paths make of them: none is ever empty, and `mkdir` does nothing. Writing, moving and
-deleting change a branch and commit nothing, except inside `with fs.transaction:`, which commits all of it or nothing.
+Folders exist only through slashes in paths: no folder is empty, and `mkdir` does nothing. Writing, moving and deleting
+change a branch and commit nothing, except inside `with fs.transaction:`, which commits all or nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .refs import Branch, Ref
 
 BLOCK_BYTES: Final = 4 << 20
 GAP_BYTES: Final = 64 << 10
-"""To read what lies between two ranges costs less than another request, up to this many bytes."""
+"""Read a gap between two ranges up to this size: it costs less than another request."""
 RANGES_AT_ONCE: Final = 8
 OPTIONS: Final = ("endpoint", "access_key_id", "secret_access_key", "folder", "lake", "commit_message")
 FSSPEC_OPTIONS: Final = {
@@ -48,7 +48,7 @@ FSSPEC_OPTIONS: Final = {
 }
 Info = dict[str, Any]
 Span = tuple[int, int, int]
-"""Where a range starts and ends, and its place in the answer."""
+"""Start and end of a range, and its position in the answer."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -56,13 +56,13 @@ R = TypeVar("R")
 class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """The files of all refs of a lake: below the root repositories, below these refs, below these paths.
 
-    `endpoint`, `access_key_id`, `secret_access_key`: as `lakebed.connect`. `folder`: as `lakebed.open_local`, in place
-    of a server. `lake`: one that is open already, which its owner closes. `commit_message`: of transactions.
+    `endpoint`, `access_key_id`, `secret_access_key`: as `lakebed.connect`. `folder`: as `lakebed.open_local`, instead
+    of a server. `lake`: an open lake, which its owner closes. `commit_message`: the message of transactions.
     """
 
     protocol = "lakebed"
     root_marker = ""
-    # A listing that another writer made stale would hide files from readers.
+    # A stale listing would hide another writer's files from readers.
     use_listings_cache = False
 
     def __init__(
@@ -76,14 +76,14 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         commit_message: str = "written through fsspec",
         **options: Any,
     ) -> None:
-        # fsspec ignores what it does not know: a misspelt `folder` would read the configured server.
+        # fsspec ignores unknown options: a misspelt `folder` would read the configured server.
         if unknown := sorted(set(options) - FSSPEC_OPTIONS):
             raise ValueError(f"lakebed:// has no option {', '.join(unknown)}; it has {', '.join(OPTIONS)}")
         super().__init__(**options)
         if lake is not None:
             self.lake = lake
         elif folder is not None:
-            # Only here: a folder needs all that a server does.
+            # Imported here only: a folder needs all packages of a server.
             from . import open_local
 
             self.lake = open_local(folder, create=False)
@@ -91,7 +91,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             self.lake = connect(endpoint, access_key_id=access_key_id, secret_access_key=secret_access_key)
         self.commit_message = commit_message
         self.written: dict[tuple[str, str], Branch] = {}
-        """The hidden branch of each branch that the transaction under way wrote to."""
+        """The hidden branch of each branch that the open transaction wrote to."""
         self._beginning = threading.Lock()
 
     @classmethod
@@ -107,7 +107,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """Return name, size and type of a path; of a file also checksum, content_type, metadata and mtime.
 
         Raises:
-            FileNotFoundError: neither a file nor a folder.
+            FileNotFoundError: the path is neither a file nor a folder.
         """
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
@@ -132,7 +132,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """List a folder, or the file itself.
 
         Raises:
-            FileNotFoundError: neither a file nor a folder.
+            FileNotFoundError: the path is neither a file nor a folder.
         """
         found = self._listed(self._strip_protocol(path))
         return found if detail else [each["name"] for each in found]
@@ -161,7 +161,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         detail: bool = False,
         **options: Any,
     ) -> Any:
-        """List every file below a path, a thousand a request, whatever the depth."""
+        """List every file below a path, whatever the depth, with one request for a thousand files."""
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
         if maxdepth is not None or withdirs or not ref:
@@ -197,9 +197,9 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     ) -> list[bytes | Exception]:
         """Return a range of each path, in their order. A start or end is one number for all, or a list.
 
-        Ranges of a file that are at most `max_gap` bytes apart (default GAP_BYTES) are one request, and
-        RANGES_AT_ONCE requests go on at once. All ranges of a file are of one object, as `ObjectReader` says.
-        With `on_error="raise"` the first error is raised; else it stands in the place of its range.
+        Ranges of a file that are at most `max_gap` bytes apart (default GAP_BYTES) share a request, and RANGES_AT_ONCE
+        requests run at once. All ranges of a file are of one object, as in `ObjectReader`. With `on_error="raise"` the
+        first error is raised; else an error replaces the bytes of its range.
         """
         if not isinstance(paths, list):
             raise TypeError("cat_ranges takes a list of paths")
@@ -333,13 +333,13 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             )
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        """Copy a file: within a repository by the server, else through this process."""
+        """Copy a file: within a repository on the server, else through this process."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         repository, ref, key = _split(source)
         other, branch, path = _split(target)
         if not self.isfile(source):
             if self.isdir(source):
-                return  # Folders are made by what lies in them.
+                return  # Files make their folders.
             raise FileNotFoundError(source)
         with _os_errors(source):
             if repository == other:
@@ -349,11 +349,11 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             shutil.copyfileobj(reader, writer, BLOCK_BYTES)
 
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
-        """Move a file or, with `recursive`, a folder: within a repository no bytes move. Else copy, then delete.
+        """Move a file or, with `recursive`, a folder. Within a repository no bytes move; else copy, then delete.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            OSError: a source was replaced meanwhile: it stays, and its target is a copy.
+            FileNotFoundError: the source does not exist.
+            OSError: another writer replaced a source during the move: the source is kept, and its target is a copy.
         """
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         repository, ref, _ = _split(source)
@@ -365,7 +365,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             base = f"{target.rstrip('/')}/" if str(path2).endswith("/") or self.isdir(target) else ""
             pairs = [(source, f"{base}{source.rpartition('/')[2]}" if base else target)]
         elif recursive and (found := self.find(source)):
-            # As a copy does: into a folder that exists, else in its place.
+            # As a copy does: into a folder that exists, else to the target's own path.
             inside = f"/{source.rpartition('/')[2]}" if self.isdir(target) else ""
             pairs = [(name, f"{target.rstrip('/')}{inside}{name.removeprefix(source.rstrip('/'))}") for name in found]
         else:
@@ -376,9 +376,10 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 to_branch.move(_split(name)[2], _split(to)[2], source_branch=self._branch(repository, ref).name)
 
     def rm_file(self, path: str) -> None:
-        """
+        """Delete a file.
+
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
         """
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
@@ -390,10 +391,10 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Delete files, a thousand a request. Repositories and refs are not files: they stay.
+        """Delete files, with one request for a thousand. Repositories and refs are not files: they are kept.
 
         Raises:
-            FileNotFoundError: nothing is there.
+            FileNotFoundError: the path does not exist.
             PermissionError: the path names a repository or the root.
         """
         by_branch: dict[tuple[str, str], list[str]] = {}
@@ -409,15 +410,15 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 self._branch(repository, ref).delete(*keys)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """Do nothing: a folder is there when a file lies in it."""
+        """Do nothing: a folder exists while it has a file."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Do nothing, as `mkdir`."""
 
     def rmdir(self, path: str) -> None:
-        """Do nothing: a folder goes with its last file."""
+        """Do nothing: a folder ends with its last file."""
 
-    # What a file is
+    # File details
 
     def modified(self, path: str) -> datetime:
         return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
@@ -431,16 +432,16 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     # Transactions
 
     def _ref(self, repository: str, ref: str) -> Ref:
-        """Return where a ref is read: in a transaction that wrote to it, as that transaction sees it."""
+        """Return the ref to read: the transaction's own branch if it wrote to this ref."""
         return self.written.get((repository, ref)) or Ref(self.lake.client, repository, ref)
 
     def _branch(self, repository: str, name: str) -> Branch:
-        """Return where a branch is written: in a transaction, a hidden branch of its own."""
+        """Return the branch to write: in a transaction, its hidden branch."""
         if not name:
             raise IsADirectoryError(repository)
         at = (repository, name)
-        # Programs write files of one transaction in several threads. With a hidden branch each, they would make several
-        # commits.
+        # A program may write files of one transaction in several threads. With a hidden branch for each thread, the
+        # transaction would make several commits.
         with self._beginning:
             if self._intrans and at not in self.written:
                 self.written[at] = self.transaction.begin(Branch(self.lake.client, repository, name))
@@ -448,10 +449,10 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
 
 class BranchTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no types
-    """`with fs.transaction:` one commit on each branch that was written to, or none where the block raises.
+    """`with fs.transaction:` one commit on each branch that was written to, or none if the block raises.
 
-    Each branch is committed by itself, in the order of the first writes: where two were written, the second may
-    conflict after the first is done.
+    Each branch is committed by itself, in the order of the first writes. With two branches, the second may conflict
+    after the first was committed.
     """
 
     def __init__(self, fs: LakebedFileSystem) -> None:
@@ -465,16 +466,17 @@ class BranchTransaction(FileTransaction):  # type: ignore[misc]  # fsspec has no
         return own
 
     def complete(self, commit: bool = True) -> None:
-        """
+        """Commit each branch of the transaction, or undo all.
+
         Raises:
-            Conflict: another writer changed the same paths meanwhile.
+            Conflict: another writer changed the same paths.
         """
-        self.files.clear()  # Their writers wrote to the hidden branches, by themselves.
+        self.files.clear()  # the writers wrote to the hidden branches by themselves
         self.fs.written = {}
         self.fs._intrans = False  # noqa: SLF001 - fsspec's own transactions do the same
         managers, self._open_ones = self._open_ones, []
         failure: BaseException | None = None if commit else _Undone()
-        for manager in managers:  # In the order in which they were begun; after a failure the others are undone.
+        for manager in managers:  # in the order in which they began; after a failure undo the others
             try:
                 manager.__exit__(None if failure is None else type(failure), failure, None)
             except BaseException as error:  # noqa: BLE001  # raised below, when no branch is left behind
@@ -487,11 +489,12 @@ LakebedFileSystem.transaction_type = BranchTransaction
 
 
 class _Undone(Exception):
-    """Ends the hidden branches of a transaction that is not to be committed."""
+    """Ends the hidden branches of a transaction without a commit."""
 
 
 def _check_caching(block_size: object, kind: object) -> None:
-    """
+    """Check the options of the block cache.
+
     Raises:
         ValueError: the size is no positive whole number, or fsspec has no cache of this kind.
     """
@@ -503,7 +506,7 @@ def _check_caching(block_size: object, kind: object) -> None:
 
 
 class _Reading(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """An object under the block cache that the caller chose."""
+    """An object behind the block cache that the caller chose."""
 
     def __init__(
         self,
@@ -530,7 +533,7 @@ class _Writing(ObjectWriter):
             super().close()
 
     def commit(self) -> None:
-        """Do nothing: fsspec calls it at the end of a transaction, whose branch has the object already."""
+        """Do nothing: fsspec calls it at the end of a transaction, when the branch already has the object."""
 
 
 def _or_error(function: Callable[[T], R]) -> Callable[[T], R | Exception]:
@@ -546,7 +549,7 @@ def _or_error(function: Callable[[T], R]) -> Callable[[T], R | Exception]:
 
 
 def _blocks(spans: list[Span], gap: int) -> list[list[Span]]:
-    """Put spans (start, end, place) together that are at most `gap` bytes apart, in blocks of about BLOCK_BYTES."""
+    """Group spans that are at most `gap` bytes apart into blocks of about BLOCK_BYTES."""
     blocks: list[list[Span]] = []
     begin = end = 0
     for span in sorted(spans):
@@ -585,7 +588,7 @@ def _file(above: str, stats: wire.ObjectStats) -> Info:
 
 @contextmanager
 def _os_errors(name: str) -> Iterator[None]:
-    """Turn our errors into those of Python's own files, which fsspec and its users look for."""
+    """Translate our errors into those of Python's own files, which fsspec and its users expect."""
     try:
         yield
     except NotFound as error:

@@ -1,4 +1,4 @@
-"""A lake: the server that was connected to, or the folder that was opened, and its repositories."""
+"""A lake: a connected server or an opened folder, and its repositories."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .repository import Repository
 class Lake:
     """Repositories, by name. A context manager: leaving it closes the connections.
 
-    May be shared by threads. Got from `connect` or `open_local`.
+    Threads may share it. Made by `connect` or `open_local`.
     """
 
     def __init__(self, client: Client, *, on_close: Callable[[], None] = lambda: None) -> None:
         self.client = client
-        """For what has no method here: every operation of the server, see `Client.do`."""
+        """For operations without a method here: the client has every operation of the server, see `Client.do`."""
         self._on_close = on_close
 
     def __enter__(self) -> Self:
@@ -35,14 +35,15 @@ class Lake:
         return f"Lake({self.client.endpoint!r})"
 
     def close(self) -> None:
-        """Close the connections; of a lake in this process, everything that it has open."""
+        """Close the connections; for a lake in this process, also its server."""
         self.client.close()
         self._on_close()
 
     def repository(self, name: str) -> Repository:
-        """
+        """Return a repository.
+
         Raises:
-            NotFound: there is no such repository.
+            NotFound: the repository does not exist.
         """
         return Repository(self.client, self.client.repositories.get(name))
 
@@ -56,12 +57,12 @@ class Lake:
     ) -> Repository:
         """Make a repository with a first commit and a default branch.
 
-        `storage` is the storage namespace, such as `s3://bucket/prefix`, which no other repository may use. Where a
-        server keeps objects in a folder it may be left out. `exist_ok`: return the repository that has the name.
+        `storage` is the storage namespace, such as `s3://bucket/prefix`, which no other repository may use. It may be
+        empty if the server keeps objects in a folder. `exist_ok`: return an existing repository of this name.
 
         Raises:
             AlreadyExists: the name is taken.
-            Invalid: a bad name, no storage given where one is needed, or a storage namespace in use.
+            Invalid: a bad name, a missing storage namespace, or one in use.
         """
         try:
             made = self.client.repositories.create(
@@ -90,11 +91,11 @@ def connect(
 ) -> Lake:
     """Connect to a server. Sends no request yet.
 
-    What is not given comes from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, then from the
-    file that `lakebed config set` writes. `token` is that of a login, in place of a key pair.
+    Missing arguments come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, then from the
+    file that `lakebed config set` writes. `token` is that of a login, instead of a key pair.
 
     Raises:
-        Invalid: the endpoint is not an http or https URL, or there is half a key pair.
+        Invalid: the endpoint is not an http or https URL, or half of the key pair is missing.
     """
     settings = effective_settings(os.environ, endpoint=endpoint)
     key = access_key_id if access_key_id is not None else settings.access_key_id

@@ -1,8 +1,8 @@
-"""A lake in a folder of this machine, with no server: its application runs in a thread of this process.
+"""A lake in a folder of this machine, without a server: its application runs in a thread of this process.
 
-A composition root. The client's requests reach the application by memory instead of a socket (`_InProcess`), so there
-is one way through the code, with or without a server. Who can open the folder can do anything with it: there is no
-login, and commits carry the user's name.
+A composition root. The client's requests reach the application through memory instead of a socket (`_InProcess`), so
+the code is the same with and without a server. Anyone who can open the folder has every right in it: there is no login,
+and commits carry the user's name.
 
 A server or other processes may use the same folder at the same time, as several workers of one server do.
 """
@@ -37,7 +37,7 @@ Application = Callable[..., Coroutine[Any, Any, None]]
 
 ENDPOINT: Final = "http://in-process"
 AHEAD: Final = 8
-"""Pieces of an answer that may wait for their reader."""
+"""The most pieces of an answer that wait for their reader."""
 
 
 def open_local(
@@ -45,14 +45,14 @@ def open_local(
 ) -> Lake:
     """Open the lake in a folder. Close it when done: it is a context manager.
 
-    `create`: make the folder if it is new; where it is False, a name without a lake is an error.
+    `create`: make the folder if it is new; with False, a folder without a lake is an error.
 
-    `committer` is the author of commits, by default the user's name. `environment`: the settings of `lakebed serve`,
-    by default those of this process.
+    `committer` is the author of commits, by default the user's name. `environment`: the settings of `lakebed serve`, by
+    default those of this process.
 
     Raises:
-        Invalid: the folder holds something else, or a setting is invalid.
-        NotFound: there is no lake, and not `create`.
+        Invalid: the folder has other contents, or a setting is invalid.
+        NotFound: the folder has no lake, and `create` is False.
         Corrupt: another release made the folder.
         Unavailable: the folder cannot be written, or its metadata cannot be opened.
     """
@@ -68,7 +68,7 @@ def _user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "local"  # A container may run as a user that has no name.
+        return "local"  # a container may run as a user without a name
 
 
 class _Server:
@@ -91,7 +91,7 @@ class _Server:
             raise
 
     def stop(self) -> None:
-        """End requests under way, and close everything. May be called again."""
+        """End the requests under way, and close everything. Calling it again does nothing."""
         if self._pid != os.getpid():
             return
         self._refuse()
@@ -100,19 +100,20 @@ class _Server:
             self._thread.join()
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """
+        """Run work on the server's loop.
+
         Raises:
-            Invalid: it is closed, or its thread is one of the process that this one was forked from.
+            Invalid: the lake is closed, or was opened before this process was forked.
         """
         if self._pid != os.getpid():
             raise Invalid("this lake was opened before its process was forked: open it anew in this process")
-        with self._entry:  # What is submitted before the end is among the tasks that `_serve` ends.
+        with self._entry:  # `_serve` ends every task that was submitted before the close
             if self._is_closed:
                 raise Invalid("the lake was closed")
             return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # The loop has ended, and nothing waits in it.
+        with suppress(RuntimeError):  # the loop has ended, so no task waits in it
             self._loop.call_soon_threadsafe(function)
 
     def _refuse(self) -> None:
@@ -139,7 +140,7 @@ class _Server:
                 await self._stopping.wait()
             finally:
                 self._refuse()
-                await asyncio.sleep(0)  # What was submitted last begins.
+                await asyncio.sleep(0)  # let the work that was submitted last begin
                 others = asyncio.all_tasks() - {asyncio.current_task()}
                 for task in others:
                     task.cancel()
@@ -147,7 +148,7 @@ class _Server:
 
 
 class _InProcess(httpx.BaseTransport):
-    """Carry requests to an ASGI application on another thread's event loop, bodies in pieces both ways."""
+    """Carries requests to an ASGI application on another thread's event loop, bodies in pieces both ways."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
@@ -163,11 +164,11 @@ class _InProcess(httpx.BaseTransport):
 
 
 class _Call(httpx.SyncByteStream):
-    """One request and its answer; the stream of the answer's body.
+    """One request and its answer; also the stream of the answer's body.
 
-    The thread that waits for the answer reads the body of the request, too, a piece when the application asks for one.
-    A body that comes from this lake may ask the application itself. In threads of the loop enough of them would take
-    all there are, and wait for an answer that needs one.
+    The thread that waits for the answer also reads the request's body, one piece whenever the application asks. The
+    body may itself be read from this lake, through the application. In the loop's threads, enough such bodies would
+    take every thread, and wait for an answer that needs a thread.
     """
 
     def __init__(self, server: _Server, request: httpx.Request) -> None:
@@ -179,9 +180,9 @@ class _Call(httpx.SyncByteStream):
         self._is_asked = False
         self._is_sent = False
         self._failure: BaseException | None = None
-        """What the body raised while it was being read."""
+        """The error of reading the body."""
         self._messages: queue.SimpleQueue[Message | Future[None] | None] = queue.SimpleQueue()
-        """What the application sends; None, where it asks for a piece of the body; at the end, its future."""
+        """The application's messages; None when it asks for a piece of the body; at the end, its future."""
         self._room = asyncio.Semaphore(AHEAD)
         self._future: Future[None] | None = None
 
@@ -202,12 +203,13 @@ class _Call(httpx.SyncByteStream):
             has_more = message.get("more_body", False)
 
     def close(self) -> None:
-        """Let a handler go whose answer is wanted no longer."""
+        """Cancel the handler if its answer is no longer wanted."""
         if self._future is not None:
             self._future.cancel()
 
     def _next(self) -> Message:
-        """
+        """Return the application's next message.
+
         Raises:
             httpx.RemoteProtocolError: the application failed; its error is the cause.
         """
@@ -250,8 +252,8 @@ class _Call(httpx.SyncByteStream):
 
     async def _receive(self) -> Message:
         if self._is_sent:
-            await asyncio.Event().wait()  # A client in this process goes away by `close`, which cancels.
-        if not self._is_asked:  # One who asked may have been cancelled since. The piece is for the next.
+            await asyncio.Event().wait()  # a client in this process leaves by `close`, which cancels
+        if not self._is_asked:  # an earlier caller may have been cancelled: then its piece is for this call
             self._is_asked = True
             self._messages.put(None)
         piece = await self._pieces.get()

@@ -31,7 +31,7 @@ _LOOK_S: Final = 0.2
 
 
 class Ref:
-    """Stand for what a branch, tag, commit id or expression such as `main~2` names. Each call looks it up anew."""
+    """A branch, tag, commit id or expression such as `main~2`. Each call resolves it anew."""
 
     def __init__(self, client: Client, repository: str, name: str) -> None:
         self._client = client
@@ -45,38 +45,44 @@ class Ref:
         return f"{type(self).__name__}({self.repository!r}, {self.name!r})"
 
     def commit_record(self) -> wire.Commit:
-        """Return the commit that it names now.
+        """Return the commit that the ref names now.
 
         Raises:
-            NotFound: there is no such ref.
+            NotFound: the ref does not exist.
         """
         return self._client.history.get(self.repository, self.name)
 
     def log(self, *, limit: int | None = None, prefixes: Sequence[str] = ()) -> Iterator[wire.Commit]:
-        """Yield commits, newest first; with prefixes only those that changed something below one of them."""
+        """Yield commits, newest first. With prefixes, yield only commits that changed an object below one of them."""
         return self._client.history.log(self.repository, self.name, limit=limit, prefixes=[*prefixes])
 
     def diff(self, other: str | Ref, *, prefix: str = "", two_dot: bool = False) -> Iterator[wire.Diff]:
-        """Yield what changed on `other` since it parted from this, by path; or, `two_dot`, all that differs."""
+        """Yield the changes on `other` since its common ancestor with this ref, by path; with `two_dot`, every
+        difference.
+        """
         return self._client.history.diff(self.repository, self.name, str(other), prefix=prefix, two_dot=two_dot)
 
     def list(
         self, prefix: str = "", *, delimiter: str = "", after: str = "", limit: int | None = None
     ) -> Iterator[wire.ObjectStats]:
-        """Yield objects by path, in byte order. With a delimiter, what goes on after it is one common prefix."""
+        """Yield objects by path, in byte order.
+
+        With a delimiter, paths that are equal up to it become one common prefix.
+        """
         return self._client.objects.list(
             self.repository, self.name, prefix=prefix, delimiter=delimiter, after=after, limit=limit
         )
 
     def stat(self, path: str) -> wire.ObjectStats:
-        """
+        """Return the facts of an object.
+
         Raises:
-            NotFound: there is no such object, or no such ref.
+            NotFound: the object or the ref does not exist.
         """
         return self._client.objects.stat(self.repository, self.name, path)
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such an object. A missing ref or repository counts as no."""
+        """Return whether the object exists. A missing ref or repository returns False."""
         try:
             self.stat(path)
         except NotFound:
@@ -84,17 +90,17 @@ class Ref:
         return True
 
     def read(self, path: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """Return an object's bytes, or half open those from `start` to `end`, in memory."""
+        """Return the bytes of an object, in memory: all, or from `start` up to, not including, `end`."""
         return self._client.objects.read(self.repository, self.name, path, start=start, end=end)
 
     def download(self, path: str, target: str | Path, *, presigned: bool = False) -> int:
-        """Fetch an object into a file, all or nothing, checked; its size in bytes. Folders above it must exist.
+        """Fetch an object into a file, all or nothing, checked. Return its size in bytes. The file's folder must exist.
 
         `presigned`: the bytes come straight from the object store, by a URL that the server signs.
 
         Raises:
-            NotFound: there is no such object.
-            Corrupt: what arrived is not what was announced.
+            NotFound: the object does not exist.
+            Corrupt: the received bytes differ from the announced size or checksum.
             Unavailable: `presigned`, and the server signs no URLs.
         """
         return self._client.files.download(self.repository, self.name, path, Path(target), presigned=presigned)
@@ -106,7 +112,7 @@ class Ref:
     def open(self, path: str, mode: Literal["r"], *, encoding: str = "utf-8") -> TextIO: ...
 
     def open(self, path: str, mode: str = "rb", *, encoding: str = "utf-8") -> BinaryIO | TextIO:
-        """Open an object for reading. Seeking costs nothing; a read that meets a newer object raises Unavailable."""
+        """Open an object for reading. Seeking costs nothing. A read of a replaced object raises Unavailable."""
         if mode not in {"r", "rb"}:
             raise Invalid(f"{mode!r}: {self.name} can be read ('r', 'rb'); only a branch can be written")
         reader = io.BufferedReader(ObjectReader(self._client, self.repository, self.name, path), BUFFER_BYTES)
@@ -147,9 +153,9 @@ class Branch(Ref):
         content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
     ) -> BinaryIO | TextIO:
-        """Open an object, also for writing: w replaces it, x demands that there is none.
+        """Open an object, also for writing: w replaces it, x requires that it does not exist.
 
-        It is written when the file is closed. Where its `with` block ends by an error, it is not written at all.
+        Closing the file writes the object. If its `with` block raises, no object is written.
         """
         if mode == "rb":
             return super().open(path, "rb")
@@ -167,7 +173,7 @@ class Branch(Ref):
             if_absent=mode[0] == "x",
         )
         if mode.endswith("b"):
-            return cast("BinaryIO", writer)  # It has all of that type's methods; the type is no protocol.
+            return cast("BinaryIO", writer)  # it has all methods of that type, which is no protocol
         return TextWriter(writer, encoding=encoding)
 
     def write(
@@ -182,7 +188,7 @@ class Branch(Ref):
         """Write an object from memory.
 
         Raises:
-            AlreadyExists: `if_absent`, and there is one.
+            AlreadyExists: `if_absent`, and the object exists.
         """
         return self._client.objects.write(
             self.repository, self.name, path, data, content_type=content_type, metadata=metadata, if_absent=if_absent
@@ -203,7 +209,7 @@ class Branch(Ref):
         `presigned`: the bytes go straight into the object store, by a URL that the server signs; up to 5 GiB.
 
         Raises:
-            AlreadyExists: `if_absent`, and there is such an object.
+            AlreadyExists: `if_absent`, and the object exists.
             Unavailable: `presigned`, and the server signs no URLs.
         """
         return self._client.files.upload(
@@ -218,7 +224,7 @@ class Branch(Ref):
         )
 
     def copy(self, source: str, path: str, *, source_ref: str | Ref = "") -> wire.ObjectStats:
-        """Copy an object within the repository, from this branch or from `source_ref`; no bytes travel to here."""
+        """Copy an object within the repository, from this branch or from `source_ref`, on the server."""
         return self._client.objects.copy(
             self.repository, source_ref=str(source_ref) or self.name, source=source, branch=self.name, destination=path
         )
@@ -227,14 +233,14 @@ class Branch(Ref):
         """Move an object within the repository, from this branch or another one; no bytes move.
 
         Raises:
-            Conflict: the source was replaced meanwhile: it stays, and the target is a copy.
+            Conflict: another writer replaced the source during the move: the source is kept, and the target is a copy.
         """
         return self._client.objects.move(
             self.repository, source_branch=source_branch or self.name, source=source, branch=self.name, destination=path
         )
 
     def delete(self, *paths: str) -> None:
-        """Delete objects; commits keep them. One that is not there counts as deleted.
+        """Delete objects from the branch; commits keep them. A missing object is no error.
 
         Raises:
             Conflict: some could not be deleted; the error names the first.
@@ -246,16 +252,16 @@ class Branch(Ref):
             )
 
     def uncommitted(self, *, prefix: str = "") -> Iterator[wire.Diff]:
-        """Yield the changes that are not committed, by path."""
+        """Yield the uncommitted changes, by path."""
         return self._client.history.uncommitted(self.repository, self.name, prefix=prefix)
 
     def commit(
         self, message: str, *, metadata: Mapping[str, str] | None = None, allow_empty: bool = False
     ) -> wire.Commit:
-        """Commit what is uncommitted.
+        """Commit the uncommitted changes.
 
         Raises:
-            Invalid: there is nothing to commit, and not `allow_empty`.
+            Invalid: there are no changes, and `allow_empty` is False.
         """
         return self._client.history.commit(
             self.repository, self.name, message, metadata=metadata, allow_empty=allow_empty
@@ -274,7 +280,7 @@ class Branch(Ref):
         strategy: Strategy | None = None,
         squash: bool = False,
     ) -> str:
-        """Bring what `source` has into this branch; the id of the commit that resulted.
+        """Merge `source` into this branch. Return the id of the resulting commit.
 
         Raises:
             Conflict: both changed the same paths, and no strategy names the winner (`source-wins`, `dest-wins`).
@@ -291,15 +297,16 @@ class Branch(Ref):
         )
 
     def import_folder(self, source: str, path: str, message: str) -> wire.Commit:
-        """Commit all objects of a folder elsewhere in the object store, without copying them. Waits until it is done.
+        """Commit all objects of a folder elsewhere in the object store, without copying them. Waits for the end.
 
-        `source`: such as `s3://bucket/folder`. Objects with the same paths are replaced. Those that an earlier import
-        brought, and the folder no longer has, go. All others stay. Objects whose names are no keys are left out.
+        `source`: such as `s3://bucket/folder`. Objects with the same paths are replaced. Objects of an earlier import
+        that the folder no longer has are removed. All other objects are kept. Objects whose names are no valid paths
+        are skipped.
 
         Raises:
             Invalid: the source cannot be imported, or this branch has uncommitted changes.
-            Conflict: the import failed or was cancelled; this branch is as it was.
-            OutcomeUnknown: the answer to its last step was lost; `log` shows whether it took place.
+            Conflict: the import failed or was cancelled; this branch is unchanged.
+            OutcomeUnknown: the answer to the last step was lost; `log` shows whether the import was committed.
         """
         history = self._client.history
         folder = source if source.endswith("/") else f"{source}/"
@@ -316,31 +323,31 @@ class Branch(Ref):
             time.sleep(_LOOK_S)
 
     def revert(self, ref: str | Ref, *, parent_number: int = 0) -> None:
-        """Commit the opposite of what `ref` changed."""
+        """Commit the reverse of the changes of `ref`."""
         self._client.branches.revert(self.repository, self.name, ref=str(ref), parent_number=parent_number)
 
     def cherry_pick(self, ref: str | Ref, *, parent_number: int = 0) -> wire.Commit:
-        """Commit here what `ref` changed."""
+        """Commit the changes of `ref` to this branch."""
         return self._client.branches.cherry_pick(self.repository, self.name, ref=str(ref), parent_number=parent_number)
 
     def drop(self) -> None:
-        """Delete the branch and its uncommitted changes; its commits stay until retention takes them."""
+        """Delete the branch and its uncommitted changes. Its commits are kept until retention expires them."""
         self._client.branches.delete(self.repository, self.name)
 
     @contextmanager
     def transaction(
         self, message: str, *, metadata: Mapping[str, str] | None = None, strategy: Strategy | None = None
     ) -> Iterator[Transaction]:
-        """Write to a hidden branch, and bring all of it here as one commit when the block ends: all, or nothing.
+        """Write to a hidden branch, and merge it here as one commit when the block ends: all, or nothing.
 
-        It begins from the last commit. A block that raises, or writes nothing, changes nothing. Its writes are seen by
-        itself alone until it ends. It is a merge: two that write the same bytes to a path do not conflict, and what a
-        block only reads is not checked.
+        The hidden branch begins at the last commit, and only the block sees its writes until it ends. A block that
+        raises, or writes nothing, changes nothing. The end is a merge: two blocks that write the same bytes to a path
+        do not conflict, and paths that a block only reads are not checked.
 
         Raises:
-            Conflict: another writer changed the same paths meanwhile, and no strategy names the winner.
+            Conflict: another writer changed the same paths, and no strategy names the winner.
             Invalid: this branch has uncommitted changes when the block ends.
-            OutcomeUnknown: the answer to the merge was lost; `log` shows whether it took place.
+            OutcomeUnknown: the answer to the merge was lost; `log` shows whether it was committed.
         """
         name = f"tx-{secrets.token_hex(12)}"
         began_at = self._client.branches.create(self.repository, name, source=self.name, hidden=True)
@@ -349,11 +356,11 @@ class Branch(Ref):
             yield own
             if next(own.uncommitted(), None) is not None:
                 own.commit(message, metadata=metadata)
-            # The block may have committed, merged or imported by itself: what counts is whether the branch moved.
+            # The block may have committed, merged or imported by itself, so check whether the branch moved.
             if self._client.branches.get(self.repository, name).commit_id != began_at:
                 own.result = self.merge(own, message=message, metadata=metadata, strategy=strategy, squash=True)
         finally:
-            # A branch that stays behind is hidden and harmless, and must not hide the error that ends the block.
+            # A branch that is not deleted is hidden and harmless. It must not hide the error that ends the block.
             with suppress(LakebedError):
                 self._client.branches.delete(self.repository, name)
 
@@ -366,7 +373,7 @@ class Branch(Ref):
         metadata: Mapping[str, str] | None = None,
         strategy: Strategy | None = None,
     ) -> R:
-        """Do `work` in a transaction, and again from the new head when it conflicts, at most `attempts` times.
+        """Do `work` in a transaction. After a conflict repeat it from the new head, at most `attempts` times in all.
 
         Raises:
             Conflict: the last attempt conflicted too.
@@ -386,6 +393,6 @@ class Branch(Ref):
 
 
 class Transaction(Branch):
-    """The branch that a transaction writes to. `result`, afterwards: the id of the commit; empty if nothing changed."""
+    """The hidden branch of a transaction. `result`, afterwards: the id of the commit; empty if nothing changed."""
 
     result: str = ""

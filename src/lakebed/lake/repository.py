@@ -13,7 +13,7 @@ from .refs import Branch, Ref
 
 
 class Repository:
-    """Branches and tags by name. Got from `Lake.repository` or `Lake.create_repository`."""
+    """Branches and tags by name. Made by `Lake.repository` or `Lake.create_repository`."""
 
     def __init__(self, client: Client, record: wire.Repository) -> None:
         self._client = client
@@ -25,11 +25,11 @@ class Repository:
         return f"Repository({self.name!r})"
 
     def ref(self, expression: str) -> Ref:
-        """Return what a tag, a commit id, or an expression such as `main~2` names. Sends no request."""
+        """Return the ref of a tag, a commit id, or an expression such as `main~2`. Sends no request."""
         return Ref(self._client, self.name, expression)
 
     def branch(self, name: str = "") -> Branch:
-        """Return a branch, by default the default one. Sends no request."""
+        """Return a branch; without a name, the default branch. Sends no request."""
         return Branch(self._client, self.name, name or self.default_branch)
 
     def branches(self, *, prefix: str = "") -> Iterator[Branch]:
@@ -40,15 +40,15 @@ class Repository:
     def create_branch(
         self, name: str, source: str | Ref = "", *, exist_ok: bool = False, ttl: str | timedelta = ""
     ) -> Branch:
-        """Make a branch at the commit that `source` names, by default the head of the default branch. Copies no data.
+        """Make a branch at the commit of `source`, by default the head of the default branch. Copies no data.
 
-        `ttl`: a duration (`7d`) or a `timedelta` of whole hours, after which a sweep of branches may delete it.
+        `ttl`: a duration (`7d`) or a `timedelta` of whole hours, after which a sweep of branches may delete the branch.
 
         Raises:
-            AlreadyExists: the name is taken, and not `exist_ok`.
-            NotFound: there is no such source.
-            TypeError: `ttl` is neither.
-            ValueError: it is not of whole hours, or of none.
+            AlreadyExists: the name is taken, and `exist_ok` is False.
+            NotFound: the source does not exist.
+            TypeError: `ttl` is neither a text nor a `timedelta`.
+            ValueError: `ttl` is a `timedelta` of less than an hour, or not of whole hours.
         """
         lasts = _duration_of(ttl)
         try:
@@ -64,10 +64,10 @@ class Repository:
             yield self.ref(found.id)
 
     def create_tag(self, name: str, ref: str | Ref = "") -> Ref:
-        """Name the commit of `ref`, by default the head of the default branch, for good.
+        """Name the commit of `ref`, by default the head of the default branch. A tag never moves.
 
         Raises:
-            AlreadyExists: the name is taken. A tag never moves.
+            AlreadyExists: the name is taken.
         """
         self._client.tags.create(self.name, name, ref=str(ref) or self.default_branch)
         return self.ref(name)
@@ -76,12 +76,12 @@ class Repository:
         self._client.tags.delete(self.name, name)
 
     def delete(self, *, force: bool = False) -> None:
-        """Delete the records; the objects stay in the storage namespace. `force`: even where it is read-only."""
+        """Delete the repository, which can be undeleted for a while. `force`: even where it is read-only."""
         self._client.repositories.delete(self.name, force=force)
 
 
 def _duration_of(ttl: str | timedelta) -> str:
-    """Return what a server reads: `36h`.
+    """Return a duration as the server reads it, such as `36h`.
 
     Raises:
         TypeError, ValueError: as for `create_branch`.

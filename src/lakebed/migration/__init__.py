@@ -1,6 +1,6 @@
-"""Bring repositories over from a server of the same contract: their history and entries, and no bytes.
+"""Migrate repositories from a server of the same contract: their history and entries, and no bytes.
 
-The source is read through its API alone, by `lakebed.client`. The target is written as a server of it would: by the
+The source is read only through its API, by `lakebed.client`. The target is written as a server would write it: by the
 parts of `lakebed.catalog`, beside servers that may run (docs/guide/migrating.md).
 """
 

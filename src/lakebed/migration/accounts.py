@@ -1,7 +1,7 @@
-"""Bring users, groups and policies over, as far as the source's API shows them. It shows no secrets, so none come.
+"""Migrate users, groups and policies, as far as the source's API shows them. It shows no secrets, so none are migrated.
 
-Whatever exists here stays as it is. A policy that is not valid here is named, and not made. It may be one that denies,
-so whoever has it gets no policy here at all: access that is too narrow is noticed, and access that is too wide is not.
+Accounts that exist here are kept unchanged. A policy that is invalid here is reported, and not made. It may be a policy
+that denies, so its holders get no policy here at all: users notice missing rights, and not excessive rights.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from lakebed.wire import Policy
 T = TypeVar("T")
 
 NOT_SHOWN: Final = {401, 403, 404, 405, 501}
-"""A server without such accounts answers so, or one that does not show them to this user."""
+"""The statuses of a server without such accounts, or that does not show them to this user."""
 
 
 class AccountsMigrated(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what comes over, here already or not. `stays` has a line for each thing that does not come."""
+    """Counts of the source's accounts, existing here or not. `stays` has a line for each item that is not migrated."""
 
     users: int
     groups: int
@@ -46,7 +46,7 @@ class AccountsMigrated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceAccounts:
-    """Read the accounts of the source, once. What it does not show is empty, and its noun in `hidden`."""
+    """The accounts of the source, read once. A noun that the source does not show is empty, and is in `hidden`."""
 
     def __init__(self, client: Client) -> None:
         self.hidden: list[str] = []
@@ -88,7 +88,7 @@ class AccountsHere:
 
 
 async def bring_accounts(source: SourceAccounts, here: AccountsHere, *, dry_run: bool = False) -> AccountsMigrated:
-    """Make what is missing here; with `dry_run` only say what comes and what does not."""
+    """Make the accounts that are missing here. With `dry_run`, only report the result."""
     stays = ["passwords and access keys of users stay there: users get new keys here"]
     stays += [f"{noun} are not shown by the old server, or cannot be read here" for noun in source.hidden]
     known = set()
@@ -103,6 +103,7 @@ async def bring_accounts(source: SourceAccounts, here: AccountsHere, *, dry_run:
         await _make_holders(source, here)
     for (kind, holder), policies in source.attached.items():
         if not known.issuperset(policies):
+            # The missing policy may be one that denies: without it the others could grant too much.
             stays.append(f"{kind} {holder} gets no policy here, because one of them did not come over")
         elif not dry_run:
             attach = here.policies.attach_to_user if kind == "user" else here.policies.attach_to_group
@@ -113,10 +114,10 @@ async def bring_accounts(source: SourceAccounts, here: AccountsHere, *, dry_run:
 
 
 async def _make_policy(policy: Policy, here: AccountsHere, *, dry_run: bool) -> bool:
-    """Return whether another policy of this name is here.
+    """Make the policy where it is missing. Return whether a different policy has its name here.
 
     Raises:
-        Invalid: it cannot be a policy here.
+        Invalid: the policy is invalid here.
     """
     statements = _statements(policy)
     try:
@@ -140,9 +141,10 @@ async def _make_holders(source: SourceAccounts, here: AccountsHere) -> None:
 
 
 def _statements(policy: Policy) -> tuple[Statement, ...]:
-    """
+    """Return the statements of a policy in our form.
+
     Raises:
-        InvalidPolicy, InvalidCondition: a statement means nothing here, or its condition is none of ours.
+        InvalidPolicy, InvalidCondition: a statement has no meaning here, or its condition is unknown here.
     """
     return check_statements(
         [

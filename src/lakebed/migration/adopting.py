@@ -1,13 +1,13 @@
-"""Adopt what was migrated in place: from then on collections may take what the old server wrote, and commits let go.
+"""Adopt a repository that was migrated in place: then collections may delete objects that the old server wrote.
 
-1. A migration in place claims the old namespace. Nothing that was there may be deleted: `kept`.
-2. `adopt`: the old server is stopped for good. Plans and `why` count its objects, and no apply deletes any: `adopted`.
-   `undo` goes back to 1; the old server can then start again, for nothing of it is missing.
-3. `finish`: applies may delete: `final`. Nothing leads back.
+1. A migration in place claims the old namespace. No object that was there may be deleted: `kept`.
+2. `adopt`: the old server is stopped for good. Plans and `why` include its objects, and no apply deletes any:
+   `adopted`. `undo` returns to 1; the old server can then start again, since it lost no object.
+3. `finish`: applies may delete: `final`. No step returns from here.
 
-The steps 2 and 3 are refused while the old server answers, while another repository names an object of the namespace,
-and where the old server wrote after the last migration that ended with equal listings: nothing here names such objects,
-so a collection would take them. The state is a log in the namespace (objectstore/adoption.py), which every sweep reads.
+Steps 2 and 3 are refused while the old server answers, while another repository names an object of the namespace, and
+if the old server wrote after the last migration that ended with equal listings. The state is a log in the namespace
+(objectstore/adoption.py), which every sweep reads.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lakebed.versions import Commit
 
 SHOWN: Final = 5
 WORK: Final = "migration"
-"""The mark of hidden branches of a migration that has not ended (flow.py)."""
+"""The mark on hidden branches of an unfinished migration (flow.py)."""
 
 
 class NotInPlace(Invalid):
-    """The repository was not brought over in place, so its objects lie in a namespace that is not its own."""
+    """The repository was not migrated in place, so its objects are in the namespace of another repository."""
 
 
 class OldServerAlive(Conflict):
-    """The old server answers. It would go on naming, and perhaps deleting, what collections here take."""
+    """The old server answers. It would continue to name, and perhaps delete, objects that collections here delete."""
 
 
 class StillNamed(Conflict):
@@ -54,9 +54,11 @@ class Step(StrEnum):
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what the old server left. `named` are named by commits here, and `missing` are, but are not there.
+    """Counts of the old server's objects.
 
-    The rest, `unnamed`, goes by `lakebed gc run --uncommitted --old-layout` once the adoption is final.
+    Commits here name `named` objects of these, and `missing` objects that do not exist.
+
+    `lakebed gc run --uncommitted --old-layout` deletes the rest, `unnamed`, once the adoption is final.
     """
 
     repository: str
@@ -69,9 +71,9 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def adopt(catalog: Catalog, name: str, step: Step, *, answers: Callable[[str], bool], by: str = "") -> Adopted:
-    """Take a step, or only look. `answers` asks whether a server at an address does.
+    """Take a step, or only look. `answers` returns whether a server at an address answers.
 
-    Costs a listing of the namespace, and a read of each range that any commit has.
+    Costs a listing of the namespace, and a read of each range of every commit.
 
     Raises:
         NotInPlace, OldServerAlive, StillNamed, NotCompared, AdoptionMoved.
@@ -99,10 +101,10 @@ async def adopt(catalog: Catalog, name: str, step: Step, *, answers: Callable[[s
 
 
 async def note_compared(repository: Repository, began_ms: int) -> None:
-    """Note that all that the old server had when the migration began is named here.
+    """Record that this repository names every object that the old server had when the migration began.
 
     Raises:
-        AdoptionMoved: the adoption goes on in another process, or is final.
+        AdoptionMoved: another process changes the adoption, or it is final.
     """
     line = await read_adoption(repository.objectstore)
     assert line is not None, "a repository in place has a claim"
@@ -112,16 +114,17 @@ async def note_compared(repository: Repository, began_ms: int) -> None:
 
 
 async def check_named_nowhere_else(catalog: Catalog, uid: str, namespace: str) -> None:
-    """
+    """Check that no other repository of this installation names an object in the namespace.
+
     Raises:
-        StillNamed: another repository of this installation, perhaps a deleted one, names an object in the namespace.
+        StillNamed: another repository, perhaps a deleted one, names an object in the namespace.
     """
 
     _, _, path = namespace.partition("://")[2].partition("/")
     found: dict[str, str] = {}
     async for step in Elsewhere(namespace, partial(catalog.others, RepositoryUid(uid)), ServiceOptions()).steps():
         if isinstance(step, NamedElsewhere):
-            # However a tool spells the address, the folder is whole.
+            # Tools spell an address in several ways, and all of them keep the whole folder.
             found.update({address: name for address, name in step.names.items() if not path or f"/{path}/" in address})
     if found:
         shown = ", ".join(f"{address} (by {name})" for address, name in sorted(found.items())[:SHOWN])
@@ -131,9 +134,11 @@ async def check_named_nowhere_else(catalog: Catalog, uid: str, namespace: str) -
 
 
 async def _count(repository: Repository, line: Adoption) -> Adopted:
-    """
+    """Count the old server's objects, and those that commits here name.
+
     Raises:
-        NotCompared: the old server wrote what nothing here names since the last comparison, or there was none.
+        NotCompared: no migration ended with equal listings, or the old server wrote an object since that no commit here
+            names.
     """
     if not line.compared_ms or await repository.settings.work_branches(WORK):
         raise NotCompared("no migration ended with equal listings: run it to its end first")
@@ -150,6 +155,7 @@ async def _count(repository: Repository, line: Adoption) -> Adopted:
                 named += 1
             elif stat.modified_ms > line.compared_ms:
                 since.append(stat.key)
+    # No commit here names these objects, so a collection would delete data that the old server's users wrote.
     if since:
         raise NotCompared(
             f"after the last migration began, {count_of(len(since), 'object')} came that nothing here names, first"
@@ -168,7 +174,7 @@ async def _count(repository: Repository, line: Adoption) -> Adopted:
 
 
 async def _named(repository: Repository) -> set[str]:
-    """Return the keys outside slices that any commit names, also swept and dangling ones."""
+    """Return the keys outside slices that any commit names, including swept and dangling commits."""
     trees = dict.fromkeys(
         [
             commit.metarange_id

@@ -1,8 +1,8 @@
-"""An object of the source as an entry here: its address, its metadata, and the checks before anything names it.
+"""Convert an object of the source to an entry here: its address, its metadata, and the checks before a commit names it.
 
-The source's local store names objects by absolute folders of its machine (`local:///old-root/repo/data/…`). Here they
-are `local://repo/data/…` once the operator says which folder that root is. The source's S3 door keeps the header's
-prefix in the names of metadata (`X-Amz-Meta-Foo`); clients of S3 would see it twice.
+The source's local store names objects by absolute folders of its machine (`local:///old-root/repo/data/…`). Here their
+addresses are `local://repo/data/…`, once the operator names that root folder. The source's S3 gateway keeps the
+header's prefix in the names of metadata (`X-Amz-Meta-Foo`), so S3 clients would see the prefix twice.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ S3_NAME: Final = "x-amz-meta-"
 
 
 class SourceUnreadable(NotFound):
-    """An object of the source is not where its server says, or this server cannot open that store."""
+    """An object of the source is not at the address that its server returns, or this server cannot open that store."""
 
 
 class OldRootUnknown(Invalid):
-    """The source has a local store, and the operator did not say which folder its root is, or named another one."""
+    """The source has a local store, and the operator did not name its root folder, or named another one."""
 
 
 class Entries:
-    """Make entries of one repository's objects. `old_root`: the folder of the source's local store, or empty.
+    """Makes entries of one repository's objects. `old_root`: the folder of the source's local store, or empty.
 
-    `is_in_place`: the repository here has the source's namespace, so what lies in it is named by its key.
+    `is_in_place`: the repository here has the source's namespace, so addresses in it become keys.
     """
 
     def __init__(self, catalog: Catalog, namespace: str, *, old_root: str = "", is_in_place: bool = False) -> None:
@@ -40,15 +40,15 @@ class Entries:
         self._checked: set[str] = set()
 
     def address_of(self, theirs: str) -> str:
-        """Return what this server calls the place.
+        """Return this server's spelling of an address.
 
         Raises:
-            OldRootUnknown: it is in a folder of the old server's machine, and not below `old_root`.
-            ForeignAddress: it is a URL of another account of Azure than this server's.
+            OldRootUnknown: the address is in a folder of the old server's machine, and not below `old_root`.
+            ForeignAddress: the address is a URL of another account of Azure than this server's.
         """
         if (spelled := without_account(theirs)) != theirs:
-            # Only the URL names the account, so it is opened before the name is lost. The namespace and what lies in
-            # it must have one spelling, or no object would seem to lie inside.
+            # Only the URL names the account, so `locate` checks it before the name is lost. The namespace and its
+            # objects must have one spelling, or no object would seem to be inside.
             self._catalog.namespaces.locate(theirs)
             return spelled
         if not theirs.startswith(LOCAL_ROOT):
@@ -72,12 +72,12 @@ class Entries:
         )
 
     async def checked(self, stats: ObjectStats) -> Entry:
-        """Return the entry, after a look at what its address means here. Looks once at each folder.
+        """Return the entry, after a check of its address. Checks each folder once.
 
         Raises:
             OldRootUnknown: see `address_of`.
             ForeignAddress: this server does not open such stores.
-            AddressInNamespace: the object lies where a Lakebed server collects.
+            AddressInNamespace: the object is in a namespace that a Lakebed server collects.
         """
         entry = self.of(stats)
         if not is_absolute(entry.address):
@@ -90,9 +90,10 @@ class Entries:
         return entry
 
     async def check_readable(self, stats: ObjectStats) -> None:
-        """
+        """Check that this server can read the object.
+
         Raises:
-            SourceUnreadable: the object is not there for this server, or has another size.
+            SourceUnreadable: this server does not find the object, or it has another size.
         """
         entry = await self.checked(stats)
         address = entry.address if is_absolute(entry.address) else f"{self.namespace}/{entry.address}"
@@ -117,7 +118,7 @@ class Entries:
 
 
 def metadata_of(theirs: dict[str, str]) -> dict[str, str]:
-    """Take the S3 header's prefix off. Where the name without it is set too, or is empty, both stay as they are."""
+    """Remove the S3 header's prefix from names. Keep a name if the rest is empty, or is a name of its own."""
     here = dict(theirs)
     for name in theirs:
         plain = name[len(S3_NAME) :].lower()

@@ -1,14 +1,14 @@
 """Write a source's commits into a repository here, one for one, then its branches and tags, then compare.
 
-0. `plan_repository` checks all that the rest checks, and writes nothing.
+0. `plan_repository` makes the same checks, and writes nothing.
 1. Make the repository, if it is new, over a namespace of its own.
-2. Replay each commit on a hidden branch that stands at its first parent. The branches hold what is not yet named.
-   Each commit says in its metadata which commit it was: that is all a later call needs to go on.
-3. Move or make branches and tags. A branch that has commits or changes of its own here stays as it is.
-4. Compare the listings of all heads, entry by entry. Then remove the hidden branches, and bring over settings.
+2. Replay each commit on a hidden branch at its first parent. Hidden branches keep commits that have no branch yet. Each
+   new commit has the id of its source commit in its metadata: a later call continues from these ids alone.
+3. Move or make branches and tags. A branch that has commits or changes of its own here is kept unchanged.
+4. Compare the listings of all heads, entry by entry. Then remove the hidden branches, and migrate settings.
 
-Entries keep their addresses, as imported objects do: the bytes stay where they are, and no collection here deletes
-them. The collections of the source still do, which is why the guide says to stop them.
+Entries keep their addresses, as imported objects do: bytes do not move, and no collection here deletes them. The
+collections of the source still do, so the guide says to stop the source.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from .staying import staying
 T = TypeVar("T")
 
 CAME_FROM: Final = "lakebed.migrated-from"
-"""The metadata of a commit here has the id of the source's commit below this key."""
+"""The key in the metadata of a commit here, for the id of the source's commit."""
 CLOCK_KEY: Final = "_lakefs/retention/gc/clock.json"
-"""The file that collections ask the store's clock with."""
+"""The file with which collections read the store's clock."""
 PART_OBJECTS: Final = 50_000
-"""Apply this many changes of a commit at a time."""
+"""Apply at most this many changes of a commit at a time."""
 SHOWN: Final = 5
 """Differences that an error names."""
 
@@ -61,19 +61,22 @@ Say = Callable[[str], object]
 
 
 class NamespaceOfSource(Invalid):
-    """The new namespace meets the source's: the collections of each would find files of the other."""
+    """The new namespace overlaps the source's: the collections of each would list files of the other."""
 
 
 class MigrationDiffers(Conflict):
-    """A listing here is not the source's. Nothing is lost: run the migration again, or delete the repository here."""
+    """A listing here differs from the source's.
+
+    Nothing is lost: run the migration again, or delete the repository here.
+    """
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what one repository had, and what of it is here.
+    """Counts of one repository's migration.
 
-    `commits` are those written by this call, `commits_before` those of earlier calls. `entries` were compared, over the
-    heads of all branches and tags. `left` names branches and tags that stayed as they are here. `stays` has a line for
-    each thing that does not come over, or does not work here.
+    `commits` were written by this call, `commits_before` by earlier calls. `entries` were compared, over the heads of
+    all branches and tags. `left` names branches and tags that were kept unchanged here. `stays` has a line for each
+    item that is not migrated, or does not work here.
     """
 
     repository: str
@@ -87,7 +90,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
-    """Count what a migration would do with one repository; nothing was written. `changes` are those of its commits."""
+    """Counts of a planned migration of one repository; nothing was written. `changes` are those of its commits."""
 
     repository: str
     namespace: str
@@ -102,7 +105,10 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Work:
-    """One repository under way. `here` maps the source's commits to ours; `tips` our heads of hidden branches."""
+    """The migration of one repository.
+
+    `here` maps the source's commits to ours; `tips` has our hidden branches by head.
+    """
 
     source: SourceRepository
     target: Repository
@@ -111,11 +117,11 @@ class _Work:
     tips: dict[CommitId, list[str]] = field(default_factory=dict)
 
     def add_tip(self, commit_id: CommitId, branch: str) -> None:
-        # Several may stand at one commit: a call that was killed leaves the branch that it had just made.
+        # Several branches may have one head: a killed call leaves the branch that it just made.
         self.tips.setdefault(commit_id, []).append(branch)
 
     def take_tip(self, commit_id: CommitId) -> str | None:
-        """Return a hidden branch that stands there, to move on, if there is one."""
+        """Return a hidden branch with this head, for the next commit, or None."""
         branches = self.tips.get(commit_id)
         return branches.pop() if branches else None
 
@@ -127,7 +133,7 @@ class _Work:
 async def plan_repository(
     catalog: Catalog, source: SourceRepository, namespace: str | None, *, old_root: str = "", say: Say = lambda _: None
 ) -> Migration:
-    """Check what `migrate_repository` checks, and count what it would do. Writes no repository; reads each change.
+    """Make the checks of `migrate_repository`, and count its work. Writes no repository; reads each change.
 
     Raises:
         As `migrate_repository`, and InvalidName, InvalidNote.
@@ -174,13 +180,13 @@ async def plan_repository(
 async def migrate_repository(
     catalog: Catalog, source: SourceRepository, namespace: str | None, *, old_root: str = "", say: Say = lambda _: None
 ) -> Migrated:
-    """Bring one repository over, or go on with it. `namespace` is that of the new repository; None: the source's own.
+    """Migrate one repository, or continue. `namespace` is that of the new repository; None means the source's own.
 
     Raises:
         SourceUnreadable, OldRootUnknown: this server cannot read the source's objects.
-        AddressInNamespace: they lie in a namespace that belongs to a Lakebed server, whose collections delete there.
+        AddressInNamespace: the objects are in a namespace of a Lakebed server, whose collections delete there.
         NamespaceOfSource, NamespaceInUse, NamespaceNested, StorageMissing: `namespace` cannot be used.
-        MigrationDiffers: after all, a listing here is not the source's.
+        MigrationDiffers: after the migration, a listing here differs from the source's.
     """
     entries = Entries(catalog, source.record.storage_namespace, old_root=old_root, is_in_place=namespace is None)
     target = await _find(catalog, source.name)
@@ -190,6 +196,7 @@ async def migrate_repository(
     if target is None:
         target = await _create(catalog, source, namespace, entries)
     _check_place(target, namespace, entries)
+    # Read the clock before the commits: the old server may write objects meanwhile, which are not compared.
     began_ms = 0 if namespace is not None else await store_clock_ms(target.objectstore, CLOCK_KEY)
     work = _Work(source, target, entries, here=here)
     ours = await target.settings.work_branches(WORK)
@@ -233,7 +240,7 @@ def _check_beside(namespace: str, entries: Entries) -> None:
 
 
 def _check_place(target: Repository, namespace: str | None, entries: Entries) -> None:
-    """A later call must go on where the first one put the repository, or entries would name objects otherwise."""
+    """Refuse another namespace than that of the first call: entries would have other addresses."""
     if (target.objectstore.uri == normalise_namespace(entries.namespace)) is not (namespace is None):
         raise NamespaceOfSource(
             f"{target.id} was brought to {target.objectstore.uri}: call this as then, in place or with --namespaces",
@@ -256,7 +263,7 @@ async def _create(catalog: Catalog, source: SourceRepository, namespace: str | N
 
 
 async def _bring_settings(catalog: Catalog, work: _Work) -> None:
-    """Set what was never set here: from the first time on, it is for this server's users to change."""
+    """Set each setting that was never set here. After the first time, this server's users may change it."""
     patterns = await asyncio.to_thread(work.source.protected)
     if patterns:
         with suppress(SettingChanged):
@@ -295,14 +302,16 @@ async def _branches_here(target: Repository) -> list[tuple[str, CommitId]]:
 
 
 async def _replayed(target: Repository) -> dict[str, CommitId]:
-    """Return what earlier calls wrote: the source's commits, and ours."""
+    """Return the commits of earlier calls: our id for each of the source's."""
     heads = [commit_id for _, commit_id in await _branches_here(target)]
     ancestry = target.versions.history.ancestry(heads)
     return {commit.metadata[CAME_FROM]: commit.id async for commit in ancestry if CAME_FROM in commit.metadata}
 
 
 async def _check_readable(entries: Entries, source: SourceRepository, heads: Iterable[str]) -> None:
-    """Look at one object before anything is written: an address that cannot be opened here is found at once."""
+    """Check one object before anything is written: it fails at once if this server cannot open the source's
+    addresses.
+    """
     for head in dict.fromkeys(heads):
         stats = await asyncio.to_thread(next, source.listing(head), None)
         if stats is not None:
@@ -332,7 +341,7 @@ async def _replay(work: _Work, commit: Commit) -> None:
     work.here[commit.id] = made.id
     work.add_tip(made.id, branch)
     for merged in parents[1:]:
-        await work.drop_tips(merged)  # The new commit holds it.
+        await work.drop_tips(merged)  # the new commit has it as a parent
 
 
 def _note_of(commit: Commit) -> Note:
@@ -345,7 +354,7 @@ def _note_of(commit: Commit) -> Note:
 
 
 async def _root(target: Repository) -> CommitId:
-    """Return the commit that a new repository has: it stands below those of the source that have no parent."""
+    """Return the first commit of a new repository. The source's commits without parents are replayed onto it."""
     head = (await target.versions.refs.get_branch(target.record.default_branch)).commit_id
     async for commit in target.versions.history.ancestry([head], first_parent=True):
         head = commit.id
@@ -361,7 +370,7 @@ async def _table(entries: Entries, changed: list[Changed]) -> pa.Table:
 
 
 async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str]) -> list[str]:
-    """Move or make all; returns those that stay, because users of this server changed them."""
+    """Move or make branches and tags. Return those that were kept, because users of this server changed them."""
     left = []
     refs, changes, resets = work.target.versions.refs, work.target.changes, work.target.versions.resets
     for name, theirs in branches.items():
@@ -378,7 +387,7 @@ async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str])
             left.append(name)
             continue
         try:
-            # Below the guards: the protection that came over with the repository is for its users.
+            # Below the guards: the migrated branch protection restricts users, not the migration.
             await resets.hard_reset(name, wanted)
         except UncommittedChanges:
             left.append(name)
@@ -393,10 +402,10 @@ async def _set_refs(work: _Work, branches: dict[str, str], tags: dict[str, str])
 
 
 async def _compare(work: _Work, theirs: str) -> int:
-    """Compare both listings of a commit; returns how many entries they have.
+    """Compare both listings of a commit. Return the number of its entries.
 
     Raises:
-        MigrationDiffers: they are not equal.
+        MigrationDiffers: the listings differ.
     """
     listing = work.target.versions.staging.list
     commit_id, after, count = work.here[theirs], b"", 0
@@ -420,7 +429,7 @@ def _check_equal(
 
 
 async def _in_thread(pages: Iterator[T]) -> AsyncIterator[T]:
-    """Take each item in a thread: the source's client waits for its answers."""
+    """Take each item in a thread: the source's client blocks."""
     end = object()
     while (item := await asyncio.to_thread(next, pages, end)) is not end:
         yield item  # type: ignore[misc]  # only the mark of the end is no T

@@ -1,4 +1,4 @@
-"""One repository of the server that is left: its refs, its commits, and what each commit changed, by the contract."""
+"""One repository of the source server: its refs, its commits, and the changes of each commit, by the contract."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 PAGE: Final = 1_000
 DENSE: Final = 4
-"""Read a listing while at least one of this many rows is wanted; else ask for each object by itself."""
+"""Read a listing if at least one of this many rows is wanted; else request each object by itself."""
 TOGETHER: Final = 8
-"""Requests for single objects that are under way at once."""
+"""Concurrent requests for single objects."""
 
 Changed: TypeAlias = tuple[str, ObjectStats | None]
-"""A path, and the object that the commit has there; None where it removed it."""
+"""A path, and the object that the commit has there; None if the commit removed it."""
 
 
 class NoSuchSource(NotFound):
-    """The server that is left has no repository of that name."""
+    """The source server has no repository of that name."""
 
 
 class SourceRepository:
-    """Read one repository. Every call may raise what `lakebed.client` raises."""
+    """Reads one repository. Every call may raise the errors of `lakebed.client`."""
 
     def __init__(self, client: Client, record: Repository) -> None:
         self._client = client
@@ -98,7 +98,7 @@ class SourceRepository:
                 return
 
     def changes(self, commit: Commit) -> Iterator[list[Changed]]:
-        """Yield what a commit changed against its first parent, by ascending path, in pages."""
+        """Yield the changes of a commit against its first parent, by ascending path, in pages."""
         if not commit.parents:
             for page in in_pages(self.listing(commit.id)):
                 yield [(stats.path, stats) for stats in page]
@@ -114,7 +114,7 @@ class SourceRepository:
         return self._client.objects.list(self.name, ref)
 
     def _stats(self, ref: str, paths: Sequence[str]) -> dict[str, ObjectStats]:
-        """Describe the objects at these ascending paths: by listings where they lie close together."""
+        """Return the facts of the objects at these ascending paths: by listings if the paths are close together."""
         found: dict[str, ObjectStats] = {}
         one = partial(self._client.objects.stat, self.name, ref)
         with ThreadPoolExecutor(TOGETHER) as pool:
@@ -138,7 +138,7 @@ def find_sources(client: Client, names: Sequence[str]) -> list[SourceRepository]
     """Return the repositories of these names, or all.
 
     Raises:
-        NoSuchSource: the server has none of that name.
+        NoSuchSource: the server lacks one of these names.
     """
     if not names:
         return [SourceRepository(client, record) for record in client.repositories.list()]
@@ -149,7 +149,7 @@ def find_sources(client: Client, names: Sequence[str]) -> list[SourceRepository]
 
 
 def answers(server: str) -> bool:
-    """Return whether anything answers at this address, whatever it says."""
+    """Return whether a server answers at this address, with any answer."""
     with Client(server, retries=Retries(attempts=1), timeout_s=10) as client:
         try:
             client.setup_state()
@@ -161,7 +161,7 @@ def answers(server: str) -> bool:
 
 
 def in_pages(rows: Iterable[T]) -> Iterator[list[T]]:
-    """Cut into lists of at most PAGE."""
+    """Split rows into lists of at most PAGE."""
     left = iter(rows)
     while page := [*islice(left, PAGE)]:
         yield page

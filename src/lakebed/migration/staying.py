@@ -1,4 +1,4 @@
-"""Name what stays on the server that is left, and what comes over and does not work here."""
+"""Name the items that stay on the source server, and the migrated items that do not work here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .source import SourceRepository
 
 
 def staying(source: SourceRepository, branches: Iterable[str]) -> list[str]:
-    """Return a line for each thing of a repository that the user must see to. Costs some requests for each branch."""
+    """Return a line for each item of a repository that needs the user's attention. Costs some requests for each
+    branch.
+    """
     names = [*branches]
     lines = [
         f"uncommitted changes on {name} stay there: commit or reset them" for name in names if source.is_dirty(name)
@@ -32,7 +34,10 @@ def staying(source: SourceRepository, branches: Iterable[str]) -> list[str]:
 
 
 def _refusing(source: SourceRepository, branch: str) -> Sequence[str]:
-    """Action files are objects, so they come along. One that counts for a change and is not valid here refuses it."""
+    """Return why action files refuse changes here.
+
+    They are objects, so they are migrated; an invalid one refuses the changes that it applies to.
+    """
     reasons = []
     for stats in source.action_files(branch):
         try:
