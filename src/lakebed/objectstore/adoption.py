@@ -1,11 +1,12 @@
-"""Whose a namespace of another server is: a log in the namespace itself. One writer can make a line.
+"""The adoption of another server's namespace: a log in the namespace itself. Only one writer can write each line.
 
-    _lakefs/old-server/00000001.json     kept: a repository of ours claims it, and deletes nothing that was there
-    _lakefs/old-server/00000002.json     adopted, as a person asked: plans count what was there
-    _lakefs/old-server/00000003.json     final: applies may delete what was there; nothing follows
+    _lakefs/old-server/00000001.json     kept: a repository of ours claims it, and deletes no object from before
+    _lakefs/old-server/00000002.json     adopted, as a person asked: plans include objects from before
+    _lakefs/old-server/00000003.json     final: applies may delete objects from before; no line follows
 
-The last line holds. The way back from adopted to kept is a line, too. A namespace without the log was always ours. The
-log is not in the key-value store: so no older backup of the records undoes it, and every sweep reads the same.
+The last line holds. Going back from adopted to kept writes a line, too. A namespace without the log was always ours.
+The log is not in the key-value store: so an older backup of the records does not undo it, and every sweep reads the
+same log.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class AdoptionMoved(Conflict):
 
 
 class AdoptionUnreadable(Corrupt):
-    """A line of the log is of another release, or is damaged: what was there stays."""
+    """A line of the log is of another release, or is damaged: objects from before are kept."""
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. `marker` is the claiming repository's. `compared_ms`: the store's clock before the last migration that
-    ended with equal listings began; 0 before the first. `server` is the old server's address.
+    """One line. `marker` is that of the claiming repository. `server` is the old server's address.
+
+    `compared_ms` is the store's clock before the last migration began that ended with equal listings; 0 before the
+    first.
     """
 
     marker: str
@@ -52,15 +55,15 @@ class Adoption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_delete(self) -> bool:
-        """Return whether collections may delete what was there before the claim."""
+        """Return whether collections may delete objects from before the claim."""
         return self.state is AdoptionState.FINAL
 
 
 async def read_adoption(store: ObjectStore) -> Adoption | None:
-    """Return the last line; None where the namespace was always ours. Costs a listing, and a get where there is one.
+    """Return the last line, or None if the namespace was always ours. Costs a listing, and a get if there is a log.
 
     Raises:
-        AdoptionUnreadable: the line says nothing that this release knows.
+        AdoptionUnreadable: this release cannot read the line.
     """
     last = ""
     async for page in store.list(ADOPTION_PREFIX):
@@ -77,10 +80,10 @@ async def read_adoption(store: ObjectStore) -> Adoption | None:
 
 
 async def write_adoption(store: ObjectStore, line: Adoption, *, after: Adoption | None) -> Adoption:
-    """Write the next line, if `after` still is the last one.
+    """Write the next line, if `after` is still the last line.
 
     Raises:
-        AdoptionMoved: it is not, or it was final.
+        AdoptionMoved: another line is the last, or the last is final.
     """
     if after is not None and after.state is AdoptionState.FINAL:
         raise AdoptionMoved("the adoption is final", namespace=store.uri)

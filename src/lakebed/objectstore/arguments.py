@@ -1,14 +1,12 @@
-"""Check what callers hand to a store, by one rule for all drivers: keys and bodies.
+"""Check the keys and bodies that callers pass to a store, by one rule for all drivers.
 
-A key is a relative path: segments joined by single slashes. What a folder cannot hold as it stands (`..`, an empty
-segment, a segment over 255 bytes) and what S3 or its XML cannot (over 1,024 bytes, control characters) is refused
-everywhere, so a key good in one store is good in every other. Nothing is ever encoded or normalised: a key is stored
-under exactly its own bytes of UTF-8, so any other tool that reads the namespace sees the same name.
+A key is a relative path: segments joined by single slashes. Every driver refuses a key that a folder cannot store
+unchanged (`..`, an empty segment, a segment over 255 bytes) or that S3 or its XML cannot (over 1,024 bytes, control
+characters). So a valid key is valid in every store. Keys are never encoded or normalised: a key is stored under exactly
+its own bytes of UTF-8, so any other tool that reads the namespace sees the same name.
 
-One thing this rule cannot see: in a folder an object cannot have the name of a directory. So a store on a local folder
-also refuses `a/b` while there is an object `a`, and the other way round. No layout of ours does that.
-
-A body is counted on its way, held to its declared size, gathered while small, and outlasted.
+This rule does not cover one case: in a folder an object cannot have the name of a directory. So a store on a local
+folder also refuses `a/b` if there is an object `a`, and vice versa. No layout of ours does that.
 """
 
 from __future__ import annotations
@@ -26,19 +24,19 @@ BLOCK_KEY_BYTES_MAX: Final = 1024
 SEGMENT_BYTES_MAX: Final = 255
 
 RESERVED_SEGMENT: Final = ".lakebed-tmp"
-"""Unfinished objects of stores on a local folder lie in a directory of this name, at the root of the namespace."""
+"""The directory of unfinished objects, at the root of a namespace on a local folder."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,127}(?:/[A-Za-z0-9_][A-Za-z0-9_.=-]{0,127}){0,6}")
-"""Most keys there are, found good at the price of one match. Anything else is looked at with care."""
+"""Accepts most keys with a single match. Every other key is checked in full."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_object_key(key: str) -> str:
-    """The key itself.
+    """Return the key unchanged.
 
     Raises:
-        InvalidObjectKey: it is none, and the message says why.
+        InvalidObjectKey: it is no valid key; the message says why.
     """
     if not is_object_key(key):
         raise InvalidObjectKey(f"{key[:100]!a} is no key: {_why_not(key)}", key=key)
@@ -50,17 +48,20 @@ def is_object_key(key: str) -> bool:
 
 
 def names_of_no_keys(names: Iterable[str]) -> list[str]:
-    """Return those under which no store of ours can do anything. A name that ends with a slash is a folder's."""
+    """Return the names that no store of ours can use. A name that ends with a slash is a folder's."""
     return [name for name in names if not is_object_key(name.removesuffix("/"))]
 
 
 def are_plain_object_keys(keys: Sequence[str]) -> bool:
-    """Return True where one match shows that all are keys; False shows nothing. A quarter of a microsecond each."""
+    """Return True if one match shows that all are keys. False shows nothing.
+
+    Costs a quarter of a microsecond for each key.
+    """
     return all(map(_PLAIN.fullmatch, keys))
 
 
 def can_begin_object_key(prefix: str) -> bool:
-    """Return whether any key can begin with this. Where none can, a listing is empty without asking the store."""
+    """Return whether a key can begin with this prefix. If not, a listing is empty without a request to the store."""
     folder, slash, name = prefix.rpartition("/")
     if slash and not is_object_key(folder):
         return False
@@ -102,7 +103,9 @@ def check_size(found: int, declared: int | None) -> None:
 
 
 async def measured(body: AsyncIterable[bytes], size_bytes: int | None) -> AsyncIterator[bytes]:
-    """The same chunks, none empty. A body too long is refused at the chunk that goes too far, one too short at its end.
+    """Yield the same chunks, without empty ones.
+
+    Raise at the chunk that exceeds the size, or at the end of a short body.
 
     Raises:
         ShortBody: the body is not `size_bytes` long.
@@ -119,10 +122,11 @@ async def measured(body: AsyncIterable[bytes], size_bytes: int | None) -> AsyncI
 
 
 async def gather(body: Body, size_bytes: int | None, *, small_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """The whole body and None where it is at most `small_bytes`; else its beginning, and an iterator over the rest.
+    """Return the whole body and None if it has at most `small_bytes`; else its beginning, and an iterator over the
+    rest.
 
-    A body given as bytes is always whole. The declared size is checked here for what is whole, and by the iterator
-    for the rest.
+    A body given as bytes is always whole. The declared size of a whole body is checked here; the iterator checks the
+    rest.
     """
     if isinstance(body, bytes):
         check_size(len(body), size_bytes)
@@ -139,8 +143,10 @@ async def gather(body: Body, size_bytes: int | None, *, small_bytes: int) -> tup
 
 
 async def outlast(future: asyncio.Future[T], abandon: Callable[[], None]) -> T:
-    """Wait for a future that goes on when its waiter is cancelled. Then `abandon` is called, the future awaited all the
-    same, and the cancellation raised: nothing of a cancelled put happens after its CancelledError came out.
+    """Wait for a future to its end, even if the caller is cancelled: then call `abandon`, wait, and raise the
+    cancellation.
+
+    So a cancelled put has no effect after its CancelledError was raised.
     """
     try:
         return await asyncio.shield(future)
@@ -150,5 +156,5 @@ async def outlast(future: asyncio.Future[T], abandon: Callable[[], None]) -> T:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future])
         if not future.cancelled():
-            future.exception()  # asyncio reports an exception that is never looked at
+            future.exception()  # asyncio would report an exception that was never retrieved
         raise

@@ -1,4 +1,4 @@
-"""The object store's own clock: it dates objects, so a date it gave is compared with a time it gave."""
+"""The object store's own clock: the store dates objects, so compare these dates only with times from this clock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from .store import ObjectStore
 
 
 async def store_clock_ms(store: ObjectStore, key: str) -> int:
-    """Return the time the store has now. Costs a put of a small object at `key`, and a look at it."""
+    """Return the store's present time. Costs a put of a small object at `key`, and a stat of it."""
     await store.put(key, b"{}")
     return (await store.stat(key)).modified_ms

@@ -1,4 +1,4 @@
-"""Storage namespaces as URIs: their one spelling, and the store behind each.
+"""Storage namespaces as URIs: their normal form, and the store of each.
 
 mem://name                 in memory; the same name is the same store in the whole process
 local://bucket/path        the folder bucket/path below `ObjectStoreOptions.local_root`
@@ -6,7 +6,7 @@ local:///absolute/path     that folder, if `allow_absolute_local`; never one bel
 s3://bucket/prefix         keys that begin with prefix/
 gs://bucket/prefix         the same, in Google Cloud Storage
 az://container/prefix      the same, in Azure Blob Storage, in the account of the options
-https://ACCOUNT.blob.core.windows.net/container/prefix     another spelling of it, which other clients use
+https://ACCOUNT.blob.core.windows.net/container/prefix     the same as az://, spelled as other clients do
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _AMBIGUOUS: Final = re.compile(r"[?#\\\s]")
 
 
 def open_objectstore(uri: str, options: ObjectStoreOptions = ObjectStoreOptions()) -> ObjectStore:
-    """The store of a namespace. Nothing is read or written: a folder is made by its first put, a bucket never.
+    """Return the store of a namespace.
+
+    Reads and writes nothing: the first put makes a folder, and no call makes a bucket.
 
     Raises:
         InvalidNamespace: the URI is malformed, or these options do not allow it.
@@ -60,7 +62,7 @@ def open_objectstore(uri: str, options: ObjectStoreOptions = ObjectStoreOptions(
     if scheme == "mem":
         return _memory(normal)
     if scheme == "local":
-        from .drivers.local import LocalObjectStore  # here, since it needs fcntl, which not every system has
+        from .drivers.local import LocalObjectStore  # here, since it needs fcntl, which some systems lack
 
         base, inside = _folder_of(normal, bucket, path, options)
         return LocalObjectStore(normal, base, inside, durable=options.local_durable)
@@ -104,21 +106,22 @@ def open_deleter(uri: str, options: ObjectStoreOptions = ObjectStoreOptions()) -
 
 
 def normalise_namespace(uri: str) -> str:
-    """The one spelling of a namespace: scheme in lower case, no slash at its end. Two namespaces are the same place if
-    and only if these are equal.
+    """Return the normal form of a namespace: scheme in lower case, no slash at its end.
+
+    Two namespaces are the same if and only if their normal forms are equal.
 
     Raises:
-        InvalidNamespace: it is malformed, or of a scheme not known here.
+        InvalidNamespace: the URI is malformed, or has an unknown scheme.
     """
     return _format(*_parse(uri))
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """Return the bucket or container of an object's full URI, as `open_objectstore` takes it, and the object's key.
+    """Split an object's full URI into the bucket or container, as `open_objectstore` takes it, and the object's key.
 
     Raises:
-        InvalidNamespace: a URL of Azure has escapes, a query or a fragment, so that its key is in doubt; or the URI is
-            an absolute path of the server's machine.
+        InvalidNamespace: an Azure URL has escapes, a query or a fragment, so its key is in doubt; or the URI is an
+            absolute path of the server's machine.
     """
     found = _AZURE_URL.match(address)
     begin = found[0] if found else "".join(address.partition("://")[:2])
@@ -131,7 +134,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def without_account(uri: str) -> str:
-    """Spell a URL of Azure as `az://` does, for comparisons that refuse: the account is lost."""
+    """Spell an Azure URL as `az://`, for comparisons that refuse. Drops the account."""
     return _AZURE_URL.sub("az://", uri)
 
 
@@ -152,7 +155,7 @@ def _parse(uri: str) -> tuple[str, str, str]:
 
 
 def _check_account(uri: str, options: ObjectStoreOptions) -> None:
-    """Refuse a URL that names another account than the options."""
+    """Refuse a URL with another account than that of the options."""
     found = _AZURE_URL.match(uri)
     if found and found[1].lower() != options.azure_account:
         raise _invalid(uri, f"the account here is {options.azure_account or 'not named by LAKEBED_AZURE_ACCOUNT'}")
@@ -163,7 +166,7 @@ def _format(scheme: str, bucket: str, path: str) -> str:
 
 
 def _folder_of(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> tuple[Path, tuple[str, ...]]:
-    """Return the operator's folder, and the segments below it that no symbolic link may stand for."""
+    """Return the operator's folder, and the segments below it that must not be symbolic links."""
     root = options.local_root
     if bucket:
         if root is None:

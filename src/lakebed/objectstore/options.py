@@ -1,6 +1,6 @@
-"""Options of object stores: what a namespace's URI leaves open, and the environment variables that set it.
+"""Options of object stores: settings that a namespace's URI does not have, and their environment variables.
 
-Nothing here reads the environment: a composition root does, and passes `options_from_environment(os.environ)`.
+This module does not read the environment: a composition root passes `options_from_environment(os.environ)`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreOptions:
-    """Hold what a URI leaves open. Workers receive it, so it holds plain values; its repr leaves secrets out.
+    """The settings that a URI does not have. Plain values, since workers receive them; the repr omits secrets.
 
-    Without `s3_access_key_id` the credentials come from where AWS's tools look for them.
-    `s3_endpoint` is any S3-compatible service, addressed by path unless `s3_virtual_hosted`; one that begins with
-    `http://` is used without TLS. `azure_endpoint` and `gs_endpoint` are for emulators and private links, and
-    `gs_service_account` is a file that every process must be able to read. Timeouts and retries are those of all three.
+    Without `s3_access_key_id`, credentials are looked up as AWS's tools do. `s3_endpoint` is any S3-compatible service,
+    addressed by path unless `s3_virtual_hosted`; an endpoint with `http://` is used without TLS. `azure_endpoint` and
+    `gs_endpoint` are for emulators and private links. `gs_service_account` is a file that every process must be able to
+    read. Timeouts and retries apply to all three services.
     """
 
     local_root: Path | None = None
@@ -40,14 +40,16 @@ class ObjectStoreOptions:
 
 
 def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptions:
-    """LAKEBED_BLOCKS_LOCAL_ROOT, LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL (`1`), LAKEBED_S3_ENDPOINT, LAKEBED_S3_REGION,
-    LAKEBED_S3_ACCESS_KEY_ID, LAKEBED_S3_SECRET_ACCESS_KEY, LAKEBED_S3_SESSION_TOKEN, LAKEBED_S3_VIRTUAL_HOSTED (`1`);
-    where one for S3 is missing, AWS's own (AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION, AWS_DEFAULT_REGION,
-    AWS_ACCESS_KEY_ID, …). The credentials are taken together, from one of the two families.
+    """Read the options from environment variables.
+
+    LAKEBED_BLOCKS_LOCAL_ROOT, LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL (`1`), LAKEBED_S3_ENDPOINT, LAKEBED_S3_REGION,
+    LAKEBED_S3_ACCESS_KEY_ID, LAKEBED_S3_SECRET_ACCESS_KEY, LAKEBED_S3_SESSION_TOKEN, LAKEBED_S3_VIRTUAL_HOSTED (`1`). A
+    missing S3 variable is read from AWS's own (AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS_REGION, AWS_DEFAULT_REGION,
+    AWS_ACCESS_KEY_ID, …). The credentials all come from one of the two families.
 
     LAKEBED_AZURE_ACCOUNT, LAKEBED_AZURE_KEY, LAKEBED_AZURE_SAS_TOKEN, LAKEBED_AZURE_ENDPOINT, LAKEBED_GS_ENDPOINT,
-    LAKEBED_GS_SERVICE_ACCOUNT (a file). Azure's own count where LAKEBED_AZURE_ACCOUNT is missing
-    (AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN).
+    LAKEBED_GS_SERVICE_ACCOUNT (a file). Without LAKEBED_AZURE_ACCOUNT, Azure's own are read (AZURE_STORAGE_ACCOUNT,
+    AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN).
     """
 
     def first(*names: str) -> str | None:
@@ -56,7 +58,7 @@ def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptio
     family = "LAKEBED_S3_" if environment.get("LAKEBED_S3_ACCESS_KEY_ID") else "AWS_"
     root = first("LAKEBED_BLOCKS_LOCAL_ROOT")
     service_account = first("LAKEBED_GS_SERVICE_ACCOUNT")
-    # The credentials of one account are of no use for another.
+    # The credentials of one account do not work for another.
     azure = "LAKEBED_AZURE_" if environment.get("LAKEBED_AZURE_ACCOUNT") else "AZURE_STORAGE_"
     return ObjectStoreOptions(
         local_root=Path(root) if root else None,
@@ -77,8 +79,10 @@ def options_from_environment(environment: Mapping[str, str]) -> ObjectStoreOptio
 
 
 def environment_of(options: ObjectStoreOptions) -> dict[str, str]:
-    """The variables from which `options_from_environment` makes these options again, in another process. What they
-    leave open is left out, and so are timeouts and retries."""
+    """Return the variables from which `options_from_environment` makes these options in another process.
+
+    Omits unset options, timeouts and retries.
+    """
     values = {
         "LAKEBED_BLOCKS_LOCAL_ROOT": options.local_root and str(options.local_root),
         "LAKEBED_BLOCKS_ALLOW_ABSOLUTE_LOCAL": "1" if options.allow_absolute_local else None,

@@ -1,12 +1,12 @@
 """The ObjectStore port: immutable bytes by key, inside one storage namespace.
 
 An instance is rooted at a namespace (`local://bucket/path`, `mem://name`, `s3://bucket/prefix`): its keys are relative
-to it and can name nothing outside. Nothing is ever overwritten in place: a put of a key that exists replaces it as a
-whole or, with `if_absent`, fails. A put that returned is durable; one that failed has left nothing under the key.
-Bodies stream both ways, so no object ever has to fit into memory.
+to it and cannot name anything outside. No object is overwritten in place: a put of an existing key replaces the whole
+object or, with `if_absent`, fails. A put that returned is durable; a put that failed left nothing under the key. Bodies
+stream both ways, so no object has to fit into memory.
 
-A store cannot delete. The right to delete is a port of its own, `Deleter`: a composition root opens it and hands it to
-the sweep. The type checker refuses a deletion everywhere else, and a tidy test keeps the list of who names a `Deleter`.
+A store cannot delete. The right to delete is a port of its own, `Deleter`: a composition root opens it and passes it to
+the sweep. The type checker refuses a deletion everywhere else, and a tidy test lists the users of a `Deleter`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CHUNK_BYTES: int = 1 << 20
 
 
 class ObjectMissing(NotFound):
-    """There is no object under this key."""
+    """The key has no object."""
 
 
 class ObjectExists(AlreadyExists):
-    """`if_absent`, and there is an object under this key."""
+    """`if_absent`, and the key has an object."""
 
 
 class InvalidObjectKey(Invalid):
@@ -42,7 +42,7 @@ class InvalidNamespace(Invalid):
 
 
 class ShortBody(Invalid):
-    """The body ended before its declared size, or went on after it. Nothing was stored."""
+    """The body ended before its declared size, or was longer. Nothing was stored."""
 
 
 class ObjectStoreUnavailable(Unavailable):
@@ -50,19 +50,19 @@ class ObjectStoreUnavailable(Unavailable):
 
 
 class ObjectStoreDenied(ObjectStoreUnavailable):
-    """The object store refused us: our credentials may not do this. The object may exist or not."""
+    """The object store refused us: our credentials lack the right. The object may exist or not."""
 
 
 class BucketMissing(ObjectStoreUnavailable):
-    """The bucket does not exist. It may be made yet, so this is no word about any object."""
+    """The bucket does not exist. It may still be made, so this shows nothing about any object."""
 
 
 class UnlistableKey(ObjectStoreUnavailable):
-    """Another program's object has a key that the client of the driver refuses, and it then lists nothing beside it."""
+    """Another program's object has a key that the driver's client refuses, so the client lists no object beside it."""
 
 
 class ObjectOutcomeUnknown(OutcomeUnknown):
-    """The answer to a put was lost, or the disk failed after the object became visible: it may be there or not."""
+    """The answer to a put was lost, or the disk failed after the object became visible. The object may exist or not."""
 
 
 class ObjectCorrupt(Corrupt):
@@ -70,18 +70,18 @@ class ObjectCorrupt(Corrupt):
 
 
 class ObjectStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One object of a listing. It is built in a fifth of a dataclass's time, since a listing has millions."""
+    """One object of a listing. A msgspec struct, built in a fifth of a dataclass's time: a listing has millions."""
 
     key: str
     size_bytes: int
     modified_ms: int
     checksum: str = ""
-    """The ETag, where the store shows one: `stat`, and `list_all`."""
+    """The ETag, if the store returns one; only of `stat` and `list_all`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Describe what a put stored. `md5` is the hex digest of the bytes, taken while they passed."""
+    """The size and digest of a stored body. `md5` is hexadecimal, computed while the bytes passed."""
 
     size_bytes: int
     md5: str
@@ -106,7 +106,7 @@ class ObjectStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """The namespace, with no slash at its end: `uri + "/" + key` is an absolute address."""
+        """Return the namespace, without a slash at its end: `uri + "/" + key` is an absolute address."""
         ...
 
     async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
@@ -119,51 +119,56 @@ class ObjectStore(Protocol):
         ...
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes `start` to before `end` (both cut to the size; None is the end). For small objects and ranges of them.
+        """Return bytes from `start` up to, not including, `end`, both cut to the size; None is the end.
+
+        For small objects or ranges.
 
         Raises:
-            ObjectMissing: there is none.
+            ObjectMissing: the key has no object.
         """
         ...
 
     def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The same in chunks of about CHUNK_BYTES. ObjectMissing comes with the first chunk."""
+        """Yield the same bytes in chunks of about CHUNK_BYTES. The first chunk may raise ObjectMissing."""
         ...
 
     async def stat(self, key: str) -> ObjectStat:
-        """
+        """Return the size and date of an object.
+
         Raises:
-            ObjectMissing: there is none.
+            ObjectMissing: the key has no object.
         """
         ...
 
     def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """Everything whose key starts with `prefix` (any string, not only whole segments), in byte order, in pages.
+        """Yield every object whose key starts with `prefix` (any string, not only whole segments), in byte order, in
+        pages.
 
-        Of other programs' objects whose names are no keys (`is_object_key`) it may show some: a caller can report
-        these, and every other method refuses them. The same holds for `level`.
+        May include some objects of other programs whose names are no keys (`is_object_key`): a caller can report them,
+        and every other method refuses them. The same is true of `level`.
         """
         ...
 
     async def level(self, folder: str = "") -> Level:
-        """One level of what `list` shows: `folder` ends with a slash, or is empty for the root of the namespace.
+        """Return one level of a listing. `folder` ends with a slash, or is empty for the root of the namespace.
 
-        Costs what is in the level, however much lies below. Folders are those of keys; an empty one may be shown.
+        Costs as much as the level has entries, not its subfolders. Folders are those of keys; an empty folder may be
+        included.
         """
         ...
 
     async def copy(self, source: str, target: str) -> None:
-        """Copy inside the namespace, in the store itself where it can.
+        """Copy inside the namespace, in the store itself if it can.
 
         Raises:
-            ObjectMissing: there is no source.
+            ObjectMissing: the source does not exist.
         """
         ...
 
     async def presign_get(self, key: str, *, expires_s: int, file_name: str = "") -> str | None:
-        """Return a URL that serves the object without credentials; None where this store has no such thing.
+        """Return a URL that serves the object without credentials, or None if this store signs none.
 
-        A browser saves the object as `file_name`, where the store can say so: a key is a number, and no name.
+        A browser saves the object as `file_name`, if the store supports it: a key is a number, and no useful name.
         """
         ...
 
@@ -174,13 +179,13 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class CopiesRanges(Protocol):
-    """A store that also copies a part of an object by itself."""
+    """A store that can copy a part of an object by itself."""
 
     async def copy_range(self, source: str, target: str, *, start: int, end: int) -> Stored:
-        """Make an object of the bytes `start` to before `end` of another one, and describe it.
+        """Make an object of the bytes `start` up to, not including, `end` of another, and describe it.
 
         Raises:
-            ObjectMissing: there is no source.
+            ObjectMissing: the source does not exist.
             ObjectCorrupt: the source ends before `end`.
         """
         ...
@@ -188,12 +193,12 @@ class CopiesRanges(Protocol):
 
 @runtime_checkable
 class ListsAll(Protocol):
-    """A store in which other programs may have put objects under names that are no keys here."""
+    """A store with objects of other programs, perhaps under names that are no keys here."""
 
     def list_all(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """List as `list` does, and the objects whose names are no keys: a name is all that can be done with them.
+        """List as `list` does, including objects whose names are no keys. The caller can only report such a name.
 
-        A name that ends with a slash is one of them: tools mark a folder by it.
+        A name that ends with a slash is no key: tools use it to mark a folder.
         """
         ...
 
@@ -203,11 +208,11 @@ class Deleter(Protocol):
 
     @property
     def uri(self) -> str:
-        """The namespace, spelled as its ObjectStore spells it."""
+        """Return the namespace, spelled as by its ObjectStore."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """Delete every key, any number of them, and return the keys that stayed. An absent key counts as deleted."""
+        """Delete every key, of any number, and return the failures. An absent key is no failure."""
         ...
 
     async def close(self) -> None: ...

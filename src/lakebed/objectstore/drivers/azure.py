@@ -1,7 +1,7 @@
 """Azure Blob Storage: the client of a container of one account.
 
-What `ObjectStoreOptions` leave open (a token, a service principal, the identity of a machine), obstore looks up in the
-variables that Azure's tools use. A listing has no place to start at: one that starts late reads what is before it too.
+obstore looks up credentials that `ObjectStoreOptions` do not set (a token, a service principal, a machine's identity)
+in the variables of Azure's tools. A listing has no start position: one that starts late also reads the names before it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _CONDITIONS: Final = ("`If-None-Match: *` on Put Blob", "`If-None-Match: *` on Copy Blob")
 
 _FORBIDDEN: Final = re.compile(r"\\|\.(?=/|\Z)")
-"""Azure takes a backslash for a slash, and may drop the dots that end a segment: two keys would be one blob."""
+"""Azure treats a backslash as a slash, and may drop dots at a segment's end: two keys would be one blob."""
 
 
 def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteObjectStore:
     """Return the store of the keys in the container `bucket` below `path`, which may be empty."""
     prefix = prefix_of(path)
-    # A token of a service principal or of a machine is obstore's own: no listing of ours can be signed with it.
+    # Only obstore has the token of a service principal or a machine, so our own listing cannot be signed with it.
     signs = options.azure_account is not None and (options.azure_key or options.azure_sas_token) is not None
     return RemoteObjectStore(
         uri,
@@ -51,7 +51,7 @@ def open_bucket_deleter(uri: str, bucket: str, path: str, options: ObjectStoreOp
 
 
 def _traits_of(options: ObjectStoreOptions) -> Traits:
-    # Any other credential would have to ask Azure for a key to sign with first.
+    # With any other credential, Azure would first have to issue a key for signing.
     return Traits(forbidden=_FORBIDDEN, copies_later=True, signs=options.azure_key is not None)
 
 

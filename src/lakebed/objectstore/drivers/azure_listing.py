@@ -1,7 +1,7 @@
-"""List every blob of a container of Azure as it is named, also names that no folder could hold: `a//b`, `a/`.
+"""List every blob of an Azure container under its exact name, also names that no folder could hold: `a//b`, `a/`.
 
-obstore gives up over such a name, and signs no listings. So the request is signed here, with the key of the account
-(Azure's documents call this Shared Key), or carries the shared access signature that the options hold.
+obstore fails at such a name, and signs no listings. So this module signs the request with the key of the account
+(Azure's documents call this Shared Key), or adds the shared access signature of the options.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class EveryBlob:
         self._url = f"{endpoint.rstrip('/')}/{container}"
 
     async def pages(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """Yield what lies behind `after` and begins with `prefix`: any strings. Keys are those of the container.
+        """Yield the blobs behind `after` that begin with `prefix`: any strings. Keys are those of the container.
 
-        Azure lists from the beginning of the prefix, so what comes before `after` is read too. With a delimiter, all
-        names that go on behind it are shown as one, which ends with it and has no size.
+        Azure lists from the beginning of the prefix, so names before `after` are read too. With a delimiter, all names
+        that are equal up to it become one folder, which ends with the delimiter and has no size.
 
         Raises:
             ObjectStoreUnavailable: the service does not answer, or lists out of order.
@@ -70,7 +70,7 @@ class EveryBlob:
         headers = {"x-ms-date": format_datetime(datetime.now(UTC), usegmt=True), "x-ms-version": VERSION}
         if self._options.azure_key is None:
             return headers
-        # Eleven headers of the protocol are empty here; after them come Azure's own, the resource and the query.
+        # Eleven headers of the protocol are empty here; Azure's own headers, the resource and the query follow them.
         named = "".join(f"{name}:{value}\n" for name, value in headers.items())
         asked = "".join(f"\n{name}:{query[name]}" for name in sorted(query))
         text = f"GET{chr(10) * 12}{named}/{self._options.azure_account}{urlsplit(self._url).path}{asked}"
@@ -85,7 +85,7 @@ class EveryBlob:
 def _read(data: bytes) -> tuple[Sequence[ObjectStat], str]:
     """Read the answer to a listing: its blobs and folders in order, and the marker of the next page."""
     try:
-        # expat of this age refuses documents that grow by their entities.
+        # This expat version refuses documents that grow by their entities.
         root = ET.fromstring(data)  # noqa: S314  # the store's own answer, and see above
         blobs = [_stat(row) for row in root.iterfind("Blobs/Blob") if not _is_folder(row)]
         folders = [ObjectStat(key=_name(row), size_bytes=0, modified_ms=0) for row in root.iterfind("Blobs/BlobPrefix")]
@@ -111,10 +111,10 @@ def _name(row: ET.Element) -> str:
     name = row.find("Name")
     if name is None or not name.text:
         raise ValueError("a blob has no name")
-    # Azure escapes a name that XML cannot hold, and says so.
+    # Azure escapes a name that XML cannot hold, and marks it.
     return unquote(name.text) if name.get("Encoded") == "true" else name.text
 
 
 def _is_folder(row: ET.Element) -> bool:
-    """Recognise a folder of an account with a hierarchy of names. It is no object."""
+    """Return whether a row is a folder of an account with a hierarchical namespace. It is no object."""
     return row.findtext("Properties/ResourceType") == "directory"

@@ -1,10 +1,10 @@
-"""Find out whether a service keeps the conditions that claims rest on, before the first claim of a process.
+"""Test that a service enforces the conditions that claims need, before the first claim of a process.
 
-Some services read past `If-None-Match` and store. A writer that claims a name by a conditional put would then have
-claimed what is another's: two repositories one namespace, two applies one number. So before its first conditional put a
-process tries in the namespace, at one key that no listing shows, that the second of two is refused. The object of one
-byte stays: the next process needs one request instead of two, and no permission to delete. Large bodies get their key
-by a conditional copy, which a service may know or not know by itself. The first one tries that too.
+Some services ignore `If-None-Match` and store. A writer that claims a name by a conditional put would then claim
+another's name: two repositories one namespace, two applies one number. So before its first conditional put, a process
+tests in the namespace, at a key that no listing shows, that the second of two puts is refused. The object of one byte
+is kept: the next process needs one request instead of two, and no right to delete. Large bodies get their key by a
+conditional copy, which a service may support independently: the first copy tests that too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _KEY: Final = f"{RESERVED_SEGMENT}/if-none-match"
 _BODY: Final = b"."
-"""Not empty, since not every service copies an empty part."""
+"""Not empty, since some services do not copy an empty part."""
 
 
 class TriedConditions:
-    """Try the conditions of one namespace. A check costs requests only until it has succeeded once in this process.
+    """Tests the conditions of one namespace. A check costs requests only until it first succeeds in this process.
 
     `names` are those of the conditions on a put and on a copy, for messages.
     """
@@ -41,21 +41,23 @@ class TriedConditions:
         self._copies_are_kept = False
 
     async def check_puts(self) -> None:
-        """
+        """Test the condition on puts.
+
         Raises:
-            ObjectStoreUnavailable: a condition was not kept, or this could not be tried.
+            ObjectStoreUnavailable: the service ignored the condition, or the test failed.
         """
         if self._puts_are_kept:
             return
-        # The first put may find the object of another process, and is then all that is needed.
+        # If the first put finds the object of another process, that refusal is sufficient.
         if await self._is_put() and await self._is_put():
             raise _not_kept(self._put_name)
         self._puts_are_kept = True
 
     async def check_copies(self) -> None:
-        """
+        """Test the conditions on puts and copies.
+
         Raises:
-            ObjectStoreUnavailable: a condition was not kept, or this could not be tried.
+            ObjectStoreUnavailable: the service ignored a condition, or the test failed.
         """
         await self.check_puts()
         if self._copies_are_kept:
@@ -71,7 +73,8 @@ class TriedConditions:
 async def _is_done(request: Awaitable[object]) -> bool:
     try:
         await done(_KEY, request, conditional=True)
-    except (ObjectExists, ObjectConflict):  # Only who looks at conditions tells that two of them met.
+    # A conflict of two conditional requests shows that the service checks conditions.
+    except (ObjectExists, ObjectConflict):
         return False
     except ObjectOutcomeUnknown as error:
         raise ObjectStoreUnavailable(f"whether this store keeps conditions could not be tried: {error}") from error

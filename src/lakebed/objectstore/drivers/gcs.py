@@ -1,7 +1,7 @@
 """Google Cloud Storage: the client of a bucket, over its XML API.
 
-Credentials are those of a service account's file, or what obstore finds by itself: application default credentials, or
-the identity of a machine.
+Credentials are those of a service account's file, or those that obstore finds: application default credentials, or the
+identity of a machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from obstore.store import GCSConfig
 
 _CONDITIONS: Final = ("`x-goog-if-generation-match: 0` on a put", "`x-goog-if-generation-match: 0` on a copy")
-_TRAITS: Final = Traits(signs=False)  # most credentials have no key here to sign with
+_TRAITS: Final = Traits(signs=False)  # most credentials have no key for signing
 
 
 def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -> RemoteObjectStore:
@@ -45,7 +45,7 @@ def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -
 
 
 def ask_of(bucket: str, options: ObjectStoreOptions) -> Ask:
-    """Return the way to ask the bucket for a listing with all names as they are."""
+    """Return the function that makes the URL of a listing with exact names."""
     if not _is_anonymous(options):
         return asking_signed(
             client_of(bucket, options), lambda endpoint, _: _client_of(bucket, replace(options, gs_endpoint=endpoint))
@@ -77,7 +77,7 @@ def _client_of(bucket: str, options: ObjectStoreOptions) -> GCSStore:
     if options.gs_service_account is not None:
         config["service_account"] = str(options.gs_service_account)
     elif _is_anonymous(options):
-        # An emulator. No credentials may go to it, for they would pass in the clear.
+        # An emulator. Send it no credentials: they would travel unencrypted.
         anonymous = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
         config["service_account_key"] = json.dumps(anonymous)
     if options.gs_endpoint is not None:

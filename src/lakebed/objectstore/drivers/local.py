@@ -1,17 +1,13 @@
-"""A ObjectStore in a local folder, durable: a put that returned outlasts `kill -9` and a loss of power.
+"""An ObjectStore in a local folder, durable: a put that returned survives `kill -9` and a power loss.
 
-An object is a file whose path is its key. How it comes into being, and how directories are reached, is in
-`local_files.py`. Deletes are unlinks; a directory they leave empty is removed, and a put that races with that makes it
-again. Listings walk in byte order of full keys, reading only the directories the prefix and `start_after` leave over.
+An object is a file whose path is its key; `local_files.py` writes it and opens directories. Deletes are unlinks. A
+directory that a delete empties is removed, and a racing put makes it again. Listings walk in byte order of full keys,
+and read only directories that `prefix` and `start_after` can match.
 
-Which thread: an fsync takes from a tenth of a millisecond to tens of them, so a durable put of a small body is one call
-in a worker thread, whole. Without `durable` it is done at once on the event loop, since the hop would cost more than
-the put. Reads of what the kernel has in memory are done at once too: RWF_NOWAIT says when it has not.
-
-Costs of a small put: open, write, fsync, rename, fsync of the directory; no path is resolved. Measured on ext4 on a
-virtual disk, 2 shared cores: 1 KiB durable with 1, 16 and 64 callers 750–950, 1,100–1,700 and 1,000–2,900 puts a second
-(the same system calls in bare threads: 800 with 1, 1,220 with 16); without `durable` 13,000–20,000. Gets of 1 KiB
-55,000–85,000 a second, listing 80,000–165,000 objects a second.
+A small put costs open, write, fsync, rename, fsync of the directory; no path is resolved. Measured on ext4 on a virtual
+disk, 2 shared cores, in operations a second: puts of 1 KiB, durable, with 1, 16 and 64 callers 750–950, 1,100–1,700 and
+1,000–2,900 (the bare system calls in threads: 800 with 1, 1,220 with 16); without `durable` 13,000–20,000; gets of 1
+KiB 55,000–85,000. Listings return 80,000–165,000 objects a second.
 """
 
 from __future__ import annotations
@@ -58,11 +54,12 @@ from .local_files import Descriptor, Draft, Folder, Folders, enter, kind, remove
 T = TypeVar("T")
 
 INLINE_BYTES: Final = 1 << 16
-"""Up to this size bytes are read, and written where no fsync follows, on the event loop's own thread."""
+"""Up to this size, bytes are read, and written if no fsync follows, on the event loop's own thread."""
 
 READ_INLINE_BYTES: Final = 1 << 20
-"""Up to this size bytes that the kernel has in memory are read there too: a tenth of a millisecond for a range file,
-where a thread takes three."""
+"""Up to this size, bytes in the kernel's memory are read there too: a range file takes a tenth of a millisecond, and
+three times as long in a thread.
+"""
 
 PAGE_KEYS: Final = 1000
 _WORKERS: Final = 16
@@ -73,16 +70,15 @@ _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @cache
 def _workers() -> ThreadPoolExecutor:
-    """One pool for all stores of the process: its size is how many fsyncs wait at once."""
+    """Return the one pool for all stores of the process: its size limits how many fsyncs wait at once."""
     return ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakebed-objectstore")
 
 
 class LocalObjectStore:
-    """The namespace is the directory `base/inside…`, made by the first put. `base` must be trusted: links in it are
-    followed; below it none is.
+    """An ObjectStore in the directory `base/inside…`, which the first put makes.
 
-    `durable=False` leaves out every fsync, for tests: objects are as atomic, but a loss of power may take one.
-    Each store keeps up to 8 directories open until `close`.
+    `base` must be trusted: links in it are followed; below it no link is. `durable=False` skips every fsync, for tests:
+    objects are as atomic, but a power loss may take one. Each store keeps up to 8 directories open until `close`.
     """
 
     def __init__(self, uri: str, base: Path, inside: tuple[str, ...] = (), *, durable: bool = True) -> None:
@@ -97,12 +93,14 @@ class LocalObjectStore:
     async def put(self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False) -> Stored:
         check_object_key(key)
         if if_absent and not isinstance(body, bytes):
-            # Spares the transfer of a body whose name is taken. What decides is the link at its end.
+            # An early check, to spare the transfer of a body whose name is taken. The link at its end decides.
             await _in_thread(partial(self._check_absent, key))
         head, rest = await gather(body, size_bytes, small_bytes=INLINE_BYTES)
         draft = Draft(self._folders, durable=self._durable)
         if rest is None:
             whole = partial(self._put_whole, draft, key, head, if_absent=if_absent)
+            # An fsync takes 0.1 to tens of milliseconds, so a durable put runs in a worker thread. Without fsync,
+            # passing the put to a thread would cost more than the put.
             if self._durable or len(head) > INLINE_BYTES:
                 return await _outlasting(draft.abandon, whole)
             return _translated(whole)
@@ -115,6 +113,7 @@ class LocalObjectStore:
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         file, size_bytes = _translated(partial(self._open, key))
         start, end = _cut(start, end, size_bytes)
+        # RWF_NOWAIT returns only bytes in the kernel's memory. Only a read that waits for the disk needs a thread.
         data = _read_cached(file, start, end - start) if end - start <= READ_INLINE_BYTES else None
         if data is None:
             data = await _in_thread(partial(_read, file, start, end - start))
@@ -137,7 +136,7 @@ class LocalObjectStore:
         return _object_stat(key, found)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        # Without a hop to a thread where nothing is, as in a namespace that is about to be made.
+        # Uses no thread if the directory is missing, as in a namespace that is about to be made.
         if _translated(partial(self._folders.find, "")) is None:
             return
         walk = self._walk(prefix, start_after)
@@ -184,7 +183,7 @@ class LocalObjectStore:
         self._folders.close()
 
     async def remove_leftovers(self) -> int:
-        """Remove what killed processes left unfinished, and return how many files that were. Hurts no running put.
+        """Remove the unfinished files of killed processes, and return their number. Does not affect running puts.
 
         The first put of every store does this too.
         """
@@ -206,7 +205,7 @@ class LocalObjectStore:
             raise taken(self._folders, path, folder, name.encode())
 
     async def _write_rest(self, draft: Draft, head: bytes, rest: AsyncIterator[bytes]) -> None:
-        """Write in pieces of about CHUNK_BYTES, one hop each; the body's next piece is fetched while one is written."""
+        """Write in pieces of about CHUNK_BYTES, each in a thread. The body's next piece is fetched during a write."""
         waiting, waiting_bytes = [head], len(head)
         writing: asyncio.Future[None] | None = None
         try:
@@ -253,7 +252,10 @@ class LocalObjectStore:
         return file, found.st_size
 
     def _at(self, key: str, act: Callable[[Folder, bytes], T]) -> T:
-        """`act` on the key's directory and name; once more on a fresh walk if a cached directory did not know it."""
+        """Call `act` with the key's directory and name.
+
+        If a cached directory lacks the name, call it again after a fresh walk.
+        """
         path, _, name = key.rpartition("/")
         folder = self._folders.cached(path)
         if folder is not None:
@@ -298,7 +300,7 @@ class LocalObjectStore:
 
 
 class LocalDeleter:
-    """Deletes objects of the namespace that a LocalObjectStore of the same arguments reads and writes."""
+    """Deletes objects of the namespace that a LocalObjectStore with the same arguments reads and writes."""
 
     def __init__(self, uri: str, base: Path, inside: tuple[str, ...] = (), *, durable: bool = True) -> None:
         self._uri = uri
@@ -309,9 +311,9 @@ class LocalDeleter:
         return self._uri
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """Directories left empty go too. What it removed stays removed after a loss of power.
+        """Delete objects, and directories that become empty. A deletion survives a power loss.
 
-        A caller that is cancelled stops it: no key is deleted after its CancelledError came out.
+        A cancelled caller stops it: no key is deleted after its CancelledError was raised.
         """
         for key in keys:
             check_object_key(key)
@@ -345,7 +347,7 @@ class LocalDeleter:
         return failures
 
     def _tidy(self, path: str) -> None:
-        """Remove this directory if it is empty, then its parent if that is, up to the namespace, which stays."""
+        """Remove this directory if it is empty, then each empty parent. The namespace's own directory is kept."""
         while path:
             parent, _, name = path.rpartition("/")
             folder = self._folders.find(parent)
@@ -353,7 +355,7 @@ class LocalDeleter:
                 return
             try:
                 os.rmdir(name.encode(), dir_fd=folder.fd)
-            except OSError:  # not empty, most of the time; whatever else it is, an empty directory does no harm
+            except OSError:  # mostly: not empty. After any other error, an empty directory does no harm
                 return
             self._folders.forget(path)
             path = parent
@@ -366,9 +368,10 @@ def _is_anything(key: str) -> bool:
 def _walk_folder(
     folder: Folder, above: str, prefix: str, start_after: str, shows: Callable[[str], bool]
 ) -> Iterator[ObjectStat]:
-    """Objects below a directory whose keys begin with `above`. A directory sorts as its name with a slash at the end:
-    so `a-b` comes before what is in `a`, and `a0` after it, as the bytes of full keys say. No other thread may have
-    `folder`.
+    """Yield objects below a directory whose keys begin with `above`. No other thread may use `folder`.
+
+    A directory sorts as its name with a slash at the end: `a-b` before the objects in `a`, and `a0` after them, in the
+    byte order of full keys.
     """
     entries: list[tuple[str, os.DirEntry[str]]] = []
     with os.scandir(folder.fd) as scan:
@@ -389,12 +392,15 @@ def _walk_folder(
             if below is not None:
                 yield from _walk_folder(below, key, prefix, start_after, shows)
         else:
-            with contextlib.suppress(FileNotFoundError):  # deleted while we walk
+            with contextlib.suppress(FileNotFoundError):  # deleted during the walk
                 yield _object_stat(key, entry.stat(follow_symlinks=False))
 
 
 def _decoded(name: str) -> str:
-    """The name as UTF-8, whatever the locale's encoding. What is not UTF-8 keeps lone surrogates, and is no key."""
+    """Return the name as UTF-8, whatever the locale's encoding.
+
+    A name that is not UTF-8 gets lone surrogates, and is no key.
+    """
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
@@ -405,7 +411,7 @@ def _publish(draft: Draft, key: str, *, if_absent: bool) -> Stored:
 
 
 def _open(folder: Folder, name: bytes) -> Descriptor:
-    # Without O_NONBLOCK a pipe that lies there would hold up the event loop.
+    # Without O_NONBLOCK, opening a pipe at this path would block the event loop.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     return Descriptor(os.open(name, flags, dir_fd=folder.fd))
 
@@ -439,16 +445,18 @@ def _cut(start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
 
 
 def _read_cached(file: Descriptor, start: int, length: int) -> bytes | None:
-    """The bytes if the kernel has all of them in memory; None where it would have to wait for the disk."""
+    """Return the bytes if the kernel has all of them in memory; None if it would have to wait for the disk."""
     buffer = _scratch()[:length]
     try:
         return bytes(buffer) if os.preadv(file.fd, [buffer], start, os.RWF_NOWAIT) == length else None
-    except (OSError, AttributeError):  # BlockingIOError; or a file system, or a system, without this flag
+    except (OSError, AttributeError):  # BlockingIOError; or a file system or kernel without this flag
         return None
 
 
 def _scratch() -> memoryview:
-    """Memory of this thread to read into: fresh memory would first be filled with zeros, which takes as long."""
+    """Return this thread's read buffer: new memory would first be filled with zeros, which takes as long as the
+    read.
+    """
     try:
         found: memoryview = _threads.scratch
     except AttributeError:
@@ -457,7 +465,7 @@ def _scratch() -> memoryview:
 
 
 def _read(file: Descriptor, start: int, length: int) -> bytes:
-    """Return these bytes, fewer where the file ends before."""
+    """Return these bytes, or fewer if the file ends earlier."""
     data = os.pread(file.fd, length, start)
     while len(data) < length and (more := os.pread(file.fd, length - len(data), start + len(data))):
         data += more
@@ -504,7 +512,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 async def _outlasting(abandon: Callable[[], None], work: Callable[[], T]) -> T:
-    """Do work in a thread, to its end. A caller who is cancelled abandons it."""
+    """Do work in a thread, to its end. A cancelled caller abandons it."""
     future = asyncio.get_running_loop().run_in_executor(_workers(), partial(_translated, work))
     return await outlast(future, abandon)
 

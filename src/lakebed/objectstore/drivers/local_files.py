@@ -1,17 +1,11 @@
-"""Files of one namespace on disk: its directories, held open, and objects on their way into them.
+"""Files of one namespace on disk: its open directories, and drafts of objects.
 
-**Directories** are never reached through a symbolic link. Every step down is `openat` with O_NOFOLLOW from the
-directory above: no key leads out of the root, and no directory can become a link between a check and its use. A small
-cache keeps those in use open, so a put costs no path resolution. A delete, perhaps of another process, may remove a
-cached directory. The open descriptor keeps its inode from being used again: everything in it then fails with ENOENT,
-and the path is walked afresh.
+**Directories** are never reached through a symbolic link. Every step down is `openat` with O_NOFOLLOW from the parent:
+no key leads out of the root, and no directory can become a link between a check and its use.
 
-**A draft** is an object on its way: a temporary file that becomes visible in one step, or never. The order is bytes,
-fsync of the file, rename (or link, which fails where the name is taken), fsync of the directory. Temporary files lie in
-one directory at the root of the namespace, which no listing shows. A put needs no parent directory before it has all
-its bytes, and makes one that a racing delete tidied away again right before the rename. The writer holds a `flock` on
-its temporary file, which the kernel drops when the process dies. So a file that can be locked has no writer any more:
-the first draft of a store removes such leftovers, without looking at a clock.
+**A draft** is an unfinished object: a temporary file that becomes visible in one step, or never. The order is bytes,
+fsync of the file, rename (or link, which fails if the name is taken), fsync of the directory. A put needs no parent
+directory before it has all its bytes; right before the rename it makes a directory again that a racing delete removed.
 """
 
 from __future__ import annotations
@@ -39,17 +33,19 @@ from lakebed.objectstore.store import (
 )
 
 OPEN_FOLDERS_MAX: Final = 8
-"""Enough for the slice being written, ranges, metaranges, temporaries, and a few that are read. Per store: many stores
-may be open, and descriptors are scarce."""
+"""Enough for the slice being written, ranges, metaranges, temporary files, and a few directories that are read.
+
+For each store: many stores may be open, and descriptors are scarce.
+"""
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ATTEMPTS_MAX: Final = 32
-"""A directory was tidied away under our hands that often in a row, each time within microseconds: something is odd."""
+"""Give up when a directory was removed this often in a row, each time within microseconds: that is no normal race."""
 
 
 class Descriptor:
-    """An open file or directory. It closes with its last reference, so that no thread ever loses one it works on."""
+    """An open file or directory. It closes with its last reference, so no thread loses a descriptor that it uses."""
 
     __slots__ = ("fd",)
 
@@ -70,7 +66,7 @@ class Descriptor:
 
 
 class Folder(Descriptor):
-    """An open directory. `is_linked`: that it exists is known to be durable, all the way up to the root."""
+    """An open directory. `is_linked`: its existence is known to be durable, up to the root."""
 
     __slots__ = ("_began", "_failure", "_turn", "is_linked")
 
@@ -79,17 +75,17 @@ class Folder(Descriptor):
         self.is_linked = False
         self._turn = threading.Lock()
         self._began = 0
-        """How many calls of fsync began."""
+        """The number of fsync calls that began."""
         self._failure: OSError | None = None
 
     def sync(self) -> None:
-        """Make durable what was linked and unlinked here before this call. Calls that wait together share one fsync.
+        """Make all links and unlinks before this call durable. Calls that wait together share one fsync.
 
-        It must begin after them all: one under way may have passed by what they did.
+        The shared fsync must begin after all these calls: an fsync under way may miss their changes.
 
         Raises:
-            OSError: this fsync failed, or one before it. The kernel tells each descriptor of a failure once, and that
-                fsync may have been the one for what the caller did here, even where it ended before this call.
+            OSError: this fsync failed, or an earlier one. The kernel reports a failure once to each descriptor. The
+                failed fsync may have covered this caller's changes, even if it ended before this call.
         """
         before = self._began
         with self._turn:
@@ -106,9 +102,13 @@ class Folder(Descriptor):
 
 
 class Folders:
-    """Paths are those of keys: relative to the namespace, `/` between segments, empty for the namespace itself.
+    """A cache of open directories, so a put costs no path resolution.
 
-    `base` is the operator's and may be reached through links; the segments `inside` it, like those of keys, may not.
+    A path is that of a key, or empty for the namespace itself.
+
+    `base` is the operator's and may be reached through links; the segments `inside` it, like those of keys, may not. A
+    delete, even of another process, may remove a cached directory. The open descriptor keeps its inode from reuse:
+    every use of it then fails with ENOENT, and the path is walked anew.
     """
 
     def __init__(self, base: Path, inside: tuple[str, ...], *, durable: bool) -> None:
@@ -127,7 +127,7 @@ class Folders:
             return folder
 
     def find(self, path: str) -> Folder | None:
-        """Walk to the directory, whatever is cached; None where there is none.
+        """Walk to the directory, ignoring the cache. Return None if it does not exist.
 
         Raises:
             InvalidObjectKey: a symbolic link is in the way.
@@ -145,8 +145,9 @@ class Folders:
         return self._remember(path, folder)
 
     def make(self, path: str) -> Folder:
-        """The directory, made with all its parents where it is missing; `sync` makes that durable. As long as it is
-        empty, any process may tidy it away again.
+        """Return the directory, made with its missing parents; `sync` makes it durable.
+
+        While it is empty, any process may remove it.
 
         Raises:
             InvalidObjectKey: a symbolic link or an object is in the way.
@@ -160,17 +161,17 @@ class Folders:
         return folder
 
     def sync(self, path: str, folder: Folder) -> None:
-        """Make durable what was linked into and unlinked from this directory before the call, and that it exists.
+        """Make durable all links and unlinks in this directory before the call, and the directory's own existence.
 
-        That is looked after once for each directory, and only here: between `make` and the rename there must be nothing
-        slow, or a racing delete could tidy the directory away again and again.
+        Its existence is synced once for each directory, and only here: between `make` and the rename no step may be
+        slow, or a racing delete could remove the directory again and again.
         """
         if not self._durable:
             return
         try:
             folder.sync()
         except OSError:
-            self._forget(path, folder)  # later callers open it anew; all that worked in this one are refused
+            self._forget(path, folder)  # later callers open it anew; all that used this one get the error
             raise
         if folder.is_linked:
             return
@@ -179,7 +180,7 @@ class Folders:
             os.fsync(above.fd)
             below = enter(above, name)
             if below is None:
-                return  # all in it has been deleted meanwhile, and it with that
+                return  # its objects were deleted meanwhile, and the directory with them
             above = below
         folder.is_linked = os.path.samestat(os.fstat(folder.fd), os.fstat(above.fd))
 
@@ -225,7 +226,7 @@ class Folders:
 
 def _make_inside(parent: Folder, name: bytes) -> Folder:
     while True:
-        # Looked for first: most of a path is there, and a mkdir that fails costs twice as much.
+        # Try to enter first: most of a path exists, and a mkdir that fails costs twice as much.
         folder = enter(parent, name)
         if folder is None:
             with contextlib.suppress(FileExistsError):
@@ -235,11 +236,12 @@ def _make_inside(parent: Folder, name: bytes) -> Folder:
             return folder
         if kind(parent, name) not in {None, stat.S_IFDIR}:
             raise InvalidObjectKey(f"{os.fsdecode(name)!r} is no directory, and the key needs one there")
-        # Another writer tidied it away between the two calls. If the parent went too, mkdir raises FileNotFoundError.
+        # Another writer removed it between the two calls. If the parent was removed too, mkdir raises
+        # FileNotFoundError.
 
 
 def enter(parent: Folder, name: bytes) -> Folder | None:
-    """The directory of this name, or None.
+    """Return the directory of this name, or None.
 
     Raises:
         InvalidObjectKey: it is a symbolic link.
@@ -257,14 +259,15 @@ def enter(parent: Folder, name: bytes) -> Folder | None:
 
 
 def reopened(folder: Folder) -> Folder:
-    """Return the same directory, to read its entries. Two that read these through one descriptor share a position in
-    them: each would miss what the other has passed.
+    """Open the same directory again, to read its entries.
+
+    Threads that read entries through one descriptor share its position: each would miss entries that the other read.
     """
     return Folder(os.open(".", _DIRECTORY, dir_fd=folder.fd))
 
 
 def kind(folder: Folder, name: bytes) -> int | None:
-    """The type bits of what lies there (stat.S_IFREG and its like), not following links; None where nothing does."""
+    """Return the type bits of a name (such as stat.S_IFREG), not following links; None if it does not exist."""
     try:
         return stat.S_IFMT(os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -272,11 +275,16 @@ def kind(folder: Folder, name: bytes) -> int | None:
 
 
 class AbandonedDraft(Exception):
-    """The put was given up before the object became visible."""
+    """The put was abandoned before the object became visible."""
 
 
 class Draft:
-    """One put's temporary file. All methods block and do I/O, but `abandon`; no two run at once, but `abandon`."""
+    """One put's temporary file. All methods but `abandon` block and do I/O, and never run at the same time.
+
+    Temporary files are in one directory at the root of the namespace, which no listing shows. The writer holds a
+    `flock` on its file, which the kernel drops when the process dies. So a file that can be locked has no writer: the
+    first draft of a store removes such leftovers, without a clock.
+    """
 
     def __init__(self, folders: Folders, *, durable: bool) -> None:
         self._folders = folders
@@ -289,7 +297,7 @@ class Draft:
         self._abandoned = False
 
     def abandon(self) -> None:
-        """Never become visible, if it is not too late. It is too late once this returns and the object is there."""
+        """Never become visible, unless the object is visible already when this returns."""
         with self._decision:
             self._abandoned = True
 
@@ -304,10 +312,10 @@ class Draft:
                 rest = rest[os.write(file.fd, rest) :]
 
     def copy_from(self, source: Descriptor, start: int, end: int) -> None:
-        """Take these bytes of another file, by reference where the file system can do that."""
+        """Copy these bytes of another file, by reference if the file system supports it."""
         file = self._opened()
         copied, size_bytes = 0, end - start
-        with contextlib.suppress(OSError, AttributeError):  # not every file system can, nor every system
+        with contextlib.suppress(OSError, AttributeError):  # not every file system or kernel supports it
             while copied < size_bytes:
                 count = min(size_bytes - copied, 1 << 30)
                 done = os.copy_file_range(source.fd, file.fd, count, start + copied, copied)
@@ -338,11 +346,11 @@ class Draft:
             raise ObjectOutcomeUnknown(f"{name!r} is stored, and may not outlast a loss of power: {error}") from error
 
     def stored(self) -> Stored:
-        """Describe what `write` wrote."""
+        """Return the size and digest of the written bytes."""
         return Stored(size_bytes=self._size_bytes, md5=self._md5.hexdigest())
 
     def discard(self) -> None:
-        """Remove the temporary file, if there still is one, and give back its space."""
+        """Remove the temporary file, if it still exists, and free its space."""
         self._remove_temporary()
         if self._file is not None:
             self._file.close()
@@ -352,7 +360,7 @@ class Draft:
         if self._temporary is not None:
             folder, name = self._temporary
             self._temporary = None
-            with contextlib.suppress(OSError):  # what cannot be removed now is removed as a leftover
+            with contextlib.suppress(OSError):  # a file that cannot be removed now is removed later as a leftover
                 os.unlink(name, dir_fd=folder.fd)
 
     def _check(self) -> None:
@@ -372,7 +380,7 @@ class Draft:
                 self._folders.forget(RESERVED_SEGMENT)
                 continue
             self._temporary = (folder, name)
-            # Between the two calls a cleaner may take the file for a leftover; then it holds the lock, or has had it.
+            # Between the two calls a cleaner may treat the file as a leftover; then it holds the lock, or held it.
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(file.fd).st_nlink:
@@ -396,7 +404,7 @@ class Draft:
             except FileNotFoundError:
                 if not os.fstat(self._file.fd).st_nlink:
                     raise ObjectStoreUnavailable("another program removed the temporary file") from None
-                self._folders.forget(path)  # tidied away since we made it
+                self._folders.forget(path)  # removed since `make` made it
                 continue
             except FileExistsError:
                 raise taken(self._folders, path, folder, name) from None
@@ -419,10 +427,10 @@ class Draft:
 
 
 def taken(folders: Folders, path: str, folder: Folder, name: bytes) -> Exception:
-    """The error for a name that is taken.
+    """Return the error for a name that is taken.
 
-    Its owner may not have come to the fsync of the directory yet. Who hears that the object exists may rest on it, so
-    it is made durable first.
+    The writer of the object may not have synced the directory yet. The caller of this put may rely on the object's
+    existence, so make it durable first.
     """
     folders.sync(path, folder)
     if kind(folder, name) == stat.S_IFDIR:
@@ -431,14 +439,14 @@ def taken(folders: Folders, path: str, folder: Folder, name: bytes) -> Exception
 
 
 def remove_leftovers(folders: Folders) -> int:
-    """Remove the temporary files of dead writers, and return how many those were. Never touches a live one."""
+    """Remove the temporary files of dead writers, and return their number. Never touches the file of a live writer."""
     folder = folders.find(RESERVED_SEGMENT)
     if folder is None:
         return 0
     removed = 0
     folder = reopened(folder)
     for entry in list(os.scandir(folder.fd)):
-        with contextlib.suppress(OSError):  # gone meanwhile, or not ours to open; BlockingIOError: its writer lives
+        with contextlib.suppress(OSError):  # removed meanwhile, or not ours to open; BlockingIOError: its writer lives
             file = Descriptor(os.open(entry.name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.fd))
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(entry.name, dir_fd=folder.fd)

@@ -1,6 +1,6 @@
-"""A ObjectStore in memory: for tests, simulations and trials. Lost with the process.
+"""An ObjectStore in memory, for tests, simulations and trials. It ends with the process.
 
-It never suspends: each method is one step, so a simulator may interleave it as it likes by suspending around it.
+No method suspends: each is one step, so a simulator may interleave them freely by suspending around them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _wall_clock_ms() -> int:
 
 
 class MemoryObjectStore:
-    """`now_ms` dates the objects; a simulation passes its own clock."""
+    """An ObjectStore whose objects are dated by `now_ms`; a simulation passes its own clock."""
 
     def __init__(self, uri: str = "mem://memory", *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._uri = uri
@@ -64,7 +64,7 @@ class MemoryObjectStore:
         return ObjectStat(key=key, size_bytes=len(data), modified_ms=modified_ms)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        # Code points sort as their bytes of UTF-8 do. Each page is looked up anew: keys may come and go meanwhile.
+        # Code points sort as their UTF-8 bytes do. Each page is looked up anew: keys may change between pages.
         after = start_after
         while page := sorted(key for key in self.objects if key > after and key.startswith(prefix))[:PAGE_KEYS]:
             yield [
@@ -104,7 +104,7 @@ class MemoryObjectStore:
         return None
 
     async def close(self) -> None:
-        """Nothing is let go: the objects live as long as this value does."""
+        """Release nothing: the objects exist as long as this value."""
 
     def _object(self, key: str) -> tuple[bytes, int]:
         found = self.objects.get(check_object_key(key))

@@ -1,21 +1,12 @@
-"""The drivers of remote stores, through obstore: an ObjectStore and a Deleter over the client that a service hands in.
+"""The drivers of remote stores, through obstore: an ObjectStore and a Deleter over a service's client.
 
 A service adds a file with its client, its credentials and the names of its conditions: `s3.py`, `azure.py`, `gcs.py`.
 
-A small body is one PUT, conditional where `if_absent` says so. A large one is a multipart upload with a few parts in
-flight, about 50 MiB in memory whatever its size, and aborted when anything goes wrong. obstore has no conditional
-multipart upload: a large body with `if_absent` goes to a reserved key first, then a conditional copy names it.
-
-What a failure leaves behind: nothing under the key, ever. A process that is killed may leave an unfinished multipart
-upload, or an object below `.lakebed-tmp/`: no listing here shows either; a lifecycle rule of the bucket should drop
-both after a day. Objects over 5 GiB cannot be copied by S3 in one call: they are copied through this process, and
-cannot be put with `if_absent`.
-
-Order and completeness rest on ListObjectsV2 of general purpose buckets. A bucket that lists out of order (S3 Express)
-is refused when that shows. Where a service lists no names as they are, so is a namespace that holds keys with empty or
-dotted segments: a listing is complete or an error. Behind a full last page the driver looks once more. For obstore
-takes a page without a token for the last, and a service that knows only the older ListObjects cuts its answer and
-sends none.
+A small body is one PUT, with a condition for `if_absent`. A large body is a multipart upload with a few parts in
+flight: about 50 MiB in memory whatever its size, and aborted on any error. A failed put never leaves an object under
+its key. A killed process may leave an unfinished multipart upload, or an object below `.lakebed-tmp/`: listings here
+show neither, and a lifecycle rule of the bucket should delete both after a day. Order and completeness of listings rely
+on ListObjectsV2 of general purpose buckets.
 """
 
 from __future__ import annotations
@@ -70,7 +61,7 @@ if TYPE_CHECKING:
 
     class EveryKey(Protocol):
         def __call__(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-            """List names of the bucket with a prefix, behind another. With a delimiter, folders end with it."""
+            """List names of the bucket with a prefix, behind `after`. With a delimiter, folders end with it."""
             ...
 
 
@@ -87,7 +78,7 @@ _LAST: Final = "\U0010ffff"
 
 
 class Conditions(Protocol):
-    """Check that the service keeps conditions. Each check raises ObjectStoreUnavailable where it does not."""
+    """Checks that the service enforces conditions. Each check raises ObjectStoreUnavailable if it does not."""
 
     async def check_puts(self) -> None: ...
 
@@ -96,10 +87,10 @@ class Conditions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """Say how a service differs from S3.
+    """The ways in which a service differs from S3.
 
-    `forbidden`: what no key may contain. `copies_later`: a copy may go on after it was answered.
-    `signs`: signed URLs can be made with the credentials at hand.
+    `forbidden`: a pattern that no key may contain. `copies_later`: a copy may continue after it was answered. `signs`:
+    the credentials at hand can sign URLs.
     """
 
     forbidden: re.Pattern[str] | None = None
@@ -108,10 +99,10 @@ class Traits:
 
 
 class RemoteObjectStore:
-    """Keys lie in the client's bucket after `prefix`, which is empty or ends with a slash.
+    """An ObjectStore in a client's bucket, below `prefix`, which is empty or ends with a slash.
 
-    `name_download` makes a signed URL say under which name a browser saves its object; None: nothing here can.
-    `every_key` lists names of the bucket with a prefix, behind another, as they are; None: nothing here can.
+    `name_download` adds to a signed URL the name under which a browser saves the object; None means that it cannot.
+    `every_key` lists names of the bucket with a prefix, behind another, unchanged; None means that it cannot.
     """
 
     def __init__(
@@ -161,18 +152,20 @@ class RemoteObjectStore:
         return b"" if found is None else await _bytes(key, found)
 
     async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """In pieces of its own, each a request, growing from CHUNK_BYTES to 16 times that: a slow reader holds no
-        connection open, and the first bytes come soon. All pieces are of one version of the object.
+        """Yield chunks. Requests read pieces that grow from CHUNK_BYTES to 16 times that.
+
+        So a slow reader keeps no connection open, and the first bytes arrive soon. All pieces are of one version of the
+        object.
 
         Raises:
-            ObjectStoreUnavailable: it was replaced meanwhile.
+            ObjectStoreUnavailable: another writer replaced the object during the read.
         """
         begin, size_bytes, e_tag, piece_bytes = start, end, None, CHUNK_BYTES
         while size_bytes is None or start < size_bytes:
             until = start + piece_bytes if size_bytes is None else min(start + piece_bytes, size_bytes)
             found = await self._get_range(key, start, until, e_tag=e_tag)
             if found is None:
-                if start > begin:  # There was more than this. Another object has the key now, which ends before.
+                if start > begin:  # there was more before: the key now has another, shorter object
                     raise ObjectStoreUnavailable(f"{key!r} was replaced while it was read", key=key)
                 return
             data = await _bytes(key, found)
@@ -183,7 +176,7 @@ class RemoteObjectStore:
             size_bytes = min(end or found.meta["size"], found.meta["size"])
             piece_bytes = min(2 * piece_bytes, 16 * CHUNK_BYTES)
         if end is not None and e_tag is None:
-            await self.stat(key)  # an empty range was asked for, of an object that must exist all the same
+            await self.stat(key)  # the range is empty, but the object must exist all the same
 
     async def stat(self, key: str) -> ObjectStat:
         meta = await done(key, obstore.head_async(self._client, self._path(key)))
@@ -195,8 +188,10 @@ class RemoteObjectStore:
         return meta.get("version")
 
     async def list_all(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """See `lakebed.objectstore.ListsAll`. Where names cannot be listed as they are, an UnlistableKey ends this,
-        and each empty object costs a request: a folder's marker shows by a name under which no object is.
+        """See `lakebed.objectstore.ListsAll`.
+
+        Where names cannot be listed unchanged, UnlistableKey may end this, and each empty object costs a request: a
+        folder marker is listed under a name without an object.
         """
         try:
             async for page in self._list_names(prefix, start_after):
@@ -206,9 +201,10 @@ class RemoteObjectStore:
                 yield page
 
     async def _list_names(self, prefix: str, start_after: str) -> AsyncIterator[Sequence[ObjectStat]]:
-        """
+        """List names unchanged.
+
         Raises:
-            ListingUnasked: names cannot be listed as they are here. It is raised before the first page.
+            ListingUnasked: names cannot be listed unchanged here. Raised before the first page.
         """
         after = self._prefix + start_after if start_after else ""
         async for page in self._every_key(self._prefix + prefix, after):
@@ -228,10 +224,10 @@ class RemoteObjectStore:
         return False
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """One request for a thousand keys. Where the prefix ends inside a segment the listing begins at it and ends
-        after it, so that costs no more.
+        """List keys, with one request for a thousand.
 
-        Where obstore gives up over another program's key, the rest is listed with all names as they are.
+        If the prefix ends inside a segment, the listing begins there and ends after it, at no further cost. If obstore
+        fails at another program's key, the rest is listed with all names unchanged: a listing is complete or an error.
         """
         last = start_after
         try:
@@ -261,8 +257,9 @@ class RemoteObjectStore:
             for meta in page:
                 path = meta["path"]
                 if path <= last:
-                    # obstore drops the slash at the end of a folder marker (an empty object that browsers of buckets
-                    # make), which can break the order. Nothing else may.
+                    # obstore drops the slash at the end of a folder marker (an empty object that bucket browsers make),
+                    # which can break the order. Nothing else may break it: a bucket that lists out of order (S3
+                    # Express) is refused.
                     if meta["size"] or path + "/" <= last:
                         raise _out_of_order()
                     continue
@@ -276,9 +273,11 @@ class RemoteObjectStore:
                 return
 
     async def _pages(self, wanted: str, after: str) -> AsyncIterator[Sequence[ObjectMeta]]:
-        """List the folder that `wanted` lies in from behind `after`, until a last page is not full."""
+        """List the folder of `wanted` from behind `after`, until a last page is not full."""
+        # Look once more behind a full last page. obstore takes a page without a token for the last, and a service that
+        # supports only the older ListObjects cuts its answer and sends no token.
         while True:
-            # A key that obstore could not take for one only makes the listing longer: what is too early is left out.
+            # obstore cannot use an invalid key as offset: then the listing is longer, and the caller skips early names.
             offset = after if is_object_key(after) else None
             pages, seen, last = (
                 obstore.list(self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS),
@@ -296,8 +295,10 @@ class RemoteObjectStore:
             after = last
 
     def _whole_page(self, page: Sequence[ObjectMeta], wanted: str, after: str) -> Sequence[ObjectStat]:
-        """All of a page, if it is as nearly all are: in order, behind `after`, below the prefix, and of plain keys.
-        Else nothing, and its objects are looked at one by one, which takes three times as long.
+        """Return all of a page if it is in order, behind `after`, below the prefix, and of plain keys, as nearly all
+        pages are.
+
+        Else return nothing: the caller checks each object, which takes three times as long.
         """
         paths = [meta["path"] for meta in page]
         if not paths or paths[0] <= after or not all(map(lt, paths, paths[1:])):
@@ -309,7 +310,9 @@ class RemoteObjectStore:
         return list(map(_object_stat, keys, page))
 
     async def level(self, folder: str = "") -> Level:
-        """One request for a thousand keys and folders. Where obstore gives up, the names are shown as they are."""
+        """List one level, with one request for a thousand keys and folders. If obstore fails, list the names
+        unchanged.
+        """
         if not can_begin_object_key(folder):
             return Level(keys=[], folders=[])
         wanted = self._prefix + folder
@@ -337,25 +340,30 @@ class RemoteObjectStore:
         return Level(keys=keys, folders=folders)
 
     async def _check_end(self, wanted: str, last: str) -> None:
-        """
+        """Check that the store has no object behind `last`.
+
         Raises:
-            ObjectStoreUnavailable: the store has more behind `last`. It may have come just now.
+            ObjectStoreUnavailable: it has one, perhaps a new one.
         """
         async for page in self._pages(wanted, last):
             if page[-1]["path"] > last:
                 raise ObjectStoreUnavailable(f"the store shows only a part of what lies in {wanted!r}", key=wanted)
 
     def _keys_below(self, wanted: str, paths: Sequence[str]) -> Sequence[str]:
-        """The keys among these, in order; a folder's is its path with the slash."""
+        """Return the keys among these paths, in order. A folder's key is its path with the slash."""
         found = sorted(
             path[len(self._prefix) :] for path in paths if len(path) > len(wanted) and path.startswith(wanted)
         )
         return [key for key in found if is_object_key(key.removesuffix("/"))]
 
     async def copy(self, source: str, target: str) -> None:
-        """Three requests. S3 may say that it copied, in the answer's status, and that it did not, in its body, which
-        obstore does not read. So the target is looked at: one that was there before with the same size passes for the
-        copy. No caller of ours has another target than a fresh one, or one with the same bytes.
+        """Copy an object, with three requests.
+
+        An object over 5 GiB, too large for one copy of S3, is copied through this process.
+
+        S3 may answer success in the status and failure in the body, which obstore does not read. So check the target:
+        an earlier object with the same size passes for the copy. Every caller of ours has a new target, or one with the
+        same bytes.
         """
         from_, to = self._path(source), self._path(target)
         size_bytes = (await self.stat(source)).size_bytes
@@ -366,7 +374,7 @@ class RemoteObjectStore:
         await self._check_copied(source, target, size_bytes)
 
     async def _check_copied(self, source: str, target: str, size_bytes: int) -> None:
-        """Look at the target, and wait for a copy that goes on: until then Azure shows an empty object.
+        """Check the size of the target, and wait for a copy that continues: until its end, Azure shows an empty object.
 
         Raises:
             ObjectStoreUnavailable: the target is absent, or not as large as the source.
@@ -398,10 +406,10 @@ class RemoteObjectStore:
         return await self._sign("PUT", key, expires_s)
 
     async def close(self) -> None:
-        """Nothing is let go: the connections are the process's, shared by all namespaces of the bucket."""
+        """Release nothing: the process shares the connections among all namespaces of the bucket."""
 
     async def _get_range(self, key: str, start: int, end: int | None, *, e_tag: str | None = None) -> GetResult | None:
-        """Return what the object has of this range; None where the object exists and has none of it."""
+        """Return the object's part of this range, or None if the object exists and has no byte of it."""
         path = self._path(key)
         if end is not None and end <= start:
             await self.stat(key)
@@ -412,7 +420,7 @@ class RemoteObjectStore:
         try:
             return await done(key, obstore.get_async(self._client, path, options=options))
         except ObjectStoreUnavailable:
-            # S3 answers 416 to a range that begins at the end or after it.
+            # S3 answers 416 for a range that begins at the end or behind it.
             if (await self.stat(key)).size_bytes > start:
                 raise
             return None
@@ -440,10 +448,12 @@ class RemoteObjectStore:
         return feed.stored()
 
     async def _put_parts_if_absent(self, key: str, path: str, feed: Feed, part_bytes: int) -> Stored:
+        # obstore has no conditional multipart upload: upload to a reserved key, then copy on a condition. So an object
+        # over 5 GiB cannot be put with `if_absent`: one copy of S3 takes no more.
         await self._conditions.check_copies()
         temporary = f"{self._prefix}{RESERVED_SEGMENT}/{secrets.token_hex(12)}"
         try:
-            # Inside: one that is cancelled at its end may be there all the same.
+            # Inside `try`: an upload that is cancelled at its end may exist all the same.
             stored = await self._put_parts(key, temporary, feed, part_bytes)
             copy = obstore.copy_async(self._client, temporary, path, overwrite=False)
             await self._made(key, copy, if_absent=True)
@@ -451,7 +461,7 @@ class RemoteObjectStore:
                 await self._check_copied(key, key, stored.size_bytes)
         finally:
             remove = asyncio.ensure_future(obstore.delete_async(self._client, temporary))
-            with contextlib.suppress(LakebedError):  # no listing shows it, and a lifecycle rule takes it
+            with contextlib.suppress(LakebedError):  # no listing shows it, and a lifecycle rule deletes it
                 await done(temporary, outlast(remove, _nothing))
         return stored
 
@@ -464,7 +474,7 @@ class RemoteObjectStore:
 
 
 class RemoteDeleter:
-    """Deletes objects of the namespace that a RemoteObjectStore of the same arguments reads and writes."""
+    """Deletes objects of the namespace that a RemoteObjectStore with the same arguments reads and writes."""
 
     def __init__(self, uri: str, client: Client, prefix: str, traits: Traits = Traits()) -> None:
         self._uri = uri
@@ -477,8 +487,9 @@ class RemoteDeleter:
         return self._uri
 
     async def delete(self, keys: Sequence[str]) -> Sequence[DeleteFailure]:
-        """One request for a thousand keys. If one answers with an error, its keys are tried one by one, since obstore
-        names only the first failure of a batch.
+        """Delete objects, with one request for a thousand keys.
+
+        If a request fails, each of its keys is deleted by itself: obstore names only the first failure of a batch.
         """
         paths = self._paths(keys)
         failures: list[DeleteFailure] = []
@@ -506,7 +517,7 @@ class RemoteDeleter:
             outcomes = await asyncio.gather(*(self._delete_one(key, paths[key]) for key in wave))
             failed = [failure for failure in outcomes if failure is not None]
             failures += failed
-            if len(failed) == len(wave) == DELETES_AT_ONCE:  # the store is down, or refuses us everything
+            if len(failed) == len(wave) == DELETES_AT_ONCE:  # the store is down, or refuses every request
                 rest = keys[first + DELETES_AT_ONCE :]
                 return [*failures, *(DeleteFailure(key=key, reason=f"not tried alone: {reason}") for key in rest)]
         return failures
@@ -522,7 +533,7 @@ class RemoteDeleter:
 
 
 class Feed:
-    """A body as obstore reads it: pieces of CHUNK_BYTES and more (each costs a visit from its threads), hashed.
+    """A body as obstore reads it, hashed, in pieces of at least CHUNK_BYTES: each piece costs a call from its threads.
 
     obstore aborts a multipart upload when its source raises, but not when its own future is cancelled. So a cancelled
     put makes the source raise.
@@ -595,11 +606,11 @@ def _path(prefix: str, key: str, traits: Traits) -> str:
 
 
 def _nothing() -> None:
-    """A single request cannot be taken back: it is waited for."""
+    """Do nothing: a single request cannot be cancelled, so the caller waits for it."""
 
 
 def _part_bytes(size_bytes: int | None) -> int:
-    """Parts as small as the number of them allows; where the size is unknown, 160 GB fit."""
+    """Return the smallest size of parts that their number allows. With an unknown size, 160 GB fit."""
     if size_bytes is None:
         return 16 << 20
     return max(SINGLE_PUT_BYTES, -(-size_bytes // PARTS_MAX))
@@ -614,9 +625,9 @@ def _out_of_order() -> ObjectStoreUnavailable:
 
 
 def _just_before(wanted: str) -> str:
-    """A string below every key that begins with `wanted`, with hardly a key between the two. Not for an empty one."""
+    """Return a string before every key with this prefix, and close to it. The prefix must not be empty."""
     if not wanted or wanted.endswith("/"):
-        return ""  # whole segments: obstore asks S3 for just these
+        return ""  # whole segments: obstore asks S3 for exactly these
     before = ord(wanted[-1]) - 1
     return wanted[:-1] + chr(0xD7FF if 0xD800 <= before <= 0xDFFF else before) + "\U0010fffd"
 
@@ -644,9 +655,9 @@ async def _unasked(
     *,
     delimiter: str = "",  # noqa: ARG001  # the same
 ) -> AsyncIterator[Sequence[ObjectStat]]:
-    """Be the listing of a store whose names cannot be listed as they are."""
+    """The listing of a store whose names cannot be listed unchanged."""
     raise ListingUnasked("no key of this store signs listings")
-    yield ()  # It is a generator, like the others.
+    yield ()  # makes this function a generator, as `EveryKey` requires
 
 
 async def _next_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta] | None:

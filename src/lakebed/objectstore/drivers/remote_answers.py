@@ -1,4 +1,4 @@
-"""Answers of remote stores through obstore, in the words of the port."""
+"""Translate obstore's answers and errors of remote stores into those of the port."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ T = TypeVar("T")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _LAST_WORDS_S: Final = 0.1
-"""obstore's threads put away Python's objects a moment after an answer was handed over. Were the interpreter gone by
-then, they would abort the process, and its caller would see a crash and not its exit code: that was so
-for one process in two that failed at once. There is no way to wait for them, so they are given time.
+"""obstore's threads release Python objects shortly after an answer.
+
+If the interpreter has ended by then, they abort the process, and its caller sees a crash instead of its exit code: this
+hit one in two processes that failed at once. A process cannot wait for these threads, so it sleeps.
 """
 
 atexit.register(time.sleep, _LAST_WORDS_S)
@@ -36,9 +37,9 @@ atexit.register(time.sleep, _LAST_WORDS_S)
 _REFUSED: Final = re.compile(r"non-2xx status code: (4\d\d|501)")
 _CONFLICT: Final = "non-2xx status code: 409"
 _TAKEN: Final = "BlobAlreadyExists"
-"""Azure answers with 409 where others answer with 412."""
+"""The code of Azure's 409, where other services answer 412."""
 _DENIED: Final = re.compile(r"\(code: AccessDenied\)|non-2xx status code: 40[13]")
-"""How a refusal reads for a key in a bulk delete, which itself succeeds, and for a listing."""
+"""A refusal of one key in a bulk delete, which itself succeeds, and of a listing."""
 
 _BAD_PATH: Final = re.compile(r'Encountered object with invalid path: .*?[Pp]ath "([^"]*)"')
 
@@ -52,7 +53,10 @@ class ListingUnasked(ObjectStoreUnavailable):
 
 
 class ObjectConflict(ObjectStoreUnavailable):
-    """The store refused with 409: another request is under way at this key, or has its place. It may exist or not."""
+    """The store refused with 409: another request at this key is under way, or was carried out.
+
+    The object may exist or not.
+    """
 
 
 def ms_of(moment: datetime) -> int:
@@ -61,9 +65,9 @@ def ms_of(moment: datetime) -> int:
 
 
 async def done(key: str, request: Awaitable[T], *, conditional: bool = False) -> T:
-    """Await the request and return its answer, or raise its error in the words of the port.
+    """Await the request and return its answer, or raise its error as an error of the port.
 
-    `conditional`: done twice it would not be the same as done once, so a lost answer leaves its outcome unknown.
+    `conditional`: the request must not be carried out twice, so a lost answer means an unknown outcome.
     """
     try:
         return await request
@@ -93,8 +97,8 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
             raise ObjectOutcomeUnknown(f"{key!r} may be stored or not: {brief(error)}", key=key) from error
         raise ObjectStoreUnavailable(brief(error), key=key) from error
     except Exception as error:
-        # obstore's client gives up in this way over an answer that it did not foresee, such as a bulk delete's errors
-        # for keys that were not asked for. No module exports the class. All else comes from the body of a put.
+        # obstore's client panics at an unexpected answer, such as a bulk delete's errors for other keys. No module
+        # exports the class. Every other exception comes from the body of a put.
         if type(error).__name__ != _PANIC:
             raise
         kind = ObjectOutcomeUnknown if conditional else ObjectStoreUnavailable
@@ -107,7 +111,7 @@ def _check_bucket(key: str, error: Exception) -> None:
 
 
 def refusal(status: int, text: str) -> ObjectStoreUnavailable:
-    """Return the error for a request that was not obstore's, by the same rules."""
+    """Return the error for a refused request that obstore did not send, by the same rules."""
     words = f"non-2xx status code: {status}: {' '.join(text.split())[:300]}"
     if found := _NO_BUCKET.search(text):
         return BucketMissing(f"the bucket does not exist ({found[0]})")
@@ -117,5 +121,5 @@ def refusal(status: int, text: str) -> ObjectStoreUnavailable:
 
 
 def brief(error: Exception) -> str:
-    """obstore's messages without the dump of its own structures after them."""
+    """Return obstore's message without the dump of its own structures."""
     return " ".join(str(error).partition("\n\nDebug source:")[0].split())[:500]

@@ -1,6 +1,6 @@
-"""S3, or anything that speaks it: the client of a bucket, and the names of signed downloads.
+"""S3, or any compatible service: the client of a bucket, and the names of signed downloads.
 
-What `ObjectStoreOptions` leave open (region, endpoint, credentials), obstore looks up as AWS's own tools do.
+obstore looks up a region, endpoint or credentials that `ObjectStoreOptions` do not set, as AWS's own tools do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -
     """Return the store of the keys in `bucket` below `path`, which may be empty."""
     prefix = prefix_of(path)
     secret = options.s3_secret_access_key
-    # Credentials that obstore finds by itself, those of a machine for instance, are not ours to sign with.
+    # Only obstore has credentials that it finds by itself, such as those of a machine, so we cannot sign with them.
     name_download = None if secret is None else partial(signed_download, secret=secret)
     client, conditions = client_of(bucket, options), _conditions_of(bucket, options, prefix)
     every_key = EveryKey(asking_signed(client, partial(_store_at, options)), options).pages
@@ -45,9 +45,9 @@ def open_bucket(uri: str, bucket: str, path: str, options: ObjectStoreOptions) -
 
 
 def _store_at(options: ObjectStoreOptions, endpoint: str, signed: str) -> S3Store:
-    """Return a client whose bucket is this endpoint. Its region is the one that a signed query names."""
+    """Return a client whose bucket is this endpoint, with the region that a signed query names."""
     region = parse_qs(signed)["X-Amz-Credential"][0].split("/")[-3]
-    # The endpoint has the bucket's name already.
+    # The endpoint already has the bucket's name.
     config: S3Config = {"endpoint": endpoint, "region": region, "virtual_hosted_style_request": True}
     return S3Store(
         "bucket",
@@ -63,7 +63,7 @@ def open_bucket_deleter(uri: str, bucket: str, path: str, options: ObjectStoreOp
 
 @lru_cache(maxsize=64)
 def client_of(bucket: str, options: ObjectStoreOptions) -> S3Store:
-    """One connection pool for all namespaces of a bucket. obstore's clients have nothing to close.
+    """Return the client of a bucket: one connection pool for all namespaces in it. obstore's clients have no close.
 
     Raises:
         InvalidNamespace: the options cannot be used.
@@ -91,7 +91,7 @@ def client_of(bucket: str, options: ObjectStoreOptions) -> S3Store:
 
 
 def _check_options(options: ObjectStoreOptions) -> None:
-    """obstore would find these out too, by panicking in the first request."""
+    """Refuse options at which obstore would panic in the first request."""
     if options.s3_endpoint is not None:
         found = _ENDPOINT.fullmatch(options.s3_endpoint)
         if not found or int(found[3] or 0) > 0xFFFF:
@@ -101,8 +101,9 @@ def _check_options(options: ObjectStoreOptions) -> None:
 
 
 def _credentials(options: ObjectStoreOptions) -> Callable[[], S3Credential] | None:
-    """The options' credentials, whole: as part of the configuration, a session token that the environment holds for
-    another key would be added to them.
+    """Return a provider of the options' credentials, or None.
+
+    Not as part of the configuration: obstore would add a session token that the environment has for another key.
     """
     if options.s3_access_key_id is None or options.s3_secret_access_key is None:
         return None
@@ -124,10 +125,10 @@ def _conditions_of(bucket: str, options: ObjectStoreOptions, prefix: str) -> Tri
 
 
 def signed_download(url: str, file_name: str, *, secret: str) -> str:
-    """Return the URL that a browser saves as `file_name`. Its query says so, and is signed again with `secret`.
+    """Return the URL that a browser saves as `file_name`. Its query names the file, and is signed again with `secret`.
 
-    obstore signs a URL for a key and nothing else. This is Signature Version 4 in the query, for S3, with the
-    parameters that obstore chose: RFC 3986 escapes, names in order, `host` the only signed header, the body unsigned.
+    obstore signs a URL for a key only. This is Signature Version 4 in the query, for S3, with the parameters that
+    obstore chose: RFC 3986 escapes, names in order, `host` the only signed header, the body unsigned.
     """
     parts = urlsplit(url)
     parameters = {
@@ -144,7 +145,9 @@ def signed_download(url: str, file_name: str, *, secret: str) -> str:
 
 
 def disposition(file_name: str) -> str:
-    """Return the header that names a download: in ASCII for every reader, and as it is for those who know RFC 6266."""
+    """Return the header that names a download: in ASCII for every client, and unchanged for clients that know RFC
+    6266.
+    """
     plain = re.sub(r'[^ -~]|["\\]', "_", file_name)
     header = f'attachment; filename="{plain}"'
     return header if plain == file_name else f"{header}; filename*=UTF-8''{_escape(file_name)}"

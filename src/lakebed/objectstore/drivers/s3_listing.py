@@ -1,8 +1,8 @@
-"""List every key of a bucket as it is, also keys that no folder could hold: `a//b`, `a/../b`, `a/`. For S3 and GCS.
+"""List every key of a bucket unchanged, also keys that no folder could hold: `a//b`, `a/../b`, `a/`. For S3 and GCS.
 
-obstore takes the slash off the end of a key, and gives up over the others. But it signs a URL for whatever its
-endpoint is, with whatever credentials it found. So each page gets a client of its own, whose endpoint is the question:
-obstore adds a slash behind it, which the parameter `x-id` takes up. Services know this name from AWS's own clients.
+obstore drops the slash at the end of a key, and fails at the other keys. But it signs a URL for any endpoint, with any
+credentials that it found. So each page gets its own client, with the query in its endpoint: obstore adds a slash at the
+end, which the parameter `x-id` absorbs. Services know this name from AWS's own clients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Signer: TypeAlias = S3Store | GCSStore
 
 Ask: TypeAlias = Callable[[str], Awaitable[str]]
-"""Return the URL that asks the bucket this query."""
+"""Returns the URL that sends this query to the bucket."""
 
 PAGE_KEYS: Final = 1000
 SIGNED_S: Final = 300
@@ -39,7 +39,7 @@ _LAST: Final = "\U0010ffff"
 
 
 def asking_signed(client: Signer, store_at: Callable[[str, str], Signer]) -> Ask:
-    """Sign each question by a client that `store_at(endpoint, query of a signed URL)` makes.
+    """Sign each query by a client that `store_at(endpoint, query of a signed URL)` makes.
 
     Raises:
         ListingUnasked: the credentials at hand cannot sign.
@@ -61,16 +61,17 @@ async def _sign(client: Signer, key: str) -> str:
 
 
 class EveryKey:
-    """The listing of one bucket, asked by `ask`."""
+    """The listing of one bucket, with URLs from `ask`."""
 
     def __init__(self, ask: Ask, options: ObjectStoreOptions) -> None:
         self._ask = ask
         self._options = options
 
     async def pages(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-        """Yield what lies behind `after` and begins with `prefix`: any strings. Keys are those of the bucket.
+        """Yield the objects behind `after` that begin with `prefix`: any strings. Keys are those of the bucket.
 
-        With a delimiter, all keys that go on behind it are shown as one, which ends with it and has no size.
+        With a delimiter, all keys that are equal up to it become one folder, which ends with the delimiter and has no
+        size.
 
         Raises:
             ListingUnasked: before the first page.
@@ -87,10 +88,10 @@ class EveryKey:
                         raise ObjectStoreUnavailable("this bucket lists out of order, or what was not asked for")
                     after = stat.key
                 if delimiter and after.endswith(delimiter):
-                    after += _LAST  # Behind all that lies in this folder.
+                    after += _LAST  # behind every key in this folder
                 if page:
                     yield page
-                # A service may forget to say that there is more. A page that is not full has all.
+                # A service may omit that more keys follow. A page that is not full is the last.
                 if not page or not (is_cut or len(page) % PAGE_KEYS == 0):
                     return
 
@@ -101,7 +102,7 @@ def encoded(query: Mapping[str, str]) -> str:
 
 
 async def fetch(http: httpx.AsyncClient, url: str, headers: Mapping[str, str], options: ObjectStoreOptions) -> bytes:
-    """Return the answer's body, and ask again while the service is busy."""
+    """Return the answer's body. Repeat the request while the service is busy."""
     for attempt in range(options.retries_max + 1):
         if attempt:
             await asyncio.sleep(PAUSE_S * 2**attempt)
@@ -121,7 +122,7 @@ async def fetch(http: httpx.AsyncClient, url: str, headers: Mapping[str, str], o
 def _read(data: bytes) -> tuple[Sequence[ObjectStat], bool]:
     """Read the answer to a listing: its objects, and whether more follow."""
     try:
-        # expat of this age refuses documents that grow by their entities.
+        # This expat version refuses documents that grow by their entities.
         root = ET.fromstring(data)  # noqa: S314  # the store's own answer, and see above
         namespace = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
         is_escaped = root.findtext(f"{namespace}EncodingType") == "url"
