@@ -1,11 +1,11 @@
-"""Check what every driver of a port must do, in test classes that its author inherits.
+"""Test classes for drivers: each checks the promises of a port. The author of a driver inherits them.
 
-They need pytest and pytest-asyncio in auto mode. Each class says in its docstring what to override.
+They need pytest, and pytest-asyncio in auto mode. Each class names in its docstring the fixtures to override.
 """
 
 import pytest
 
-# Asserts of a module explain themselves only if pytest hears of it before it is imported.
+# pytest rewrites the asserts of a module only if it is registered before its import.
 pytest.register_assert_rewrite(
     "lakebed.testing.contracts.objectstore",
     "lakebed.testing.contracts.durable_store",

@@ -1,4 +1,4 @@
-"""Check what a Store driver must do besides when its data outlive the process and several processes share them."""
+"""Checks for a Store driver whose data outlive the process, and that several processes share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class DurableStoreContract(StoreContract):
     """Override `store_uri`: an empty store, new for each test, that other processes of this machine can open too."""
 
     imported_first: ClassVar[Sequence[str]] = ()
-    """Modules that those processes must import, if one of them registers the driver."""
+    """Modules that other processes must import, if one of them registers the driver."""
 
     @pytest.fixture
     async def second(self, store_uri: str) -> AsyncIterator[Store]:
-        """The store of the fixture `store`, opened once more."""
+        """Open the store of the fixture `store` once more."""
         second = open_store(store_uri)
         yield second
         await second.close()
@@ -101,7 +101,7 @@ class DurableStoreContract(StoreContract):
         process.send_signal(signal.SIGKILL)
         rest = process.communicate()[0].split("\n")
 
-        acknowledged += [int(line) for line in rest[:-1]]  # the last line may have been cut short
+        acknowledged += [int(line) for line in rest[:-1]]  # the kill may have cut the last line
         reopened = open_store(store_uri)
         found = await read_all(reopened, PARTITION)
         await reopened.set(PARTITION, b"key", b"it can still be written")

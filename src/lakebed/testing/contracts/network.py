@@ -1,6 +1,6 @@
-"""Stand between a client and a server on loopback, and do to their connections what a network does.
+"""A proxy between a client and a server on loopback, which causes faults of a network.
 
-It runs in a thread of its own, so it goes on while the code under test blocks.
+It runs in a thread of its own, so it continues while the code under test blocks.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from typing import Any
 
 CHUNK = 1 << 16
 ARRIVES_S = 0.1
-"""Time for a request to be carried out, from the first byte of an answer to the cut."""
+"""The time from a request's arrival to the cut, so that the server carries it out."""
 ARRIVES_S_HTTP2 = 1.0
-"""HTTP/2 answers a frame before it carries out the request, and drops what a cut connection asked."""
+"""HTTP/2 answers a frame before it carries out the request, and drops the requests of a cut connection."""
 LOOK_S = 0.05
 HTTP2 = b"PRI * HTTP/2.0"
-"""Its connections begin with this."""
+"""The first bytes of its connections."""
 
 
 @dataclass(kw_only=True)
 class Hold:
-    """Requests that wait. `waiting` counts those that wait now; `wait_for` returns once there are enough."""
+    """Requests that are held back.
+
+    `waiting` is the number of requests that wait now; `wait_for` waits for a number of them.
+    """
 
     value: bytes
     after: int
@@ -36,18 +39,18 @@ class Hold:
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def wait_for(self, requests: int, *, or_until: Callable[[], bool]) -> bool:
-        """Return True once this number waits, and False where `or_until` comes true before."""
+        """Return True once this many requests wait, or False if `or_until` returns True first."""
         with self._changed:
             while self.waiting < requests and not or_until():
                 self._changed.wait(LOOK_S)
             return self.waiting >= requests
 
     def release(self) -> None:
-        """Let them arrive, and all that come later."""
+        """Let the held requests arrive, and all later ones."""
         self.loop.call_soon_threadsafe(self._released.set)
 
     async def passed(self, data: bytes) -> None:
-        """Wait with these bytes of a connection, if they are to wait."""
+        """Wait with these bytes of a connection, if they are held back."""
         if self.value not in data or self._released.is_set():
             return
         if self.after:
@@ -67,7 +70,7 @@ class Hold:
 
 @dataclass
 class FaultyNetwork:
-    """Forward `port` to the server's port. Made by `faulty_network`. Faults count for what happens from then on."""
+    """Forwards `port` to the server's port. Made by `faulty_network`. A fault affects only later traffic."""
 
     server_port: int
     port: int
@@ -80,7 +83,7 @@ class FaultyNetwork:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
     def cut(self) -> None:
-        """Cut every connection. New ones are served."""
+        """Cut every connection. New connections are served."""
         self._run(self._cut())
 
     def refuse(self) -> None:
@@ -97,13 +100,13 @@ class FaultyNetwork:
         self.delay_s = 0
 
     def lose_answer_to(self, value: bytes) -> None:
-        """Let the next request that has these bytes arrive, then cut its connection instead of answering."""
+        """Let the next request with these bytes arrive, then cut its connection instead of answering."""
         self._unanswered = {value, base64.b64encode(value), value.hex().encode()}
 
     def hold(self, value: bytes, *, after: int = 0) -> Hold:
-        """Hold back each request that has these bytes, but for the first `after` of them, until `Hold.release`.
+        """Hold back each request with these bytes, except the first `after` of them, until `Hold.release`.
 
-        A held request arrives once it is released, even if who sent it is gone by then.
+        A released request arrives even if its sender has left.
         """
         self._hold = Hold(value=value, after=after, loop=self._loop)
         return self._hold
@@ -112,7 +115,7 @@ class FaultyNetwork:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listen(self, wanted: bool) -> None:
-        """Begin or stop to listen."""
+        """Start or stop listening."""
         if wanted and self._listener is None:
             self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         elif not wanted and self._listener is not None:
@@ -123,16 +126,16 @@ class FaultyNetwork:
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted closes its socket in the next turn of the loop
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
 
     async def _end(self) -> None:
         await self._listen(False)
-        # A connection that was just accepted has a task, and is not among ours yet.
+        # A connection that was just accepted has a task, but is not in `_connections` yet.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for other in others:
                 other.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted closes its socket in the next turn of the loop
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -166,7 +169,7 @@ class FaultyNetwork:
     async def _carry_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Future[float]
     ) -> None:
-        """`lost` gets the time for the request whose answer is to be lost."""
+        """Forward requests. Sets `lost` to the wait before the cut, for the request whose answer must be lost."""
         arrives_s = 0.0
         while data := await reader.read(CHUNK):
             arrives_s = arrives_s or (ARRIVES_S_HTTP2 if data.startswith(HTTP2) else ARRIVES_S)
@@ -211,10 +214,11 @@ def faulty_network(server_port: int) -> Iterator[FaultyNetwork]:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """Hold a free port of 127.0.0.1 until the block ends, also while the server that is to have it is away.
+    """Reserve a free port of 127.0.0.1 until the block ends, even while the server that will use it is down.
 
-    A socket is bound to it that never listens, so the port refuses connections meanwhile. The system gives it to no
-    connection and to no bind to port 0. A server that names it gets it, for servers set SO_REUSEADDR.
+    A bound socket that never listens makes the port refuse connections meanwhile. The system gives the port to no
+    connection and to no bind to port 0. A server that binds to the port by number gets it, since servers set
+    SO_REUSEADDR.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Check that a driver keeps ObjectStore and Deleter. Its author inherits the class and opens an empty store:
+"""Checks for an ObjectStore and its Deleter. The author of a driver inherits the class and opens an empty store:
 
     class TestMyObjectStore(ObjectStoreContract):
         @pytest.fixture
@@ -9,7 +9,7 @@
         def deleter(self, objectstore: ObjectStore) -> Deleter:
             return MyDeleter(objectstore.uri)
 
-What only some stores can show (a failing delete, a full disk, death in the middle of a put) is left to their own tests.
+Only the tests of a store itself can check a failing delete, a full disk, or death during a put.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lakebed.objectstore import (
 MIB = 1 << 20
 
 LARGE_BYTES = 20 * MIB + 12345
-"""More than any driver should send in one request, or hold in memory for long."""
+"""More than a driver should send in one request, or keep in memory for long."""
 
 DATA = b"0123456789"
 
@@ -114,7 +114,7 @@ BAD_KEYS = [
 ]
 
 UNSORTED_KEYS = ["b", "a/b", "a-b", "a0", "a/b-c", "a/b.c/d", "a.b", "a/c/d", "a/c-d", "A", "_", "é", "\uffee", "😀"]
-"""In byte order of full keys `a-b` and `a.b` come before what is in `a`, and U+FFEE before U+1F600."""
+"""In byte order of full keys `a-b` and `a.b` come before the keys in `a`, and U+FFEE before U+1F600."""
 
 IMPOSSIBLE_PREFIXES = ["/", "../", "a/../", "a//", "./", "\0", "a\n", "\ud800", "a/\ud800"]
 
@@ -126,7 +126,9 @@ async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
 
 
 async def large_body(size_bytes: int = LARGE_BYTES, *, piece_bytes: int = 300_001) -> AsyncIterator[bytes]:
-    """The same bytes each time, in pieces that fit no power of two; no two mebibytes of it are equal."""
+    """Yield the same bytes each time, in pieces whose size is no power of two. No two mebibytes of the body are
+    equal.
+    """
     done = 0
     while done < size_bytes:
         piece = hashlib.sha256(done.to_bytes(8, "big")).digest() * (piece_bytes // 32 + 1)
@@ -160,7 +162,7 @@ async def put_many(objectstore: ObjectStore, keys: Sequence[str], *, at_once: in
 
 
 class BodyFailed(Exception):
-    """The bodies below raise it."""
+    """The error of the bodies below."""
 
 
 async def failing_body(size_bytes: int) -> AsyncIterator[bytes]:
@@ -170,17 +172,18 @@ async def failing_body(size_bytes: int) -> AsyncIterator[bytes]:
 
 
 class ObjectStoreContract:
-    """Override the fixtures `objectstore` and `deleter`. `many` is how many objects the tests of paging and bulk
-    deletion put: more than one page of the store's own.
+    """Override the fixtures `objectstore` and `deleter`.
+
+    The tests of paging and bulk deletion put `many` objects: more than one page of the store's own.
     """
 
     many = 2500
 
     unsorted_keys: ClassVar[Sequence[str]] = UNSORTED_KEYS
-    """A driver whose service has an order of its own leaves out what that one sorts otherwise, and refuses it."""
+    """A service with another order omits the keys that it sorts differently. Its driver must refuse such listings."""
 
     unkeepable: ClassVar[frozenset[str]] = frozenset()
-    """Keys of AWKWARD_KEYS that this service takes for others. The driver must refuse them."""
+    """Keys of AWKWARD_KEYS that this service treats as other keys. Its driver must refuse them."""
 
     @pytest.fixture
     def objectstore(self) -> ObjectStore:
@@ -287,7 +290,7 @@ class ObjectStoreContract:
         assert abs(stat.modified_ms - time.time() * 1000) < 60_000
         [listed] = await list_all(objectstore)
         assert (listed.key, listed.size_bytes) == (stat.key, stat.size_bytes)
-        assert listed.modified_ms // 1000 == stat.modified_ms // 1000  # all that S3 tells of one object
+        assert listed.modified_ms // 1000 == stat.modified_ms // 1000  # for one object S3 returns whole seconds
 
     @pytest.mark.parametrize("key", ["absent", "here/absent", "here/x/absent", "here", "nowhere/absent"])
     async def test_what_is_absent_is_not_found(self, objectstore: ObjectStore, key: str) -> None:
@@ -310,7 +313,7 @@ class ObjectStoreContract:
         with pytest.raises(ObjectMissing):
             await anext(chunks)
 
-    # --- bodies that are not what they should be
+    # --- bodies of a wrong length, or that fail
 
     @pytest.mark.parametrize("found", [0, 9, 11, LARGE_BYTES])
     @pytest.mark.parametrize("declared", [10, LARGE_BYTES + 1])

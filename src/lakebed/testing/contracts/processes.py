@@ -1,9 +1,9 @@
-"""Act on a store from other processes for DurableStoreContract, which starts them with `PROGRAM` and these arguments:
+"""Operations on a store from other processes. DurableStoreContract starts them with `PROGRAM` and these arguments:
 
     acknowledge URI         sets key after key, several at a time, and prints the number of each once it is answered
     increment URI TIMES     adds one to a shared counter TIMES times
 
-`--import MODULE` first imports a module, for drivers that are registered by one.
+`--import MODULE` first imports a module, for drivers that a module registers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import itertools
 from lakebed.kv import PredicateFailed, Store, open_store
 
 PROGRAM = "from lakebed.testing.contracts.processes import main; main()"
-"""For `python -c`; with `-m`, the module would be imported twice."""
+"""For `python -c`; with `-m`, Python would import the module twice."""
 
 PARTITION = b"partition"
 COUNTER = b"counter"
@@ -44,7 +44,7 @@ async def acknowledge(store: Store) -> None:
 
 
 async def increment(store: Store, times: int) -> None:
-    """Add one to the shared counter, by compare-and-set, until that has worked so often."""
+    """Add one to the shared counter `times` times, by compare-and-set."""
     done = 0
     while done < times:
         found = await store.get(PARTITION, COUNTER)

@@ -1,4 +1,4 @@
-"""Check what a Store driver must do besides when its database is behind a network that fails."""
+"""Checks for a Store driver whose database is behind a network that fails."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from .network import FaultyNetwork, faulty_network
 from .store import P, held, numbered, read_all, value_of
 
 WAIT_S = 120
-"""Much longer than any fault here lasts, for a busy machine."""
+"""Much longer than any fault here, for a busy machine."""
 
 
 class RemoteStoreContract(DurableStoreContract):
     """Override `server_port`, `uri_at` and `restart`."""
 
     cuts_s: ClassVar[tuple[float, float]] = (0.02, 0.1)
-    """Between two cuts of all connections, at least. Longer for a client library that takes longer to connect again."""
+    """The shortest and longest time between two cuts of all connections.
+
+    Longer for a client library that reconnects slowly.
+    """
 
     notices_s: ClassVar[float] = 0.5
-    """The client sees within this time that its connections were cut."""
+    """The client notices within this time that its connections were cut."""
 
     @pytest.fixture
     def server_port(self) -> int:
@@ -35,12 +38,14 @@ class RemoteStoreContract(DurableStoreContract):
 
     @pytest.fixture
     def uri_at(self) -> Callable[..., str]:
-        """Make the URI of one store, empty for each test: `uri_at(port)`, or `uri_at(port, wait_s=1)`."""
+        """Return a function that makes the URI of one store, empty for each test: `uri_at(port)`, or `uri_at(port,
+        wait_s=1)`.
+        """
         raise NotImplementedError("a contract's test class says how its URIs are made")
 
     @pytest.fixture
     def restart(self) -> Callable[[], None]:
-        """Kill the server with SIGKILL and start it again."""
+        """Return a function that kills the server with SIGKILL and starts it again."""
         raise NotImplementedError("a contract's test class says how its server is started again")
 
     @pytest.fixture
@@ -54,7 +59,7 @@ class RemoteStoreContract(DurableStoreContract):
 
     @pytest.fixture
     async def distant(self, network: FaultyNetwork, uri_at: Callable[..., str]) -> AsyncIterator[Store]:
-        """The store, behind the network."""
+        """Open the store, behind the network."""
         distant = open_store(uri_at(network.port, wait_s=WAIT_S))
         yield distant
         network.heal()
@@ -63,7 +68,10 @@ class RemoteStoreContract(DurableStoreContract):
     async def test_a_write_whose_answer_was_lost_is_unknown_and_a_read_tells(
         self, distant: Store, network: FaultyNetwork
     ) -> None:
-        """Sent again, `set_if` would fail on its own success, and `set` might undo what another writer did since."""
+        """A repeated `set_if` would fail on its own success.
+
+        A repeated `set` might undo a later write of another writer.
+        """
         await distant.set(P, b"b", b"old")
         predicate = (await held(distant, P, b"b")).predicate
         attempts: dict[bytes, Callable[[bytes], Awaitable[object]]] = {
@@ -148,8 +156,8 @@ class RemoteStoreContract(DurableStoreContract):
     ) -> None:
         """Each writer appends its marks to one value, and reads after a lost answer, as the callers of the port do.
 
-        The connections break again once a mark is there, so that the writers get on, however long a client waits before
-        it connects again.
+        Connections break again only after a new mark, so that writers progress however long a client waits to
+        reconnect.
         """
         has_written = asyncio.Event()
 
@@ -201,7 +209,7 @@ class RemoteStoreContract(DurableStoreContract):
         busy = asyncio.ensure_future(is_busy.wait())
         await asyncio.wait([busy, *writing], return_when=asyncio.FIRST_COMPLETED)
         busy.cancel()
-        restart()  # in this thread: a server may be bound to the life of the one that started it
+        restart()  # in this thread: a server may end with the thread that started it
         await asyncio.sleep(0.05)
         for each in writing:
             each.cancel()

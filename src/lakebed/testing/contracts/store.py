@@ -1,4 +1,4 @@
-"""Check what every Store driver must do. A driver's author inherits the class and says how to open an empty store:
+"""Checks for every Store driver. The author of a driver inherits the class and opens an empty store:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -6,7 +6,7 @@
             return "my://127.0.0.1/fresh-and-empty"
 
 or overrides `store` itself, for a driver that `lakebed.kv.open_store` does not know. A driver whose data outlive the
-process inherits DurableStoreContract instead, which asks for more.
+process inherits DurableStoreContract instead, which has more checks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def numbered(count: int) -> list[tuple[bytes, bytes]]:
 
 
 async def read_all(store: Store, partition: bytes, page_size: int = 1000) -> dict[bytes, bytes]:
-    """A whole partition by pages, each of which is checked: in order, of its size, and never a key twice."""
+    """Read a whole partition by pages. Check each page: in order, within its size, and no key twice."""
     found: dict[bytes, bytes] = {}
     start: bytes | None = b""
     last: bytes | None = None
@@ -136,13 +136,13 @@ class Program:
                 self._change(dict.fromkeys(keys))
 
     async def _succeeds(self, key: bytes, attempt: Awaitable[object]) -> bool:
-        """Carry out a conditional write, and check that it had to succeed or fail, where the port says which."""
+        """Carry out a conditional write. Check its success or failure wherever the port defines it."""
         before = self.seen.get(key)
         is_as_read = self.cells.get(key) == (before and before.value)
         try:
             await attempt
         except PredicateFailed:
-            # A driver with versions notices that a value was away and came back. Absence has no version.
+            # A driver with versions notices that a value was replaced and put back. Absence has no version.
             assert not is_as_read or (before is not None and key in self.changed_since)
             return False
         assert is_as_read
@@ -160,10 +160,10 @@ class StoreContract:
     """Override `store_uri` (an empty store, new for each test) or `store`. A slow service may set smaller numbers."""
 
     many: ClassVar[int] = MANY
-    """More keys than a page of any database has."""
+    """More keys than a page of any database."""
     program_steps: ClassVar[int] = 120
     steady: ClassVar[int] = 300
-    """Keys that stay while others come and go."""
+    """Keys that are kept while other keys are written and deleted."""
     increments: ClassVar[int] = 50
     """Increments of each of four processes."""
 
@@ -430,7 +430,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_a_random_program_gets_the_answers_of_a_dictionary(self, store: Store, seed: int) -> None:
-        """The same programs for every driver, so every driver gives the same answers."""
+        """Run the same programs for every driver, so that every driver gives the same answers."""
         rng, program = random.Random(seed), Program(store)
         for number in range(self.program_steps):
             await program.step(rng)
@@ -492,7 +492,7 @@ class StoreContract:
     async def test_keys_that_differ_by_a_trailing_nul_may_lie_on_both_sides_of_a_page_s_edge(
         self, store: Store
     ) -> None:
-        """The second scan begins one key later, so that also edges of a driver's own pages fall between such keys."""
+        """The second scan begins one key later, so that edges of a driver's own pages fall between such keys too."""
         keys = [key + end for key, _ in numbered(self.many // 2) for end in (b"", b"\x00")]
         await store.set_many(P, [(key, b"") for key in keys])
 
