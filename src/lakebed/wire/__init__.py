@@ -1,8 +1,8 @@
 """Records of HTTP: requests, responses and errors. No behaviour, no I/O.
 
-One record per schema of the contract that we use, under the contract's name, so that a reader finds it there. Records
-of answers leave out optional fields that have no value; records of requests are decoded strictly by type but ignore
-fields they do not know, as the reference server does.
+There is one record for each schema of the contract that Lakebed uses, under the contract's name. Records of answers
+omit optional fields without a value. Records of requests are decoded strictly by type but ignore unknown fields, as the
+reference server does.
 """
 
 from .actions import ActionRun, ActionRunList, HookRun, HookRunList

@@ -8,7 +8,7 @@ from .common import Pagination
 
 
 class ActionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The hooks of one event. `status` is completed or failed; times are of RFC 3339."""
+    """The hooks of one event. `status` is completed or failed; times are in RFC 3339."""
 
     run_id: str
     branch: str

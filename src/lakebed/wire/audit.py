@@ -9,16 +9,19 @@ import msgspec
 from .common import Pagination
 
 TOOL_HEADER: Final = "x-lakebed-tool"
-"""Names the tool of an agent that asks. The audit log has a line for each request with it, reads too."""
+"""The header with the name of an agent's tool. The audit log has a line for each request with this header, even a
+read.
+"""
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request: who (`user`, and `through` which key, login or job), what, when, from where, allowed or not.
+    """One request: its user, credentials (`through` a key, login or job), operation, time, origin, and whether it was
+    allowed.
 
-    `time` is in UTC with milliseconds. `operation` is an id of the API reference and `what` names its subject.
-    `allowed` is false for a wrong login and for a missing permission; `reason` then has the words of the answer.
-    `tool` is that of an agent which asked, by the caller's own word.
-    `forwarded` is the client's own claim. `skipped` counts refusals before this one that were too many to write.
+    `time` is in UTC with milliseconds. `operation` is an id of the API reference, and `what` names its subject.
+    `allowed` is false for a failed login and for a missing permission; `reason` is then the message of the answer.
+    `tool` is an agent's tool, as its caller names it. `forwarded` is the client's own claim. `skipped` is the number of
+    refusals before this one that were too many to write.
     """
 
     time: str

@@ -51,7 +51,7 @@ class CredentialsList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A login that goes on, and the key pair or the external principal that it came from."""
+    """An open login, and the key pair or the external principal that it was made with."""
 
     id: str
     access_key_id: str
@@ -65,7 +65,7 @@ class LoginSessionList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginTicket(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a link that logs a browser in once: `/login?user=…&ticket=…`."""
+    """The parts of a link that logs in a browser once: `/login?user=…&ticket=…`."""
 
     username: str
     ticket: str
@@ -123,7 +123,7 @@ class ExternalLoginInformation(
 
 
 class StsAuthRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A code that the provider of OpenID Connect gave to the caller. The state is the caller's own to check."""
+    """A code that the OpenID Connect provider gave to the caller. The caller checks the state itself."""
 
     code: str
     state: str
@@ -150,7 +150,7 @@ class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxCreation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`ttl` is a duration, as 36h or 2d. `name` becomes a part of the id."""
+    """A request for a sandbox. `ttl` is a duration, such as 36h or 2d. `name` becomes a part of the id."""
 
     source: str
     ttl: str
@@ -162,7 +162,7 @@ class SandboxExtension(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is the name of its branch and of its user, too. `state` is creating, active or ending."""
+    """A sandbox. `id` is also the name of its branch and of its user. `state` is creating, active or ending."""
 
     id: str
     state: str
@@ -175,7 +175,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxWithSecret(Sandbox, frozen=True, kw_only=True):
-    """The secret key leaves the server in this answer alone."""
+    """A new sandbox. Only this answer contains the secret key."""
 
     secret_access_key: str
 
@@ -185,7 +185,7 @@ class SandboxList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The key opens nothing any more. `branch_kept`: why the branch is still there, empty where it is not."""
+    """The end of a sandbox: its key is invalid. `branch_kept` is the reason why the branch remains, or empty."""
 
     id: str
     branch_kept: str = ""

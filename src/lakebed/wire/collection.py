@@ -1,6 +1,6 @@
-"""Retention rules and what the contract calls preparing a garbage collection.
+"""Retention rules, and the contract's requests to prepare a garbage collection.
 
-What our own collectors say beyond the contract is `lakebed.gc.messages`.
+The messages of Lakebed's own collectors are in `lakebed.gc.messages`.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 LIST_MAX: Final = 1_000
-"""The most that a list or a map of a body may have. A field that may have more, or less, says so itself."""
+"""The longest list or map in a body. A field with another limit declares it itself."""
 Metadata: TypeAlias = Annotated[dict[str, str], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """Say which lifecycle run took an object, by which rule of which policy, and when (Unix seconds).
+    """The lifecycle run that deleted an object, the rule and policy version that applied, and the time (Unix seconds).
 
     An erasure has no policy: its version is 0, and its rule `erasure`.
     """
@@ -28,14 +28,14 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def word(self) -> str:
-        """Return how people call what happened to the object."""
+        """Return the word for people: erased or expired."""
         return "erased" if self.is_erased else "expired"
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of every answer that is not a success. Clients print `message`, and scripts read it.
 
-    `expired` is there where an object is gone by a lifecycle policy.
+    `expired` is set if a lifecycle policy deleted the object.
     """
 
     message: str
@@ -43,7 +43,7 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pagination(msgspec.Struct, frozen=True, kw_only=True):
-    """`next_offset` is what to send as `after` for the next page; empty when there is none."""
+    """The place of a page. `next_offset` is the value of `after` for the next page; empty on the last page."""
 
     has_more: bool
     next_offset: str

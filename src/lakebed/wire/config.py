@@ -1,4 +1,4 @@
-"""Configuration that clients read first: versions, and what the storage can do."""
+"""Configuration that clients read first: versions, and the features of the storage."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ CONTRACT_VERSION: Final = "1.84.0"
 
 
 class VersionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` is that of the contract that is met: its clients compare it with what they need.
+    """Versions of a server. `version` is that of the contract: clients compare it with the version that they need.
 
-    `version_context` must be the word that they look for. `lakebed_version` is our own.
+    `version_context` must be the word that clients expect. `lakebed_version` is Lakebed's own version.
     """
 
     version: str = CONTRACT_VERSION
@@ -39,7 +39,7 @@ class StorageConfig(
 
 
 class UiConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty: we have no viewers to offer."""
+    """Empty: Lakebed offers no viewers."""
 
 
 class CapabilitiesConfig(msgspec.Struct, frozen=True, kw_only=True):

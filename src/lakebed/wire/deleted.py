@@ -1,4 +1,4 @@
-"""Records of what was deleted and can come back, and of what cannot be deleted. Dates are Unix seconds."""
+"""Records of deleted refs and repositories, delete protection, ref moves and events. Dates are Unix seconds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from .repositories import PATTERN_MAX, RepositoryName
 
 
 class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleted repository. Only one whose `state` is kept comes back. It may be restoring; or collecting, collected,
-    purging, then gone; or forgotten, until it leaves the list.
+    """A deleted repository. Only one in `state` kept can be undeleted.
+
+    The other states are restoring; collecting, collected, purging and gone, in this order; and forgotten, until it
+    leaves the list.
     """
 
     id: str
@@ -30,21 +32,23 @@ class DeletedRepositoryList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepositoryUndeletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Say which of several deleted repositories of one name (`uid`), and a new name for it."""
+    """A request to undelete: `uid` selects one of several deleted repositories of a name, and `name` is a new name."""
 
     uid: str = ""
     name: RepositoryName | None = None
 
 
 class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
-    """Say whether the repository can be deleted, and give patterns of branches that cannot."""
+    """Whether the repository is protected from deletion, and patterns of protected branches."""
 
     repository: bool
     branches: Annotated[list[Annotated[str, msgspec.Meta(max_length=PATTERN_MAX)]], msgspec.Meta(max_length=LIST_MAX)]
 
 
 class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleted branch or tag, and the commit that it named. `hidden`: as that of a transaction."""
+    """A deleted branch or tag, and the commit that it named. `hidden`: a hidden branch, such as that of a
+    transaction.
+    """
 
     id: str
     commit_id: str
@@ -81,9 +85,9 @@ class RefMoveList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A move of a branch or tag (`kind`). `before` is empty where it was made, `after` where it was deleted.
+    """A move of a branch or tag (`kind`). `before` is empty if it was made, `after` if it was deleted.
 
-    `position` counts the events of the repository.
+    `position` numbers the events of the repository.
     """
 
     position: int
@@ -97,7 +101,7 @@ class RefEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefEventList(msgspec.Struct, frozen=True, kw_only=True):
-    """`oldest`: the first position that is kept, `last`: the last that was given out."""
+    """A page of events. `oldest` is the first position that is kept, `last` the last that was assigned."""
 
     pagination: Pagination
     results: list[RefEvent]
@@ -114,10 +118,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Ask for events to be sent to an http or https URL.
+    """A request to send events to an http or https URL.
 
-    `refs`: patterns of branches and tags; `operations`: of moves; empty: all. `secret` None: the server makes one.
-    `after`: begin behind this position, None: with what comes from now on.
+    `refs`: patterns of branches and tags; `operations`: those of moves; empty means all. Without `secret` the server
+    makes one. `after`: begin behind this position; None means at the next event.
     """
 
     target: str
@@ -128,9 +132,11 @@ class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription, and how far it has come. `behind`: how many events wait. `missed`: how many were removed before.
+    """A subscription and its progress. `behind`: the number of waiting events.
 
-    `failures` in a row, with the last `error`. `secret` is there in the answer of its creation alone.
+    `missed`: of events removed before delivery.
+
+    `failures` in a row, with the last `error`. Only the answer to its creation contains `secret`.
     """
 
     id: str
@@ -153,6 +159,6 @@ class EventSubscriptionList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliver the events behind this position again."""
+    """A request to deliver the events behind this position again."""
 
     after: Annotated[int, msgspec.Meta(ge=0)]

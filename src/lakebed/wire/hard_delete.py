@@ -1,4 +1,4 @@
-"""Deleting replaced objects at once: the setting of a repository, what waits, and what became of an object."""
+"""Hard delete of replaced objects: a repository's setting, its queue, and the outcome for an object."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ GRACE_S_MAX: Final = 10 * 366 * 24 * 3600
 
 
 class SetHardDelete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Change settings of hard delete: what is left out stays as it is.
+    """A change of the settings of hard delete. A setting that is absent is kept.
 
-    `grace_s`: how long readers have; -1 brings back that of the object store.
+    `grace_s`: the grace for readers; -1 restores that of the object store.
     """
 
     is_on: bool | None = None
@@ -21,8 +21,10 @@ class SetHardDelete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class HardDeleteStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The setting, and what waits in the queue: how many objects, by what let them go, and the errors of those that
-    failed. `is_complete`: false where there are more than were counted. `oldest_ms` 0: nothing waits.
+    """The setting and the queue of hard delete: waiting objects by the operation that released them, and failures by
+    error.
+
+    `is_complete` is false if more objects wait than were counted. `oldest_ms` is 0 if no object waits.
     """
 
     is_on: bool
@@ -39,7 +41,7 @@ class HardDeleteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HardDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """One object that waits until `due_ms`, or that was deleted. `error`: of the last attempt."""
+    """One object that waits until `due_ms`, or was deleted. `error` is that of the last attempt."""
 
     address: str
     path: str
@@ -52,7 +54,7 @@ class HardDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HardDeletedList(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_paused`: what waits goes no sooner than the worker is resumed."""
+    """A page of objects. With `is_paused`, no object is deleted until the worker is resumed."""
 
     results: list[HardDeleted]
     is_paused: bool = False

@@ -1,4 +1,7 @@
-"""Objects: what `stat` and listings answer, and what stage, copy, delete and link take. Dates are Unix seconds."""
+"""Objects: the answers of `stat` and listings, and the requests of stage, copy, delete and link.
+
+Dates are Unix seconds.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,16 @@ from .common import Expired, Metadata, Pagination
 from .refs import Commit
 
 PATHS_MAX: Final = 1_000
+"""Of one request: each path is checked against the caller's permissions."""
 PARTS_MAX: Final = 10_000
 """S3 takes no more parts of one upload."""
-"""Of one request: each path is held against the caller's permissions."""
 
 
 class ObjectStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An object, or a common prefix (`path_type`), which has neither size nor type.
 
-    `content_type`, `metadata` and `size_bytes` are left out when None. `expired` says that the bytes
-    are gone. Listings make a thousand at once, and nothing in
-    one can point back to it: the cycle collector need not know them.
+    `content_type`, `metadata` and `size_bytes` are omitted when None. `expired` means that the bytes were deleted.
+    Listings make a thousand records at once, without cycles: so the cycle collector does not track them.
     """
 
     checksum: str
@@ -41,9 +43,9 @@ class ObjectStatsList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeBelow(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects a page of paths has, and their bytes.
+    """The number of objects on a page of paths, and their size.
 
-    A page ends after 1,000 uncommitted paths. Add up pages while `has_more`, each after `next_offset`.
+    A page ends after 1,000 uncommitted paths. While `has_more`, read the page after `next_offset` and add it.
     """
 
     objects: int
@@ -53,9 +55,9 @@ class SizeBelow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of a listing, and the commit that wrote it; of a common prefix the last commit below it.
+    """A row of a listing, and the commit that wrote it; for a common prefix, the last commit below it.
 
-    `commit` is absent where the search ended before it, or where the path was never committed.
+    `commit` is absent if the search ended before it, or if the path was never committed.
     """
 
     path: str
@@ -65,7 +67,7 @@ class PathCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PathCommitList(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_complete` is false where the search ended after 500 commits, before it had the commit of each row."""
+    """A page of rows. `is_complete` is false if the search ended after 500 commits without the commit of every row."""
 
     pagination: Pagination
     results: list[PathCommit]
@@ -94,9 +96,9 @@ class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Name the object to move.
+    """A request to move an object.
 
-    `src_branch`: another branch of the repository. `if_absent`: fail where the target exists.
+    `src_branch`: another branch of the repository. `if_absent`: fail if the target exists.
     """
 
     src_path: str
@@ -140,7 +142,7 @@ class StagingMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PresignMultipartUpload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An upload in parts that was begun. `physical_address` names it; the object gets an address at its completion."""
+    """An open upload in parts. `physical_address` names it; the object gets an address at its completion."""
 
     upload_id: str
     physical_address: str

@@ -8,7 +8,7 @@ from .common import Pagination
 
 
 class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to merge. `status` is open, closed or merged; times are of RFC 3339."""
+    """A request to merge. `status` is open, closed or merged; times are in RFC 3339."""
 
     id: str
     status: str
@@ -39,7 +39,7 @@ class PullRequestCreationResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullRequestBasic(msgspec.Struct, frozen=True, kw_only=True):
-    """Change a pull request; what is absent stays."""
+    """A change of a pull request. An absent field is kept."""
 
     status: str | None = None
     title: str | None = None

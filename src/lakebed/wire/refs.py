@@ -13,10 +13,12 @@ PARENTS_MAX: Final = 64
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A branch or a tag, and the commit it names. `expiration_date`: a branch was made to last until then.
+    """A branch or a tag, and the commit it names.
 
-    Where details were asked for, a branch has the date (Unix seconds) and the message of its commit, and whether there
-    are uncommitted changes; that is missing where it cannot be read.
+    `expiration_date`: the end of the branch's lifetime, as its maker set it.
+
+    On request, a branch has its commit's date (Unix seconds) and message, and whether it has uncommitted changes. The
+    latter is absent if it cannot be read.
     """
 
     commit_id: str
@@ -33,7 +35,7 @@ class RefList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchCreation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`ttl` is a duration (`7d`): when it is over, a sweep of branches may delete the branch."""
+    """A request for a branch. `ttl` is a duration (`7d`): after it, a sweep of branches may delete the branch."""
 
     name: str
     source: str
@@ -112,7 +114,9 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitRecordCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """`creation_date` is in seconds. `commit_id` is that of the other fields, by docs/formats/commit.md.
+    """A request to record a commit. `creation_date` is in seconds.
+
+    `commit_id` is that of the other fields, by docs/formats/commit.md.
 
     `parents` are distinct, and at most 64.
     """
@@ -134,15 +138,15 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpiredCount(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the objects of the right side, unlike those of the left one, that lifecycle runs took."""
+    """The number of objects on the right side, and not on the left, that lifecycle runs deleted."""
 
     objects: int
 
 
 class AheadCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many commits only the left reaches (`ahead`), and how many only the right (`behind`).
+    """The number of commits that only the left reaches (`ahead`), and that only the right reaches (`behind`).
 
-    `is_complete` is false where the histories are too far apart to count them all: then both are lower bounds.
+    `is_complete` is false if the histories are too far apart to count all commits: then both are lower bounds.
     """
 
     ahead: int
@@ -178,7 +182,7 @@ class DiffList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """`type` is common_prefix, a folder with all below it, or object."""
+    """A source of an import. `type` is common_prefix, a folder with everything below it, or object."""
 
     type: str
     path: str
@@ -196,14 +200,14 @@ class ImportCreationResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`error` is set where it is completed without a commit. `update_time` is RFC 3339.
+    """The progress of an import. `error` is set if it completed without a commit. `update_time` is in RFC 3339.
 
-    `left_out` names the first of the objects that cannot be imported, for their names are no keys here.
+    `left_out` names the first objects that cannot be imported, since their names are no valid keys.
     """
 
     completed: bool
     update_time: str
-    # Sent while it is 0 too: only empty lists and the like are left out where a field has a factory.
+    # Sent even as 0: with a factory, msgspec omits only empty lists and the like.
     ingested_objects: int = msgspec.field(default_factory=int)
     left_out_objects: int = 0
     left_out: tuple[str, ...] = ()

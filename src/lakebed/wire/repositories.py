@@ -10,7 +10,7 @@ from .common import LIST_MAX, Metadata, Pagination
 
 RepositoryName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{2,62}$")]
 PATTERN_MAX: Final = 256
-"""In characters, as in rules of retention. Every write holds its branch against every pattern."""
+"""In characters, as in retention rules. Every write matches its branch against every pattern."""
 NamespaceUri = Annotated[str, msgspec.Meta(pattern="^(s3|gs|https?|mem|local|transient)://.*$")]
 
 
@@ -38,7 +38,7 @@ class RepositoryCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefsDump(msgspec.Struct, frozen=True, kw_only=True):
-    """Name the three files of a dump. The contract calls them metaranges; here they are files of Lakebed's own."""
+    """The three files of a dump. The contract calls them metaranges; here they are files in Lakebed's own format."""
 
     commits_meta_range_id: str
     tags_meta_range_id: str

@@ -15,7 +15,7 @@ class GroupCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`name` is the id again, for clients that show it."""
+    """A group. `name` repeats the id, for clients that show it."""
 
     id: str
     name: str = ""
@@ -29,9 +29,11 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """`condition` is by operator and key: `{"StringLike": {"branch": ["sandbox-*"]}}`. All of them must hold.
+    """A statement. `condition` maps operator and key to values: `{"StringLike": {"branch": ["sandbox-*"]}}`.
 
-    A field that we do not know may narrow what its author allows, so it is refused.
+    All must hold.
+
+    Unknown fields are refused: a field may narrow the rights that its author allows.
     """
 
     effect: Literal["allow", "deny"]
@@ -54,10 +56,10 @@ class PolicyList(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a user may do an action on a resource, and the statement that decides.
 
-    It is the `number`th of `policy`, from 1. `group` is set where the user has the policy through a group. All four
-    are absent where no statement names the action and the resource: then the action is not allowed. `unsaid`: keys of
-    conditions on which it depends, and of which the question says nothing. In doubt a statement denies, and allows
-    nothing.
+    The statement has `number` in `policy`, from 1. `group` is set if the user has the policy through a group. Without a
+    statement for the action and the resource all four are absent, and the action is denied. `unsaid` has condition keys
+    that the decision depends on and the question does not give. Such a condition denies in a deny statement, and does
+    not allow in an allow statement.
     """
 
     user: str
@@ -72,13 +74,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ACL(msgspec.Struct, frozen=True, kw_only=True):
-    """`permission` is Read, Write, Super or Admin."""
+    """An access level. `permission` is Read, Write, Super or Admin."""
 
     permission: str
 
 
 class ErrorNoACL(msgspec.Struct, frozen=True, kw_only=True):
-    """The group exists, and has no access level."""
+    """The error for a group that exists and has no access level."""
 
     message: str
     no_acl: bool

@@ -1,4 +1,4 @@
-"""The state of a server: for people, beside the probes and metrics that programs read."""
+"""The state of a server, for people. Programs read the probes and metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class UpkeepStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of the upkeep in one process. `done`: when it last ended well, in Unix seconds; 0: not yet."""
+    """A step of the upkeep in one process. `done`: the Unix time of its last success, or 0 before the first."""
 
     name: str
     done: int
@@ -14,7 +14,9 @@ class UpkeepStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of the server. Those of one server share a port; figures of the others are a few seconds old."""
+    """A process of the server. Processes of one server share a port; figures of other processes are a few seconds
+    old.
+    """
 
     process: int
     started: int
@@ -27,7 +29,10 @@ class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`checks` has `ok` or a reason for each part, as `/_ready` has. `audit_failures`: lines that were not written."""
+    """The state of a server. `checks` has `ok` or a reason for each part, as `/_ready` has.
+
+    `audit_failures`: unwritten lines.
+    """
 
     ready: bool
     checks: dict[str, str]
