@@ -1,4 +1,4 @@
-"""Words that every part uses: ids, addresses, entries, names, amounts, errors, run states, ports."""
+"""Types that every part uses: ids, addresses, entries, names, amounts, errors, run states, ports."""
 
 from .addresses import (
     FOREIGN_SLICE,

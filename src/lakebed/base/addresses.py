@@ -17,7 +17,7 @@ from typing import Final
 
 SEQUENCE_MAX: Final = 99_999_999
 FOREIGN_SLICE: Final = -1
-"""Stands in the slice column where an address is foreign; the address column then holds the text."""
+"""The value of the slice column for a foreign address; the address column then has the text."""
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
@@ -29,7 +29,7 @@ _INNER: Final = re.compile(r"(.+?)/(?:_lakefs(?:/|\Z)|data/[0-7][0-9a-v]{12}/[0-
 
 
 def slice_number(*, opened_at_ms: int, random_bits: int) -> int:
-    """Return the slice opened at this Unix time in milliseconds. Only the low 22 of `random_bits` count."""
+    """Return the slice opened at this Unix time in milliseconds. Uses only the low 22 bits of `random_bits`."""
     reversed_ms = (1 << _TIME_BITS) - 1 - (opened_at_ms & ((1 << _TIME_BITS) - 1))
     return reversed_ms << _RANDOM_BITS | random_bits & ((1 << _RANDOM_BITS) - 1)
 
@@ -39,7 +39,7 @@ def slice_opened_at_ms(slice_: int) -> int:
     return (1 << _TIME_BITS) - 1 - (slice_ >> _RANDOM_BITS)
 
 
-@lru_cache(maxsize=4096)  # Of millions of addresses that a process writes, few are in different slices.
+@lru_cache(maxsize=4096)  # a process writes millions of addresses in few slices
 def slice_name(slice_: int) -> str:
     assert 0 <= slice_ < 1 << (_TIME_BITS + _RANDOM_BITS), slice_
     return "".join(_DIGITS[slice_ >> shift & 31] for shift in range(5 * (_NAME_LENGTH - 1), -1, -5))
@@ -47,7 +47,7 @@ def slice_name(slice_: int) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_slice_name(name: str) -> int | None:
-    """Return the number that `slice_name` turns into this name, or None where the name is no slice's."""
+    """Return the slice with this name, or None if it is no name of a slice."""
     if len(name) != _NAME_LENGTH:
         return None
     number = 0
@@ -65,7 +65,7 @@ def format_address(slice_: int, sequence: int) -> str:
 
 
 def parse_address(address: str) -> tuple[int, int] | None:
-    """Return slice and sequence of an address that `format_address` wrote, or None where it is foreign.
+    """Return slice and sequence of an address that `format_address` wrote, or None for a foreign address.
 
     An address that `format_address` would not write back byte for byte is foreign.
     """
@@ -79,14 +79,14 @@ def parse_address(address: str) -> tuple[int, int] | None:
 
 
 def is_absolute(address: str) -> bool:
-    """Tell a full URI from a key inside the repository's storage namespace."""
+    """Return whether an address is a full URI, not a key inside the repository's storage namespace."""
     return "://" in address
 
 
 def is_inside(address: str, namespace: str) -> bool:
-    """Return True where a full URI lies in a namespace, which is spelled as its store does, without a slash at its end.
+    """Return whether a full URI is inside a namespace, which is spelled as by its store, without a slash at its end.
 
-    The scheme is compared without regard to case, because stores open it so. The rest is compared exactly.
+    The comparison ignores the case of the scheme, as stores do when they open it. The rest is compared exactly.
     """
     scheme, separator, rest = address.partition("://")
     same = scheme.lower() + separator + rest
@@ -94,9 +94,9 @@ def is_inside(address: str, namespace: str) -> bool:
 
 
 def key_inside(address: str, namespace: str) -> str | None:
-    """Return the key that an address names inside a namespace (no slash at its end), or None where it lies outside.
+    """Return the key of an address inside a namespace (no slash at its end), or None if the address is outside.
 
-    Absolute and relative spellings of one object give the same key. A collector that compared them as text would
+    Absolute and relative spellings of one object return the same key. A collector that compared them as text would
     delete an object that an entry names by its URI.
     """
     if not is_absolute(address):
@@ -105,7 +105,7 @@ def key_inside(address: str, namespace: str) -> str | None:
 
 
 def inner_namespace(key: str) -> str | None:
-    """Return the outermost folder that may be another storage namespace around this key, or None.
+    """Return the outermost folder around this key that may be another storage namespace, or None.
 
     Such a key has a segment `_lakefs` below its first one, or it ends as an address does.
     """

@@ -13,7 +13,7 @@ def count_of(number: int, noun: str, plural: str = "") -> str:
 
 
 def human_size(size_bytes: int) -> str:
-    """Write a size as `0 B`, `999 B`, `1.5 KiB` or `12 MiB`, with two digits where the number is small."""
+    """Write a size as `0 B`, `999 B`, `1.5 KiB` or `12 MiB`: two significant digits below 10 of a unit above bytes."""
     amount, unit = float(size_bytes), 0
     while amount >= 1023.5 and unit < len(SIZE_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

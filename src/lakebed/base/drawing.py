@@ -1,6 +1,6 @@
-"""Geometry of charts: numbers in, places out. The report of a plan and the page draw with it, each in its own words.
+"""Geometry of charts: numbers in, positions out. The report of a plan and the web page both draw with it.
 
-Lengths are parts of the width or height of the chart, from 0 to 100. Nothing here knows markup.
+Lengths are percentages of the chart's width or height, from 0 to 100. This module writes no markup.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ WHOLE: Final = 100.0
 
 
 class Bar(NamedTuple):
-    """A stretch of a line: where it begins, and its length."""
+    """A section of a line: its start and its length."""
 
     start: float
     length: float
 
 
 class Post(NamedTuple):
-    """A moment on a line of time, and how high something stands there."""
+    """A point on a time axis, and its height."""
 
     at: float
     height: float
 
 
 def posts(times: Sequence[float], values: Sequence[float]) -> list[Post]:
-    """Return a post for each moment, from the first at 0 to the last at the whole width. The largest is the highest."""
+    """Return a post for each time: the first at 0, the last at the whole width. The largest value is the highest."""
     first, last = min(times, default=0.0), max(times, default=0.0)
     heights = [bar.length for bar in bars(values)]
     span = (last - first) or 1.0
@@ -34,7 +34,7 @@ def posts(times: Sequence[float], values: Sequence[float]) -> list[Post]:
 
 
 class Knot(NamedTuple):
-    """A commit in a drawn history: its lane, the lanes that wait above it, and lines from its row to the next one's."""
+    """A commit in a drawn history: its lane, the lanes that wait above it, and the lines from its row to the next."""
 
     lane: int
     above: tuple[int, ...]
@@ -44,7 +44,7 @@ class Knot(NamedTuple):
 def graph(history: Iterable[tuple[str, Sequence[str]]]) -> list[Knot]:
     """Return a knot for each commit, given its id and its parents, children first.
 
-    A lane is a commit that is still to come. A merge opens lanes at its right; lanes that wait for one commit join.
+    A lane is a commit that follows later. A merge opens lanes at its right; lanes that wait for one commit join.
     """
     lanes: list[str] = []
     knots: list[Knot] = []
@@ -62,13 +62,13 @@ def graph(history: Iterable[tuple[str, Sequence[str]]]) -> list[Knot]:
 
 
 def bars(values: Sequence[float]) -> list[Bar]:
-    """Return a bar for each value, from 0. The largest value takes the whole length; none is larger than it."""
+    """Return a bar from 0 for each value. The largest value has the whole length."""
     largest = max((value for value in values if value > 0), default=1.0)
     return [Bar(0.0, round(WHOLE * max(0.0, value) / largest, 2)) for value in values]
 
 
 def shares(values: Sequence[float]) -> list[Bar]:
-    """Return a stretch for each part of a whole, one behind the other."""
+    """Return a section for each part of a whole, one after the other."""
     whole = sum(max(0.0, value) for value in values) or 1.0
     stretches: list[Bar] = []
     at = 0.0

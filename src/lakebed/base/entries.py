@@ -1,7 +1,7 @@
-"""The value of a path: an `Entry`, and the `Row` in which cells and ranges hold it.
+"""The value of a path: an `Entry`, and the `Row` in which cells and ranges store it.
 
-A row is a flat tuple, because a commit moves hundreds of thousands of them. A msgpack array decodes into it in a
-third of a microsecond, and `zip(*rows)` turns a page of them into columns. An `Entry` has the same facts with names.
+A row is a flat tuple, because a commit moves hundreds of thousands of them. Decoding a msgpack array into it takes a
+third of a microsecond, and `zip(*rows)` turns a page of rows into columns. An `Entry` has the same facts with names.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from .errors import Invalid
 SIZE_BYTES_MAX: Final = (1 << 63) - 1
 DATE_MS_MIN: Final = -62_135_596_800_000
 DATE_MS_MAX: Final = 253_402_300_799_999
-"""Allow the years 1 to 9999, which every reader of our files (Arrow, Spark in microseconds, Python) can hold."""
+"""The years 1 to 9999, which every reader of our files (Arrow, Spark in microseconds, Python) supports."""
 
 
 WORDS_BYTES_MAX: Final = 100_000
-"""Limit all texts of an entry together, so that every store takes its cell, and a page of cells stays small."""
+"""The limit for all texts of an entry together: every store accepts its cell, and a page of cells stays small."""
 
 
 CONTENT_TYPE_DEFAULT: Final = "application/octet-stream"
-"""Every door gives this type to bytes of which the client names none."""
+"""The content type of bytes for which the client names none."""
 _UNKNOWN_TYPES: Final = frozenset({"", CONTENT_TYPE_DEFAULT, "binary/octet-stream"})
-"""All of them say that the type is unknown. S3 and its tools send the last one."""
+"""Types that mean an unknown type. S3 and its tools send the last one."""
 
 HIDDEN_METADATA: Final = "::"
-"""Metadata whose names begin so are not the user's: a client or a door keeps them beside the user's."""
+"""The prefix of metadata names that are not the user's: a client or a gateway stores them beside the user's."""
 S3_METADATA: Final = "::s3::"
-"""Names that begin so belong to the S3 gateway alone: it answers by their values."""
+"""The prefix of names that only the S3 gateway uses: it answers by their values."""
 S3_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
-"""The user sets these headers of an object. The S3 gateway keeps them under S3_METADATA."""
+"""Headers of an object that the user sets. The S3 gateway stores them under S3_METADATA."""
 LAKEBED_METADATA: Final = "::lakebed::"
-"""Names that begin so belong to the server alone."""
+"""The prefix of names that only the server uses."""
 BYTES_MD5: Final = "::lakebed::md5"
-"""Keep the MD5 of the bytes here where `checksum` is another digest: the ETag of an upload in parts."""
+"""The MD5 of the bytes, if `checksum` is another digest: the ETag of an upload in parts."""
 _USERS: Final = frozenset({S3_METADATA + header for header in S3_HEADERS})
 _PROGRAMS: Final = frozenset({"mtime", "md5chksum", "s3cmd-attrs"})
-"""rclone and s3cmd add these of their own: the date of the local file, its owner, and its checksum."""
+"""Names that rclone and s3cmd add by themselves: the date of the local file, its owner, and its checksum."""
 
 
 class InvalidEntry(Invalid):
-    """The entry has a number that no range file can hold, or its texts are too long. No commit could take it."""
+    """The entry has a number that no range file can store, or its texts are too long. No commit could contain it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe an object as users see it. `address` is relative to the storage namespace, or a full URI outside it."""
+    """The facts of an object. `address` is relative to the storage namespace, or a full URI outside it."""
 
     address: str
     size_bytes: int
@@ -63,8 +63,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 Row: TypeAlias = tuple[int, int, int, str, int, str, int, str, bytes]
 """(digest, slice, sequence, address, size_bytes, checksum, modified_ms, content_type, metadata).
 
-`digest` is `row_digest`, a signed 64-bit integer. `slice` is FOREIGN_SLICE (-1) and `sequence` 0 where the address is
-foreign; `address` is empty where it is not. `metadata` is `encode_metadata`.
+`digest` is `row_digest`, a signed 64-bit integer. A foreign address has `slice` FOREIGN_SLICE (-1), `sequence` 0 and
+its text in `address`; otherwise `address` is empty. `metadata` is `encode_metadata`.
 """
 
 ROW_FIELDS: Final = (
@@ -84,7 +84,7 @@ _decode_metadata = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
 def to_row(key: bytes, entry: Entry) -> Row:
-    """Return the row that holds an entry.
+    """Return the row of an entry.
 
     Raises:
         InvalidEntry: its size or its date is out of bounds, or its texts are too long.
@@ -96,7 +96,7 @@ def to_row(key: bytes, entry: Entry) -> Row:
     place = parse_address(entry.address)
     slice_, sequence, address = (*place, "") if place else (FOREIGN_SLICE, 0, entry.address)
     metadata = encode_metadata(entry.metadata)
-    # A character has at most four bytes: most entries need no closer look.
+    # A character has at most four bytes, so most entries need no exact count.
     characters = len(address) + len(entry.checksum) + len(entry.content_type) + len(metadata)
     if 4 * characters > WORDS_BYTES_MAX:
         size_bytes = sum([len(text.encode()) for text in (address, entry.checksum, entry.content_type)]) + len(metadata)
@@ -131,12 +131,12 @@ def from_row(row: Row) -> Entry:
 
 
 def row_digest(key: bytes, rest: tuple[int, int, str, int, str, int, str, bytes]) -> int:
-    """Digest key and identity into 64 bits. Equal digests of one key mean equal content: a diff compares them alone.
+    """Digest key and identity into 64 bits. Equal digests of one key mean equal content: a diff compares only digests.
 
-    Two entries have one identity when size, checksum, content type and the user's metadata agree. The address and the
-    date of the bytes do not count: the same bytes uploaded again are no change (document 002, "Committer flow").
-    The checksum of an upload in parts depends on its parts, so there the MD5 of its bytes counts.
-    Metadata that a client or a door adds of its own do not count either: they depend on the program, not on the user.
+    Two entries have one identity if size, checksum, content type and the user's metadata agree. The address and the
+    date of the bytes are ignored: uploading the same bytes again is no change (document 002, "Committer flow"). The
+    checksum of an upload in parts depends on its parts, so the MD5 of its bytes replaces it. Metadata that a client or
+    a gateway adds is ignored too: it depends on the program, not on the user.
 
     The digest does not defend against forgery. Range ids do: they hash every column with SHA-256.
     """
@@ -149,13 +149,13 @@ def row_digest(key: bytes, rest: tuple[int, int, str, int, str, int, str, bytes]
         metadata = encode_metadata(users_metadata(known))
     identity: tuple[int | str | bytes, ...] = (size_bytes, checksum, content_type, metadata)
     if not checksum:
-        # Two objects without a checksum differ in address and date only. Taking them for one would drop a write.
+        # Two objects without a checksum differ in address and date only. Treating them as equal would drop a write.
         identity = (slice_, sequence, address, size_bytes, checksum, modified_ms, content_type, metadata)
     return int.from_bytes(hashlib.blake2b(_encode((key, *identity)), digest_size=8).digest(), "little", signed=True)
 
 
 def users_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata that count as the user's: without what programs and doors add of their own."""
+    """Return the user's metadata, without names that programs and gateways add."""
     return {
         name: value
         for name, value in metadata.items()
@@ -164,7 +164,7 @@ def users_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def encode_metadata(metadata: Mapping[str, str]) -> bytes:
-    """Write metadata in its canonical form: sorted by key, and no bytes for no metadata."""
+    """Write metadata in its canonical form: sorted by key; empty bytes for no metadata."""
     return _encode(dict(sorted(metadata.items()))) if metadata else b""
 
 

@@ -1,5 +1,5 @@
-"""The tree of errors raised on purpose. A family says what the caller can do; the concrete error lives beside the
-code that raises it, and carries facts (keyword arguments) rather than prose.
+"""The tree of errors raised on purpose. A concrete error is defined beside the code that raises it, with facts.
+HTTP and S3 each map families to status codes in one table of theirs, nowhere else.
 
     LakebedError
     ├── NotFound         the request names a thing that does not exist
@@ -10,8 +10,6 @@ code that raises it, and carries facts (keyword arguments) rather than prose.
     ├── Unavailable      nothing happened; retry the same call
     ├── OutcomeUnknown   the write may or may not have happened; find out before you retry
     └── Corrupt          bytes contradict their digest or format; never retry, never delete on it
-
-HTTP and S3 each map these families to status codes in one table of theirs, nowhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Final
 
 
 class LakebedError(Exception):
-    """Mark an error as raised on purpose. `facts` are for logs and for tests, the message is for people."""
+    """An error raised on purpose. `facts` are for logs and for tests, the message is for people."""
 
     def __init__(self, message: str, /, **facts: object) -> None:
         super().__init__(message)
@@ -28,7 +26,7 @@ class LakebedError(Exception):
 
     @property
     def first_line(self) -> str:
-        """Leave out the schema dumps for machines that a server's message may have below its first line."""
+        """Return the message without the schema dumps that a server may add below its first line."""
         return next(iter(str(self).strip().splitlines()), type(self).__name__)
 
 
@@ -61,7 +59,7 @@ class OutcomeUnknown(LakebedError):
 
 
 OUTCOME_UNKNOWN: Final = "it is not known whether it took place"
-"""Begins the recorded error of work in the background whose last answer was lost."""
+"""The beginning of the recorded error of background work whose last answer was lost."""
 
 
 class Corrupt(LakebedError):

@@ -1,6 +1,6 @@
 """Map error families to the exit codes of commands, in this table only (for people: docs/guide/cli.md).
 
-The command line uses it, and so does the entry point of the collectors that clusters start.
+The command line uses it, and the entry point of collectors that clusters start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
     """128 + SIGINT, as shells report it."""
     PIPE_CLOSED = 141
-    """128 + SIGPIPE: the reader of our output went away."""
+    """128 + SIGPIPE: the reader of our output closed it."""
 
 
 def exit_code(error: LakebedError) -> ExitCode:
@@ -32,7 +32,7 @@ def exit_code(error: LakebedError) -> ExitCode:
         case Unavailable() | OutcomeUnknown():
             return ExitCode.UNAVAILABLE
         case Invalid() if "status" not in error.facts:
-            # An error that a server found has its status among its facts, and is no misuse of this command.
+            # A server's error has its status among its facts, and is no misuse of this command.
             return ExitCode.MISUSED
         case _:
             return ExitCode.FAILED

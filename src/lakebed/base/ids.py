@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NewType
 
 RepositoryId = NewType("RepositoryId", str)
-"""Name a repository as users do: `[a-z0-9][a-z0-9-]{2,62}`."""
+"""The name of a repository for users: `[a-z0-9][a-z0-9-]{2,62}`."""
 
 RepositoryUid = NewType("RepositoryUid", str)
-"""Name the KV partitions of a repository. A repository deleted and made again under its old id gets a new one."""
+"""The name of a repository in KV partitions. A repository that is made again under a deleted id gets a new one."""
 
 BranchName = NewType("BranchName", str)
 TagName = NewType("TagName", str)
@@ -17,7 +17,7 @@ CommitId = NewType("CommitId", str)
 """64 lower-case hex digits: SHA-256 of the canonical commit record (docs/formats/commit.md)."""
 
 StagingToken = NewType("StagingToken", str)
-"""Names the KV partition `<uid>/<token>` that holds one staging area's cells. Never used twice."""
+"""The name of the KV partition `<uid>/<token>` with the cells of one staging area. Never used twice."""
 
 RangeId = NewType("RangeId", str)
 SublistId = NewType("SublistId", str)
@@ -27,4 +27,4 @@ MetarangeId = NewType("MetarangeId", str)
 EMPTY_METARANGE = MetarangeId("")
 
 RunId = NewType("RunId", str)
-"""A collection run. Sorts by the time it began."""
+"""A collection run. Sorts by the time of its start."""

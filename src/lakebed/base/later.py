@@ -1,4 +1,4 @@
-"""Import a package when it is first used: a plain install has only some, and a client should not wait for the rest."""
+"""Import a package on its first use: a plain install has only some packages, and importing all would delay a client."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 class Later:
-    """Stands for a module. Its names are those of the module, which is imported when the first is asked for.
+    """A stand-in for a module, which is imported when one of its names is first used.
 
     Raises:
-        ModuleNotFoundError: then, the package is not installed.
+        ModuleNotFoundError: the package is not installed; raised at that first use.
     """
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # What looks at any object, as pickle does, asks for such.
+        if name.startswith("_"):  # tools that inspect any object, such as pickle, ask for such names
             raise AttributeError(name)
         found = getattr(importlib.import_module(self._module), name)
-        setattr(self, name, found)  # so that it is asked for once
+        setattr(self, name, found)  # cached, so that the next use skips this method
         return found

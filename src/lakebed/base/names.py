@@ -1,4 +1,4 @@
-"""Check the names that users give. There is one function for each kind; it raises `InvalidName`, which says why."""
+"""Check the names that users give. Each kind has one function, which raises `InvalidName` with the reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .errors import Invalid
 from .ids import BranchName, RepositoryId, TagName
 
 KEY_BYTES_MAX: Final = 1024
-"""The longest object path, in bytes of UTF-8; also the longest KV key a driver must take."""
+"""The longest object path, in bytes of UTF-8; also the longest KV key that a driver must accept."""
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,255}")
@@ -55,12 +55,15 @@ def check_tag(name: str) -> TagName:
 
 
 def is_commit_id(name: str) -> bool:
-    """Return whether `name` has the form of a whole commit id. It then names that commit, and no new branch or tag."""
+    """Return whether `name` has the form of a whole commit id.
+
+    Such a name means that commit, never a new branch or tag.
+    """
     return len(name) == 64 and _COMMIT_ID.fullmatch(name) is not None
 
 
 def path_to_key(path: str) -> bytes:
-    """Turn an object path into bytes, in this one place. `a//b`, `a/` and `./a` stay as they are, three paths.
+    """Convert an object path to bytes, in this one function. `a//b`, `a/` and `./a` are kept: three different paths.
 
     Raises:
         InvalidName: empty, over 1,024 bytes of UTF-8, or not encodable (lone surrogates).

@@ -1,8 +1,8 @@
 """The ports of the core besides its stores: time, fresh names, and tasks.
 
-The core (versions, catalog, auth, gc/live) awaits these and its two stores, and nothing else. It never imports
+The core (versions, catalog, auth, gc/live) awaits these ports and its two stores, and nothing else. It never imports
 asyncio, time, random, uuid or os. So a server runs it on an event loop (`lakebed.runtime`), and a simulation runs the
-very same code by hand, one effect at a time (`sim`).
+same code by hand, one effect at a time (`sim`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 AT_ONCE: Final = 64
-"""How many conditional writes of one flow are under way at once."""
+"""The number of concurrent conditional writes of one flow."""
 
 
 class Clock(Protocol):
@@ -36,7 +36,7 @@ class Ids(Protocol):
 
 
 class Event(Protocol):
-    """Signal once. An event that is set stays set."""
+    """A signal that is set once, and then remains set."""
 
     def set(self) -> None: ...
 
@@ -57,22 +57,22 @@ class Tasks(Protocol):
     def ahead(
         self, items: Sequence[A], read: Callable[[A], Awaitable[T]], *, most: int = 16
     ) -> AsyncIterator[tuple[A, T]]:
-        """Yield each item with what `read` returned for it, in order, with up to `most` reads under way.
+        """Yield each item with the result of `read`, in order, with up to `most` reads under way.
 
-        The first error ends it. Reads that are under way then are cancelled.
+        The first error ends the iteration, and cancels the reads under way.
         """
         ...
 
     async def apart(self, work: Callable[[], T]) -> T:
-        """Do work that takes long and awaits nothing, and let other tasks go on meanwhile.
+        """Do long work that awaits nothing, without blocking other tasks.
 
-        It may use only values that nothing changes until it has ended.
+        The work may use only values that no task changes until it has ended.
         """
         ...
 
 
 class Ports:
-    """Hold clock, ids and tasks together, so that constructors take one argument."""
+    """Clock, ids and tasks together, so that constructors take one argument."""
 
     __slots__ = ("clock", "ids", "tasks")
 
@@ -87,7 +87,7 @@ async def in_waves(
 ) -> list[T]:
     """Act on every item, `most` at once, and return the results in the order of `items`.
 
-    A wave begins when the one before it has ended, so an error ends the flow with no act of it under way.
+    A wave begins when the one before it has ended, so after an error no call of `act` is under way.
     """
     results: list[T] = []
     for start in range(0, len(items), most):

@@ -1,21 +1,9 @@
-"""Kinds and states of collection runs, and the legal moves: declared here, once.
+"""Kinds and states of collection runs, and the legal moves between states: declared here, once.
 
-`RunKind` is the only list of the kinds: a member says all that the parts below and beside `gc/kinds` ask of it. How it
-plans lies in its folder there. The moves are the whole protocol of a run's state: the live side runs them, the tests
-enumerate them. Each move is one conditional write, so exactly one of two racing parties makes it; the loser throws its
-work away.
-
-    uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
-    committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
-                  planning ──► abandoned
-    metadata:     as committed
-    lifecycle, erasure, deleted: as committed
-    deferred:     marked | sweeping ──► undone
-
-A run that plans publishes nothing, and so has an id and a folder but no record; only one of uncommitted data marks from
-its start. The record says `planning` only while the list of what it is about to expire is written. That takes nothing
-yet, and a process that dies over it leaves a record to be found. `marked` and `sweeping` cannot be abandoned: deletes
-may have begun, so such a run is resumed. One that waits for the end of a window has not begun them, and may be undone.
+`RunKind` is the only list of the kinds: a member has every property of its kind that other parts of Lakebed need. The
+folder of a kind in `gc/kinds` has its planning. The moves are the whole protocol of a run's state: the live side runs
+them, the tests enumerate them. Each move is one conditional write, so exactly one of two racing processes makes it; the
+loser discards its work.
 """
 
 from __future__ import annotations
@@ -38,10 +26,23 @@ class RunState(enum.StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """No move leads out of it, whatever the kind."""
+        """Return whether no move leads from this state, whatever the kind."""
         return self in {RunState.ENDED, RunState.ABANDONED, RunState.UNDONE}
 
 
+# The moves of each kind:
+#
+#     uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
+#     committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
+#                   planning ──► abandoned
+#     metadata, lifecycle, erasure, deleted: as committed
+#     deferred:     marked | sweeping ──► undone
+#
+# A run that plans publishes nothing, so it has an id and a folder but no record. Only an uncommitted run marks from its
+# start. The record is `planning` only while the list of commits or objects to expire is written: nothing is deleted
+# yet, and a process that dies meanwhile leaves a record that others find. `marked` and `sweeping` cannot be abandoned:
+# deletes may have begun, so such a run is resumed. A run that waits for the end of its window has deleted nothing yet,
+# and may be undone.
 Moves = Mapping[RunState, frozenset[RunState]]
 
 _MARKED: Final[Moves] = {
@@ -66,14 +67,14 @@ _DEFERRABLE: Final[Moves] = {
 
 
 class Basis(enum.Enum):
-    """Name the document of users that a run is bound to."""
+    """The document of users that a run is bound to."""
 
     RULES = "retention rules"
     POLICY = "lifecycle policy"
 
 
 class Names(enum.Enum):
-    """Say what may name the objects of a plan, and what becomes of these names."""
+    """The names that the objects of a plan may have, and the fate of these names."""
 
     NONE = "nothing names them"
     EXPIRED = "commits that the run expires"
@@ -82,7 +83,7 @@ class Names(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindSpec:
-    """State what is special about a kind. The defaults are those of most kinds."""
+    """The properties of a kind. The defaults are those of most kinds."""
 
     moves: Moves
     names: Names = Names.NONE
@@ -90,13 +91,13 @@ class KindSpec:
     takes_objects: bool = True
     has_readers: bool = True
     of_deleted: bool = False
-    """It collects a repository as a whole, which must be deleted. All other kinds collect one that is in use."""
+    """Whether it collects a whole repository, which must be deleted. All other kinds collect a repository in use."""
     by_order: bool = False
-    """A user orders each of its plans, and only the plan on record may be applied."""
+    """Whether a user orders each of its plans, and only the recorded plan may be applied."""
     only_if_named: bool = False
-    """A request that names no kind leaves this one out."""
+    """Whether a request that names no kind excludes this kind."""
     meets_hard_delete: bool = False
-    """Hard delete may have deleted an object of its plan."""
+    """Whether hard delete may already have deleted an object of its plan."""
     no_window: str = ""
     """Why an apply with a window is refused."""
     command: str = "lakebed gc apply"
@@ -108,7 +109,7 @@ _USUAL: Final = KindSpec(moves=_PUBLISHED)
 
 
 class RunKind(enum.StrEnum):
-    """The kinds of collection, in the order in which they are done."""
+    """The kinds of collection, in the order in which they run."""
 
     spec: KindSpec
 
@@ -159,53 +160,61 @@ class RunKind(enum.StrEnum):
 
     @property
     def publishes(self) -> bool:
-        """An apply publishes what the plan takes, and looks again. Without that a run is bound to its plan at once."""
+        """Return whether an apply publishes its selection and rechecks it.
+
+        A run of another kind is bound to its plan at once.
+        """
         return RunState.SWEEPING in self.spec.moves
 
     @property
     def data(self) -> str:
-        """Name what it collects, for people."""
+        """Name the collected data, for people."""
         return f"{self.value} data" if self.takes_objects else self.value
 
     @property
     def takes_objects(self) -> bool:
-        """Its plans name users' objects."""
+        """Return whether its plans name users' objects."""
         return self.spec.takes_objects
 
     @property
     def has_readers(self) -> bool:
-        """A client may be reading what it takes, and gets a grace. Reads of a deleted repository ended long ago."""
+        """Return whether clients may be reading its objects, and get a grace.
+
+        Reads of a deleted repository ended long ago.
+        """
         return self.spec.has_readers
 
     @property
     def can_wait(self) -> bool:
-        """Its deletes may be deferred until the end of a window. What is erased goes for good; a deleted repository
-        had its window.
+        """Return whether its deletes may be deferred until the end of a window.
+
+        Erased objects are deleted for good; a deleted repository already had its window.
         """
         return RunState.UNDONE in self.spec.moves
 
     @property
     def takes_committed(self) -> bool:
-        """It takes what commits name, and writes down for ever which commits or objects these are."""
+        """Return whether it deletes data that commits name, and records permanently which commits or objects."""
         return self.spec.names is not Names.NONE
 
     @property
     def takes_named(self) -> bool:
-        """It takes objects that commits go on naming: readers learn from its records which these are."""
+        """Return whether it deletes objects that commits continue to name: its records tell readers which objects."""
         return self.spec.names is Names.STANDING
 
     @property
     def yields_to_commits(self) -> bool:
-        """Return whether an object stays that a commit names after the run decided."""
+        """Return whether the run keeps an object that a new commit names after the run decided."""
         return not self.takes_named
 
     def may_share(self, other: RunKind) -> bool:
-        """Runs of these two kinds may hold the same object."""
-        # What is due by the policy may be named by expired commits alone, so these two kinds may want one object.
+        """Return whether runs of these two kinds may select the same object."""
+        # An object that the lifecycle policy selects may be named by expired commits alone, so both kinds may select
+        # it.
         return self is other or (self.spec.basis is not None and other.spec.basis is not None)
 
     def may_meet(self, other: RunKind) -> bool:
-        """Return whether a run of this kind may find that one of the other kind deleted an object of its plan."""
+        """Return whether a run of the other kind may already have deleted an object in the plan of this kind."""
         return self is other or (
             self.takes_objects
             and other.takes_objects

@@ -1,4 +1,4 @@
-"""Make the key of Signature Version 4, with which requests to AWS are signed and those to our S3 door verified."""
+"""Make the key of Signature Version 4. It signs requests to AWS and verifies requests to our S3 gateway."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hmac
 
 
 def aws_signing_key(secret: str, scope: str) -> bytes:
-    """`scope` is date/region/service/aws4_request: what the key is good for. Costs four HMACs."""
+    """Return the signing key for a secret and a scope: date/region/service/aws4_request. Costs four HMACs."""
     key = ("AWS4" + secret).encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
