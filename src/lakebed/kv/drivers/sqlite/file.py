@@ -75,7 +75,7 @@ def prepare_file(path: Path, connection: sqlite3.Connection, busy_timeout_s: flo
 
     Raises:
         StoreFormat: not a database, another program's, or of a later format.
-        StoreUnavailable: read-only, locked, or on a file system that lacks what WAL needs.
+        StoreUnavailable: read-only, locked, or on a file system without support for WAL.
     """
     if 0 < path.stat().st_size < _SIZE_BYTES_MIN:  # SQLite would take the file for empty, and overwrite it
         raise StoreFormat(f"{path}: not an SQLite database", path=str(path))
