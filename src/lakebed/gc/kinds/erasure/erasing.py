@@ -1,12 +1,11 @@
-"""From a selection to objects: which ranges may have selected entries, and which of their objects go. Deletes nothing.
+"""Find the objects that a selection takes, and the objects that other entries keep. Delete nothing.
 
-1. Read the metaranges of every commit that was not swept. A range whose span meets no selected path is read at its end
+1. Read the metaranges of every commit that was not swept. Of a range whose span meets no selected path read the end
    only, for the objects that its entries keep.
-2. Read the others. A selected row is a candidate, and every other row keeps its object.
-3. Add what is staged, and what deferred runs keep at these paths. Their tables name each path of an object: a legal
-   hold on any keeps it, and so does one that is not selected, unless shared objects go too.
+2. Read the other ranges. A selected row is a candidate, and every other row keeps its object.
+3. Add the objects of staged entries, and of deferred runs at these paths.
 
-`gc/rules/erasure.py` is the specification; a property test holds both equal.
+`gc/rules/erasure.py` is the specification; a property test compares both.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ _STAYS: Final = "stays/"
 
 
 class RangesBySpan(NamedTuple):
-    """All ranges of some commits. In `all`, those that are marked live have no selected entry."""
+    """Hold all ranges of some commits. In `all`, a range marked live has no selected entry."""
 
     all: ListedRanges
 
     @property
     def meeting(self) -> ListedRanges:
-        """Those that may have selected entries."""
+        """Return the ranges that may have selected entries."""
         return self.all.of(live=False)
 
     @property
     def apart(self) -> ListedRanges:
-        """All others."""
+        """Return the ranges without selected entries."""
         return self.all.of(live=True)
 
 
@@ -68,7 +67,7 @@ async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Sele
     """Return the ranges of these COMMITS, each once. Tasks write into `folder`.
 
     Raises:
-        EmptyLiveSet: commits have entries, and yet no range was read.
+        EmptyLiveSet: commits have entries, but no range was read.
     """
     spans = Spans(selection)
     there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
@@ -88,7 +87,7 @@ async def deal_selected(
 ) -> tuple[Bucketed, Bucketed]:
     """Write the objects of selected rows as CANDIDATES, and those of all others as LIVE, into folders in `folder`.
 
-    Of a slice that is not closed nothing may go.
+    Leave out candidates in slices that are not closed.
     """
     namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
@@ -121,9 +120,9 @@ def _pack(rows: pa.Table, namespace: Namespace) -> Sequence[pa.Table]:
 
 
 class DeferredRun(NamedTuple):
-    """Name a run whose objects wait for the end of a window, or are being deleted after it; `table` (GARBAGE) has them.
+    """Hold a run whose objects (`table`, GARBAGE) wait for the end of a window, or are being deleted after it.
 
-    Where the table may lack paths, nothing is known of the objects by path: they all may be selected, or held.
+    If the table may lack paths, any of its objects may be selected or held.
     """
 
     run_id: str
@@ -136,7 +135,7 @@ async def deferred_runs(context: RunContext) -> list[DeferredRun]:
     views = [view for view in runs if view.until_ms is not None and view.state is not RunState.ENDED]
     tables = [(view, await garbage_of(context.store, view)) for view in views]
     return [
-        # No commit had what an uncommitted run takes, under any path.
+        # Objects of an uncommitted run were in no commit, so they lack no path.
         DeferredRun(
             view.run_id, table, view.kind is RunKind.UNCOMMITTED or table.table_version >= messages.ALL_PATHS_SINCE
         )
@@ -145,7 +144,7 @@ async def deferred_runs(context: RunContext) -> list[DeferredRun]:
 
 
 async def at_selected_paths(context: RunContext, run: DeferredRun, selection: Selection) -> AsyncIterator[pa.Table]:
-    """Yield the rows (GARBAGE) of a deferred run of which a path is selected by itself; none if it may lack paths."""
+    """Yield the rows (GARBAGE) of a deferred run with a path that alone selects them. No row if it may lack paths."""
     task = Task(store=context.store, ports=context.ports)
     parts = run.table.parts if run.has_all_paths else ()
     async for rows in read_garbage(run.table)(task, rows_of_parts(parts)):
@@ -169,23 +168,24 @@ async def add_others(
     uri: str,
     closed: Collection[int],
 ) -> Bucketed:
-    """Return `dealt` with staged objects, and those at selected paths that deferred runs hold (tables GARBAGE).
+    """Return `dealt` with the objects of staged entries, and the objects of deferred runs at selected paths.
 
-    Those tables know neither digests nor metadata: by these nothing is taken of them, and the certificate says so.
-    Neither a commit nor a tag keeps these, so a legal hold keeps them by their paths alone.
+    Tables of deferred runs (GARBAGE) have neither digests nor metadata, so these select no object of such a run.
     """
+    # No commit or tag names these objects any more, so a legal hold keeps them by their paths alone.
     slices = pa.array(sorted(closed), pa.int64())
     dealer = Dealer(CANDIDATES)
     free = [one for one in staged if not holds.of(path=one.path)]
     for packed in _pack(_rows_of(free), Namespace(uri)):
         dealer.add(in_closed_slices(packed, slices))
-    # Metadata narrows a path down, so an object at a selected path may be one that was not selected.
+    # A selection by path and metadata selects only some objects at a path, and the tables cannot tell which.
     for run in () if selection.metadata else deferred:
         async for chosen in at_selected_paths(context, run, selection):
             goes = ~held_objects(chosen, holds)
+            # A path that is not selected keeps the object, unless the order takes shared objects.
             if not takes_shared:
                 goes &= selected_objects(chosen, selection, wholly=True)
-            # With all their paths, for the sweep asks the holds once more.
+            # Write each object with all its paths, because the sweep checks the legal holds once more.
             rows = with_others(chosen.filter(pa.array(goes))).sort_by("path")
             folders = first_folders(rows["path"].cast(pa.binary())) if rows.num_rows else ()
             for prefix, start, stop in folders:
@@ -200,9 +200,9 @@ async def add_others(
 async def deal_staying(
     context: RunContext, run: StartedRun, staged: Sequence[StagedEntry], holds: Holds, *, closed: Collection[int]
 ) -> Bucketed:
-    """Deal the objects of selected staged entries that an apply does not take from their branches (table LIVE).
+    """Write the objects (LIVE) of selected staged entries that an apply leaves on their branches.
 
-    A legal hold keeps an entry by its path. An upload in parts ends as a whole: where one part stays, all do.
+    A legal hold keeps an entry by its path. If a part of an upload is kept, keep all of its parts.
     """
     slices = frozenset(closed)
 
@@ -221,12 +221,12 @@ async def deal_staying(
 
 
 def key_of(one: StagedEntry, uri: str) -> str:
-    """Return the address of its object as tables have it: a key, or a full URI outside of the namespace."""
+    """Return the address of the entry's object as tables have it: a key, or a full URI outside of the namespace."""
     return key_inside(one.address, uri.rstrip("/")) or one.address
 
 
 def _rows_of(staged: Sequence[StagedEntry]) -> pa.Table:
-    """Rows as ranges have them."""
+    """Return staged entries as rows of a range, sorted by key."""
     entries = sorted(staged, key=lambda one: path_to_key(one.path))
     places = [parse_address(one.address) or (FOREIGN_SLICE, 0) for one in entries]
     columns = {

@@ -1,15 +1,12 @@
-"""An erasure: every object that selected entries ever named, in any commit and on any branch, goes for good.
+"""An erasure deletes every object that selected entries ever named, in any commit and on any branch, for good.
 
-Applied as a lifecycle run is (docs/design/protocols.md, "A lifecycle run"), with an order in place of the policy:
+Applies as a lifecycle run does (docs/design/protocols.md, "A lifecycle run"), with an order in place of the policy:
 
-1. staged entries whose objects the plan takes are deleted from their branches, where they still are what they were;
-   uploads in parts, all of whose parts it takes, are given up
-2. the service publishes the run, writes down what is staged, uploaded or copied, and reads refs and commits again
-3. of the plan's objects, those are let off that any of this names, an entry that is not selected (unless shared objects
-   go too), or a legal hold; the rest is a second table, `garbage.<recheck>`
+1. Delete unchanged staged entries of the plan's objects, and abort uploads of which it has all parts.
+2. The service publishes the run, records staged, uploaded and copied objects, and reads refs and commits again.
+3. Keep the objects that one of these names. Write the rest as a second table, `garbage.<recheck>`.
 
-Entries stay where they are, and reading one says that it was erased. What a deferred run keeps for a window, or
-waits in the queue of hard delete, goes too, where its paths alone select it.
+Committed entries remain, and a read of one reports the erasure.
 """
 
 from __future__ import annotations
@@ -82,7 +79,7 @@ class Erasure:
         return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        # Before the commits: a name that is committed meanwhile would be in neither.
+        # Read staged entries before commits: an entry that is committed in between would be in neither.
         staged, others = await context.service.staged_and_others(run.run_id, self.order.selection)
         order = replace(self.order, staged=staged)
         queued = await queued_of(context, run.run_id, self.order.selection)
@@ -98,6 +95,7 @@ class Erasure:
             raise Conflict(f"the legal holds changed since run {plan.run_id} was planned; plan again")
         staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
         going = await _that_go(context, plan, self.order, staged)
+        # Unstage before the recheck, which keeps each object that a staged entry still names.
         if going:
             count = await context.service.unstage(plan.run_id, going, uid=plan.uid)
             context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
@@ -128,12 +126,12 @@ def make(limits: Limits) -> Erasure:
 async def _that_go(
     context: RunContext, plan: Plan, order: ErasureOrder, staged: Sequence[StagedEntry]
 ) -> Sequence[StagedEntry]:
-    """Return those whose objects the plan takes. Any other entry or upload stays, for a later plan to find its path."""
+    """Return the staged entries whose objects the plan deletes. A later plan finds the other entries by their paths."""
     if not staged:
         return ()
     goes = frozenset((await context.read(plan.garbage, messages.GARBAGE))["address"].to_pylist())
     in_parts = any(one.multipart_id for one in staged)
-    # An upload ends with all of its parts, so those that came after the plan count, too.
+    # An upload ends with all of its parts. So keep one that got a part after the plan.
     now = await context.service.staged(plan.run_id, order.selection) if in_parts else ()
     kept = {one.multipart_id for one in (*staged, *now) if one.multipart_id and key_of(one, plan.namespace) not in goes}
     return [one for one in staged if key_of(one, plan.namespace) in goes and one.multipart_id not in kept]
@@ -147,7 +145,7 @@ async def _plan(
     others: Manifest | None,
     prepared: PreparedCommits,
 ) -> Plan:
-    """`others` (UNCOMMITTED) are the objects that staged entries name which are not selected: an apply leaves these."""
+    """Return the plan. It keeps `others` (UNCOMMITTED), the objects of staged entries that are not selected."""
     commits = await context.read(prepared.commits, messages.COMMITS)
     ranges = await read_ranges_by_span(context.engine, commits, order.selection, folder=folder_in(run, "ranges.tasks"))
     meeting, apart = ranges.meeting, ranges.apart
@@ -169,7 +167,8 @@ async def _plan(
         into=folder_in(run, messages.GARBAGE.name),
         now_ms=run.now_ms,
         all_names=True,
-        # An earlier erasure took objects whose entries stay. Bytes of what is staged may be under way.
+        # An earlier erasure deleted objects whose entries remain, so ask the store which objects exist. Do not ask for
+        # staged ones: their bytes may still be on the way.
         unasked=frozenset(key_of(one, run.namespace) for one in order.staged),
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
@@ -197,7 +196,10 @@ async def _candidates(
     meeting: ListedRanges,
     closed: Collection[int],
 ) -> tuple[Bucketed, Bucketed]:
-    """Return the objects of selected entries, and those that other entries of the same ranges name."""
+    """Return the objects of selected entries and, second, the objects of other entries in the same ranges.
+
+    Objects of deferred runs and of the queue of hard delete are candidates if a path alone selects them.
+    """
     found, stays = await deal_selected(
         context.engine,
         meeting,
@@ -224,7 +226,7 @@ async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:
     names = run.all_slices()
     if names is None:
         return None
-    # Also those without a record: one that a restore makes later must have been listed, too.
+    # Write unrecorded slices as well. A restore may record one later, and a proof must have listed it.
     data = await context.store.level(DATA_PREFIX)
     found = {folder[len(DATA_PREFIX) : -1] for folder in data.folders}
     lying = {name for name in found if parse_slice_name(name) is not None}
@@ -235,7 +237,7 @@ async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:
 async def _recheck(
     context: RunContext, plan: Plan, order: ErasureOrder, answer: RecheckInputs, holds: Holds
 ) -> Cleared:
-    """Keep of the plan's objects those that nothing holds now either, under a name of this recheck."""
+    """Write the plan's objects that nothing keeps now, into tables named by this recheck."""
     commits, uncommitted = whole(answer)
     suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
     rows = await context.read(commits, messages.COMMITS)
@@ -243,6 +245,7 @@ async def _recheck(
         await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted{suffix}"),
         await deal_held(context, plan, rows, holds, name=f"holds{suffix}"),
     ]
+    # An object that an unselected entry names is shared. Only an order that takes shared objects deletes it.
     if not order.takes_shared:
         ranges = await read_ranges_by_span(
             context.engine, rows, order.selection, folder=folder_in(plan, f"ranges.tasks{suffix}")

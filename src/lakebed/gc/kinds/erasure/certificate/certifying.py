@@ -1,21 +1,14 @@
-"""Certify an erasure: what still has the selected content, and why.
+"""Certify an erasure: list the objects that still have the selected content, and the reasons. Delete nothing.
 
-A certificate looks at the store for each object that was selected:
+1. Add the objects of other certificates at the same paths.
+2. List objects of deferred runs, then staged entries. Then read every range whose span may have selected entries.
+3. Ask the store for each of these objects, and for each object of the plan.
+4. Look for copies, staged first, then in all ranges. Read the bytes of deferred objects that have an erased size.
+5. Check the queue of hard delete, deferred runs again, legal holds, and whether the bucket keeps versions.
+6. Find the run which proves that no garbage is left from before the erasure (proving.py).
+7. Report each folder of `data/` without a slice record.
 
-0. Add the objects of other certificates at the paths: their commits may be gone, and with these the checksums.
-1. Ask what deferred runs keep, and then what is staged at the paths: before the commits, for a commit may take it
-   meanwhile.
-   Read every range again whose span may have selected entries, as commits are now: their objects, with checksums.
-2. Ask the store for each of these objects, and for each that the plan named.
-3. Ask which copies are staged, and for the commits once more, as these may have them by now. Read all ranges, for other
-   entries that name an object that is there, that have an erased checksum, or that a restore copied from one: copies.
-   Restores of these are copies too. Where one has a checksum of its own, look again for that.
-4. Ask what waits in the queue of hard delete, once more what deferred runs keep, what legal holds keep, and whether the
-   bucket keeps versions. Of deferred objects that have an erased size read the bytes, before step 3 and after it.
-5. Find the collection which proves that no garbage is left from before the erasure (proving.py).
-6. List the folders of `data/`. What lies in one that is on no record was in no collection.
-
-It publishes and deletes nothing. A plan's outlook is the same look before anything goes (foreseeing.py).
+A plan's outlook makes the same checks before anything is deleted (foreseeing.py).
 """
 
 from __future__ import annotations
@@ -90,7 +83,7 @@ _ON_NO_RECORD: Final = (
     "No collection takes a slice without a record. `lakebed gc adopt --slices` puts it on record, or remove it with the"
     " store's own tools. Of the rest `lakebed gc run --uncommitted --old-layout` takes what nothing names"
 )
-_TURNS_MAX: Final = 3  # copies, and copies of restored ones: hardly anything but forged marks takes a third
+_TURNS_MAX: Final = 3  # Copies, then copies of restored copies. Hardly anything but forged marks needs a third turn.
 _UNREAD_EARLIER: Final = (
     "copies were not sought of all that certificates of earlier erasures name: this one cannot be read"
 )
@@ -104,7 +97,8 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
     """Certify an erasure that was applied, and write the certificate into the namespace.
 
     Raises:
-        PlanMissing, BadInput: there is no plan of an erasure, or something of it is missing.
+        PlanMissing: the run has no plan.
+        BadInput: the run is not an erasure, or a part of its plan is missing.
     """
     plan = await read_plan(context.store, run_id)
     if plan.erasure is None:
@@ -128,10 +122,10 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
 
 
 async def _planned(context: RunContext, plan: Plan, order: ErasureOrder) -> tuple[ErasedObject, ...]:
-    """Return the objects that a plan names: those that it takes, and those that it could not take.
+    """Return the objects of a plan: those that it deletes, and those of selected staged entries that it keeps.
 
     Raises:
-        BadInput: something of the plan is missing.
+        BadInput: a part of the plan is missing.
     """
     garbage = await context.read(plan.garbage, messages.GARBAGE)
     columns = garbage["address"].to_pylist(), paths_of(garbage), garbage["size_bytes"].to_pylist()
@@ -148,7 +142,7 @@ async def _planned(context: RunContext, plan: Plan, order: ErasureOrder) -> tupl
         )
         for address, paths, size in zip(*columns, strict=True)
     )
-    # What the plan could not take is selected all the same: only the store says that it is gone.
+    # Staged objects that the plan keeps are selected, too. Only the store shows whether they were deleted since.
     asked = frozenset(one.address for one in planned)
     others: dict[str, ErasedObject] = {}
     for one in order.staged:
@@ -166,11 +160,14 @@ async def _planned(context: RunContext, plan: Plan, order: ErasureOrder) -> tupl
 
 
 async def _proven(context: RunContext, run_id: str) -> Collected | None:
-    """Return what an earlier certificate found. The files of a collection may be gone by now, its proof stays."""
+    """Return the proof of the run's earlier certificate, if the server signed it. None without one.
+
+    The files of the proving run may have been deleted since, so the proof could not be found again.
+    """
     data = await find(context.store, certificate_path(run_id))
     if data is None:
         return None
-    # Else a user who may write to the store could make the server sign a false proof.
+    # Check the signature. Otherwise a user who may write to the store could make the server sign a false proof.
     with suppress(BadInput, Corrupt, NotFound):
         before = decode_certificate(data)
         await context.service.check_certificate(before)
@@ -179,12 +176,13 @@ async def _proven(context: RunContext, run_id: str) -> Collected | None:
 
 
 async def verify(context: RunContext, before: Certificate, *, by: str) -> Certificate:
-    """Ask again what a certificate says, as things are now, and return it signed. Writes working files of a run, and
-    the file that tells the store's time, but no certificate.
+    """Make a certificate again from the present state, and return it signed.
+
+    Writes working files of a run, and the file that shows the store's time, but no certificate.
 
     Raises:
-        BadInput: it is of another namespace.
-        NotFound, Corrupt: the server did not sign it as it is, or it disagrees with the records of its run.
+        BadInput: the certificate is of another namespace.
+        NotFound, Corrupt: the server did not sign these bytes, or they disagree with the records of the run.
     """
     if before.namespace != context.store.uri.rstrip("/"):
         raise BadInput(f"the certificate is of {before.namespace}, not of {context.store.uri}", input="certificate")
@@ -193,16 +191,17 @@ async def verify(context: RunContext, before: Certificate, *, by: str) -> Certif
 
 
 async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certificate:
-    """Look at all that the certificate speaks of, as things are now."""
+    """Return the certificate with objects, standings and proof as they are now. Unsigned."""
     before, unread, left_out = await _with_earlier(context, before)
-    # First: a slice has its record before it has an object.
+    # List folders before `start` lists slices. A slice has its record before its first object, so a folder that `start`
+    # does not know has no record.
     data = await context.store.level(DATA_PREFIX)
     run = await context.service.start(RunKind.ERASURE)
-    # Deferred runs first, then staging, then deferred runs again: a restore takes an object from a run to a branch, and
-    # the end of the window deletes it there. Asked the other way round it is in neither.
+    # Ask for deferred runs, then for staged entries, then for deferred runs again. A restore moves an object from a run
+    # to a branch: asked the other way round, both answers could miss it.
     first = await _deferred_now(context, before)
     before = await _with_kept(context, before, first)
-    # Before the commits: what is committed meanwhile would be in neither.
+    # Read staged entries before commits: an entry that is committed in between would be in neither.
     staged = await context.service.staged(run.run_id, before.selection)
 
     async def find(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
@@ -226,8 +225,8 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
 
 
 class _Deferred(NamedTuple):
-    """One look at deferred runs: those that may keep selected objects, what they keep at selected paths, by address,
-    and copies of erased content.
+    """Hold one look at deferred runs. `runs` may keep selected objects. `at_paths` has the objects at selected paths,
+    by address. `copies` have erased content.
     """
 
     runs: Sequence[Standing]
@@ -235,7 +234,7 @@ class _Deferred(NamedTuple):
     copies: Sequence[Standing] = ()
 
     def joined(self, last: _Deferred) -> Sequence[Standing]:
-        """Return the standings of a later look, and those that only this one has: their objects may be restored."""
+        """Return the standings of the later look, and those that only this look has: a restore may have moved these."""
         mine, later = self._standings(), last._standings()
         left = mine.keys() - later.keys()
         return [
@@ -253,7 +252,8 @@ class _Deferred(NamedTuple):
 async def _deferred_now(context: RunContext, before: Certificate) -> _Deferred:
     selection = before.selection
     runs = await deferred_by_run(context, selection)
-    if selection.digests or selection.metadata:  # Their tables have neither, so `runs` names them whole.
+    # Tables of deferred runs have neither digests nor metadata. Then `runs` has the whole runs.
+    if selection.digests or selection.metadata:
         return _Deferred(runs, {})
     known = frozenset(one.address for one in before.objects if not one.is_kept)
     holds = await context.service.holds()
@@ -263,9 +263,9 @@ async def _deferred_now(context: RunContext, before: Certificate) -> _Deferred:
 
 
 async def _with_kept(context: RunContext, before: Certificate, found: _Deferred) -> Certificate:
-    """Return the certificate with what deferred runs keep at the paths among its objects, with checksums.
+    """Return the certificate with the objects of deferred runs at the paths, and their checksums.
 
-    Once such a run ends, no record has the paths of its objects. Only a certificate that names them can ask for
+    Once such a run ends, no record has the paths of its objects. Only a certificate that names the objects can look for
     restored copies.
     """
     objects = {one.address: one for one in before.objects}
@@ -288,7 +288,7 @@ def _contents_of(objects: Mapping[str, ErasedObject]) -> frozenset[tuple[str, in
 
 
 class _Earlier(NamedTuple):
-    """The certificate with the objects of others; what of these stands as unread; and what was left out of it."""
+    """Hold the certificate with objects of other erasures. `unread` are unreadable records, `remains` the omissions."""
 
     certificate: Certificate
     unread: Sequence[Standing]
@@ -296,10 +296,12 @@ class _Earlier(NamedTuple):
 
 
 async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
-    """Add the objects that other erasures named at its paths, or with its digests, so that copies of these are sought,
-    too; and those that a certificate of the run itself named before: no other record may have them. Erasures are
-    applied in any order, so those that were planned later count likewise. Of one without a certificate the plan counts.
+    """Add objects of other applied erasures at the same paths or digests, and of the run's own earlier certificate.
+
+    Erasures are applied in any order, so later ones are read, too. Read the plan of an erasure without a certificate.
     """
+    # The commits of these objects may be gone, and with them all other records of a checksum. Without the checksum no
+    # search finds the copies.
     applied = await _other_erasures(context, before.run_id)
     keys = sorted([stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page])
     selection = before.selection
@@ -319,7 +321,7 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
     def chosen(objects: Sequence[ErasedObject], *, same: bool) -> Sequence[ErasedObject] | None:
         if same:
             return objects
-        # Metadata are not on record: which of these objects have them is unknown.
+        # Certificates do not record metadata, so a selection by metadata alone cannot choose from their objects.
         return None if is_any else is_selected(objects)
 
     async def read_planned(run_id: str) -> Sequence[ErasedObject] | Standing | None:
@@ -339,7 +341,7 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
     left_out = 0
 
     def add(found: Sequence[ErasedObject] | Standing | None) -> bool:
-        """Return whether it was added, or stands; not what was left out."""
+        """Add the objects, or the standing of an unreadable record. Return False if the erasure is left out."""
         if isinstance(found, Standing):
             unread.append(found)
         for one in found if found and not isinstance(found, Standing) else ():
@@ -357,7 +359,7 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
 
 
 async def _other_erasures(context: RunContext, run_id: str) -> list[str]:
-    """Return the erasures that were applied, but this one."""
+    """Return the ids of all other erasures that were applied."""
     views = await context.service.runs()
     return [
         view.run_id
@@ -372,9 +374,8 @@ def _joined(known: ErasedObject, one: ErasedObject) -> ErasedObject:
 
 
 def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[ErasedObject]]:
-    """Return what chooses objects that were at a selected path, with no path that is not selected, or that have a
-    selected digest. What metadata narrow down counts as selected: they are not on record.
-    """
+    """Return a function that chooses objects with a selected digest, and others cut down to their selected paths."""
+    # Certificates do not record metadata, so an object at a selected path is chosen whatever its metadata are.
     digests, is_selected = frozenset(selection.digests), Matcher(selection).selects_path
 
     def choose(objects: Sequence[ErasedObject]) -> list[ErasedObject]:
@@ -388,7 +389,7 @@ def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[E
 
 
 class _Commits(NamedTuple):
-    """COMMITS with their ranges."""
+    """Hold the prepared commits, their rows (COMMITS) and their ranges."""
 
     prepared: PreparedCommits
     rows: pa.Table
@@ -398,7 +399,7 @@ class _Commits(NamedTuple):
 async def _read_commits(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, selection: Selection, known: _Commits | None = None
 ) -> _Commits:
-    """Read which ranges the commits have. Where they are those that are `known`, nothing is read again."""
+    """Read the ranges of the commits. Return the ranges of `known` if the commits are the same."""
     rows = await context.read(prepared.commits, messages.COMMITS)
     if known and rows.equals(known.rows):
         return _Commits(prepared, rows, known.ranges)
@@ -407,8 +408,10 @@ async def _read_commits(
 
 
 class _Copies(NamedTuple):
-    """`others` are the rows that may be copies, or name an object that is there, `elsewhere` what is staged and may be
-    one. Copies with checksums in `unsought` were not looked for.
+    """Hold the result of a search for copies.
+
+    `others` (NAMES) and the staged entries `elsewhere` may be copies, or name an object that is there. The search did
+    not look for the checksums in `unsought`.
     """
 
     seen: _Commits
@@ -426,17 +429,16 @@ async def _find_copies(
     objects: Mapping[str, ErasedObject],
     there: Collection[str],
 ) -> _Copies:
-    """Look for copies at any path: staged first, then in commits as they are after that. So what is committed meanwhile
-    is in one of them. If copies have checksums of their own, look for these likewise.
-    """
+    """Look for copies at any path, in at most _TURNS_MAX turns. A copy with a new checksum causes another turn."""
     uri = context.store.uri.rstrip("/")
     own = frozenset(one.checksum for one in objects.values()) - {""}
     content, sought = Content(own, own, frozenset(objects)), frozenset[str]()
     elsewhere: dict[StagedEntry, None] = {}
     for _ in range(_TURNS_MAX):
+        # Read staged entries before commits: an entry that is committed in between would be in neither.
         elsewhere |= dict.fromkeys(await staged_elsewhere(context, run.run_id, content.checksums - sought, there))
         sought = content.checksums
-        # Erased content may lie at any path, so no range can be left out.
+        # Copies may be at any path, so read all ranges.
         whole = with_any(sorted(sought))
 
         async def look(
@@ -471,7 +473,7 @@ async def _look(
     *,
     by: str,
 ) -> Certificate:
-    """Make the certificate. `staged` are the selected entries, `deferred` what deferred runs keep."""
+    """Return the certificate. `staged` are the selected staged entries, `deferred` the standings of deferred runs."""
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     holds, others = copies.seen.prepared.holds, copies.others
     names = names_by_branch(copies.elsewhere, before.namespace, beside=staged)
@@ -532,7 +534,8 @@ _LATER: Final = "is not deleted yet: it was staged, under way, held by a commit,
 
 
 def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> list[Standing]:
-    """Return that copies of what is absent were not sought, where its checksum is unknown. What is there stands."""
+    """Return a standing if absent objects have no known checksum: no search can find their copies."""
+    # An object that is there has a standing of its own. A part of an upload has no checksum.
     left = sorted(address for address, one in objects.items() if not (one.checksum or one.is_part or address in there))
     if not left:
         return []
@@ -541,14 +544,15 @@ def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> li
 
 
 async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> list[Standing]:
-    """Return the folders and files of `data/` that no slice record names: no collection lists them as slices. As after
-    a restore of a dump or a backup, for what was written later.
+    """Return the folders and files of `data/` that no slice record names: collections do not list them as slices.
+
+    A restore of a dump or a backup leaves such folders: slices that were made after it lose their records.
     """
     names = run.closed_slices if (found := run.all_slices()) is None else found
     known = frozenset(f"{DATA_PREFIX}{name}/" for name in names)
 
     async def has_objects(folder: str) -> bool:
-        # Some stores show a folder for a while after the last object in it went.
+        # Some stores show a folder for a while after its last object was deleted.
         async for _ in context.store.list(folder):
             return True
         return False
@@ -565,10 +569,10 @@ async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> li
 async def queued_of(
     context: RunContext, run_id: str, selection: Selection, *, narrowed: bool = False
 ) -> Sequence[StagedEntry]:
-    """Return what waits in the queue of hard delete and was at a selected path.
+    """Return the entries in the queue of hard delete that were at a selected path.
 
-    The queue knows neither digests nor metadata. So where metadata narrow a path down none of it is selected; with
-    `narrowed` what may be is returned.
+    The queue records neither digests nor metadata. If the selection has metadata, return no entry, or with `narrowed`
+    every entry at its paths.
     """
     if not (selection.paths or selection.globs) or (selection.metadata and not narrowed):
         return ()
@@ -576,7 +580,7 @@ async def queued_of(
 
 
 def _with_staged(before: Certificate, staged: Sequence[StagedEntry]) -> Certificate:
-    """Return the certificate with what is staged at the paths among its objects.
+    """Return the certificate with the objects of staged entries at the paths.
 
     Once such an entry is overwritten, no record has the path of its object. Only a certificate that names the object
     can ask for it again.
@@ -596,7 +600,7 @@ def _with_staged(before: Certificate, staged: Sequence[StagedEntry]) -> Certific
 
 
 def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:
-    """Every selected object by address: those of before, and those that commits have now."""
+    """Return every selected object by address: those of the certificate, and those that commits name now."""
     objects = {one.address: one for one in before.objects}
     for row in found.to_pylist():
         known = objects.get(row["address"])

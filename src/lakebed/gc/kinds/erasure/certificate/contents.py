@@ -1,4 +1,4 @@
-"""Tell copies of erased content: by the checksum of an object's bytes, and by where a restore copied it from."""
+"""Recognize copies of erased content by the checksum of an object's bytes, or by the address that a restore copied."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MD5: Final = re.compile("[0-9a-f]{32}")
 
 
 async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, str]:
-    """Return the checksum of each object's bytes; none of one that is not there, or that the store refuses to read.
+    """Return the checksum of each object's bytes. Leave out an absent object, or one that the store refuses to read.
 
-    `sizes` has the bytes of each object by its address. Tasks read them in streams: each holds a chunk of at most 16
-    objects at a time, however large these are.
+    `sizes` has the size in bytes of each object by address. A task streams at most 16 objects at a time, and has one
+    chunk of each in memory, however large the objects are.
     """
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -52,7 +52,7 @@ async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, 
         found = [one async for one in task.ahead(share["address"].to_pylist(), read) if one[1]]
         yield CHECKSUMS.rows({"address": [one[0] for one in found], "checksum": [one[1] for one in found]})
 
-    # The largest first: shares are dealt in turn, so each gets its part of these.
+    # Sort the largest first. The engine deals addresses to shares in turn, so each share gets some large objects.
     addresses = sorted(sizes, key=lambda address: (-sizes[address], address))
     effort = Effort(requests=len(sizes), size_bytes=sum(max(size, 0) for size in sizes.values()))
     found = await engine.run(work, pa.table({"address": pa.array(addresses, pa.string())}), CHECKSUMS, effort=effort)
@@ -60,13 +60,12 @@ async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, 
 
 
 def sources_of(rows: pa.Table) -> list[str]:
-    """Return for each row of a range, by its column `metadata`, the address from which a restore copied its object, or
-    nothing.
+    """Return for each row of a range the address that a restore copied, or "". Reads the column `metadata`.
 
-    A copy of an entry keeps its metadata, and so its source. A restore writes metadata of its own.
+    A copy of an entry keeps the metadata, and with it the source. A restore writes metadata of its own.
     """
     metadata = rows["metadata"]
-    # Few rows have the mark, and others may differ in each row: only those that have it become Python objects.
+    # Few rows have the mark. Make Python objects of these rows only: metadata may differ in every row.
     marked = pc.fill_null(pc.match_substring(metadata, RESTORED_FROM), False)
     sources = [""] * len(metadata)
     for place in np.flatnonzero(marked.to_numpy()).tolist():
@@ -82,14 +81,14 @@ def _source(packed: bytes) -> str:
 async def deferred_copies(
     context: RunContext, erased: Collection[tuple[str, int]], known: Collection[str], seen: dict[str, str] | None = None
 ) -> list[Standing]:
-    """Return what deferred runs keep that has, or may have, the content of something `erased`: its checksum and bytes.
+    """Return the objects of deferred runs that have, or may have, `erased` content, given as (checksum, size in bytes).
 
-    Their tables have no checksums. So the bytes of each object of such a size are read; `known` addresses are left out.
-    `seen` keeps the checksums, by address, for a second look.
+    Leave out `known` addresses. `seen` keeps the checksums by address for a second look.
     """
+    # Tables of deferred runs have no checksums. So read the bytes of each object that has an erased size.
     if not erased:
         return []
-    # What was uploaded in parts has no checksum of its bytes: then the size alone tells.
+    # The checksum of an upload in parts is not the MD5 of its bytes. Only its size can be compared.
     unsure = frozenset(size for checksum, size in erased if not _MD5.fullmatch(checksum))
     wanted, left, found = frozenset(checksum for checksum, _ in erased), set(known), []
     for run in await deferred_runs(context):
@@ -124,12 +123,14 @@ async def deferred_copies(
 
 
 async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int], known: Collection[str]) -> pa.Table:
-    """Return the rows (GARBAGE) of a deferred run that have one of these sizes, or none on record; no more than
-    tell that they are too many."""
+    """Return the rows (GARBAGE) of a deferred run that have one of these sizes, or an unknown size, except `known`.
+
+    Stop once there are more than DEFERRED_READ_MAX.
+    """
     task = Task(store=context.store, ports=context.ports)
     found, count = [GARBAGE.schema.empty_table()], 0
     wanted, others = pa.array(sorted(sizes), pa.int64()), pa.array(sorted(known), pa.string())
-    # An erased size that is on no record may be any.
+    # A negative size is unknown. If an erased size is unknown, every object may be a copy.
     is_any = any(size < 0 for size in sizes)
     async for rows in read_garbage(run.table)(task, rows_of_parts(run.table.parts)):
         may_be = pc.or_(pc.is_in(rows["size_bytes"], value_set=wanted), pc.less(rows["size_bytes"], 0))
@@ -143,7 +144,7 @@ async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int
 
 
 async def addresses_there(context: RunContext, addresses: Collection[str]) -> set[str]:
-    """Return those of the addresses at which the store has something. Outside of the namespace it is not asked."""
+    """Return the addresses at which the store has an object, and unasked those outside of the namespace."""
 
     async def is_there(address: str) -> bool:
         if "://" in address:

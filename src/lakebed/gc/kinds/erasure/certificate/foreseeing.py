@@ -1,7 +1,6 @@
-"""Foresee what an erasure's plan does not take, before anything goes: the look of a certificate (standing.py), early.
+"""Foresee an erasure: list the selected content and copies that its plan would leave. Publish and delete nothing.
 
-It reads all ranges only where these have few rows, or on request. It reads the bytes of what no entry names any more,
-for their checksums. It publishes and deletes nothing.
+Makes the checks of a certificate (standing.py) early. Reads all ranges only if they have few rows, or on request.
 """
 
 from __future__ import annotations
@@ -71,14 +70,13 @@ async def foresee(
     ranges: RangesBySpan,
     garbage: Manifest,
 ) -> tuple[Outlook, dict[str, str]]:
-    """List what an erasure of this plan would leave. RANGES that meet the selection are read again; the others only
-    where an object is shared, or copies are looked for.
+    """Return the standings that an apply of this plan would leave, and checksums of its objects by address.
 
-    Return with that the checksums, by address, of those of its objects that no entry on record has: their bytes are
-    read now, while they are there.
+    Reads ranges that meet the selection again. Reads the other ranges only if an object is shared, or to find copies.
+    The checksums are of objects that no entry on record names with a checksum.
 
     Raises:
-        NothingSelected: there is nothing that the order selects.
+        NothingSelected: the order selects no object of the repository.
     """
     meant = await _meant(context, order, prepared, queued, ranges, garbage)
     found, taken, deferred = meant.found, meant.taken, meant.deferred
@@ -109,7 +107,7 @@ async def foresee(
         told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
         stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), told)
     bucket, unknown = await kept_by_bucket(context)
-    # Never cut off: of all that stands this is the one that no second plan can mend.
+    # Never cut off the bucket's standing: no second plan can mend that one.
     named = (*bucket, *stands[:STANDING_MAX])
     outlook = Outlook(
         stands=named,
@@ -121,8 +119,8 @@ async def foresee(
 
 
 class _Meant(NamedTuple):
-    """Hold what an order selects. `found` are the entries of commits (NAMES), `taken` the plan's objects (GARBAGE),
-    `deferred` what deferred runs keep of it, `read` the checksums that no entry on record has.
+    """Hold the objects that an order selects. `found` are entries of commits (NAMES), `taken` the plan's objects
+    (GARBAGE), `deferred` standings of deferred runs, `read` checksums that no entry has, by address.
     """
 
     found: pa.Table
@@ -141,9 +139,10 @@ async def _meant(
     ranges: RangesBySpan,
     garbage: Manifest,
 ) -> _Meant:
-    """
+    """Find the selected entries, and the objects of deferred runs. Read the bytes of objects without a checksum.
+
     Raises:
-        NothingSelected: there is nothing that the order selects.
+        NothingSelected: the order selects no object of the repository.
     """
     selection = order.selection
     found = await read_names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
@@ -151,12 +150,14 @@ async def _meant(
     paths = _texts(found["path"], taken["path"], [one.path for one in (*order.staged, *queued)])
     checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
     deferred = await deferred_by_run(context, selection)
+    # Tables of deferred runs have no metadata, so an object at a selected path may not be selected.
     if not selection.metadata:
         met = frozenset((*found["address"].to_pylist(), *taken["address"].to_pylist()))
         kept = await kept_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
         paths = _texts(paths, [path for one in kept.values() for path in one.paths])
         deferred += [one.standing for one in kept.values()]
     unmatched = _unmatched(selection, paths, checksums)
+    # Read the bytes now: after an apply, the certificate could not tell copies of these objects.
     read = await _of_no_entry(context, order.staged, found, taken)
     if not (len(paths) or deferred):
         raise NothingSelected(
@@ -167,8 +168,8 @@ async def _meant(
 
 
 class _Far(NamedTuple):
-    """Hold the entries that name an object of the plan or have its content, in commits (NAMES) and staged. `missing`
-    says that copies were not sought.
+    """Hold entries that name an object of the plan or have its content: `others` (NAMES) of commits, and staged ones
+    `elsewhere`. `missing` has a text if no search for copies was made.
     """
 
     others: pa.Table
@@ -186,8 +187,9 @@ async def _seek_copies(
     meant: _Meant,
     there: Collection[str],
 ) -> _Far:
+    """Look for entries at other paths, staged and in all ranges. Copies only on request, or if ranges have few rows."""
     selection, uri = order.selection, context.store.uri.rstrip("/")
-    # By digest alone every entry with the content is selected.
+    # A selection by digest alone selects every entry with the content, so it leaves no copies.
     finds_copies = selection.is_by_path or bool(selection.metadata)
     looks_far = finds_copies and (order.finds_copies or ranges.all.entries <= COPIES_ROWS_MAX)
     wanted = sorted({*meant.checksums.to_pylist(), *meant.read.values()} - {""}) if looks_far else []
@@ -212,7 +214,7 @@ async def _seek_copies(
 def _sizes_of(
     found: pa.Table, taken: pa.Table, staged: Sequence[StagedEntry], read: Mapping[str, str]
 ) -> frozenset[tuple[str, int]]:
-    """Return each checksum and size of NAMES, of staged entries, and of what was READ of the objects TAKEN."""
+    """Return each checksum with its size: of entries `found` (NAMES), of staged entries, and of objects `read`."""
     sizes = dict(zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True))
     each = [
         *zip(found["checksum"].to_pylist(), found["size_bytes"].to_pylist(), strict=True),
@@ -225,8 +227,9 @@ def _sizes_of(
 async def _of_no_entry(
     context: RunContext, staged: Sequence[StagedEntry], found: pa.Table, taken: pa.Table
 ) -> dict[str, str]:
-    """Return the checksums, by address, of the objects TAKEN whose checksum neither NAMES nor staged entries have: what
-    deferred runs and the queue of hard delete keep. One that cannot be read is left out.
+    """Return checksums, by address, of objects `taken` without one in an entry. Leave out unreadable objects.
+
+    Objects of deferred runs and of the queue of hard delete have no such entry.
     """
     uri = context.store.uri
     known = {row["address"] for row in found.select(["address", "checksum"]).to_pylist() if row["checksum"]}
@@ -248,11 +251,11 @@ _NO_COPIES: Final = "copies at other paths were not looked for: --copies does, a
 
 
 class NothingSelected(NotFound):
-    """Nothing that the repository has, or had, is selected. Nothing was planned."""
+    """The order selects no object that the repository has or had. No plan was written."""
 
 
 def _texts(*columns: pa.ChunkedArray | pa.Array | list[str]) -> pa.Array:
-    """Return each text of these once."""
+    """Return the distinct texts of these columns."""
     return pc.unique(pa.chunked_array([piece for one in columns for piece in _pieces(one)], pa.string()))
 
 
@@ -263,7 +266,7 @@ def _pieces(column: pa.ChunkedArray | pa.Array | list[str]) -> list[pa.Array]:
 
 
 def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tuple[str, ...]:
-    """Return the paths, globs and digests of a selection at which nothing was found."""
+    """Return the paths, globs and digests of a selection that match no path and no checksum of these."""
     found = frozenset((*paths.to_pylist(), *checksums.to_pylist()))
     names = [name for name in (*selection.paths, *selection.digests) if name not in found]
     patterns = zip(selection.globs, selection.patterns(), strict=True)
@@ -271,7 +274,7 @@ def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tu
 
 
 def _left(found: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
-    """Return the paths of each selected object that is not among those that go."""
+    """Return the paths of each selected object that the plan does not delete. `goes`: addresses that it deletes."""
     rows = found.filter(pc.invert(pc.is_in(found["address"], value_set=goes.combine_chunks())))
     left: dict[str, set[str]] = {}
     for address, path in zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True):

@@ -1,22 +1,15 @@
 """Find the run which proves that no garbage is left from before an erasure.
 
-Bytes that were overwritten, deleted or reset away while they were staged may have been at an erased path. So may those
-of a refused upload, of an address that was never linked, and of parts. No record has their path: to write it down would
-cost every such write an operation. So an erasure does not search for them. A clean run of uncommitted data takes them
-all, and proves that none is left, where
+Garbage may have been at an erased path, and no record has its path. So an erasure does not search for garbage. A clean
+run of uncommitted data deletes all of it. Such a run is a proof if
 
-1. the erasure's plan was complete when it began to look, as the erasure was published by then
-2. it ended by its record, so each of its deletes was done; what waited for a window was, too
-3. it listed each slice that there was when the erasure began, and that is on record; any other stands (certifying.py)
-4. it kept nothing of these slices but what is staged: no upload, no copy, nothing for its age
-5. the runs of whose objects it took none have ended likewise, or are deferred and have paths on record
+1. the erasure was published before the run began to look
+2. the run ended and left no object of its plan, deferred objects included
+3. the run listed each recorded slice that existed when the erasure began
+4. of these slices the run kept staged objects only: no upload, no copy, no object that was too young
+5. the runs whose objects it left alone have ended likewise, or are deferred with all paths on record
 
-A certificate keeps a proof, as the run's files go some day. Of one that left out a slice without a record, or what a
-deferred run keeps, it keeps none: the slice may come on record later, and the run may end with objects left or lose
-its record.
-
-No clock decides that. It costs a few reads of records and of the run's files, and lists no objects. Doubt means that
-garbage stands.
+No clock decides. In doubt, the certificate reports garbage. Reads some records and files of runs, and lists no objects.
 """
 
 from __future__ import annotations
@@ -62,15 +55,18 @@ NO_RUN: Final = "no clean run of uncommitted data began after the erasure did"
 
 
 async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_unlisted: bool) -> Collected | str:
-    """Return the latest run that proves it for this erasure; or why the latest one that comes near does not.
+    """Return the latest run that proves that this erasure left no garbage, or why the latest candidate does not.
 
-    `now` names the slices that there are; `has_unlisted` says whether one without a record lies there, too.
+    `now` names the slices that exist. `has_unlisted`: `data/` has folders or files without a slice record.
     """
+    # Overwritten, deleted and reset entries, refused uploads, unlinked addresses and parts leave garbage. A record of
+    # its path would cost an operation for each such write.
     views = {view.run_id: view for view in await context.service.runs()}
     try:
         known = await _slices_before(context, erasure)
     except (PlanMissing, BadInput) as error:
         return f"which slices there were is unknown ({error}): erase once more"
+    # A slice that is not listed now needs no proof.
     if (names := now.all_slices()) is not None:
         # A slice in which every upload failed loses its record, and has no object.
         known &= frozenset(slice_numbers(names))
@@ -86,6 +82,8 @@ async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_
         except BadInput as error:
             doubt = str(error)
         if not doubt:
+            # With 0 each certificate looks for a proof again. An unlisted slice may get its record later. A deferred
+            # run may end with objects left, or lose its record.
             is_whole = not (has_unlisted or any(_defers_named(views.get(other)) for other in plan.beside))
             return Collected(
                 run_id=view.run_id,
@@ -99,10 +97,10 @@ async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_
 
 
 async def _slices_before(context: RunContext, erasure: str) -> frozenset[int]:
-    """Return the slices that there were when the erasure began.
+    """Return the slices that existed when the erasure began.
 
     Raises:
-        PlanMissing, BadInput: that is not on record.
+        PlanMissing, BadInput: no plan records them.
     """
     plan = await read_plan(context.store, erasure)
     if plan.slices is None:
@@ -111,7 +109,8 @@ async def _slices_before(context: RunContext, erasure: str) -> frozenset[int]:
 
 
 def _candidates(views: Iterable[RunView]) -> Sequence[RunView]:
-    """Return runs of uncommitted data with a plan, the latest first. One that ended unapplied has none on record."""
+    """Return at most RUNS_READ_MAX runs of uncommitted data that have a plan on record, the latest first."""
+    # A run that ended without an apply has no plan on record.
     states = (RunState.MARKED, RunState.ENDED)
     found = [view for view in views if view.kind is RunKind.UNCOMMITTED and view.state in states and view.plan]
     return found[:RUNS_READ_MAX]
@@ -120,7 +119,7 @@ def _candidates(views: Iterable[RunView]) -> Sequence[RunView]:
 async def _doubt(
     context: RunContext, view: RunView, plan: Plan, *, views: Mapping[str, RunView], known: Collection[int]
 ) -> str:
-    """Return why this run proves nothing; empty where it does."""
+    """Return why this run proves nothing, or "" if it is a proof."""
     if plan.mode is not RunMode.CLEAN or plan.keeps is None or plan.uncommitted is None:
         return "was not a clean one"
     if plan.what_if:
@@ -139,7 +138,7 @@ async def _doubt(
 
 
 async def _left_of(context: RunContext, view: RunView) -> str:
-    """Return what a run has not deleted of all that it may, by its record and its report.
+    """Return how many objects a run left, or why it has not ended, as text. Return "" if it deleted all.
 
     Raises:
         BadInput: its table or its report is unreadable.
@@ -156,16 +155,16 @@ async def _left_of(context: RunContext, view: RunView) -> str:
 
 
 async def _left_of_other(context: RunContext, view: RunView | None) -> str:
-    """Return likewise, of a run beside. Commits named what a deferred run of another kind keeps: the erasure, and each
-    certificate, looks into its table by path.
-    """
+    """Return the same of a run whose objects the proving run left alone."""
+    # Commits named the objects of a deferred run of another kind, so its table has their paths. The erasure and each
+    # certificate look into the table by path.
     if view is None:
         return "is not on record any more"
     return "" if _defers_named(view) else await _left_of(context, view)
 
 
 def _defers_named(view: RunView | None) -> bool:
-    """Say whether a run keeps, for a window, what commits named."""
+    """Return whether a run is deferred and keeps objects that commits named."""
     if view is None or view.kind is RunKind.UNCOMMITTED:
         return False
     return view.until_ms is not None and view.state is not RunState.ENDED
@@ -184,10 +183,8 @@ def _day(ms: int) -> str:
 
 
 async def _count_kept(context: RunContext, kept: Pieces, uncommitted: Manifest, known: Collection[int]) -> int:
-    """Count the objects of known slices that the run kept, and that were there and not staged.
-
-    An address where nothing lay then was used after the erasure, or never.
-    """
+    """Count the objects of known slices that the run kept and that were not staged."""
+    # SIZE_UNKNOWN: no object was at the address then. So it was used after the erasure, or never.
     if not kept.parts:
         return 0
     staged, slices = await _staged(context, uncommitted), np.array(sorted(known), np.int64)
@@ -201,7 +198,7 @@ async def _count_kept(context: RunContext, kept: Pieces, uncommitted: Manifest, 
 
 
 async def _staged(context: RunContext, uncommitted: Manifest) -> pa.Table:
-    """LIVE of what cells named when the run read them."""
+    """Return the objects (LIVE) that cells named when the run read the cells."""
     live = LiveSet()
     for part in uncommitted.parts:
         data = await context.store.get(uncommitted.folder + part.name)

@@ -1,5 +1,6 @@
-"""What still has selected content, and why: entries, staged copies, deferred runs, the bucket. A certificate looks for
-it after an erasure (certifying.py), and a plan's outlook before it (foreseeing.py).
+"""List entries, staged copies, deferred runs and bucket settings that still have selected content, with reasons.
+
+Serves certificates after an erasure (certifying.py), and a plan's outlook before it (foreseeing.py).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NAMES: Final = Table(
     ),
 )
 _NO_DIGEST: Final = "no-digest"
-"""No content has it. A client may give it to an entry, which then may be named as a copy."""
+"""A digest that no content has. A client may give it to an entry: the entry then may be reported as a copy."""
 REMAINS: Final = (
     "paths stay as names in commits, ranges, plans and the ledger",
     "what earlier collections took at these paths is not among the objects if its commits are gone: the ledger has it",
@@ -70,7 +71,7 @@ class Kept(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Erased content: the checksums that it has, and those of its copies as well; the addresses of all of these."""
+    """Hold erased content: its `own` checksums, all `checksums` with those of copies, and the `addresses` of both."""
 
     own: frozenset[str]
     checksums: frozenset[str]
@@ -85,10 +86,8 @@ class Content(NamedTuple):
         return f"was restored from {source}" if source in self.addresses else "has the checksum of a restored copy"
 
     def closed(self, others: pa.Table, elsewhere: Iterable[StagedEntry], uri: str) -> Content:
-        """Return it with the copies that are among these NAMES and entries, copies of copies, and so on.
-
-        Anybody may write that an object was restored: more is said to be a copy then, never less.
-        """
+        """Return the content with its copies in `others` (NAMES) and `elsewhere`, and copies of copies to any depth."""
+        # Every client may write the mark of a restore. A forged mark adds a false copy, and never hides a true one.
         committed = zip(*(others[name].to_pylist() for name in ("address", "checksum", "source")), strict=True)
         rows = frozenset((*committed, *((key_of(one, uri), one.checksum, one.source) for one in elsewhere)))
         by_source: dict[str, list[tuple[str, str, str]]] = {}
@@ -110,12 +109,12 @@ class Content(NamedTuple):
 
 
 def with_any(checksums: Sequence[str]) -> Selection:
-    """Select entries with one of these checksums; none where there are none."""
+    """Return a selection of entries with one of these checksums. Without checksums it selects none."""
     return Selection(digests=tuple(checksums) or (_NO_DIGEST,))
 
 
 def addresses_of_parts(staged: Sequence[StagedEntry], uri: str) -> frozenset[str]:
-    """Return the addresses of parts of uploads. The checksum of an entry is never that of a part."""
+    """Return the addresses of parts of uploads. No entry has the checksum of a part."""
     return frozenset(key_of(one, uri) for one in staged if one.multipart_id)
 
 
@@ -126,6 +125,7 @@ def held_back(holds: Holds) -> str:
 
 def open_or(address: str, closed: Collection[int], otherwise: str) -> str:
     place = parse_address(address)
+    # Plans take objects of closed slices only.
     is_open = place is not None and place[0] not in closed
     return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
 
@@ -133,7 +133,7 @@ def open_or(address: str, closed: Collection[int], otherwise: str) -> str:
 async def copies_that_stand(
     context: RunContext, others: pa.Table, content: Content, known: Collection[str]
 ) -> list[Standing]:
-    """Return the objects that are there, are copies of erased content, and are not known as selected."""
+    """Return a standing for each present object of `others` that is a copy of erased content and not `known`."""
     copies: dict[str, set[str]] = {}
     reasons: dict[str, str] = {}
     for path, address, checksum, source in zip(*(others[name].to_pylist() for name in NAMES_OF_COPIES), strict=True):
@@ -150,8 +150,9 @@ async def copies_that_stand(
 async def staged_elsewhere(
     context: RunContext, run_id: str, checksums: Collection[str], there: Collection[str]
 ) -> Sequence[StagedEntry]:
-    """Return the staged entries that have one of these checksums, are a copy that a restore made, or name an object
-    that is `there`. Of the latter STANDING_MAX are asked for.
+    """Return the staged entries that have one of these checksums, or are a restore's copy, or name an object `there`.
+
+    Asks for at most STANDING_MAX objects.
     """
     asked = [*digests_in(sorted(checksums))] or [with_any(())]
     named = sorted(there)[:STANDING_MAX]
@@ -162,7 +163,7 @@ async def staged_elsewhere(
 def names_by_branch(
     elsewhere: Iterable[StagedEntry], uri: str, *, beside: Iterable[StagedEntry]
 ) -> dict[str, StagedEntry]:
-    """Return one of the entries `elsewhere` for each object that they name, but for those `beside`."""
+    """Return one entry of `elsewhere` for each object, by address. Skip the entries in `beside`."""
     selected_ones = frozenset((entry.branch, entry.path) for entry in beside)
     return {key_of(entry, uri): entry for entry in elsewhere if (entry.branch, entry.path) not in selected_ones}
 
@@ -175,7 +176,7 @@ async def staged_copies(
     *,
     beside: Sequence[StagedEntry],
 ) -> list[Standing]:
-    """Return likewise what is staged `elsewhere`, but for the entries `beside`, which are selected."""
+    """Return the same for staged entries `elsewhere`. Skip the entries in `beside`, which are selected."""
     places = frozenset((one.branch, one.path) for one in beside)
     copies = {
         one: address
@@ -197,7 +198,7 @@ async def staged_copies(
 
 
 async def kept_by_bucket(context: RunContext) -> tuple[list[Standing], list[str]]:
-    """Return that the bucket keeps versions, or that this could not be asked."""
+    """Return a standing if the bucket keeps versions, and a text if the store could not answer."""
     match await keeps_versions(context.store, CLOCK_KEY):
         case True:
             why = "keeps versions: a delete leaves the old"
@@ -209,14 +210,14 @@ async def kept_by_bucket(context: RunContext) -> tuple[list[Standing], list[str]
 
 
 async def deferred_by_run(context: RunContext, selection: Selection) -> list[Standing]:
-    """Return the deferred runs that may keep selected objects, as what selects these is not on their record."""
+    """Return a standing for each deferred run that may keep selected objects, and has no record to tell which."""
     found: list[Standing] = []
     for run in await deferred_runs(context):
         count, unknown = run.table.rows, "digests and metadata are not on record"
         if not run.has_all_paths:
             unknown = "an earlier release planned it, and not all of their paths are on record"
         elif not (selection.digests or selection.metadata):
-            continue  # An erasure by path alone takes what they keep.
+            continue  # An erasure by path alone deletes the selected objects of deferred runs.
         elif selection.is_by_path:
             count = sum([rows.num_rows async for rows in at_selected_paths(context, run, selection)])
         if count:
@@ -229,8 +230,9 @@ async def deferred_by_run(context: RunContext, selection: Selection) -> list[Sta
 async def kept_at_paths(
     context: RunContext, selection: Selection, holds: Holds, *, takes_shared: bool, known: Collection[str]
 ) -> dict[str, Kept]:
-    """Return what deferred runs keep at selected paths, by address: held, shared, or set aside while
-    the erasure was planned. Leaves out what is `known`, and what is not there.
+    """Return the objects of deferred runs at selected paths, by address. Leave out `known` and absent objects.
+
+    A legal hold keeps such an object, or other paths share it, or its run was deferred while the erasure was planned.
     """
     left = frozenset(known)
     found: dict[str, Kept] = {}
@@ -274,7 +276,7 @@ async def read_names(
     *,
     also: Sequence[str] = (),
 ) -> pa.Table:
-    """NAMES of the rows that `choose` selects, in these ranges. With the column `metadata` also their source."""
+    """Return the rows (NAMES) that `choose` selects in these ranges. With `also`, give their `source` as well."""
     uri = context.store.uri.rstrip("/")
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -314,16 +316,18 @@ def is_other(
     *,
     restored: bool,
 ) -> Flags:
-    """Choose rows that are not selected and name an object that is there, or have an erased checksum. With `restored`
-    also all that a restore copied: what it copied may itself be a copy.
+    """Choose rows outside of the selection that have an erased checksum or name an object `there`.
+
+    With `restored`, choose the copies of every restore, too.
     """
     chosen = selected(rows, checksums)
+    # The source of a restore may itself be a copy, so choose all restored rows.
     if restored:
         chosen |= [source != "" for source in sources_of(rows)]
     if there:
         wanted = frozenset(there)
         chosen |= [address in wanted for address in _addresses(rows, uri)]
-    # By metadata alone these rows cannot be told from selected ones: they are told twice then.
+    # A selection with metadata excludes no row here, so a selected object may be reported twice.
     is_by_name = bool(selection.paths or selection.globs or selection.digests) and not selection.metadata
     return chosen & ~selected(rows, selection) if is_by_name else chosen
 
