@@ -1,5 +1,5 @@
-"""Find objects that are due by a lifecycle policy: from ranges (reaching) and their rows (due), or without a join, from
-saved hours (dues, going).
+"""Find objects that are due by a lifecycle policy. plan.py is the kind.
 
-`trees` keeps which ranges a history has. `tables` writes what a run found, for people. The kind is plan.py.
+With a join: ranges (reaching), then rows (due). Without one: saved hours (dues, going). `trees` saves the ranges of a
+history. `tables` writes tables about a run for people.
 """

@@ -1,9 +1,9 @@
-"""Find what is due by a lifecycle policy in the ranges that reaching.py picks: from rows to objects.
+"""Find due objects in the rows of the ranges that reaching.py selects.
 
-A row is due, or it stays. An object goes if it is due and stays nowhere (mark.py subtracts). A range of which nothing
-can be due is read at its end only: its slice summary says what stays.
+A row is due, or it stays. An object is deleted if a row of it is due and no row of it stays (mark.py subtracts). Of a
+range without due rows only the end is read: its slice summary has the objects that stay.
 
-`gc/rules/lifecycle/due.py` is the specification; a property test holds both equal.
+`gc/rules/lifecycle/due.py` is the specification; a property test compares both.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from .reaching import Terms
 from .sorting import due_in
 
 LIFECYCLE: Final = "lifecycle"
-"""The reason that plans give."""
+"""The reason in plans."""
 
 MIXED: Final = -2
-"""In place of a rule: it differs from row to row."""
+"""In place of a rule's number: the rows have different rules."""
 
 VERSIONS: Final = Table(
     "a row of a range whose path has a rule that keeps versions; `rule` is -1 where the row is not due",
@@ -77,7 +77,10 @@ _NO_BITS: Final = np.empty(0, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judging:
-    """Give tasks what they need to judge rows. `until_ms`: judge as of then, and see candidates when they are due."""
+    """Hold everything that tasks need to judge rows.
+
+    With `until_ms`, judge as of that instant, and date each candidate by when it becomes due.
+    """
 
     policy: Policy
     terms: Sequence[Terms]
@@ -87,7 +90,7 @@ class Judging:
     until_ms: int | None = None
 
     def cutoffs(self, number: int) -> list[int | None]:
-        """Return by rule the instant before which a row of these terms was written that is due."""
+        """Return the cut-off by rule: a row of these terms that was written before it is due. None: no row is due."""
         at_ms = self.now_ms if self.until_ms is None else self.until_ms
         return [
             None if periods is None else min(parse_period(period).cutoff_ms(at_ms) for period in periods)
@@ -102,11 +105,11 @@ class Judging:
         return due
 
     def candidates(self, rows: pa.Table, rule_of: Integers, number: int) -> Iterator[pa.Table]:
-        """CANDIDATES of rows that are due, each by its rule."""
+        """Yield CANDIDATES of due rows, rule by rule."""
         for rule in np.unique(rule_of).tolist():
             part = rows.filter(pa.array(rule_of == rule))
             branch = self.terms[number].branches[rule]
-            # Plans hold no branch, and a simulation needs no reason.
+            # Plans have no column for the branch. A simulation needs no reason, so it has the branch there.
             reason = LIFECYCLE if self.until_ms is None else branch
             cause = Cause(reason=reason, rule=self.policy.rules[rule].text(), branch=branch)
             seen_ms = self.seen_ms(number, rule, part["modified_ms"].to_numpy())
@@ -121,7 +124,7 @@ _VERSIONS: Final = "versions/"
 
 
 class _Sides:
-    """Hold what one task found: candidates, what stays, and rows whose versions are still to be counted."""
+    """Hold the results of one task: candidates, objects that stay, and rows whose versions are not counted yet."""
 
     def __init__(self, judging: Judging, folder: str) -> None:
         self._judging = judging
@@ -141,7 +144,7 @@ class _Sides:
             self._dealers[_VERSIONS].add(rows)
 
     async def write(self, task: Task, *, held_max: int = 0) -> AsyncIterator[pa.Table]:
-        """Write what is more than this, everything by default, and yield rows of PARTS that name the side."""
+        """Write each side with at least `held_max` rows, by default all. Yield rows of PARTS that name the side."""
         stays = self._dealers[_STAYS]
         if not held_max:
             stays.add(self._live.rows())
@@ -153,9 +156,9 @@ class _Sides:
 
 
 async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder: str) -> tuple[Bucketed, Bucketed]:
-    """Write what is due of `Ranges.due` as CANDIDATES, and what stays as LIVE, into folders in `folder`.
+    """Write due objects of `Ranges.due` as CANDIDATES, and objects that stay as LIVE, into folders in `folder`.
 
-    Of a slice that is not closed nothing may go.
+    Leave out candidates in slices that are not closed.
     """
     policy = judging.policy
     counted = [rule.pattern for rule in policy.rules if rule.keep_versions]
@@ -168,6 +171,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
             rows = read_rows(RangeId(name), data, facts[name]["count"], policy)
             rule_of = match_rules(rows, policy)
             is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            # One range may not have all versions of a path. So deal these rows by path, and count them in a second map.
             if counted:
                 is_counted = _any_matches(rows, counted)
                 sides.add_versions(_versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
@@ -207,9 +211,9 @@ async def deal_going(
     going: Pieces,
     folder: str,
 ) -> tuple[Bucketed, Bucketed]:
-    """Write as CANDIDATES what of these row groups names objects that are `going`, a bitmap of LIVE for each slice.
+    """Write the objects of these row groups that are `going` as CANDIDATES. `going` is a bitmap (LIVE) for each slice.
 
-    Foreign keys are due or stay by these rows, as in `deal_due`; whatever stays is LIVE.
+    Judge foreign keys by their rows, as `deal_due` does. Write those that stay as LIVE.
     """
     policy = judging.policy
 
@@ -224,6 +228,7 @@ async def deal_going(
             rule_of = match_rules(rows, policy)
             is_due = due_rows(rows, rule_of, judging.cutoffs(number))
             is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
+            # The saved hours are wrong, so delete nothing by them.
             if not (is_due | is_foreign).all():
                 raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
             sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
@@ -245,9 +250,9 @@ def rows_that_go(
     *,
     with_addresses: bool = True,
 ) -> pa.Table:
-    """Return what a rule asks of those rows of these row groups that go: `goes` says it of each row of theirs."""
+    """Return the columns for rules of the rows where `goes` is true. It has a flag for each row of these row groups."""
     sizes = np.array([file.group_rows[group] for group in groups])
-    # Keys take longest to read, and most row groups have nothing, or little besides.
+    # Keys take the longest to read, and most row groups have no row to delete. So read only groups with such rows.
     has = np.add.reduceat(goes, np.cumsum(sizes) - sizes) > 0
     chosen = [group for group, some in zip(groups, has.tolist(), strict=True) if some]
     rows = read_columns(file, policy, groups=chosen, with_addresses=with_addresses)
@@ -256,7 +261,7 @@ def rows_that_go(
 
 
 def _goes(rows: pa.Table, bitmaps: Mapping[int, Bitmap], namespace: Namespace) -> npt.NDArray[np.bool_]:
-    """Return for each row whether its bitmap has its object, and True for each foreign key."""
+    """Return for each row whether a bitmap has its object. A foreign key outside of all slices gives True."""
     goes = goes_of(rows, bitmaps)
     is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
     goes |= is_foreign
@@ -285,7 +290,7 @@ async def read_going(store: ObjectStore, going: Pieces) -> dict[int, Bitmap]:
 
 
 def read_rows(id_: RangeId, data: bytes, count: int, policy: Policy) -> pa.Table:
-    """Return what a rule asks of the rows, their objects and paths."""
+    """Return the columns for rules of all rows, with objects and paths."""
     return read_columns(open_range(id_, data, count), policy)
 
 
@@ -305,10 +310,8 @@ def read_columns(
     rule: int = MIXED,
     with_addresses: bool = True,
 ) -> pa.Table:
-    """Read columns. Where the rule of all rows is known, neither their paths nor what tells rules apart is among them.
-
-    Addresses say something of foreign keys alone.
-    """
+    """Read the columns for rules. If one `rule` applies to all rows, leave out paths, sizes and metadata."""
+    # Only foreign keys need addresses.
     columns = ["slice", "sequence", "modified_ms", *(["address"] if with_addresses else [])]
     if rule == MIXED:
         columns += ["key", "size_bytes"]
@@ -318,12 +321,12 @@ def read_columns(
 
 
 def rule_of_span(policy: Policy, first: bytes, last: bytes) -> int:
-    """Return the number of the rule that counts for all keys from the first to the last, -1 for none, or MIXED."""
+    """Return the number of the rule that applies to all keys from the first to the last, -1 for none, or MIXED."""
     for prefix in policy.pins.prefixes:
         start = prefix.encode()
         if first[: len(start)] <= start <= last[: len(start)]:
             return MIXED
-    # The most specific comes first and wins.
+    # Rules are sorted. The most specific comes first and wins.
     for number, rule in enumerate(policy.rules):
         start = rule.pattern.literal_beginning()
         if first[: len(start)] <= start <= last[: len(start)]:
@@ -333,10 +336,10 @@ def rule_of_span(policy: Policy, first: bytes, last: bytes) -> int:
 
 
 def match_rules(rows: pa.Table, policy: Policy) -> Integers:
-    """Return for each row the number of the rule that counts, -1 where none does. The keys ascend."""
+    """Return for each row the number of the rule that applies, or -1 for none. Keys must ascend."""
     keys = KeyColumn(chunk(rows, "key"))
     found = np.full(rows.num_rows, -1, np.int64)
-    # The most specific comes first and wins, so it is written last.
+    # The most specific rule comes first and wins, so write it last.
     for number in reversed(range(len(policy.rules))):
         rule = policy.rules[number]
         part = stretch(keys, rule.pattern)
@@ -346,13 +349,14 @@ def match_rules(rows: pa.Table, policy: Policy) -> Integers:
         if rule.metadata and chosen.any():
             chosen &= with_metadata(rows["metadata"].slice(part.start, len(chosen)), rule.metadata)
         found[part][chosen] = number
+    # Pins override every rule.
     for prefix in policy.pins.prefixes:
         found[stretch(keys, PathPattern(prefix, True))] = -1
     return found
 
 
 def stretch(keys: KeyColumn, pattern: PathPattern) -> slice:
-    """Return where the keys, which ascend, begin as all paths of the pattern do: of a prefix all that match."""
+    """Return the slice of ascending keys that begin as all paths of the pattern do. Of a prefix, all of them match."""
     start = pattern.literal_beginning()
     if not len(keys) or not keys[0][: len(start)] <= start <= keys[len(keys) - 1][: len(start)]:
         return slice(0, 0)
@@ -369,7 +373,7 @@ def _matching_in(rows: pa.Table, part: slice, pattern: PathPattern) -> npt.NDArr
 
 def due_rows(rows: pa.Table, rule_of: Integers, cutoffs: Sequence[int | None]) -> npt.NDArray[np.bool_]:
     """Return for each row whether it is due: written before the cut-off of its rule."""
-    # Without a rule the last counts: written before the beginning of time.
+    # Rule -1 takes the last limit, before which no row was written.
     limits = np.array([*(_BEFORE_ALL if one is None else one for one in cutoffs), _BEFORE_ALL], np.int64)
     due: npt.NDArray[np.bool_] = rows["modified_ms"].to_numpy() < limits[rule_of]
     return due
@@ -401,9 +405,9 @@ def _versions(
 def stale_versions(
     rows: pa.Table, judging: Judging, keep: Callable[[pa.Table], None]
 ) -> Iterator[tuple[pa.Table, Integers, int]]:
-    """Yield the VERSIONS that are due and none of the newest of their path on any branch, by terms. `keep` the others.
+    """Yield the due VERSIONS that are not among the newest of their path on any branch. Pass the others to `keep`.
 
-    `rows` are all there are of their paths.
+    `rows` must have all versions of their paths.
     """
     objects = [_object_of(row, judging.namespace) for row in rows.select(_OBJECT).to_pylist()]
     facts = [rows[name].to_pylist() for name in ("path", "modified_ms", "terms", "rule")]
@@ -417,7 +421,7 @@ def stale_versions(
     for at, (object_, path, _, number, rule) in enumerate(zip(objects, *facts, strict=True)):
         if rule >= 0:
             count, classes = judging.policy.rules[rule].keep_versions, judging.terms[number].classes
-            # Class 0 stands for branches that are not known: which versions are newer there is not known either.
+            # Class 0 stands for unknown branches. Any version may be the newest there.
             goes[at] = not count or (
                 0 not in classes and not any(object_ in newest[path, class_][:count] for class_ in classes)
             )
@@ -425,13 +429,13 @@ def stale_versions(
     numbers, rules = rows["terms"].to_numpy(), rows["rule"].to_numpy()
     for number in np.unique(numbers[goes]).tolist():
         chosen = np.flatnonzero(goes & (numbers == number))
-        # Packing wants keys that ascend.
+        # Packing needs ascending keys.
         part = rows.take(pa.array(chosen)).append_column("place", pa.array(chosen)).sort_by("key")
         yield part, rules[part["place"].to_numpy()], number
 
 
 def _object_of(row: dict[str, Any], namespace: Namespace) -> str:
-    """Both spellings of one address are one version."""
+    """Return one name for both spellings of an address, so that they are one version."""
     if row["slice"] != FOREIGN_SLICE:
         return format_address(row["slice"], row["sequence"])
     place = namespace.place_of(row["address"])

@@ -1,14 +1,13 @@
-"""From when each object of a slice is due by a lifecycle policy: a run computes it once and saves it for the next.
+"""Compute the hour from which each object is due by a lifecycle policy. A run saves the hours for the next run.
 
-Each sequence of a slice has an hour: the latest of all occurrences in commits. What is not named has UNKNOWN, what is
-never due NEVER, what an earlier run took TAKEN. So a run needs of the ranges only these:
+Each sequence of a slice has the latest hour of its occurrences in commits: UNKNOWN if none names it, NEVER if it is
+never due, TAKEN if an earlier run deleted it. So a run reads only
 
-- those that no run read yet, or whose terms now let less go: the later hour counts
-- where terms let more go, or a range is in no tree any more: all that share a slice with it, for that slice begins anew
-- row groups with rows due at an hour that has come: only they say under which paths the objects go
+- ranges that no run read yet, or whose rows now stay longer
+- all ranges of a slice that begins anew
+- row groups with rows that are due now: only these give the paths of the objects
 
-A new version of a range shares most row groups with the one before. Groups have names that stand for their rows, so one
-that a range with the same terms has is not read again. Foreign keys have no place here: each run reads their ranges.
+Foreign keys have no hours: each run reads their ranges.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from .reaching import DUE_RANGES, Periods, Ranges
 UNKNOWN: Final = 0
 NEVER: Final = (1 << 31) - 2
 TAKEN: Final = (1 << 31) - 1
-"""After NEVER, for the later counts: a taken object stays taken."""
+"""Greater than NEVER, because the later hour applies: a taken object stays taken."""
 
 SEQUENCES_MAX: Final = 1 << 22
-"""A slice has some ten thousand; an array up to a larger one would be empty for the most part."""
+"""No hours for sequences from here on. A slice has some ten thousand, so a longer array would be mostly empty."""
 ROWS_MAX: Final = 400_000_000
-"""Their hours take 1.6 GB in the driver."""
+"""No hours for a history with more entries: hours of this many take 1.6 GB in the driver."""
 HELD_MAX: Final = 4_000_000
 PART_VALUES: Final = 1 << 22
 WHOLE: Final = -1
-"""In place of the number of terms: nothing in the range is ever due."""
+"""In place of the number of terms: no row of the range is ever due."""
 
 HOURS: Final = Table(
     "a slice, with runs of sequences of one hour since 1970: where each ends, and its hour; without ends each is of "
@@ -85,7 +84,7 @@ _NAME_BYTES: Final = 32
 
 
 class TooSparse(BadInput):
-    """A sequence is so large that hours cannot be kept as arrays."""
+    """A sequence is too large to keep the hours of its slice as an array."""
 
 
 class Group(NamedTuple):
@@ -97,7 +96,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """A row of READ_RANGES. `periods` None: nothing in it is ever due, and its groups are not known."""
+    """Hold a row of READ_RANGES. With `periods` None no row is ever due, and the groups are unknown."""
 
     periods: tuple[Periods, ...] | None
     has_foreign: bool
@@ -105,7 +104,7 @@ class ReadRange:
     groups: tuple[Group, ...]
 
     def keeps_less_than(self, periods: tuple[Periods, ...] | None) -> bool:
-        """Return whether these periods keep all rows at least as long as its own did."""
+        """Return whether `periods` keep all rows at least as long as the range's own periods."""
         if periods is None:
             return True
         if self.periods is None:
@@ -118,7 +117,7 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The hours of a slice as runs: where each ends, and its hour. Without ends each is of one sequence."""
+    """Hold the hours of a slice as runs, each with its end and hour. Without ends each run is one sequence."""
 
     ends: npt.NDArray[np.uint32]
     hours: Hours
@@ -138,7 +137,9 @@ class Runs:
 
 @dataclass(slots=True)
 class Dues:
-    """The hours of every slice. Most slices of a run stay as the run before left them, and those are `runs`."""
+    """Hold the hours of every slice: as `runs` while they are unchanged, and as `hours` once they are not."""
+
+    # Most slices do not change from run to run, and runs take less memory.
 
     runs: dict[int, Runs] = field(default_factory=dict)
     hours: dict[int, Hours] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class Dues:
         return sorted(self.runs.keys() | self.hours.keys())
 
     def add(self, slice_: int, sequences: npt.NDArray[Any], hours: Hours | int) -> None:
-        """Let the later count."""
+        """Set the hours of these sequences where they have none, or earlier ones."""
         if not len(sequences):
             return
         last = int(sequences.max())
@@ -160,13 +161,13 @@ class Dues:
                 grown[: len(have)] = have
             self.hours[slice_] = have = grown
         if (sequences[1:] > sequences[:-1]).all():
-            # A fifth of the time, where none comes twice.
+            # No sequence repeats here. This takes a fifth of the time of `maximum.at`.
             have[sequences] = np.maximum(have[sequences], hours)
         else:
             np.maximum.at(have, sequences, hours)
 
     def add_rows(self, rows: pa.Table) -> None:
-        """HOURS."""
+        """Add rows of HOURS. Of two hours of a sequence keep the later."""
         for slice_, ends, hours in zip(*(rows[name].to_pylist() for name in HOURS.schema.names), strict=True):
             self._merge(slice_, Runs(np.frombuffer(ends, "<u4"), np.frombuffer(hours, "<i4")))
 
@@ -192,7 +193,7 @@ class Dues:
                 have[have != TAKEN] = UNKNOWN
 
     def going(self, now_ms: int) -> dict[int, Hours]:
-        """Return the slices of which something is due, each with the hours at which it was."""
+        """Return the slices with due objects, each with the distinct hours from which these are due."""
         hour, found = now_ms // HOUR_MS, {}
         for slice_, hours in [*((slice_, one.hours) for slice_, one in self.runs.items()), *self.hours.items()]:
             due = hours[(hours > UNKNOWN) & (hours <= hour)]
@@ -201,7 +202,7 @@ class Dues:
         return found
 
     def bitmaps(self, slices: Iterable[int], now_ms: int) -> LiveSet:
-        """Return all that is due in these slices and did not go yet."""
+        """Return the due objects of these slices. Leave out those that an earlier run deleted."""
         going, hour = LiveSet(), now_ms // HOUR_MS
         for slice_ in slices:
             hours = self._each(slice_)
@@ -210,7 +211,7 @@ class Dues:
         return going
 
     def staying(self, slices: Iterable[int], now_ms: int) -> LiveSet:
-        """Return all that is not due in these slices, or was taken."""
+        """Return the objects of these slices that are not due, or that an earlier run deleted."""
         live, hour = LiveSet(), now_ms // HOUR_MS
         for slice_ in slices:
             hours = self._each(slice_)
@@ -224,7 +225,7 @@ class Dues:
             yield slice_, self.runs[slice_] if slice_ in self.runs else Runs.of(self.hours[slice_])
 
     def _opened(self, slice_: int) -> Hours | None:
-        """Return the hours that may be changed."""
+        """Return the hours of a slice as an array to change, or None."""
         runs = self.runs.pop(slice_, None)
         if runs is not None:
             self.hours[slice_] = runs.each()
@@ -241,7 +242,7 @@ def distinct(hours: Hours) -> Hours:
         return hours[:1]
     if last - first > _SPREAD_MAX:
         return np.unique(hours)
-    # Most are of one day, and counting takes a tenth of the time of sorting.
+    # Most hours are of one day. Counting them takes a tenth of the time of sorting.
     return (np.flatnonzero(np.bincount(hours - first)) + first).astype(np.int32)
 
 
@@ -258,16 +259,17 @@ async def read_dues(
     uri: str,
     folder: str,
 ) -> tuple[Pieces, Pieces]:
-    """Read TO_READ (WHOLE as terms: at their ends) and write what they say: HOURS and READ_RANGES in `folder`.
+    """Read the ranges in TO_READ, and write their HOURS and READ_RANGES into `folder`.
 
-    Row groups that are `known` by the same periods are not read.
+    Read only the end of a range with the terms WHOLE. Skip row groups that are `known` with the same periods.
     """
+    # A new version of a range shares most row groups with the version before. A group's name is made from its rows.
     namespace = Namespace(uri)
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         facts = {row["range_id"]: row for row in share.to_pylist()}
         reading = _Reading()
-        # What the task read itself it need not read again: its rows are written down with all others.
+        # Skip groups that this task read already, too: it writes their hours in any case.
         own = [dict(known.get(of_terms, {})) for of_terms in periods]
 
         async def read(name: str) -> Any:
@@ -314,7 +316,7 @@ def _read_groups(
     rule: int,
     namespace: Namespace,
 ) -> list[Group]:
-    """Add the rows of the row groups that are not known, and return every group of the range."""
+    """Add the rows of unknown row groups, and return every group of the range."""
     names, has_foreign = file.group_names(), bool(file.summary.foreign)
     groups = {at: known[group] for at, group in enumerate(names) if not has_foreign and group in known}
     new = [at for at in range(len(names)) if at not in groups]
@@ -347,23 +349,23 @@ def _due_hours(hours: Hours) -> tuple[int, ...]:
 
 
 class _Reading:
-    """Hold what a task found in some ranges."""
+    """Hold the hours and facts of the ranges that a task read."""
 
     def __init__(self) -> None:
         self.held = 0
         self._dues = Dues()
         self._slices: set[int] = set()
         self._sparse: dict[int, int] = {}
-        """Slices that hours cannot be kept of as arrays, each with its last sequence."""
+        """Slices whose hours do not fit into arrays, each with its last sequence."""
         self._ranges: list[tuple[str, int, bool, list[int], Sequence[Group]]] = []
 
     def add_summary(self, summary: SliceSummary) -> None:
-        """Nothing of it is ever due."""
+        """Add the objects of the summary as never due."""
         for bitmap in summary.bitmaps:
             self.add(bitmap.slice, bitmap.sequences(), NEVER)
 
     def add(self, slice_: int, sequences: npt.NDArray[np.uint32], hours: Hours | int) -> None:
-        """To the range that ends next."""
+        """Add hours of the range that `end` names next."""
         self._slices.add(slice_)
         if slice_ in self._sparse:
             return
@@ -376,7 +378,7 @@ class _Reading:
     def end(
         self, name: str, terms: int, groups: Sequence[Group], slices: Iterable[int] = (), *, has_foreign: bool
     ) -> None:
-        """Say of a range what it is. `slices` are those that it names besides, in groups that were not read."""
+        """Record the facts of a range. `slices` are further ones that it names, in groups that were not read."""
         self._ranges.append((name, terms, has_foreign, sorted(self._slices.union(slices)), groups))
         self._slices = set()
 
@@ -384,26 +386,27 @@ class _Reading:
         if not self._ranges:
             return
         for slice_, last in self._sparse.items():
-            # The driver has to know. Raised in `add`, it would be the failure of a task.
+            # Write a run that ends after the last sequence: the driver raises TooSparse on it. Raised in `add`, the
+            # error would fail the task.
             self._dues.hours.pop(slice_, None)
             self._dues.runs[slice_] = Runs(np.array([last + 1], np.uint32), np.array([NEVER], np.int32))
         rows, facts = _rows_of_hours(self._dues.rows()), _rows_of_read(self._ranges)
         for what, table, found in (("dues", HOURS, rows), ("read", READ_RANGES, facts)):
             data = encode(table, found)
-            # A task may run twice, and writes equal bytes under equal names.
+            # Name the file by its bytes, because a task may run twice.
             name = f"{what}-{hashlib.sha256(data).hexdigest()[:24]}.parquet"
             yield await write_part(store, folder, name, data, rows=found.num_rows, note=None)
 
 
 def _rows_of_hours(found: Iterable[tuple[int, Runs]]) -> pa.Table:
-    """HOURS."""
+    """Return rows of HOURS."""
     rows = [(slice_, runs.ends.astype("<u4").tobytes(), runs.hours.astype("<i4").tobytes()) for slice_, runs in found]
     slices, ends, hours = zip(*rows, strict=True) if rows else [()] * 3
     return HOURS.rows({"slice": slices, "ends": ends, "hours": hours})
 
 
 def _rows_of_read(ranges: Sequence[tuple[str, int, bool, Sequence[int], Sequence[Group]]]) -> pa.Table:
-    """READ_RANGES."""
+    """Return rows of READ_RANGES."""
     names, terms, foreign, slices, groups = zip(*ranges, strict=True) if ranges else [()] * 5
     return READ_RANGES.rows(
         {
@@ -419,7 +422,7 @@ def _rows_of_read(ranges: Sequence[tuple[str, int, bool, Sequence[int], Sequence
 
 
 def hours_of(rows: pa.Table, rule_of: Integers | int, periods: tuple[Periods, ...]) -> Hours:
-    """Return for each row the hour from which it is due by its rule (-1: none) on all branches."""
+    """Return for each row the hour from which its rule makes it due on all branches. Rule -1 makes no row due."""
     modified_ms = rows["modified_ms"].to_numpy()
     found = np.full(rows.num_rows, NEVER, np.int32)
     for rule in [rule_of] if isinstance(rule_of, int) else np.unique(rule_of).tolist():
@@ -428,23 +431,23 @@ def hours_of(rows: pa.Table, rule_of: Integers | int, periods: tuple[Periods, ..
             chosen: Any = slice(None) if isinstance(rule_of, int) else rule_of == rule
             written_ms = modified_ms[chosen]
             due_ms = latest_due([parse_period(period) for period in of_rule], written_ms)
-            # What was due before 1970 is due.
+            # A row that was due before 1970 is due. UNKNOWN would mean that no commit names it.
             found[chosen] = np.clip(due_ms // HOUR_MS, UNKNOWN + 1, NEVER)
     return found
 
 
 async def read_pieces(store: ObjectStore, pieces: Pieces, table: Table) -> AsyncIterator[pa.Table]:
-    """Yield a part at a time.
+    """Yield a table for each part.
 
     Raises:
-        BadInput: one is missing or altered.
+        BadInput: a part is missing or altered.
     """
     for part in pieces.parts:
         yield decode(table, await read_part(store, pieces.folder, part), part)
 
 
 async def write_hours(store: ObjectStore, folder: str, dues: Dues) -> Pieces:
-    """Write HOURS, slices in their order."""
+    """Write HOURS in the order of slices."""
     parts: list[Part] = []
     some: list[tuple[int, Runs]] = []
     held = 0
@@ -475,9 +478,9 @@ async def read_hours(store: ObjectStore, pieces: Pieces) -> Dues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToRead:
-    """Say what a run has to read beside what it knows: TO_READ, with WHOLE as terms where nothing is ever due.
+    """Hold the `ranges` (TO_READ) that a run must read. The terms are WHOLE if no row is ever due.
 
-    `anew` are slices that begin anew. `known` are the ranges that stay as they were read, `groups` their row groups.
+    `anew` are slices that begin anew. `known` are unchanged ranges that need no read, `groups` their row groups.
     """
 
     ranges: pa.Table
@@ -496,17 +499,20 @@ def groups_of(ranges: Iterable[ReadRange]) -> dict[tuple[Periods, ...], dict[Gro
 
 
 def to_read(ranges: Ranges, known: Mapping[str, ReadRange], rules_of: Callable[[pa.ChunkedArray], Hours]) -> ToRead:
-    """Compare the ranges of a history with those that a run before has read. `rules_of` gives of each of these ids the
-    rule of all rows of its range, or MIXED.
+    """Compare the ranges of a history with those that an earlier run read.
+
+    `rules_of` returns for each id the rule of all rows of its range, or MIXED.
     """
     whole = ranges.whole.set_column(3, "terms", pa.array([WHOLE] * ranges.whole.num_rows, pa.int32()))
     every = pa.concat_tables([ranges.due, whole.cast(DUE_RANGES.schema)])
-    # Of what is known alone: a history may have a million ranges, and objects of Python take their room.
+    # Make Python objects of the known ranges only: a history may have a million ranges.
     at = pc.index_in(pa.array([*known], pa.string()), value_set=every["range_id"])
     periods = {**{number: terms.periods for number, terms in enumerate(ranges.terms)}, WHOLE: None}
     numbers = every["terms"].take(at).to_pylist()
     now = {id_: periods[number] for id_, number in zip(known, numbers, strict=True) if number is not None}
     anew: set[int] = set()
+    # A slice has the latest hour of all ranges. If a range is gone, or its rows stay less long, the slice begins anew:
+    # read all ranges that name it.
     for id_, read in known.items():
         if id_ not in now or not read.keeps_less_than(now[id_]):
             anew.update(read.slices)
@@ -526,7 +532,7 @@ def to_read(ranges: Ranges, known: Mapping[str, ReadRange], rules_of: Callable[[
 
 
 def known_ranges(rows: pa.Table, periods: Sequence[tuple[Periods, ...]]) -> dict[str, ReadRange]:
-    """READ_RANGES by id."""
+    """Return the rows of READ_RANGES by id."""
     columns = (rows[name].to_pylist() for name in READ_RANGES.schema.names)
     return {
         id_: ReadRange(
@@ -559,21 +565,22 @@ def rows_of_known(known: Mapping[str, ReadRange]) -> tuple[pa.Table, tuple[tuple
 
 
 def with_due(known: Mapping[str, ReadRange], going: Mapping[int, Hours]) -> dict[str, list[int]]:
-    """Return the ranges that name slices with something due, each with the numbers of the row groups to read for it: of
-    equal groups one. All groups of ranges with foreign keys.
+    """Return the ranges that name slices with due objects, each with the numbers of the row groups to read.
 
-    `going` has by slice the hours at which something of it was due.
+    Of equal groups choose one, and of a range with foreign keys all groups. `going` has for each slice the hours from
+    which its objects are due.
     """
     found: dict[str, list[int]] = {}
     hours = {slice_: frozenset(some.tolist()) for slice_, some in going.items()}
     seen: set[GroupName] = set()
     for id_, one in known.items():
+        # Foreign keys have no hours.
         if one.has_foreign:
             found[id_] = [*range(len(one.groups))]
             continue
         wanted = frozenset[int]().union(*(hours[slice_] for slice_ in one.slices if slice_ in hours))
         for at, group in enumerate(one.groups if wanted else ()):
-            # What goes is due wherever it is named, so any of several equal groups says the same of it.
+            # An object to delete is due wherever it is named, so one of several equal groups is enough.
             if not wanted.isdisjoint(group.hours) and group.name not in seen:
                 seen.add(group.name)
                 found.setdefault(id_, []).append(at)

@@ -1,12 +1,11 @@
-"""Plan what hours let go, without a join: hours say which objects go, and rows only say under which paths.
+"""Plan due objects from saved hours, without a join. Hours select the objects, rows only give their paths.
 
-An object may be named by many ranges, and a plan has it once. So all ranges that name a slice from which something goes
-are one *portion*, and one task reads all of it:
+Many ranges may name an object, and a plan has it once. So ranges that share a slice with due objects form a *portion*:
 
 1. `portions_of` joins ranges that share such a slice. So no two portions name the same object.
-2. A task reads whole portions, and puts each object of them into the plan once.
+2. A task reads whole portions, and puts each of their objects into the plan once.
 
-Foreign keys, of which hours are not known, and what is held are joined (mark.py).
+Foreign keys have no hours. With these, or with held objects, a run joins instead (mark.py).
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ from lakebed.gc.messages import BadInput, Manifest, Pieces, Totals
 from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_going, rows_that_go
 
 HELD_MAX: Final = 100_000
-"""How many objects of whole portions a task holds before it writes them down."""
+"""A task writes its portions as soon as they have this many objects."""
 
 PORTIONS: Final = Table("some ranges, and all that they alone name", required(("portion", pa.int64())))
 
 
 def portions_of(slices_of: Mapping[str, Sequence[int]]) -> list[list[str]]:
-    """Join ranges that share a slice. `slices_of` has of each range those from which something goes, at least one."""
+    """Join ranges that share a slice. `slices_of` has for each range its slices with due objects, at least one."""
+    # A union-find: `above` leads from a slice to the root of its portion.
     above: dict[int, int] = {}
 
     def root(slice_: int) -> int:
@@ -63,7 +63,7 @@ async def mark_going(
     into: str,
     now_ms: int,
 ) -> tuple[Manifest, Totals]:
-    """Write GARBAGE: what these row groups name and is `going`, a bitmap of LIVE for each slice. No foreign keys go.
+    """Write GARBAGE: the objects of these row groups that are `going`, a bitmap (LIVE) for each slice. No foreign keys.
 
     Raises:
         BadInput: a slice is open, a row stays by its own range, or a part is missing or altered.
@@ -73,6 +73,7 @@ async def mark_going(
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         bitmaps = await read_going(task.store, going)
+        # Plans take objects of closed slices only. Hours of an open slice would miss its later writes.
         if open_ := sorted(bitmaps.keys() - closed):
             raise BadInput(f"slice {slice_name(open_[0])} is open, and hours say that something of it goes")
         mine = [portions[number] for number in share["portion"].to_pylist()]
@@ -83,7 +84,7 @@ async def mark_going(
             ids = [id_ for portion in mine for id_ in portion]
             async for name, data in task.ahead(ids, lambda id_: get_range(task.store, RangeId(id_))):
                 batch.add(name, data, facts[name], groups[name], bitmaps)
-                # Between portions alone: an object may be in several ranges of one.
+                # Cut only between portions: several ranges of a portion may name the same object.
                 if name in last and batch.held >= HELD_MAX:
                     yield batch.verdicts()
                     batch = _Batch(judging)
@@ -98,7 +99,7 @@ async def mark_going(
 
 
 class _Batch:
-    """Hold what goes of some portions: CAUSES, and rows that name them."""
+    """Hold the rows of due objects in some portions, and their causes by number."""
 
     def __init__(self, judging: Judging) -> None:
         self.held = 0
@@ -114,7 +115,7 @@ class _Batch:
         groups: Sequence[int],
         bitmaps: Mapping[int, Bitmap],
     ) -> None:
-        """Add what of these row groups of a range is in the bitmaps."""
+        """Add the rows of these row groups whose objects are in the bitmaps."""
         policy, number = self._judging.policy, fact["terms"]
         file = open_range(RangeId(name), data, fact["count"])
         goes = goes_of(file.table(["slice", "sequence"], groups), bitmaps)
@@ -122,6 +123,7 @@ class _Batch:
         if not rows.num_rows:
             return
         rule_of = match_rules(rows, policy)
+        # The saved hours are wrong, so delete nothing by them.
         if not due_rows(rows, rule_of, self._judging.cutoffs(number)).all():
             raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
         self.held += rows.num_rows
@@ -147,7 +149,7 @@ class _Batch:
         return found
 
     def verdicts(self) -> pa.Table:
-        """VERDICTS: each object once."""
+        """Return VERDICTS, each object once."""
         texts = zip(*self._causes, strict=True)
         causes = pa.table({name: pa.array(column, pa.string()) for name, column in zip(CAUSE, texts, strict=True)})
         *numbers, paths = zip(*self._rows, strict=True)

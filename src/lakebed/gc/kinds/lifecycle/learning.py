@@ -1,6 +1,6 @@
-"""Learn what all commits name for a lifecycle run, from what changed since a run before, or from all of it.
+"""Learn the ranges and hours of all commits for a lifecycle run, from the changes since an earlier run or from scratch.
 
-A clean run is one with nothing to go on from, so both are one function. dues.py and trees.py have the tables.
+A clean run has no earlier run, so one function does both. dues.py and trees.py have the tables.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from .trees import TreeParts
 
 CHANGED_MAX: Final = 0.5
 SPANS_HELD: Final = 65_536
-"""How many ranges are held as objects of Python at a time: a million would take 0.4 GiB."""
+"""Make Python objects of at most this many ranges at a time: a million would take 0.4 GiB."""
 
 
 @dataclass(slots=True)
 class Known:
-    """`taken` are the runs of which all that they took is marked in `dues`."""
+    """Hold the trees, ranges and hours of a history. In `dues`, the objects of the runs in `taken` are marked TAKEN."""
 
     trees: TreeParts
     ranges: dict[str, ReadRange]
@@ -64,7 +64,7 @@ class Known:
         return any(read.has_foreign for read in self.ranges.values())
 
     async def take(self, context: RunContext, gone: Mapping[str, Manifest]) -> None:
-        """Mark what these runs took."""
+        """Mark the objects that these runs (tables GARBAGE) deleted."""
         for run_id, table in gone.items():
             if run_id in self.taken:
                 continue
@@ -76,20 +76,20 @@ class Known:
         self.taken = (*self.taken, *(run_id for run_id in gone if run_id not in self.taken))
 
     async def write_going(self, context: RunContext, run: StartedRun, slices: Iterable[int], *, folder: str) -> Pieces:
-        """Write LIVE of all that is due in these slices at the run's now, and did not go yet."""
+        """Write the objects of these slices (LIVE) that are due at the run's now and not deleted yet."""
         rows = self.dues.bitmaps(slices, run.now_ms).rows()
         return await write_piece(context.store, folder, "going-all.parquet", LIVE, rows)
 
     async def deal_staying(
         self, context: RunContext, run: StartedRun | Plan, slices: Iterable[int], *, folder: str
     ) -> Bucketed:
-        """Write LIVE of all that is not due in these slices at the run's now."""
+        """Write the objects of these slices (LIVE) that are not due at the run's now, or were deleted."""
         dealer = Dealer(LIVE)
         dealer.add(self.dues.staying(slices, run.now_ms).rows())
         return files_of(folder, await dealer.write(context.store, folder))
 
     async def keep(self, context: RunContext, run: StartedRun, base: Base | None) -> KnownDues:
-        """Write it into the run's folder, for the next run."""
+        """Write all of it into the run's folder, for the next run."""
         folder = folder_in(run, "known")
         trees = await self.trees.in_folder(context.store, folder)
         rows, terms = rows_of_known(self.ranges)
@@ -108,7 +108,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Hold what a run before left, read."""
+    """Hold the saved state of an earlier run."""
 
     run_id: str
     known: Known
@@ -118,7 +118,9 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`known` None: hours cannot be known. `base` is what was gone on from in the end; `note` says why none was."""
+    """Hold the ranges, and the hours in `known` unless None. `base` is the earlier run that was used in the end, and
+    `note` may say why none was.
+    """
 
     ranges: Ranges
     known: Known | None = None
@@ -127,7 +129,8 @@ class Learned:
 
 
 async def read_known(store: ObjectStore, run_id: str, saved: KnownDues) -> Base:
-    """
+    """Read the saved state of an earlier run.
+
     Raises:
         BadInput: a part is missing or altered.
     """
@@ -150,11 +153,12 @@ async def learn(
     changed_max: float = CHANGED_MAX,
     suffix: str = "",
 ) -> Learned:
-    """Return the ranges of the history, and from when each object is due. What `base` knows becomes part of it.
-    Where more than `changed_max` of all ranges have to be read, all are.
+    """Return the ranges of the history, and the hour from which each object is due. Takes over the hours of `base`.
+
+    If more than the share `changed_max` of all ranges must be read, read all of them without `base`.
 
     Raises:
-        BadInput, EmptyLiveSet, TaskCorrupt: something was not read, or is not what it was.
+        BadInput, EmptyLiveSet, TaskCorrupt: an input is missing, unreadable or altered.
     """
     read = partial(
         sort_ranges,
@@ -171,12 +175,14 @@ async def learn(
     except BadInput as error:
         if base is None:
             raise
+        # The saved parts of the earlier run are damaged. Read everything instead.
         base, note = None, str(error)
         trees, ranges = await read(TreeParts())
     rows = sum(ListedRanges(some).entries for some in (ranges.due, ranges.whole))
+    # Whether a version is kept depends on other versions, so it has no hour. Such a run reads everything each time.
     if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
         return Learned(ranges=ranges, note=note)
-    # Hours are kept of so few rows that their ranges find room here.
+    # At most ROWS_MAX entries: their ranges fit into this process.
     ranges = await in_rows(context, ranges)
     count = ranges.due.num_rows + ranges.whole.num_rows
     known = Known(trees=trees, ranges={}, dues=Dues())
@@ -185,6 +191,7 @@ async def learn(
     if base is not None and todo.ranges.num_rows > changed_max * count:
         base, note = None, "most of what is named has changed"
         todo = to_read(ranges, {}, rules_of)
+    # Slices that begin anew forget their hours, except TAKEN: their ranges are all in `todo`.
     if base is not None:
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)
@@ -212,7 +219,7 @@ async def _add_read(
     """Add to `known` the hours and ranges that were read now, and the ranges that were known `before`.
 
     Raises:
-        TooSparse: the hours do not find room.
+        TooSparse: a sequence is too large for hours.
     """
     async for table in read_pieces(store, dues, HOURS):
         known.dues.add_rows(table)
@@ -224,7 +231,7 @@ async def _add_read(
 def _rules_of(ranges: Ranges, policy: Policy, ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """Return the rule of the policy for each of these ranges, MIXED where several apply."""
     at = pc.index_in(ids, value_set=ranges.due["range_id"])
-    # Of whole ranges the rule does not matter.
+    # The rule of a whole range does not matter, because none of its rows is due.
     found = np.full(len(at), MIXED, np.int32)
     is_due = at.is_valid().to_numpy()
     at, rules = at.filter(pa.array(is_due)), np.empty(int(is_due.sum()), np.int32)
@@ -237,7 +244,7 @@ def _rules_of(ranges: Ranges, policy: Policy, ids: pa.ChunkedArray) -> npt.NDArr
 
 
 def only_ranges(ranges: Ranges, chosen: Collection[str]) -> Ranges:
-    """Return ranges to read by their rows, and whole ones with foreign keys: all that `with_due` chose."""
+    """Return the ranges that `with_due` chose: `due` ones to read by rows, and `whole` ones with foreign keys."""
     ids = pa.array(sorted(chosen), pa.string())
     due, whole = (table.filter(pc.is_in(table["range_id"], value_set=ids)) for table in (ranges.due, ranges.whole))
     return Ranges(due=due, terms=ranges.terms, whole=whole)

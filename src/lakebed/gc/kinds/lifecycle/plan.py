@@ -1,21 +1,14 @@
-"""A collection by the lifecycle policy: objects whose every occurrence is due, although commits name them.
+"""A lifecycle run deletes objects whose every occurrence is due by the policy, although commits name them.
 
-A plan publishes nothing and makes no writer wait. It may be stale when it is applied (docs/design/protocols.md, "A
-lifecycle run"). So:
+A plan publishes nothing, so it may be stale when it is applied (docs/design/protocols.md, "A lifecycle run"):
 
-1. the service publishes the run, writes down what is staged, uploaded or copied, and reads refs, commits and the policy
-   again; another version of the policy ends the run
-2. of the plan's objects, those are let off that any of this names, or that have an occurrence which is not due by the
-   commits and refs as they are now; the rest is a second table, `garbage.<recheck>`
+1. The service publishes the run, records staged, uploaded and copied objects, and reads refs, commits and the policy.
+   A new version of the policy ends the run.
+2. Keep the plan's objects that one of these names, or that are not due everywhere by the commits and refs as they are
+   now. Write the rest as a second table, `garbage.<recheck>`.
 
-What an earlier run took is in no later plan, although commits still name it.
-
-Together with retention, when asked (`active_only`): commits that the rules let go count as swept, in the plan and when
-it is applied, by the rules that there are then. Such a run is a clean one, and saves nothing for others.
-
-A run costs what changed since the last one: it goes on from the hours that this one saved (learning.py).
-Where anything about them is amiss, or the policy is another, it makes a clean run, and says why. A policy that keeps
-versions, and a lake with too many rows, know no hours: each of their runs reads everything.
+A run reads only the changes since the last run that saved hours (learning.py). With `active_only`, commits that the
+retention rules expire have no occurrences.
 """
 
 from __future__ import annotations
@@ -68,7 +61,7 @@ from .learning import Base, Learned, learn, only_ranges, read_known
 from .reaching import Ranges, Reached, pinned_commits, reach_metaranges
 
 CLEAN_EVERY: Final = 90
-"""Begin anew after this many runs: the saved files also know ranges and trees that are gone."""
+"""Make a clean run after this many runs, because saved files keep ranges and trees that no longer exist."""
 
 ACTIVE_ONLY: Final = "active commits only"
 NO_HOURS: Final = "the policy keeps versions, or there are too many rows"
@@ -76,7 +69,7 @@ NO_POLICY: Final = "no lifecycle policy is set: `lakebed lifecycle policy set` s
 
 
 class NoPolicy(Invalid):
-    """No lifecycle policy is set, so nothing goes by one."""
+    """No lifecycle policy is set, so no object is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +86,7 @@ class Lifecycle:
         return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """docs/design/0003-lifecycle.md. Staged data is looked at when the plan is applied."""
+        """Plan as in docs/design/0003-lifecycle.md. The apply looks at staged data."""
 
         async def decide(prepared: PreparedCommits) -> Plan:
             return await _plan(context, run, prepared, self.mode, active_only=self.active_only)
@@ -131,6 +124,7 @@ async def _plan(
     rules = await _rules(context) if active_only else None
     if active_only and rules is None:
         raise NoRules(NO_RULES)
+    # Such a run reads trees of active commits only, so it uses no saved hours and saves none.
     base, note = (None, ACTIVE_ONLY) if active_only else await _choose(context, run, prepared, mode)
     commits, reached = await _reach(context, prepared.commits, prepared.refs, policy, rules, now_ms=run.now_ms)
     learned = await learn(context, run, policy, reached, base, reads_rows=not active_only)
@@ -143,7 +137,8 @@ async def _plan(
     gone = await taken_tables(context, views, held)
     besides = [*held.values()]
     into, closed = folder_in(run, messages.GARBAGE.name), slice_numbers(run.closed_slices)
-    # Foreign keys have no hours.
+    # Objects that earlier runs deleted are in no plan, although commits still name them. Hours mark them as taken, but
+    # foreign keys have no hours.
     if learned.known is None or learned.known.has_foreign:
         besides += gone.values()
     keeps = [
@@ -182,10 +177,10 @@ async def _plan(
 async def _choose(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, mode: Mode
 ) -> tuple[Base | None, str]:
-    """Return what the run goes on from, if anything, and for people why.
+    """Return the state of an earlier run to go on from, or None for a clean run, and the reason for people.
 
     Raises:
-        NoSavedState: nothing but an optimised run was asked for, and it cannot be made.
+        NoSavedState: the mode allows only an optimised run, and none is possible.
     """
     if mode is Mode.CLEAN:
         return None, "asked for"
@@ -202,9 +197,10 @@ async def _choose(
 
 
 def policy_of(prepared: PreparedCommits) -> Policy:
-    """
+    """Return the policy in force.
+
     Raises:
-        NoPolicy: none is set.
+        NoPolicy: no policy is set.
     """
     if not prepared.policy:
         raise NoPolicy(NO_POLICY)
@@ -225,7 +221,7 @@ async def _reach(
     *,
     now_ms: int = 0,
 ) -> tuple[pa.Table, Reached]:
-    """Return the rows of COMMITS, and what reaches their trees; with `rules`, of those that these keep now."""
+    """Return the rows of COMMITS, and the classes that reach their trees. With `rules`, expired commits reach none."""
     rows = await context.read(commits, messages.COMMITS)
     named = await context.read(refs, messages.REFS)
     active = rows
@@ -242,7 +238,7 @@ async def mark_due(
     *,
     until_ms: int,
 ) -> tuple[Manifest, Totals]:
-    """Write GARBAGE: what is due by `until_ms`, and neither stays anywhere, nor is held, nor went. See `Judging`."""
+    """Write GARBAGE for a simulation: objects that are due by `until_ms`, stay nowhere, and were not deleted yet."""
     _, reached = await _reach(context, prepared.commits, prepared.refs, policy)
     ranges = (await learn(context, run, policy, reached, None, reads_rows=False)).ranges
     closed = slice_numbers(run.closed_slices)
@@ -268,10 +264,9 @@ async def mark_known(
     into: str,
     held_max: int = HELD_IN_JOIN,
 ) -> tuple[Manifest, Totals]:
-    """Write GARBAGE: what goes by the hours, read where these say so. `keeps` are sides of LIVE.
+    """Write GARBAGE: the objects that are due by saved hours. `keeps` are sides of LIVE.
 
-    Joins where foreign keys or any of `keeps` count, or where objects that belong together have more than `held_max`
-    rows.
+    Join if foreign keys or rows of `keeps` exist, or if the ranges of a portion have more than `held_max` rows.
     """
     assert learned.known is not None, "the caller looked"
     known, ranges = learned.known, learned.ranges
@@ -285,6 +280,7 @@ async def mark_known(
     if not any(side.rows for side in keeps) and not any(known.ranges[id_].has_foreign for id_ in groups):
         portions = portions_of({id_: [one for one in known.ranges[id_].slices if one in going] for id_ in groups})
         counts = dict(zip(chosen.due["range_id"].to_pylist(), chosen.due["count"].to_pylist(), strict=True))
+        # A task has all due rows of a portion in memory, so large portions join, too.
         if max((sum(counts[id_] for id_ in portion) for portion in portions), default=0) <= held_max:
             return await mark_going(
                 engine, chosen.due, judging, portions, groups=groups, going=written, into=into, now_ms=run.now_ms
@@ -306,7 +302,7 @@ async def _deal(
     until_ms: int | None = None,
     suffix: str = "",
 ) -> tuple[Bucketed, list[Bucketed]]:
-    """CANDIDATES that are due, and all sides of LIVE that stay."""
+    """Return the CANDIDATES that are due, and the sides of LIVE that stay."""
     listed, whole = (ListedRanges(rows).count for rows in (ranges.due, ranges.whole))
     stay = f"; of {whole:,} all stays" if whole else ""
     context.progress(f"reading {count_of(listed, 'range')}{stay}")
@@ -330,28 +326,29 @@ def _judging(
 
 
 async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
-    """Keep of the plan's objects those that nothing holds now either, under a name of this recheck.
-
-    Dates count from the plan's now: what was not due then is in no plan.
-    """
+    """Write the plan's objects that nothing keeps now, into tables named by this recheck."""
+    # Judge by the plan's now: an object that became due later is not in the plan.
     commits, uncommitted = whole(answer)
     if answer.refs is None:
         raise BadInput("the server did not say which refs there are", run_id=plan.run_id)
     suffix = f".{commits.digest()[:16]}"
     policy, closed = check_policy(plan.policy.encode()), slice_numbers(answer.closed_slices)
-    # Rules that are gone by now let no commit go.
+    # If the rules were removed since the plan, all commits are active.
     rules = await _rules(context) if plan.active_only else None
     _, reached = await _reach(context, commits, answer.refs, policy, rules, now_ms=plan.now_ms)
     base = None if plan.dues is None else await read_known(context.store, plan.run_id, plan.dues)
     slices = [] if base is None else [*base.known.dues.going(plan.now_ms)]
     learned = await learn(context, plan, policy, reached, base, reads_rows=base is not None, suffix=suffix)
+    # The plan's candidates are enough here: deal only the objects that stay now.
     if learned.known is None:
         _, stays = await _deal(context, plan, policy, learned.ranges, closed=closed, suffix=suffix)
     else:
+        # Foreign keys have no hours, so judge their ranges by rows.
         foreign = only_ranges(learned.ranges, with_due(learned.known.ranges, {}))
         _, stays = await _deal(context, plan, policy, foreign, closed=closed, suffix=suffix)
         folder = folder_in(plan, f"hours.tasks{suffix}")
         stays.append(await learned.known.deal_staying(context, plan, slices, folder=folder))
+    # Another unfinished run may hold an object of this plan. Leave it to that run.
     views = [view for view in await context.service.runs() if view.run_id != plan.run_id]
     held = [*(await held_tables(context, views, runs_over(views))).values()]
     staged = await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted{suffix}")
@@ -370,10 +367,9 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
 
 
 async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
-    """Return by run what ended lifecycle runs and erasures took: tables GARBAGE.
-
-    A table that is gone, with the folder of an old run, is left out: a later run finds these objects gone once more.
-    """
+    """Return by run the objects (tables GARBAGE) that ended lifecycle runs and erasures deleted."""
+    # A collection of metadata may have deleted the table of an old run. A later run may list these objects again, and
+    # finds them missing.
     found: dict[str, Manifest] = {}
     for view in views:
         takes = view.kind in {RunKind.LIFECYCLE, RunKind.ERASURE}

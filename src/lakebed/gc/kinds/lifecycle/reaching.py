@@ -1,10 +1,10 @@
-"""Find which ranges may have something due by a lifecycle policy, and by which periods: from commits to ranges.
+"""Find the ranges that may have due rows by a lifecycle policy, and the periods of these rows.
 
-Branches whose periods come from the same patterns are one class. So the work is not that of branches times rows:
+Branches whose periods come from the same patterns are one class. So the work does not grow as branches times rows:
 
 1. Walk the commits once: each gets the set of classes that reach it (gc/rules/lifecycle/reach.py).
 2. Read the metaranges (trees.py): each range gets the union of the sets of all commits that have it.
-3. Part the ranges of which nothing can be due from the rest, which are judged row by row (due.py).
+3. Separate the ranges without due rows. Judge the rest row by row (due.py).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ DUE_RANGES: Final = Table(
 )
 SPANS: Final = Table(
     "the first and the last key of a range",
-    # Of all ranges together: these may be more than the 2 GiB that an array of `binary` holds.
+    # Keys of all ranges together may exceed the 2 GiB of an array of `binary`.
     required(("min_key", pa.large_binary()), ("max_key", pa.large_binary())),
 )
 
 Periods = tuple[str, ...] | None
-"""The periods of a rule on all branches of a set, of which the longest counts. None: never."""
+"""The periods of a rule on all branches of a set. The longest applies. With None no row is ever due."""
 
 
 class Terms(NamedTuple):
-    """Say what counts for the rows of a range: by rule its periods, and whose period keeps objects longest.
+    """Hold the terms of a range's rows. By rule: its periods, and the branch whose period keeps objects longest.
 
-    `classes` reach the range. They are passed only where a rule keeps versions, for these are counted by branch.
+    `classes` reach the range. They are set only if a rule keeps versions, because versions are counted by branch.
     """
 
     periods: tuple[Periods, ...]
@@ -58,7 +58,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """`metaranges` is REACHED; `sets` are the sets by number, as bits of classes. Class `pinned` keeps everything."""
+    """Hold `metaranges` (REACHED), and the sets by number as bits of classes. Class `pinned` keeps everything."""
 
     metaranges: pa.Table
     sets: list[int]
@@ -75,9 +75,9 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """`due` (DUE_RANGES) have rows that may be due by `terms`; of the `whole` ones everything stays.
+    """Hold ranges (DUE_RANGES): `due` have rows that may be due by `terms`, `whole` have none.
 
-    Where they are many, both are PARTS of files that tasks wrote (sorting.py). Else `spans` are those of `due`.
+    Many ranges are in files of tasks, and both are PARTS of these (sorting.py). Otherwise `spans` belong to `due`.
     """
 
     due: pa.Table
@@ -91,10 +91,10 @@ def keeps_versions(policy: Policy) -> bool:
 
 
 def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reached:
-    """Find out which classes of branches reach the trees of commits that were not swept.
+    """Return the classes of branches that reach the trees of commits that were not swept.
 
     Raises:
-        BrokenHistory: a ref or a commit names a commit that is not there.
+        BrokenHistory: a ref or a commit names a missing commit, or a ref has an unknown kind.
     """
     named: dict[str, list[tuple[str, str]]] = {"branch": [], "tag": [], "intent": []}
     for row in refs.to_pylist():
@@ -103,7 +103,7 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
             raise BrokenHistory(f"{kind} {name} names commit {commit}, and what that means is not known", commit=commit)
         named[kind].append((name, commit))
         if row["state"] != "active":
-            # What is being made may yet be named otherwise.
+            # A ref that is being made may yet get another name. So all periods of each rule apply to its commits.
             named["intent"].append((name, commit))
     classes = classes_of(policy, sorted(name for name, _ in named["branch"]), each_alone=keeps_versions(policy))
     nowhere = classes.of[NO_BRANCH]
@@ -120,7 +120,7 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
     pinned = len(classes.periods)
     pins = pinned_commits(refs, policy)
     is_pinned = pc.is_in(ids, value_set=pa.array(sorted(pins), pa.string())).to_numpy(zero_copy_only=False)
-    # The second half of the numbers: the same sets, pinned.
+    # The second half of the numbers has the same sets, pinned.
     sets = [*found.sets, *(set_ | 1 << pinned for set_ in found.sets)]
     numbers = found.set_of + is_pinned.astype(np.int32) * np.int32(len(found.sets))
     there = pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], ""))
@@ -135,26 +135,27 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
 
 
 def pinned_commits(refs: pa.Table, policy: Policy) -> set[str]:
-    """Return the commits whose objects the policy never lets go."""
+    """Return the commits that the policy pins, by id or by tag. Their objects are never due."""
     tags = refs.filter(pc.equal(refs["kind"], "tag"))
     named = zip(tags["name"].to_pylist(), tags["commit_id"].to_pylist(), strict=True)
     return {*policy.pins.commits, *(commit for tag, commit in named if policy.pins_tag(tag))}
 
 
 def check_found(reached: Reached, ranges: int) -> None:
-    """
+    """Check that commits with entries have ranges.
+
     Raises:
-        EmptyLiveSet: commits have entries, and yet there are no ranges.
+        EmptyLiveSet: commits have entries, but there are no ranges.
     """
     if reached.metaranges.num_rows and not ranges:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
 
 
 def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: Policy) -> Ranges:
-    """Part the ranges (MASKED_RANGES) that have nothing to give from the rest. `masks` are theirs, by number.
+    """Separate the ranges (MASKED_RANGES) that may have due rows from the others. `masks` are their masks by number.
 
     Raises:
-        EmptyLiveSet: commits have entries, and yet no range was read.
+        EmptyLiveSet: commits have entries, but no range was read.
     """
     check_found(reached, ranges.num_rows)
     mask_of = ranges["mask"].to_numpy()
@@ -167,7 +168,7 @@ def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: P
     number_of = number_of_mask[mask_of]
     is_due = np.zeros(ranges.num_rows, np.bool_)
     for at, rule in enumerate(policy.rules):
-        # Of a rule that keeps versions all versions count, also those that are never due.
+        # A rule that keeps versions counts all versions of a path, so read also ranges where no row is ever due.
         counts = np.array([one.periods[at] is not None or rule.keep_versions > 0 for one in numbers], np.bool_)
         if counts.any():
             is_due |= counts[number_of] & _meets(ranges, rule.pattern.literal_beginning())
@@ -179,7 +180,7 @@ def sort_out(ranges: pa.Table, masks: Sequence[int], reached: Reached, policy: P
 
 
 def _meets(ranges: pa.Table, start: bytes) -> npt.NDArray[np.bool_]:
-    """Return which ranges may have keys that begin so."""
+    """Return for each range whether it may have keys that begin with `start`."""
     least, greatest = (pc.binary_slice(ranges[name], 0, len(start)) for name in ("min_key", "max_key"))
     meets = pc.and_(pc.less_equal(least, start), pc.less_equal(start, greatest))
     found: npt.NDArray[np.bool_] = meets.to_numpy()
@@ -187,7 +188,7 @@ def _meets(ranges: pa.Table, start: bytes) -> npt.NDArray[np.bool_]:
 
 
 def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
-    """Return what counts for rows that these classes of branches reach."""
+    """Return the terms of rows that the classes in this mask reach."""
     bits = bits_of(mask)
     classes = tuple(bits) if keeps_versions(policy) else ()
     if reached.pinned in bits:
@@ -203,7 +204,7 @@ def terms(mask: int, reached: Reached, policy: Policy) -> Terms:
 
 
 def _longest(of_class: Mapping[int, Iterable[str | None]], labels: Mapping[int, str]) -> str:
-    """Name the class that keeps objects longest, of equals the first: for people."""
+    """Return the label of the class that keeps objects longest, of equals the first. Only people read it."""
     kept = {
         bit: max(_NEVER if period is None else parse_period(period).due_ms(0) for period in periods)
         for bit, periods in of_class.items()

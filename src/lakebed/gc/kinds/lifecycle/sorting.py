@@ -1,8 +1,8 @@
-"""Sort out the ranges of a history for a lifecycle run: in this process, or in tasks where they are many.
+"""Separate the ranges of a history that may have due rows, in this process, or in tasks if ranges are many.
 
-Of many ranges the parts of trees are dealt to tasks. Each unites the masks of its parts, and deals ranges with masks
-into buckets. A second map unites those of a bucket, parts what may be due from the rest, and writes files of some
-ranges each. So this process has the names of files, and of each which terms it has.
+1. A task reads some parts of trees, unites the masks of each range, and writes ranges with masks into buckets.
+2. A task of a second map unites the masks of a bucket, separates the ranges, and writes files of them.
+3. This process then has only the names of files, and the terms of each.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ MASKS: Final = Table(
     "a metarange or a sublist, and the number of its mask", required(("tree_id", pa.string()), ("number", pa.int64()))
 )
 MASK_BITS_MAX: Final = 1024
-"""Where masks are longer, this process holds the ranges, each with the number of its mask: in files it has the mask
-itself. A bit is a class of commits. There are many where a policy keeps versions of many branches."""
+"""With longer masks, sort in this process: a range has the number of its mask here, and in files the mask itself.
+
+A bit is a class of branches. A policy that keeps versions of many branches has many classes."""
 TREE_PARTS: Final = Table("a part of trees, as JSON", required(("part", pa.binary())))
 DUE_FILE: Final = Table(
     "a range to read, the number of its cut-offs in its file, its first and its last key",
@@ -41,7 +42,7 @@ DUE_FILE: Final = Table(
 
 
 class _DueNote(FileNote, frozen=True):
-    """`terms` are those of a file by number; `numbers` says which of all terms they are."""
+    """Hold the `terms` of a file by number, or the `numbers` of these among all terms."""
 
     terms: tuple[Terms, ...] = ()
     numbers: tuple[int, ...] = ()
@@ -57,20 +58,20 @@ async def sort_ranges(
     folder: str,
     tell: Callable[[str], None],
 ) -> tuple[TreeParts, Ranges]:
-    """Return the ranges of what is reached, and all parts of trees: those that are known, and new ones in `folder`.
+    """Return all parts of trees, known ones and new ones in `folder`, and the ranges of the reached trees.
 
-    More than IN_ROWS_MAX stay in files, unless a run before is known, whose ranges are in this process anyway, or there
-    are very many classes of commits.
+    More than IN_ROWS_MAX ranges stay in files, unless `known` has parts or a mask has more than MASK_BITS_MAX.
 
     Raises:
         BadInput: a part is missing or altered.
-        EmptyLiveSet: commits have entries, and yet no range was read.
+        EmptyLiveSet: commits have entries, but no range was read.
     """
     of_metaranges = reached.masks()
     new, found = await read_new(engine, store, of_metaranges, known, folder=folder, tell=tell)
     masks, parts = of_metaranges | found.sublists, [*new.narrow, *new.sublists]
     every = known.plus(new)
     is_narrow = max(map(int.bit_length, masks.values()), default=0) <= MASK_BITS_MAX
+    # The ranges of an earlier run are in this process anyway, so tasks save no memory then.
     if is_narrow and known == TreeParts() and sum(part.ranges.rows for part in parts) > IN_ROWS_MAX:
         return every, await _sort_in_tasks(engine, store, parts, masks, reached, policy, folder=folder)
     await found.add(store, parts, masks)
@@ -91,7 +92,7 @@ async def _sort_in_tasks(
     places = {mask: place for place, mask in enumerate(distinct)}
     numbers = MASKS.rows({"tree_id": [*masks], "number": [places[mask] for mask in masks.values()]})
     written = await write_piece(store, folder, "masks-all.parquet", MASKS, numbers)
-    # Tasks judge by classes alone, and the list of metaranges is long.
+    # Tasks need only the classes. Do not send them the long list of metaranges.
     by_classes = replace(reached, metaranges=reached.metaranges.slice(0, 0), sets=[])
 
     async def deal(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -107,6 +108,7 @@ async def _sort_in_tasks(
 
     async def sort(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async for _, (tables,) in in_shares(task, share, ([dealt], DEALT_RANGES)):
+            # A bucket has all masks of its ranges, so their union is complete.
             found = RangeMasks()
             found.add_dealt(tables)
             ranges = sort_out(found.ranges(), found.masks, by_classes, policy)
@@ -140,7 +142,7 @@ async def _deal(task: Task, found: RangeMasks, folder: str) -> pa.Table:
 
 
 def _rows_of_whole(whole: pa.Table) -> pa.Table:
-    """RANGES."""
+    """Return whole ranges as RANGES."""
     count = whole.num_rows
     nothing = {"seen_ms": [0] * count, "reason": [""] * count, "rule": [""] * count, "branch": [""] * count}
     facts = {name: whole[name] for name in ("range_id", "count", "file_bytes")}
@@ -148,7 +150,7 @@ def _rows_of_whole(whole: pa.Table) -> pa.Table:
 
 
 async def _write_due(task: Task, folder: str, rows: pa.Table, terms: Sequence[Terms]) -> pa.Table:
-    """DUE_FILE, with its own numbers."""
+    """Write a DUE_FILE, with numbers of terms that apply to this file only."""
     of_task, numbers = np.unique(rows["terms"].to_numpy(), return_inverse=True)
     at = rows.schema.get_field_index("terms")
     own = rows.set_column(at, rows.schema.field(at), pa.array(numbers, pa.int32()))
@@ -159,7 +161,8 @@ async def _write_due(task: Task, folder: str, rows: pa.Table, terms: Sequence[Te
 
 
 def _numbered(files: pa.Table) -> tuple[pa.Table, list[Terms]]:
-    """Return these PARTS with the numbers of all terms in their notes, and these terms."""
+    """Number the terms of all files. Return these PARTS with the numbers in their notes, and the terms."""
+    # Tasks do not know each other's terms, so each file numbers its own. Here all files get common numbers.
     numbers: dict[Terms, int] = {}
     notes = []
     for note in files["note"].to_pylist():
@@ -171,7 +174,7 @@ def _numbered(files: pa.Table) -> tuple[pa.Table, list[Terms]]:
 
 
 async def due_in(task: Task, share: pa.Table) -> pa.Table:
-    """Return DUE_RANGES of a share of `Ranges.due`.
+    """Return the DUE_RANGES in a share of `Ranges.due`.
 
     Raises:
         BadInput: a file is missing or altered.
@@ -194,7 +197,7 @@ async def _read_due(store: ObjectStore, part: Part, numbers: Sequence[int]) -> p
 
 
 async def in_rows(context: RunContext, ranges: Ranges) -> Ranges:
-    """Return the same ranges, none of them in files.
+    """Return the same ranges as rows, not in files.
 
     Raises:
         BadInput: a file is missing or altered.

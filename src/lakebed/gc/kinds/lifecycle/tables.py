@@ -1,7 +1,7 @@
-"""The tables that a lifecycle run leaves in the namespace, for people and for their own jobs. No run reads them.
+"""Write the tables of a lifecycle run into the namespace, for people and their own jobs. No run reads them.
 
     _lakefs/retention/lc/policy/<run>.parquet                 the policy as the run applied it
-    _lakefs/retention/lc/addresses/date=<day>/<run>-<part>    what was deleted: run_id, address, paths, matched_rules
+    _lakefs/retention/lc/addresses/date=<day>/<run>-<part>    deleted objects: run_id, address, paths, matched_rules
     _lakefs/retention/lc/stats/date=<day>/<run>.csv           a row about the run, below a header
 
 The design document names them (docs/design/0003-lifecycle.md). The paths of an object are those of the plan.
@@ -48,9 +48,7 @@ _PARTS: Final = Table("a part of the garbage", required(("name", pa.string())))
 
 
 async def write_tables(context: RunContext, plan: Plan, garbage: Manifest, ledger: Ledger, report: RunReport) -> None:
-    """Write the tables of a run that deleted `garbage`. Done again they are the same, for an apply is the only one at
-    work.
-    """
+    """Write the tables of a run that deleted `garbage`. Only one apply works on a run, so a retry writes them again."""
     rows = policy_table(check_policy(plan.policy.encode()), run_id=plan.run_id, now_ms=plan.now_ms)
     columns = {name: [getattr(row, name) for row in rows] for name in PolicyRow.__struct_fields__}
     await context.store.put(f"{LC_PREFIX}policy/{plan.run_id}.parquet", _parquet(POLICY.rows({**columns})))
@@ -74,7 +72,7 @@ async def write_tables(context: RunContext, plan: Plan, garbage: Manifest, ledge
 
 
 def _addresses(went: pa.Table, others: pa.Table) -> pa.Table:
-    """ADDRESSES of these LEDGER rows. `others` has for each address the columns OTHERS."""
+    """Return ADDRESSES of these LEDGER rows. `others` has the columns OTHERS for each address."""
     others = others.take(pc.index_in(went["address"], value_set=others["address"].combine_chunks()).combine_chunks())
     paths, rules = (
         _lists(went[own], others[name].combine_chunks()) for own, name in zip(("path", "rule"), OTHERS, strict=True)
@@ -85,7 +83,7 @@ def _addresses(went: pa.Table, others: pa.Table) -> pa.Table:
 
 
 def _lists(own: pa.ChunkedArray, others: pa.ListArray) -> pa.Array:
-    """Return each text with its others, in order."""
+    """Return a sorted list of each text and its others."""
     if others.null_count == len(others):
         return pa.ListArray.from_arrays(pa.array(range(len(own) + 1), pa.int32()), own.combine_chunks(), type=_TEXTS)
     rows = zip(own.to_pylist(), others.to_pylist(), strict=True)
@@ -93,7 +91,7 @@ def _lists(own: pa.ChunkedArray, others: pa.ListArray) -> pa.Array:
 
 
 async def _write_stats(store: ObjectStore, plan: Plan, date: str, report: RunReport) -> None:
-    # A file for each run: two runs that end together would lose a row of a file that they share.
+    # Write a file for each run: two runs that end together could lose a row of a shared file.
     state = "sweeping" if report.objects_failed else "ended"
     facts = [state, report.objects_deleted, report.bytes_deleted, report.objects_failed]
     own = [plan.run_id, plan.rules_version, *facts, report.run_start_time_ms, report.run_end_time_ms]

@@ -1,11 +1,11 @@
-"""Keep which ranges the metaranges of a history have, as bits: a lifecycle run asks every tree, and saves them.
+"""Save the ranges of each metarange of a history as bits. A lifecycle run needs those of every tree.
 
-A part holds up to CHUNK metaranges and, in a second table, their ranges; each metarange has a bit for each range. Each
-row but the first is XORed with the one before. Trees of one branch differ by few ranges, so nearly all of it is zeros.
-Metaranges never change. So a later run reads the parts as they are, and of metaranges only those that are in none.
+A part has up to CHUNK metaranges and, in a second table, their ranges. A metarange has a bit for each range. Each row
+but the first is XORed with the row before. Metaranges never change, so a later run reads the saved parts, and only
+metaranges that are in no part.
 
 Parts of wide trees have sublists in place of ranges, and parts of sublists have their ranges. So a sublist is read
-once, however many trees share it, and a later run reads only those that are new.
+once, however many trees share it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakebed.ranges import KnownRanges, SublistList
 
 CHUNK: Final = 4_096
 CHUNK_BITS: Final = 1 << 28
-"""A part of more bits takes a reader more than 32 MiB: sublists share nothing, so each brings ranges of its own."""
+"""End a part at this many bits: a reader needs 32 MiB for them. Sublists share no ranges, so each adds its own."""
 
 TREES: Final = Table(
     "a metarange or a sublist, with a bit for each row of its part's second table (bit n % 8 of byte n // 8), XORed "
@@ -60,7 +60,7 @@ MASKED_RANGES: Final = Table(
         ("range_id", pa.string()),
         ("count", pa.int64()),
         ("file_bytes", pa.int64()),
-        # Of all parts together: these may be more than the 2 GiB that an array of `binary` holds.
+        # Keys of all parts together may exceed the 2 GiB of an array of `binary`.
         ("min_key", pa.large_binary()),
         ("max_key", pa.large_binary()),
         ("mask", pa.int64()),
@@ -79,10 +79,8 @@ _FACTS: Final = ("count", "file_bytes", "min_key", "max_key")
 async def read_trees(
     engine: Engine, metaranges: Sequence[str], *, folder: str
 ) -> tuple[list[TreePart], list[TreePart]]:
-    """Read these metaranges, and write parts of them into `folder`. Return those with ranges, and those with sublists.
-
-    Opens no sublist: wide trees share nearly all of theirs, and those of one sublist may be with many tasks.
-    """
+    """Read these metaranges, and write them into parts in `folder`. Return the parts with ranges, and with sublists."""
+    # Open no sublist here: wide trees share nearly all sublists, so many tasks would read the same ones.
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         known, sublists = KnownRanges(), dict[str, int]()
@@ -102,14 +100,14 @@ async def read_trees(
                 yield await chunk.write(task.store, folder)
 
     rows = pa.table({"metarange_id": pa.array(metaranges, pa.string())})
-    # A metarange is small, and decoding it takes a few times as long as reading it.
+    # A metarange is small. To decode it takes a few times as long as to read it.
     written = await engine.run(work, rows, PARTS, effort=Effort(requests=4 * len(metaranges)))
     is_wide = pc.starts_with(written["name"], _WIDE.trees)
     return _parts_in(written.filter(pc.invert(is_wide)), folder), _parts_in(written.filter(is_wide), folder)
 
 
 async def read_sublists(engine: Engine, sublists: Sequence[str], *, folder: str) -> list[TreePart]:
-    """Read each of these once, and write parts of them into `folder`, as of metaranges with ranges."""
+    """Read each of these sublists once, and write them with their ranges into parts in `folder`."""
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         known = KnownRanges()
@@ -133,7 +131,7 @@ def _parts_in(written: pa.Table, folder: str) -> list[TreePart]:
 
 
 class _Files(NamedTuple):
-    """How the names of the two files of a part begin."""
+    """Hold the prefixes of the names of a part's two files."""
 
     trees: str
     ranges: str
@@ -144,7 +142,7 @@ _WIDE: Final = _Files("wide-", "sublists-")
 
 
 def _ranges_at(known: KnownRanges, places: Sequence[int]) -> bytes:
-    """TREE_RANGES."""
+    """Return the bytes of TREE_RANGES for these places."""
     counts, sizes = known.numbers()
     facts = [(counts[place], sizes[place], *known.span(place)) for place in places]
     columns = dict(zip(_FACTS, zip(*facts, strict=True), strict=True))
@@ -152,13 +150,13 @@ def _ranges_at(known: KnownRanges, places: Sequence[int]) -> bytes:
 
 
 def _sublists_at(sublists: Mapping[str, int], places: Sequence[int]) -> bytes:
-    """TREE_SUBLISTS."""
+    """Return the bytes of TREE_SUBLISTS for these places."""
     ids = [*sublists]
     return encode(TREE_SUBLISTS, TREE_SUBLISTS.rows({"sublist_id": [ids[place] for place in places]}))
 
 
 class _Chunk:
-    """A part in the making. `describe` gives the second table, of what has these places."""
+    """Collect one part. `describe` returns the bytes of its second table, from the places of its rows."""
 
     def __init__(self, files: _Files, describe: Callable[[Sequence[int]], bytes]) -> None:
         self._files = files
@@ -193,14 +191,15 @@ class _Chunk:
         self._rows.append(np.packbits(row, bitorder="little"))
 
     async def write(self, store: ObjectStore, folder: str) -> pa.Table:
-        """Write it down, and begin another."""
+        """Write the part, and begin another."""
         matrix = np.zeros((len(self._rows), -(-len(self._places) // 8)), np.uint8)
         for place, row in enumerate(self._rows):
             matrix[place, : len(row)] = row
+        # Trees of one branch differ by few ranges, so this leaves nearly only zeros.
         matrix[1:] ^= matrix[:-1].copy()
         ranges = self._describe(self._places)
         trees = encode(TREES, TREES.rows({"metarange_id": self.names, "bits": _binary(matrix)}))
-        # Two tasks may find equal trees, and a task may run twice.
+        # Name the files by their bytes: two tasks may find equal trees, and a task may run twice.
         name = f"{hashlib.sha256(trees + ranges).hexdigest()[:24]}.parquet"
         count = len(self._places)
         note = await write_part(store, folder, self._files.ranges + name, ranges, rows=count, note=None)
@@ -218,7 +217,7 @@ def _binary(matrix: Bits) -> pa.Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeParts:
-    """Name the parts of metaranges with their ranges, of wide ones with their sublists, and of sublists."""
+    """Hold the parts of `narrow` metaranges (with ranges), of `wide` ones (with sublists), and of sublists."""
 
     narrow: tuple[TreePart, ...] = ()
     wide: tuple[TreePart, ...] = ()
@@ -230,7 +229,7 @@ class TreeParts:
         )
 
     async def in_folder(self, store: ObjectStore, folder: str) -> TreeParts:
-        """Return all parts as those of this folder: a part of another run may be gone before ours."""
+        """Return all parts in this folder. Copy the parts of other runs: their folders may be deleted before ours."""
 
         async def own(parts: Sequence[TreePart]) -> tuple[TreePart, ...]:
             return tuple(
@@ -248,12 +247,13 @@ async def _copy_part(store: ObjectStore, part: TreePart, *, folder: str) -> Tree
 
 @dataclass(slots=True)
 class RangeMasks:
-    """The union of the masks of all metaranges that have a range, and what they say of it. `seen` are metaranges, and
-    sublists whose ranges are known; `sublists` have masks by the wide metaranges that have them.
+    """Unite, for each range, the masks of all metaranges that have it.
 
-    `masks` are the unions, by number; 0 is that of none. Ranges are rows of columns: as objects of Python they take
-    twice as much memory.
+    `masks` are the unions by number; 0 is the empty one. `seen` are metaranges and sublists with known ranges.
+    `sublists` have the masks of the wide metaranges that have them.
     """
+
+    # Ranges are rows of columns. As Python objects they take twice as much memory.
 
     masks: list[int] = field(default_factory=lambda: [0])
     seen: set[str] = field(default_factory=set)
@@ -263,8 +263,9 @@ class RangeMasks:
     _mask_of: Integers = field(default_factory=lambda: np.empty(0, np.int64))
 
     async def add(self, store: ObjectStore, parts: Sequence[TreePart], masks: Mapping[str, int]) -> None:
-        """`masks` are those of metaranges, or of sublists. One without a mask does not count, nor does a range that
-        only such have.
+        """Add the ranges of these parts. `masks` belong to metaranges or to sublists.
+
+        Skip trees without a mask, and ranges that only these have.
 
         Raises:
             BadInput: a part is missing or altered.
@@ -278,7 +279,7 @@ class RangeMasks:
             unions, places = _masks_in(trees, ranges.num_rows, [masks.get(name, 0) for name in names])
             numbers = np.array([self._number(union) for union in unions], np.int64)[places]
             waiting.append((ranges.filter(pa.array(numbers > 0)), numbers[numbers > 0]))
-            # A merge looks at all ranges, so it waits until there are more new rows than those.
+            # A merge reads all known ranges, so wait until there are more new rows than these.
             if sum(rows.num_rows for rows, _ in waiting) > self._ranges.num_rows:
                 self._merge(waiting)
                 waiting = []
@@ -286,7 +287,7 @@ class RangeMasks:
             self._merge(waiting)
 
     async def add_wide(self, store: ObjectStore, parts: Sequence[TreePart], masks: Mapping[str, int]) -> None:
-        """The same of wide metaranges: all sublists get masks, and no range does.
+        """Add the masks of wide metaranges to their sublists. Adds no range.
 
         Raises:
             BadInput: a part is missing or altered.
@@ -303,16 +304,16 @@ class RangeMasks:
 
     @property
     def count(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return int(self._ranges.num_rows)
 
     def dealt(self) -> pa.Table:
-        """DEALT_RANGES, each range once."""
+        """Return DEALT_RANGES, each range once."""
         masks = pa.array([mask.to_bytes(-(-mask.bit_length() // 8), "little") for mask in self.masks], pa.binary())
         return self._ranges.append_column(DEALT_RANGES.schema.field("mask"), masks.take(pa.array(self._mask_of)))
 
     def add_dealt(self, tables: Sequence[pa.Table]) -> None:
-        """DEALT_RANGES, each range once in a table."""
+        """Add tables of DEALT_RANGES. A table has a range at most once."""
         parts = []
         for table in tables:
             masks = table["mask"].combine_chunks().dictionary_encode()
@@ -322,14 +323,14 @@ class RangeMasks:
         self._merge(parts)
 
     def ranges(self) -> pa.Table:
-        """MASKED_RANGES, each range once, ascending."""
+        """Return MASKED_RANGES, each range once, ascending."""
         rows = self._ranges.append_column("mask", pa.array(self._mask_of))
         return rows.cast(MASKED_RANGES.schema).sort_by("range_id")
 
     def _merge(self, parts: Sequence[tuple[pa.Table, Integers]]) -> None:
-        """`parts` are ranges, each once in a part, and the numbers of their masks. Parts share most of their ranges."""
+        """Add parts: ranges, each once in a part, and the numbers of their masks. Parts share most of their ranges."""
         every = pa.concat_tables([self._ranges, *(rows for rows, _ in parts)])
-        # Numbers by first occurrence: those of the ranges that were known are their rows.
+        # Codes number the ids by first occurrence. So the code of a known range is its row.
         codes = every["range_id"].combine_chunks().dictionary_encode().indices.to_numpy()
         is_first = np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
         at = self._ranges.num_rows
@@ -338,6 +339,7 @@ class RangeMasks:
         for rows, numbers in parts:
             places = codes[at : at + rows.num_rows]
             at += rows.num_rows
+            # Few pairs of masks are distinct. Unite each pair once, not once a range.
             count = len(self.masks)
             pairs, inverse = np.unique(self._mask_of[places] * count + numbers, return_inverse=True)
             unions = [self._number(self.masks[pair // count] | self.masks[pair % count]) for pair in pairs.tolist()]
@@ -351,10 +353,10 @@ class RangeMasks:
 
 
 def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> tuple[list[int], Integers]:
-    """Return unions of the masks of rows, and for each range of a part the place of that of its rows."""
+    """Return the unions of masks, and for each range of a part the place of the union of its rows."""
     bits = trees["bits"].combine_chunks()
     width = -(-count // 8)
-    # As words: an eighth of the operations.
+    # XOR words, not bytes: an eighth of the operations.
     matrix = np.zeros((len(bits), -(-width // 8)), np.uint64)
     matrix.view(np.uint8)[:, :width] = np.frombuffer(bits.buffers()[2] or b"", np.uint8)[: width * len(bits)].reshape(
         len(bits), -1
@@ -365,7 +367,7 @@ def _masks_in(trees: pa.Table, count: int, masks: Sequence[int]) -> tuple[list[i
     numbers = np.array([places.get(mask, -1) for mask in masks], np.int64)
     if not distinct:
         return [0], np.zeros(count, np.int64)
-    # One row for each mask: the ranges that trees with it have. Then the distinct columns, which are few.
+    # Make a row for each mask, with the ranges of its trees. Few columns are distinct: unite masks only for these.
     unions = np.stack([np.bitwise_or.reduce(matrix[numbers == number], axis=0) for number in range(len(distinct))])
     has = np.unpackbits(unions.view(np.uint8), axis=1, count=count, bitorder="little")
     columns = np.ascontiguousarray(np.packbits(has, axis=0, bitorder="little").T)
@@ -388,9 +390,9 @@ async def read_new(
     folder: str,
     tell: Callable[[str], None],
 ) -> tuple[TreeParts, RangeMasks]:
-    """Read what is not known yet of the metaranges with these masks, and write parts of it into `folder`.
+    """Read the metaranges with these masks that are in no known part, and write them into parts in `folder`.
 
-    Returns these, the masks of the ranges of all parts that are known, and the masks of all sublists.
+    Return the new parts, and the masks of the ranges of known parts and of all sublists.
 
     Raises:
         BadInput: a part is missing or altered.
@@ -402,7 +404,7 @@ async def read_new(
     tell(f"reading {count_of(len(new), 'tree')} of {len(masks):,}")
     narrow, wide = await read_trees(engine, new, folder=folder)
     await found.add_wide(store, wide, masks)
-    # Only now does each sublist have the masks of all trees.
+    # Only now every sublist has the masks of all trees.
     await found.add(store, known.sublists, found.sublists)
     sublists = await read_sublists(engine, sorted(found.sublists.keys() - found.seen), folder=folder)
     return TreeParts(narrow=tuple(narrow), wide=tuple(wide), sublists=tuple(sublists)), found
