@@ -1,7 +1,7 @@
-"""Garbage collection: plan what goes, show and compare it, carry it out; why an object stays.
+"""Collect garbage: plan runs, show, compare and apply plans, and explain why an object stays.
 
-The names below are imported when they are first used: `lakebed.gc.rules` and `lakebed.gc.messages` are pure, and the
-server and the command line use them without loading Spark.
+The names below are imported on first use: `lakebed.gc.rules` and `lakebed.gc.messages` are pure, and the server and the
+command line use them without loading Spark.
 """
 
 from __future__ import annotations

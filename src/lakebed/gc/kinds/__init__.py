@@ -1,7 +1,7 @@
-"""The kinds of collections, a folder each: what may go, how the sweep checks it, and what is asked again before.
+"""Define the kinds of runs, a folder each: the objects to delete, the recheck before, and the checks of the sweep.
 
-The flow (gc/machine/flow.py) plans and applies every kind alike, and knows none by name. `RunKind` (base/runs.py) lists
-them: a member's value is the name of its folder. `make` in the folder's `plan.py` makes the kind.
+The flow (gc/machine/flow.py) plans and applies every kind alike, and names no kind. `RunKind` (base/runs.py) lists the
+kinds: a member's value is the name of its folder. `make` in the folder's `plan.py` makes the kind.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 
 
 class Look(enum.Enum):
-    """Compare a key in no slice with its row in the plan before the sweep deletes it: others may have written such a
-    key again.
-    """
+    """Compare a key outside of slices with its row in the plan before the sweep deletes it."""
+
+    # Lakebed never writes an address of a slice again. Others may write other keys again.
 
     NONE = "none"
     SAME = "same size and date as listed"
@@ -51,7 +51,7 @@ class Look(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRule:
-    """Decide which keys a plan of this kind may delete at all, whatever its table holds. Travels to tasks."""
+    """Decide which keys a plan of this kind may delete at all, whatever its table has. Spark sends it to tasks."""
 
     may_delete: Callable[[str], bool]
     look: Look
@@ -61,7 +61,7 @@ class SweepRule:
 class Limits:
     """Limit the objects of a run of any kind, by a request or by a plan. Each kind reads its own fields.
 
-    `expired`: expire no other commits. `again`: the run that is planned once more; its folder stays.
+    `expired`: expire no other commits. `again`: keep the folder of this run, which is planned once more.
     """
 
     options: UncommittedOptions
@@ -79,7 +79,7 @@ class Kind(Protocol):
     def rule(self) -> SweepRule: ...
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """Decide which objects to delete, and write them down with all inputs. Delete nothing.
+        """Decide which objects to delete, and write them with all inputs. Delete nothing.
 
         Raises:
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
@@ -87,8 +87,9 @@ class Kind(Protocol):
         ...
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
-        """Publish what the plan takes, then look again: leave out what has come to be named since. The plan of a kind
-        that publishes nothing (`RunKind.publishes`) is final.
+        """Publish the plan, then look again, and leave out objects that have a name by now.
+
+        The plan of a kind that publishes nothing (`RunKind.publishes`) is final.
 
         Raises:
             RunAbandoned: the service refused the plan.
@@ -97,10 +98,10 @@ class Kind(Protocol):
 
 
 async def begin_unpublished(context: RunContext, plan: Plan, rules_version: int) -> Cleared:
-    """Note in the run's record that an apply began: from here on no collection of metadata ends the run.
+    """Record that an apply of the run began. From here on no metadata run ends it.
 
     Raises:
-        Conflict: it did already.
+        Conflict: an apply began already.
     """
     request = Apply(kind=plan.kind, plan=plan.garbage.digest(), rules_version=rules_version, begins=True, uid=plan.uid)
     await context.service.applying(plan.run_id, request)
@@ -109,7 +110,8 @@ async def begin_unpublished(context: RunContext, plan: Plan, rules_version: int)
 
 class _Folder(Protocol):
     def make(self, limits: Limits) -> Kind:
-        """
+        """Make the kind of this folder.
+
         Raises:
             InvalidRequest: these limits lack something that the kind needs.
         """
@@ -121,7 +123,8 @@ def _make(name: RunKind, limits: Limits) -> Kind:
 
 
 def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataRule) -> Kind:
-    """
+    """Return the kind that plans by these options.
+
     Raises:
         InvalidRequest: only an order makes plans of this kind.
     """
@@ -129,7 +132,7 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
 
 
 def kind_of_plan(plan: Plan) -> Kind:
-    """Return the kind that carries this plan out."""
+    """Return the kind that applies this plan."""
     is_old_layout = plan.mode is RunMode.OLD_LAYOUT
     options = UncommittedOptions(mode=Mode.OLD_LAYOUT if is_old_layout else Mode.AUTOMATIC)
     return _make(plan.kind, Limits(options=options, erasure=plan.erasure))
