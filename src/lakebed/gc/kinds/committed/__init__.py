@@ -1,1 +1,1 @@
-"""Objects that only expired commits name."""
+"""Delete objects that only expired commits name."""

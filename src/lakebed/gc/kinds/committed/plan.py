@@ -1,13 +1,12 @@
-"""A collection of committed data: objects that only expired commits name.
+"""A committed run deletes objects that only expired commits name.
 
-A plan publishes nothing and makes no writer wait. Commit records and rules give the commits that stay and those that
-go; their ranges give the objects. It may be stale when it is applied, so it is published first and then asked once more
-(docs/design/protocols.md, "Naming a commit while a collection of committed data runs"):
+A plan publishes nothing and delays no writer, so it may be stale when it is applied (docs/design/protocols.md, "Naming
+a commit while a collection of committed data runs"):
 
-1. the service publishes the commits, bumps branches, writes down what is staged, uploaded or copied, and reads refs,
-   commits and rules again; a commit that something names is taken out
-2. of the plan's objects, those are let off that any of this names, or a commit that stays now and did not stay when the
-   plan was made; the rest is a second table, `garbage.<recheck>`
+1. The service publishes the commits and bumps branches. It records staged, uploaded and copied objects, and reads refs,
+   commits and rules again. A commit that one of these names stays.
+2. Keep the plan's objects that one of these names, or a commit that stays now and did not when the plan was made. Write
+   the rest as a second table, `garbage.<recheck>`.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ NO_RULES: Final = "no retention rules are set: `lakebed gc rules set-default` sa
 
 
 class NoRules(Invalid):
-    """No retention rules are set, so nothing of the committed data may go."""
+    """No retention rules are set, so no commit expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`among`: expire no commit but these, as another plan of the same run does. None: any."""
+    """`among`: expire only these commits, as another plan of the same run does. With None, expire any."""
 
     among: frozenset[str] | None = None
 
@@ -63,7 +62,7 @@ class Committed:
         return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """docs/design/0004-committed-retention.md, steps 1 to 6. Staged data is looked at when the plan is applied."""
+        """Plan as in docs/design/0004-committed-retention.md, steps 1 to 6. The apply looks at staged data."""
 
         async def decide(prepared: PreparedCommits) -> Plan:
             return await _plan(context, run, prepared, self.among)
@@ -100,6 +99,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits,
     context.progress(f"{expired_commits:,} of {count_of(commits.num_rows, 'commit')} expired; reading their ranges")
     ranges = await read_ranges(context.engine, judged.metaranges, folder=folder_in(run, "ranges.tasks"))
     live, expired = ranges.of(live=True), ranges.of(live=False)
+    # Without any live range every object would look like garbage, so stop if commits stay and none was read.
     check_live(judged.metaranges, live.count)
     context.progress(f"marking {count_of(expired.count, 'expired range')} against {live.count:,} live")
     candidates = await deal_expired(
@@ -116,6 +116,7 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits,
         [named],
         into=folder_in(run, messages.GARBAGE.name),
         now_ms=run.now_ms,
+        # Erasures and legal holds find the objects of a deferred run by any of their paths.
         all_names=True,
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
@@ -145,12 +146,13 @@ def _rules_of(prepared: PreparedCommits) -> Rules:
 
 
 async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
-    """Keep of the plan's objects those that nothing names now either, under a name of this recheck."""
+    """Write the plan's objects that nothing names now, into tables named by this recheck."""
     commits, uncommitted = whole(answer)
     garbage, totals = await look_again(
         context,
         plan,
         plan.garbage,
+        # The plan is compared with these commits already. Only commits that stay since then can name its objects.
         kept=await _kept_by(context, plan),
         commits=commits,
         uncommitted=uncommitted,
@@ -161,7 +163,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
 
 
 async def _kept_by(context: RunContext, plan: Plan) -> pa.Table:
-    """The ids of the commits whose objects the plan counted as live."""
+    """Return the rows (COMMITS) of commits whose objects the plan kept."""
     assert plan.expired is not None, "committed plans have one"
     commits = await context.read(plan.commits, messages.COMMITS)
     expiring = (await context.read(plan.expired, messages.EXPIRED))["id"].combine_chunks()
