@@ -1,1 +1,1 @@
-"""Everything that a deleted repository has by record."""
+"""Delete all objects that a deleted repository has by record."""

@@ -1,15 +1,11 @@
-"""A deleted repository: every object that is its own by record, once it can be brought back no more.
+"""Delete every object that a deleted repository has by record, once it cannot be restored any more.
 
-Own by record is what lies in slices of which the repository has a record, and Lakebed's files below `_lakefs/` by their
-forms: ranges, sublists, metaranges, folders of runs, dumps. Nothing else is taken: no imported or linked object outside
-of slices, no key of a namespace inside this one, no unknown file. The marker, the ledger, certificates, legal holds,
-marks of installations, and the folders of runs of this kind stay.
+1. plan: List the slices and the special folders. Leave out objects that other repositories name.
+2. clear: The service makes the repository `collecting`, so that nothing restores it. It reads the other repositories
+   again, and objects that they name stay.
+3. sweep: As for other kinds. When every object is deleted, the service removes the repository's records.
 
-1. plan: list the slices and the special folders; leave out what other repositories name
-2. clear: the service makes the repository `collecting`, from where nothing brings it back, and looks through the other
-   repositories again; what they name is a part of the plan that stays
-3. sweep, as other kinds. The run has ended when every object went; then the service lets the repository's records go
-
+The marker, ledger, certificates, legal holds, marks of installations, and folders of runs of this kind stay.
 `gc/rules/deleted.py` is the specification.
 """
 
@@ -59,6 +55,7 @@ CAUSE: Final = Cause(reason="deleted-repository", rule="deleted")
 
 def is_own(key: str) -> bool:
     """Return whether a plan of this kind may delete the key: an address of a slice, or a file of trees or runs."""
+    # Imported and linked objects outside of slices, unknown files, and keys of a namespace inside this one stay.
     return (parse_address(key) is not None and may_be_swept(key)) or is_metadata(key)
 
 
@@ -76,6 +73,7 @@ class Deleted:
         slices = slice_numbers(run.closed_slices)
         listed, found = await list_slices(context.engine, slices, folder=folder_in(run, "listed"), cause=CAUSE)
         special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
+        # Read names after the listing, so that a name which appears meanwhile is found.
         context.progress("looking for names of its objects in other repositories")
         named = await context.service.uncommitted(run.run_id)
         prepared = await context.service.commits(run.run_id)
@@ -120,12 +118,12 @@ class Deleted:
         return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
 
 
-def make(limits: Limits) -> Deleted:  # noqa: ARG001 - it takes all that the repository has
+def make(limits: Limits) -> Deleted:  # noqa: ARG001 - such a run has no limits
     return Deleted()
 
 
 async def _candidates(context: RunContext, run: StartedRun, listed: Pieces, special: Special) -> Bucketed:
-    """CANDIDATES: what was listed in slices, and Lakebed's own files."""
+    """Return CANDIDATES: the objects listed in slices, and Lakebed's own files."""
     folder, of_trees = folder_in(run, "again.tasks"), special.file_parts
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
@@ -150,7 +148,7 @@ async def _candidates(context: RunContext, run: StartedRun, listed: Pieces, spec
 
 
 async def _each_candidates(task: Task, parts: Sequence[Part], of_trees: str) -> AsyncIterator[pa.Table]:
-    """Yield CANDIDATES of these parts, each named by its whole key. In the folder `of_trees` are TREE_FILES."""
+    """Yield CANDIDATES of these parts, whose names are whole keys. Parts in the folder `of_trees` have TREE_FILES."""
     for part in parts:
         if part.name.startswith(of_trees):
             async for files in read_tree_files(task.store, Pieces(folder="", parts=(part,))):
@@ -161,9 +159,10 @@ async def _each_candidates(task: Task, parts: Sequence[Part], of_trees: str) -> 
 
 
 def _own_files(special: Special) -> Iterator[pa.Table]:
-    """CANDIDATES: Lakebed's own files that go, but for those in parts."""
+    """Yield CANDIDATES: Lakebed's own files to delete, except those in parts."""
     facts = [_facts_of_files(special.files)]
     for (kind, _), stats in special.runs.items():
+        # The folders of runs of this kind stay: one of them is this run's own.
         if kind != RunKind.DELETED:
             facts.append((stat.key, stat.size_bytes, stat.modified_ms) for stat in stats)
     facts += [((stat.key, stat.size_bytes, stat.modified_ms) for stat in stats) for stats in special.written.values()]
@@ -175,7 +174,7 @@ def _facts_of_files(files: pa.Table) -> Iterable[tuple[str, int, int]]:
 
 
 def _pack_files(facts: Iterable[tuple[str, int, int]]) -> Iterator[pa.Table]:
-    """CANDIDATES of keys with their sizes and dates, by the folder that totals show."""
+    """Yield CANDIDATES of keys with sizes and dates, by the folder that totals show."""
     found: dict[str, tuple[list[str], list[int], list[int]]] = {}
     for key, size_bytes, modified_ms in facts:
         keys, sizes, seen_ms = found.setdefault(key[: key.index("/", len(SPECIAL_PREFIX)) + 1], ([], [], []))
