@@ -1,1 +1,1 @@
-"""Files of trees that no commit names, and folders of old runs."""
+"""Delete files of trees that no commit names, folders of old runs, and old dumps and symlinks."""

@@ -1,14 +1,13 @@
-"""A collection of metadata: files of trees that no commit names, folders of old runs, and old dumps of refs.
+"""A metadata run deletes files of trees that no commit names, folders of old runs, and old dumps and symlinks.
 
-What lies under `_lakefs/` is listed first, and only then is read what may name it: every commit record, and the
-metarange of each that was not swept. A plan publishes nothing and makes no writer wait.
+A plan lists `_lakefs/` first. Then it reads every commit record, and the metarange of each commit that was not swept.
+It publishes nothing and delays no writer.
 
-When it is applied, the service retires every id of the list for ever. It ends the plans in it that were never applied,
-and bumps every branch. Only then it reads every commit record again (docs/design/protocols.md, "A collection of
-metadata"). Only commits that stay now, and did not when the plan was made, can name a file of the plan: their
-metaranges are read, and what they name stays. So does the folder of a run that is at work.
+When a plan is applied, the service retires every id of its list for ever, ends listed plans without an apply, and bumps
+every branch. Then it reads every commit record again (docs/design/protocols.md, "A collection of metadata"). Files that
+commits name since the plan stay, and so do folders of runs at work.
 
-`lakebed.gc.rules` has the rule as a plain function (metadata.py); the tests hold the two equal.
+`gc/rules/metadata.py` is the specification; the tests compare both.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ OLD_DUMP: Final = "old-dump"
 OLD_SYMLINKS: Final = "old-symlinks"
 _FILES_OF_A_DUMP: Final = 3
 _OF_TREES: Final = ("_lakefs/ranges/", "_lakefs/sublists/")
-"""Files in these folders are named by other files: those of a tree that cannot be read stay."""
+"""Folders of files that other files of a tree name. If a tree is lost, all files in these folders stay."""
 
 
 class SymlinksFile(msgspec.Struct, frozen=True):
@@ -80,7 +79,7 @@ class SymlinksFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """`by` says how long a file must have gone unnamed. The folder of the run `spares` stays."""
+    """Apply the rule `by`, which gives the minimal ages of files. Keep the folder of the run `spares`."""
 
     by: MetadataRule
     spares: str = ""
@@ -94,7 +93,8 @@ class Metadata:
         return SweepRule(may_delete=is_metadata, look=Look.NONE)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """The plan, with the list of wanted files (table LEFTOVERS)."""
+        """Return the plan, with the list of ids to retire (table LEFTOVERS)."""
+        # List before reading commits, so that a file which a commit names meanwhile stays.
         context.progress("listing ranges, metaranges and run folders")
         special = await list_special(context.engine, context.store, folder=folder_in(run, "special"))
 
@@ -113,6 +113,7 @@ class Metadata:
         ranges = listed.count
         check_live(metaranges, ranges)
         nameless = await without_ids(context, special, metaranges["metarange_id"], listed)
+        # Nothing shows which files a lost tree names.
         if prepared.has_lost_trees:
             for folder in _OF_TREES:
                 nameless = nameless.filter(pc.invert(pc.starts_with(nameless["key"], folder)))
@@ -135,9 +136,8 @@ class Metadata:
         )
 
     async def _old(self, store: ObjectStore, special: Special, refs: pa.Table, now_ms: int) -> list[ObjectStat]:
-        """Return the files of dumps and symlinks that go. Their names are never given again, so there is no second
-        look: of a branch that is made again meanwhile, the symlinks are made again too.
-        """
+        """Return the old files of dumps and symlinks."""
+        # Their names are never given again, so no recheck is needed. A branch that is made again gets new symlinks.
         branches = set(refs.filter(pc.equal(refs["kind"], "branch"))["name"].to_pylist())
         facts = []
         for (group, id_), stats in special.written.items():
@@ -156,7 +156,7 @@ class Metadata:
         old = old_written(facts, rule=self.by, now_ms=now_ms)
         return [stat for key in sorted(old) for stat in special.written[key]]
 
-    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - it goes by none
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:  # noqa: ARG002 - no rules
         assert plan.leftovers is not None, "plans of metadata have one"
         context.progress(f"retiring {count_of(plan.leftovers.rows, 'file or run', 'files and runs')}")
         request = RetireLeftovers(leftovers=plan.leftovers, uid=plan.uid)
@@ -179,10 +179,10 @@ def make(limits: Limits) -> Metadata:
 
 
 async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
-    """Return the branch that symlinks are of.
+    """Return the branch that the last file of symlinks names.
 
     Raises:
-        ObjectCorrupt: the file does not say so.
+        ObjectCorrupt: the file names no branch.
     """
     try:
         return msgspec.json.decode(await store.get(last.key), type=SymlinksFile).branch
@@ -193,14 +193,14 @@ async def _branch_of(store: ObjectStore, last: ObjectStat) -> str:
 async def without_ids(
     context: RunContext, special: Special, metaranges: pa.ChunkedArray, ranges: ListedRanges
 ) -> pa.Table:
-    """Return the TREE_FILES whose ids are none of these. Reads each input once, and holds 8 bytes of each id.
+    """Return the TREE_FILES whose ids are not among these. Reads each input once, and keeps 8 bytes of each id.
 
     Raises:
         BadInput: a part is missing or was changed.
     """
     named = [_beginnings(metaranges), *[_beginnings(some["range_id"]) async for some in ranges.each(context)]]
     in_order = np.unique(np.concatenate(named))
-    # A file whose id only begins like a named one stays, too. Of 64 bits nearly none does.
+    # A file whose id only begins like a named id stays, too. With 64 bits this is very rare.
     left = [
         files.filter(pa.array(~_is_among(in_order, _beginnings(files["id"]))))
         async for files in special.tree_files(context.store)
@@ -216,7 +216,7 @@ def _beginnings(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     """Return the first 64 bits of each id.
 
     Raises:
-        BadInput: something is no id.
+        BadInput: a value is not an id.
     """
     is_whole = pc.all(pc.equal(pc.binary_length(ids), _ID_DIGITS), min_count=0).as_py()
     digits = pc.binary_slice(ids.cast(pa.binary()), 0, _BEGINNING_DIGITS)
@@ -226,7 +226,7 @@ def _beginnings(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
         numbers = bytes.fromhex(text.decode("ascii"))
     except ValueError:
         numbers = b""
-    # `fromhex` skips spaces. The numbers of all later ids would be wrong, and their files would go.
+    # `fromhex` skips spaces. The numbers of all later ids would be wrong, and their files would be deleted.
     if not is_whole or len(numbers) * 2 != width * len(ids):
         raise BadInput(f"a file of a tree is named by something that is no number of {_ID_DIGITS} hexadecimal digits")
     return np.frombuffer(numbers, np.dtype(">u8")).astype(np.uint64)
@@ -240,7 +240,7 @@ def _is_among(in_order: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64])
 
 
 def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
-    """Every run that has a folder or a record."""
+    """Return the facts of every run that has a folder or a record."""
     known = {(view.kind.value, view.run_id): view for view in views}
     facts = []
     for kind, run_id in sorted({*known, *special.runs}):
@@ -262,7 +262,7 @@ def facts_of(special: Special, views: Sequence[RunView]) -> list[RunFacts]:
 def _garbage(
     files: pa.Table, special: Special, ids: Collection[str], runs: Collection[str], written: Sequence[ObjectStat]
 ) -> pa.Table:
-    """VERDICTS: each file that goes, of these TREE_FILES, of these runs, and these that requests wrote."""
+    """Return VERDICTS of the files to delete: TREE_FILES with these `ids`, folders of `runs`, and `written` files."""
     gone = (
         files.filter(pc.is_in(files["id"], value_set=pa.array(sorted(ids), pa.string()))).drop_columns("id").to_pylist()
     )
@@ -291,14 +291,14 @@ def _key(item: tuple[ObjectStat, str]) -> str:
 
 
 async def _write(context: RunContext, run: StartedRun, garbage: pa.Table) -> tuple[messages.Manifest, messages.Totals]:
-    """The VERDICTS, written down as parts of the plan."""
+    """Write the VERDICTS as parts of the plan."""
     folder = folder_in(run, messages.GARBAGE.name)
 
     async def work(task: Task, _: pa.Table) -> AsyncIterator[pa.Table]:
         async for part in write_portions(task, folder, _once(garbage), now_ms=run.now_ms):
             yield part
 
-    # One row for all of it, and no effort: the rows are here already.
+    # Pass one row and no effort, so that one task writes all: the rows are in this process already.
     one = RANGE_IDS.rows({"range_id": [""]})
     return sum_parts(await context.engine.run(work, one, PARTS, effort=Effort()), folder)
 
@@ -316,7 +316,8 @@ async def _write_leftovers(
 
 
 async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired) -> pa.Array:
-    """Keys of the files that commits name which the plan did not know, or counted as swept."""
+    """Return the keys of files in the trees of commits that the plan did not know, or knew as swept."""
+    # No other commit can name a file of the plan.
     before = await context.read(plan.commits, messages.COMMITS)
     now = await context.read(answer.commits, messages.COMMITS)
     new, _ = newly_kept(before.filter(pc.invert(before["swept"])), now)
@@ -327,6 +328,7 @@ async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired
     listed = await read_ranges(context.engine, new, folder=folder, with_sublists=True)
     found = [pa.array([metarange_key(MetarangeId(id_)) for id_ in new["metarange_id"].to_pylist()], pa.string())]
     async for some in listed.each(context):
+        # `with_sublists` lists sublists as well, with a count of 0.
         rows = zip(some["range_id"].to_pylist(), some["count"].to_pylist(), strict=True)
         keys = [range_key(RangeId(id_)) if count else sublist_key(SublistId(id_)) for id_, count in rows]
         found.append(pa.array(keys, pa.string()))
@@ -334,7 +336,7 @@ async def _named_since(context: RunContext, plan: Plan, answer: LeftoversRetired
 
 
 async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
-    """Folders of runs that wrote something since the plan."""
+    """Return the folders of runs that wrote a file since the plan."""
     listed_ms: dict[str, int] = {}
     for part in plan.garbage.parts:
         rows = await read_garbage(store, plan, part)
@@ -351,7 +353,7 @@ async def _taken_up(store: ObjectStore, plan: Plan) -> list[str]:
 
 
 async def _filter(store: ObjectStore, plan: Plan, folder: str, spared: pa.Array, alive: list[str]) -> list[Part]:
-    """Write the plan's objects that nothing spares, part by part."""
+    """Write the plan's objects that are neither `spared` nor in a folder of `alive`, part by part."""
     written: list[Part] = []
     for part in plan.garbage.parts:
         rows = await read_garbage(store, plan, part)
