@@ -1,3 +1,1 @@
-"""Objects that no commit ever named: the plan, the state that one run leaves for the next (saved), and keys of an old
-layout.
-"""
+"""Delete objects that no commit ever named. `saved` has the state for the next run, `old_layout` other keys."""

@@ -1,20 +1,13 @@
-"""A collection of what lies outside slices: objects that an older system or another tool laid out elsewhere. For users
-it is a mode of uncommitted data.
+"""A mode of uncommitted runs: delete unnamed objects outside of slices, which older systems or other tools wrote.
 
-Nothing of ours writes there. Uploads and links go to slices, and an address inside the namespace cannot be staged
-(docs/design/0001-uncommitted-gc.md, "StageObject"); so such an object can only be named by what was imported, and that
-by a commit, a cell or a copy's record. Listed first and then read in the order of every run of uncommitted data, what
-none of them names is garbage to us.
+Lakebed writes no object there, and an address inside the namespace cannot be staged
+(docs/design/0001-uncommitted-gc.md, "StageObject"). So only imports name such objects: in a commit, a cell or a copy's
+record. The run lists first, and then reads names in the order of every uncommitted run.
 
-Whether it is garbage to others, Lakebed cannot know: the tool that wrote it may be about to import it. So here, and
-nowhere else, clocks decide: what was written within the age asked for stays, by the earlier of the server's clock and
-the object store's, which dated the objects. And unlike an address of ours such a key may be written again, so the sweep
-looks once more at each (sweep.py). Keys are compared as text (gc/mark/sets/bucketed.py).
+Another tool may be about to import an unnamed object. So here, and nowhere else, clocks decide: an object that is
+younger than the requested age stays. The sweep looks at each key once more, because others may write it again.
 
-Another repository may lie inside this namespace, made by another installation or deleted since: nothing here names what
-it holds. A single key that can be one of it stops the plan.
-
-Listing is one request for each 1,000 keys and one for each folder that is passed over, one after the other.
+Listing costs one request for each 1,000 keys, and one for each skipped folder, one after the other.
 """
 
 from __future__ import annotations
@@ -54,22 +47,22 @@ from lakebed.gc.runs.resume import held_tables, runs_over
 from lakebed.objectstore import ObjectStat, ObjectStore
 
 GARBAGE_ELSEWHERE: Final = "garbage.elsewhere"
-"""The folder of a plan's table that may hold keys of an old layout, and nothing else."""
+"""The only folder of a plan's table that may have keys of an old layout. It has no other keys."""
 
 HELD_MAX: Final = 200_000
-"""How many listed objects are held before they are written down: some 100 MB."""
+"""Write the listed objects once there are this many: they take some 100 MB."""
 
 _BEHIND: Final = "\U0010ffff"
-"""Sorts behind every character that a key has."""
+"""Sorts after every character of a key."""
 
 
 class NamespaceInside(Conflict):
-    """Another repository's storage namespace lies, or may lie, inside this one. Facts: `namespace`."""
+    """Another repository's storage namespace is, or may be, inside this one. Facts: `namespace`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Committed:
-    """Hold the objects that commits name, in how many ranges, and the answer that lists the commits."""
+    """Hold the keys that commits name, the number of ranges, and the answer that lists the commits."""
 
     prepared: PreparedCommits
     commits: pa.Table
@@ -79,7 +72,7 @@ class _Committed:
 
 @dataclass(frozen=True, slots=True)
 class OldLayout:
-    """`age_ms`: how long ago an object must have been written before it may go."""
+    """`age_ms`: keep objects that were written more recently than this."""
 
     age_ms: int
 
@@ -96,11 +89,12 @@ class OldLayout:
         return await begin_unpublished(context, plan, rules_version)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """Plan up to and with `marked`. Costs a listing of all but the slices, and reading every commit.
+        """Plan, and set the run's record to `marked`. Lists all keys outside of slices, and reads every commit.
 
         Raises:
             NamespaceInside: another repository's objects may be among the listed ones.
         """
+        # The object store's clock dated the objects. Take the earlier clock, so that neither makes an object too old.
         dated_ms = min(run.now_ms, await store_clock_ms(context.store))
         keys_in = folder_in(run, "keys")
         over_before = runs_over(await context.service.runs())
@@ -114,6 +108,7 @@ class OldLayout:
 
         committed = await context.reread(lambda: context.service.commits(run.run_id), read_commits)
         held = await held_tables(context, await context.service.runs(), over_before)
+        # These keys have no numbers, so compare them as text.
         garbage, totals = await mark_keys(
             context.engine,
             listed,
@@ -166,10 +161,10 @@ async def _keys_in(
 
 
 async def list_elsewhere(store: ObjectStore, folder: str) -> tuple[Bucketed, Found]:
-    """Files of LISTED (gc/mark/sets/bucketed.py) in `folder`. Slices and our own folders are passed, a request each.
+    """Write LISTED (gc/mark/sets/bucketed.py) into files in `folder`. Skip slices and Lakebed's folders.
 
     Raises:
-        NamespaceInside: a key may be that of a namespace inside this one.
+        NamespaceInside: a key may belong to a namespace inside this one.
     """
     held: list[ObjectStat] = []
     files: list[BucketFile] = []
@@ -177,6 +172,7 @@ async def list_elsewhere(store: ObjectStore, folder: str) -> tuple[Bucketed, Fou
     while True:
         async with aclosing(_stats(store, start_after)) as stats:
             async for stat in stats:
+                # List on behind the folder: a slice may have many keys, and none of them is a candidate.
                 ahead = _behind_ours(stat.key)
                 if ahead > start_after:
                     break
@@ -198,6 +194,8 @@ async def _stats(store: ObjectStore, start_after: str) -> AsyncGenerator[ObjectS
 
 
 def _check_outside(store: ObjectStore, key: str) -> None:
+    # Another installation may have made a repository inside, or a repository inside was deleted. Nothing here names its
+    # objects, so a single key of it stops the plan.
     inner = inner_namespace(key)
     if inner is not None:
         uri = f"{store.uri}/{inner}"
@@ -205,7 +203,7 @@ def _check_outside(store: ObjectStore, key: str) -> None:
 
 
 def _behind_ours(key: str) -> str:
-    """Return where to go on if this key lies in a slice or a folder of ours; else empty."""
+    """Return where to list on if this key is in a slice or a folder of Lakebed, or ""."""
     if key.startswith("_lakefs/"):
         return f"_lakefs/{_BEHIND}"
     name = slice_of(key)
@@ -213,7 +211,7 @@ def _behind_ours(key: str) -> str:
 
 
 async def _flush(store: ObjectStore, folder: str, held: list[ObjectStat], files: list[BucketFile]) -> Found:
-    """Write down the gathered rows, and gather anew. Objects that no plan may take are reported as unknown."""
+    """Write the held rows, and empty `held`. Report objects that no plan may delete as unknown."""
     ours: list[ObjectStat] = []
     unknown_files: list[ObjectStat] = []
     for stat in held:

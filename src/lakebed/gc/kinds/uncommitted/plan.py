@@ -1,20 +1,13 @@
-"""A collection of uncommitted data: there, and named by nothing.
+"""A run of uncommitted data deletes objects of slices that nothing names.
 
 The order of docs/design/protocols.md makes it safe:
 
-1. the run's record, the closed slices and the addresses handed out
-2. the listing of slices
-3. staged, uploaded and copied addresses (the service reads these in an order of its own)
-4. every commit record, and the trees of the commits
-5. the objects of unfinished runs: a commit that was swept by step 4 names nothing, and its run is seen to sweep
-6. the record says `marked`, unless the run was abandoned meanwhile: then all of this is thrown away
-
-A *clean* run lists every closed slice and reads every commit. An *optimised* one goes on from what an earlier run
-saved: it lists slices that are new, reads commits and ranges that are new, and looks again at what was kept
-(docs/design/0001-uncommitted-gc.md, "Flow 2"). A clean run is one with nothing to go on from, so both are one function.
-
-Candidates are addresses of slices and nothing else: what was listed, kept, or could not be deleted. So foreign keys
-that something names are left out where they are read; the full URI of an address of a slice counts as that address.
+1. Record the run, and read the closed slices and the addresses handed out.
+2. List slices.
+3. Read staged, uploaded and copied addresses. The service has an order of its own for these.
+4. Read every commit record, and the trees of the commits.
+5. Read the objects of unfinished runs.
+6. Set the record to `marked`. If the run was abandoned meanwhile, discard the plan.
 """
 
 from __future__ import annotations
@@ -64,7 +57,7 @@ from .saved import Base, NoSavedState, read_base
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """`note` says, for people, why it is this mode. `base` is the saved state of an optimised run."""
+    """Hold the mode of a run, and the reason for people (`note`). `base` is the saved state for an optimised run."""
 
     mode: RunMode
     note: str
@@ -73,7 +66,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Name those to be listed, and count the closed ones that are left to a later run for their age."""
+    """Hold the slices to list, and the number of closed slices that are too young (`skipped`)."""
 
     listed: list[int]
     skipped: int
@@ -81,7 +74,7 @@ class Slices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Hold the objects that commits name. `commits` are all records, `new_ranges` those that were read now."""
+    """Hold the objects that commits name (`live`). `commits` are all records, `new_ranges` those of unknown ids."""
 
     commits: pa.Table
     new_ranges: ListedRanges
@@ -105,11 +98,11 @@ class Uncommitted:
         return await begin_unpublished(context, plan, rules_version)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        """Plan up to and with `marked`.
+        """Plan, and set the run's record to `marked`.
 
         Raises:
-            BadInput: also where the objects of an unfinished run cannot be read.
-            NoSavedState: an optimised run was asked for and cannot be made.
+            BadInput: an input cannot be read, such as the objects of an unfinished run.
+            NoSavedState: the options allow only an optimised run, and none is possible.
         """
         choice = await choose(context, run, self.options)
         context.progress(f"{choice.mode.value} run: {choice.note}")
@@ -125,8 +118,10 @@ class Uncommitted:
             return answer, await _read_commits(context, run, base, answer)
 
         prepared, committed = await context.reread(lambda: context.service.commits(run.run_id), read_commits)
-        # Once commits are read: of one that was swept by then, the run has begun.
+        # Read unfinished runs after commits. A commit that was swept by then names nothing, and the run that swept it
+        # has begun and shows here.
         held = await held_tables(context, await context.service.runs(), over_before)
+        # Candidates are listed objects, objects that the earlier run kept, and those that it could not delete.
         earlier = [] if base is None else [base.saved.keeps.kept, base.saved.failed]
         marked = await mark_listed(
             context.engine,
@@ -143,7 +138,7 @@ class Uncommitted:
         )
         keeps = await _keep(context, run, base, slices.listed, prepared, committed, marked.kept)
         await context.service.marked(run.run_id, marked.garbage)
-        # The special folders hold as much as all commits: clean runs look through them.
+        # The special folders have as many files as all commits need. Only clean runs look through them.
         around = UnknownFiles() if base else await find_unknown_files(context.engine, context.store)
         return Plan(
             **plan_frame(context, run, prepared),
@@ -178,15 +173,17 @@ def make(limits: Limits) -> Uncommitted | OldLayout:
 
 
 async def choose(context: RunContext, run: StartedRun, options: UncommittedOptions) -> Choice:
-    """Clean or optimised.
+    """Choose a clean or an optimised run.
 
-    An optimised run leaves a little behind: what a collection of committed data let go meanwhile, what came to an
-    address after it had expired, what a restore staged. A clean run finds it, so one is due now and then. Runs and days
-    are counted for people; no safety hangs on them.
+    A clean run lists every closed slice and reads every commit. An optimised run goes on from the state of an earlier
+    run: it lists new slices, reads new commits and ranges, and looks again at kept objects
+    (docs/design/0001-uncommitted-gc.md, "Flow 2").
 
     Raises:
-        NoSavedState: nothing but an optimised run was asked for, and it cannot be made.
+        NoSavedState: the options allow only an optimised run, and none is possible.
     """
+    # An optimised run misses objects that a committed run released, objects that came to an expired address, and those
+    # that a restore staged. So make a clean run now and then. Safety does not depend on counts of runs or days.
     if options.mode is Mode.CLEAN:
         return Choice(mode=RunMode.CLEAN, note="asked for")
     try:
@@ -202,7 +199,7 @@ async def choose(context: RunContext, run: StartedRun, options: UncommittedOptio
 
 
 def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
-    """Empty: no clean run is due."""
+    """Return why a clean run is due, or ""."""
     keeps = base.saved.keeps
     if keeps.runs_since_clean + 1 >= options.clean_every:
         return f"{keeps.runs_since_clean} optimised runs since clean run {keeps.clean_run}"
@@ -212,12 +209,13 @@ def _why_clean(base: Base, run: StartedRun, options: UncommittedOptions) -> str:
 
 
 def published_erasures(views: Sequence[RunView]) -> tuple[str, ...]:
-    """Return the ids of erasures whose plans were complete by now: the proof of a certificate asks for them."""
+    """Return the ids of erasures whose plans are complete by now. The proof of a certificate needs them."""
     return tuple(view.run_id for view in views if view.kind is RunKind.ERASURE)
 
 
 def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptions) -> Slices:
-    """Return the closed slices that no run listed yet. Slices differ by name: their order says nothing of age."""
+    """Return the closed slices that no run listed yet, and count those that are too young."""
+    # Compare all names, because the order of slices does not give their age.
     closed = np.array(slice_numbers(run.closed_slices), np.int64)
     if base is not None:
         closed = np.setdiff1d(closed, base.slices)
@@ -229,10 +227,10 @@ def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptio
 
 
 async def _issued(context: RunContext, run: StartedRun, slices: Sequence[int]) -> Issued:
-    """The addresses that were handed out in these slices, as the service read them before they are listed.
+    """Return the addresses handed out in these slices. The service read them before the listing.
 
     Raises:
-        BadInput: it did not.
+        BadInput: the service did not read them.
     """
     if run.uploads is None:
         raise BadInput("the server did not say which addresses are handed out", input="uploads")
@@ -248,7 +246,8 @@ async def _issued(context: RunContext, run: StartedRun, slices: Sequence[int]) -
 
 
 async def _named_in(context: RunContext, run: StartedRun, tables: Sequence[Manifest], table: messages.Table) -> Pieces:
-    """LIVE of the addresses of these tables: staged, uploaded or copied ones, or those of unfinished runs."""
+    """Write LIVE of the addresses in these tables: staged, uploaded or copied ones, or those of unfinished runs."""
+    # Leave out foreign keys, because candidates are addresses of slices only. A full URI of such an address is kept.
     folder = folder_in(run, "uncommitted.live" if table is messages.UNCOMMITTED else "held")
     source, rows, effort = from_tables(tables, table)
     dealt = await deal_live(
@@ -272,7 +271,7 @@ async def _read_commits(
     ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
     check_live(metaranges, ranges.count)
     if base is not None:
-        # Nearly all of them are known, so the others are few.
+        # The earlier run knows nearly all ranges, so the few new ones fit into this process.
         new_ranges = [without(some, "range_id", base.ranges) async for some in ranges.each(context)]
         ranges = ListedRanges(pa.concat_tables([RANGES.schema.empty_table(), *new_ranges]))
     context.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.count, 'range')}")
@@ -281,7 +280,7 @@ async def _read_commits(
 
 
 async def _live_of(context: RunContext, run: StartedRun, base: Base | None, ranges: ListedRanges) -> Pieces:
-    """LIVE of the objects of these ranges, and of the base's commits."""
+    """Write LIVE of the objects in these ranges, and of the base's commits."""
     folder = folder_in(run, "committed")
     dealt = await deal_live(
         context.engine,
@@ -307,7 +306,7 @@ async def _keep(
     committed: Committed,
     kept: Pieces,
 ) -> Keeps:
-    """Save the state for a later run, once the plan is carried out."""
+    """Write the state for a later run, and return its names. It is saved once the plan is applied."""
     names = [some["range_id"] async for some in committed.new_ranges.each(context)]
     slices = np.array(listed, np.int64)
     clean_run, clean_ms, since = run.run_id, run.now_ms, 0
@@ -330,7 +329,7 @@ async def _keep(
 
 
 def _last_read_slice(base: Base | None, listed: list[int]) -> str:
-    """The newest by name: where the document's optimised run would stop. For people."""
+    """Return the newest slice by name, where the design document's optimised run would stop. Only people read it."""
     if listed:
         return slice_name(min(listed))
     return base.saved.last_read_slice if base else ""

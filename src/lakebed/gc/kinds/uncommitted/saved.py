@@ -1,9 +1,12 @@
-"""Saved state: a run leaves it, and the next one continues from it (docs/formats/gc-saved.md).
+"""Save the state of a run, for the next run to go on from (docs/formats/gc-saved.md).
 
-Written after the deletes, as one file that names all others with their digests. Read with suspicion: it must be that of
-a run which this repository's server knows, whose record bears the same plan; of this format; and every part must be
-there, byte for byte. Else the next run is a clean one, and says why. There is nothing in between: a part of a saved
-state would read as "no commit names this".
+A run writes it after the deletes, as one file that names all others with their digests. The next run checks that
+
+- the server knows the run, and its record has the same plan and digest of the file
+- the format is this one, and every part exists, byte for byte
+
+Otherwise the next run is a clean one, and gives the reason. It never uses a part of a state: a missing part would read
+as "no commit names this".
 """
 
 from __future__ import annotations
@@ -44,18 +47,18 @@ from lakebed.gc.runs.recording import Ledger, failed, only, read_recorded
 from lakebed.objectstore import ObjectStore
 
 RUNS_LOOKED_AT: Final = 32
-"""The saved state is looked for in this many of the latest runs."""
+"""Look for a saved state in at most this many of the latest runs."""
 
 _NUMBERS: Final = ("slice", "sequence", "size_bytes")
 
 
 class NoSavedState(Conflict):
-    """An optimised run was asked for, and there is no saved state that it could go on from. The message says why."""
+    """An optimised run is required, and there is no saved state to go on from. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A saved state, read: LIVE of the objects of its commits, the ids of these and of their ranges, its slices."""
+    """Hold a saved state: the objects of its commits (LIVE), the ids of its commits and ranges, and its slices."""
 
     saved: Saved
     committed: pa.Table
@@ -64,7 +67,7 @@ class Base:
     slices: npt.NDArray[np.int64]
 
     async def joined_with(self, store: ObjectStore, new: Pieces, *, folder: str) -> Pieces:
-        """Write LIVE of the objects of its commits and new ones into `folder`."""
+        """Write LIVE of the objects of the saved commits and of new ones into `folder`."""
         live = LiveSet()
         live.add_rows(self.committed)
         live.add_rows(await read_live(store, new))
@@ -72,10 +75,10 @@ class Base:
 
 
 async def read_base(context: RunContext, run: StartedRun) -> Base:
-    """The saved state of the latest run that has one.
+    """Return the saved state of the latest run that has one.
 
     Raises:
-        BadInput: there is none, or something about it is not as it must be.
+        BadInput: there is no saved state, or it is not valid.
     """
     runs = await context.service.runs()
     views = [view for view in runs if view.run_id != run.run_id and _may_have_saved(view)]
@@ -94,7 +97,7 @@ def _may_have_saved(view: RunView) -> bool:
 
 def _check_same(saved: Saved | SavedDues, data: bytes, view: RunView, run: StartedRun) -> None:
     if sha256_of(data) != view.saved:
-        # Who may write here could have it say that no commit names an object.
+        # A user who may write to the store could forge a state in which no commit names an object.
         raise BadInput(f"the saved state of run {saved.run_id} is not the one that its apply wrote", input="saved")
     if saved.plan != view.plan:
         raise BadInput(f"the saved state of run {saved.run_id} is of another plan than its record", input="saved")
@@ -107,6 +110,7 @@ async def _read(context: RunContext, saved: Saved, run: StartedRun) -> Base:
     committed = await _numbered(context.store, keeps.committed, LIVE)
     commits = await context.read(keeps.commits, messages.COMMITS)
     slices = np.sort((await _rows(context.store, keeps.slices, CLOSED))["bucket"].to_numpy())
+    # Read these parts now, although marking reads them again: a damaged one must lead to a clean run.
     for pieces in (keeps.kept, saved.failed):
         await _numbered(context.store, pieces, CANDIDATES)
     lost = set(slices.tolist()).difference(slice_numbers(run.closed_slices))
@@ -127,17 +131,18 @@ async def _rows(store: ObjectStore, pieces: Pieces, table: Table) -> pa.Table:
 
 
 async def _numbered(store: ObjectStore, pieces: Pieces, table: Table) -> pa.Table:
-    """Rows of slices alone: of foreign keys nothing is saved, not what commits name either, and so none may go."""
+    """Return the rows, all of addresses in slices. A saved state lacks foreign keys, also those that commits name."""
+    # So a foreign key among the candidates would look like garbage.
     rows = await _rows(store, pieces, table)
     check_numbered(rows, pieces.folder)
     return rows
 
 
 async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> SavedDues:
-    """The saved state of the latest lifecycle run, if it is one of this policy.
+    """Return the saved state of the latest lifecycle run.
 
     Raises:
-        BadInput: there is none, or something about it is not as it must be.
+        BadInput: there is no saved state, it has another policy, or it is not valid.
     """
     for view in (await context.service.runs())[:RUNS_LOOKED_AT]:
         if view.kind is not RunKind.LIFECYCLE or view.state not in DELETES_ALLOWED | {RunState.ENDED}:
@@ -153,11 +158,10 @@ async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> 
 
 
 async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger | None, *, objects_failed: int) -> str:
-    """Write down the state for the next run, after a sweep; again when the plan is applied again.
+    """Write the state for the next run after a sweep. A repeated apply writes it again.
 
-    Return the digest of the file, for the run's record; empty where nothing was saved.
-    `bound` is the table that the run was let to delete, `ledger` where its sweep is recorded, None if it was not swept.
-    A plan that keeps nothing saves nothing.
+    Return the digest of the file for the run's record, or "" if the plan has no state. `bound` is the table that the
+    run may delete. `ledger` records its sweep, and is None if the run did not sweep.
     """
     if plan.dues is not None:
         saved_dues = SavedDues(
@@ -195,7 +199,7 @@ async def _put(store: ObjectStore, name: str, data: bytes) -> str:
 
 
 async def _failed(store: ObjectStore, plan: Plan, ledger: Ledger) -> pa.Table:
-    """CANDIDATES: the garbage that is still there, for all that the ledger says."""
+    """Return CANDIDATES: the garbage that the sweep failed to delete, by the ledger."""
     found = [CANDIDATES.schema.empty_table()]
     for part in plan.garbage.parts:
         garbage = await read_garbage(store, plan, part)
