@@ -4,16 +4,10 @@
     python -m lakebed.gc apply lakefs://lake RUN
     spark-submit … lakebed/gc/__main__.py run lakefs://lake
 
-Options are the fields of the requests in `lakebed.gc.messages` (requests.py). A server starts `job lakefs://lake`: the
-request is the first line of standard input, as JSON, and the job ends when standard input does.
-
-Under spark-submit the cluster's session is used, with `--remote` one of Spark Connect, else one of this machine. The
-server and the credentials come from LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and LAKEBED_SECRET_ACCESS_KEY, or
-LAKEBED_TOKEN in place of the two; the access to the object store from the variables that the server reads too. More of
-them are lines of NAME=VALUE in the file that LAKEBED_ENVIRONMENT_FILE names, and count before those that are set.
-Results go to stdout as JSON, one record a line; all else goes to stderr, which spark-submit sends to stdout too.
-
-Only this file of the collectors reads the environment. It ends with the codes of `lakebed` (docs/guide/cli.md).
+Options are the fields of the requests in `lakebed.gc.messages`. Reads LAKEBED_ENDPOINT, LAKEBED_ACCESS_KEY_ID and
+LAKEBED_SECRET_ACCESS_KEY, or LAKEBED_TOKEN, and the server's variables for the object store. Writes results to stdout
+as JSON, a record a line, and all else to stderr. Ends with the codes of `lakebed` (docs/guide/cli.md). No other file of
+the collectors reads the environment.
 """
 
 from __future__ import annotations
@@ -78,12 +72,12 @@ if TYPE_CHECKING:
 
 JOB: Final = "job"
 STOP_S: Final = 20.0
-"""How long a job may take to end by itself when standard input has ended."""
+"""Give a job this long to end by itself after standard input ended."""
 FORCED: Final = 1
 _FILE: Final = "LAKEBED_ENVIRONMENT_FILE"
 _ON_YARN: Final = "SPARK_YARN_STAGING_DIR"
-"""Set where the driver runs on a cluster of YARN. There an application that never starts a session has failed, however
-it ends, and YARN runs it again: so even one that needs none starts it, before all else."""
+"""Set if the driver runs on a YARN cluster. YARN runs an application again that never started a session, however it
+ended. So every action starts the session first, even if it needs none."""
 _ACTIONS: Final = (
     ("plan", "decide what goes; delete nothing"),
     ("apply", "carry out one plan"),
@@ -109,7 +103,7 @@ _HELP: Final = {
     "window": ("7d", "delete nothing yet, and keep objects this long"),
     "readers_grace": ("15m", "delete nothing that a read may have found within this time; default: see the guide"),
 }
-"""For each field of a request that is an option of this name: what stands for its value, and what it does."""
+"""For each field of a request that is an option: the name of its value in the help, and the help text."""
 
 
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -147,10 +141,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Add the variables of the file that is named, if one is.
+    """Add the variables of the file that LAKEBED_ENVIRONMENT_FILE names, if any. They override those that are set.
 
     Raises:
-        InvalidRequest: it cannot be read, or a line is of another form. The message shows no value.
+        InvalidRequest: the file cannot be read, or a line is not NAME=VALUE. The message shows no value.
     """
     if not (name := environ.get(_FILE, "")):
         return environ
@@ -170,7 +164,8 @@ def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request | None:
-    """Return the checked request; None for what only reads. Misuse ends the program with its usage."""
+    """Return the checked request, or None for an action that only reads. Misuse ends the program with its usage."""
+    # A server starts `job lakefs://lake` with the request as JSON in the first line of standard input.
     request: Request | None = None
     try:
         if options.action == JOB:
@@ -216,7 +211,7 @@ def _unknown_here(environ: Mapping[str, str]) -> str:
 
 
 def _first_line() -> bytes:
-    """Read a line of standard input, and nothing behind it."""
+    """Read one line of standard input, and no byte after it."""
     line = b""
     while not line.endswith(b"\n") and (read := os.read(sys.stdin.fileno(), 1)):
         line += read
@@ -224,10 +219,10 @@ def _first_line() -> bytes:
 
 
 def _end_with_input() -> None:
-    """End as on Ctrl-C when standard input ends: the process that holds its other end closed it, or died."""
+    """End as on Ctrl-C when standard input ends: the process at its other end closed it, or died."""
 
     def watch() -> None:
-        # Not through sys.stdin: its lock would be held when the interpreter shuts down, which it does not survive.
+        # Do not read through sys.stdin. Its lock would be held when the interpreter shuts down, which then aborts.
         while os.read(sys.stdin.fileno(), 4096):
             pass
         main_thread = threading.main_thread().ident
@@ -240,7 +235,7 @@ def _end_with_input() -> None:
 
 
 def _read(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
-    """Answer what needs no session."""
+    """Answer the actions that need no Spark session."""
     match options.action:
         case "show" if options.objects:
             yield from collector.objects(options.run_id)
@@ -271,7 +266,7 @@ def _collect(collector: Collector, request: Request) -> Iterator[Any]:
 
 
 def _erase(collector: Collector, request: EraseRequest) -> Iterator[Any]:
-    """Erase and certify. The certificate is counted here, for it may have 64 MiB, and it lies in the namespace."""
+    """Erase and certify. Yield the counts of the certificate: it may have 64 MiB, and is in the namespace."""
     left = left_of_erasure(collector, request, check=collector.check, note=_note)
     for made in erase(collector, left, by="", note=_note):
         if not isinstance(made, Certificate):
@@ -285,11 +280,13 @@ def _erase(collector: Collector, request: EraseRequest) -> Iterator[Any]:
 
 
 def _note(line: str) -> None:
+    # spark-submit sends this to stdout, too.
     sys.stderr.write(line + "\n")
 
 
 def _print(records: Iterable[Any]) -> int:
-    """Write each record as it comes: what one run deleted is known even where the next one fails."""
+    """Write each record, and return the exit code."""
+    # Write a record as soon as it arrives, so that the deletes of one run are known even if the next run fails.
     failed = False
     for record in records:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
@@ -301,7 +298,7 @@ def _print(records: Iterable[Any]) -> int:
 
 
 def _is_local(remote: str, environ: Mapping[str, str]) -> bool:
-    """Return whether the session is one that this process starts."""
+    """Return whether this process starts the session itself, on this machine."""
     return not remote and "PYSPARK_GATEWAY_PORT" not in environ
 
 
@@ -311,7 +308,7 @@ def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
         from pyspark.sql import SparkSession
 
         if remote.startswith("local"):
-            # Spark starts a server on this machine: its workers must run this very Python, which has lakebed.
+            # Spark starts a server on this machine. Its workers must run this Python, which has lakebed.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder: Any = SparkSession.builder
         yield builder.remote(remote).getOrCreate()
@@ -323,7 +320,7 @@ def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def _attached() -> SparkSession:
-    """The session of spark-submit, which started us. It has the cluster's settings, and ends with its application."""
+    """Return the session of spark-submit. It has the cluster's settings, and ends with its application."""
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
@@ -335,7 +332,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lakebed.gc", description="Collect the garbage of a repository.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, summary in _ACTIONS:
-        # A job is what a server starts: the help leaves it out.
+        # Only a server starts a job, so the help leaves it out.
         action = actions.add_parser(name) if name == JOB else actions.add_parser(name, help=summary)
         action.add_argument(
             "--uid", default="", metavar="UID", help="a deleted repository that had the name, or `only`"
@@ -390,7 +387,7 @@ def _repository(text: str) -> str:
 
 
 def _set_place(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Take apart what `why` asks after: a path at a ref, or an address in a repository."""
+    """Parse the place that `why` asks for: a path at a ref, or an address in a repository."""
     scheme, _, rest = options.place.partition("://")
     options.repository, _, rest = rest.partition("/")
     options.ref, _, options.path = rest.partition("/")
