@@ -123,6 +123,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 repository=options.repository,
                 objectstore=options_from_environment(environ),
                 engine=engine_from(environ),
+                # A cluster has another default than one machine.
                 tasks=session_options(environ).tasks if _is_local(remote, environ) else None,
                 progress=_note,
                 deleted=options.uid,
@@ -228,6 +229,7 @@ def _end_with_input() -> None:
         main_thread = threading.main_thread().ident
         assert main_thread is not None, "it runs"
         signal.pthread_kill(main_thread, signal.SIGINT)
+        # The main thread may not end in time.
         time.sleep(STOP_S)
         os._exit(FORCED)
 
@@ -299,11 +301,13 @@ def _print(records: Iterable[Any]) -> int:
 
 def _is_local(remote: str, environ: Mapping[str, str]) -> bool:
     """Return whether this process starts the session itself, on this machine."""
+    # spark-submit sets the variable.
     return not remote and "PYSPARK_GATEWAY_PORT" not in environ
 
 
 @contextlib.contextmanager
 def _session(remote: str, environ: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Yield a session of Spark Connect (`remote`), else the cluster's under spark-submit, else one of this machine."""
     if remote:
         from pyspark.sql import SparkSession
 

@@ -119,6 +119,7 @@ class _Folder(Protocol):
 
 
 def _make(name: RunKind, limits: Limits) -> Kind:
+    # Import late, because the folders import this module.
     return cast("_Folder", import_module(f"{__name__}.{name.value}.plan")).make(limits)
 
 
@@ -133,6 +134,7 @@ def kind_to_plan(name: RunKind, options: UncommittedOptions, metadata: MetadataR
 
 def kind_of_plan(plan: Plan) -> Kind:
     """Return the kind that applies this plan."""
+    # Of the modes, only an old layout changes how a plan is applied.
     is_old_layout = plan.mode is RunMode.OLD_LAYOUT
     options = UncommittedOptions(mode=Mode.OLD_LAYOUT if is_old_layout else Mode.AUTOMATIC)
     return _make(plan.kind, Limits(options=options, erasure=plan.erasure))
@@ -140,6 +142,7 @@ def kind_of_plan(plan: Plan) -> Kind:
 
 async def kind_to_plan_again(context: RunContext, theirs: Plan) -> Kind:
     """Return the kind that plans the objects of another user's plan once more, by the limits of that plan."""
+    # An optimised run may be impossible by now, so leave the choice to the plan.
     mode = {RunMode.CLEAN: Mode.CLEAN, RunMode.OPTIMISED: Mode.AUTOMATIC, RunMode.OLD_LAYOUT: Mode.OLD_LAYOUT}
     options = UncommittedOptions(
         mode=mode[theirs.mode], active_only=theirs.active_only, token_expiry_ms=theirs.token_expiry_ms

@@ -1,7 +1,7 @@
 """A committed run deletes objects that only expired commits name.
 
-A plan publishes nothing and delays no writer, so it may be stale when it is applied (docs/design/protocols.md, "Naming
-a commit while a collection of committed data runs"):
+A plan publishes nothing, so it may be stale when it is applied. The steps of an apply (docs/design/protocols.md,
+"Naming a commit while a collection of committed data runs"):
 
 1. The service publishes the commits and bumps branches. It records staged, uploaded and copied objects, and reads refs,
    commits and rules again. A commit that one of these names stays.

@@ -99,6 +99,7 @@ class Erasure:
         if going:
             count = await context.service.unstage(plan.run_id, going, uid=plan.uid)
             context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
+        # An erasure expires no commits, so the table of them is empty.
         nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
         request = Expire(
@@ -174,6 +175,7 @@ async def _plan(
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
     outlook, checksums = await foresee(context, run, order, prepared, queued=queued, ranges=ranges, garbage=garbage)
+    # Retention rules do not apply to erasures.
     frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
     return Plan(
         **frame,

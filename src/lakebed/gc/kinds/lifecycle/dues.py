@@ -156,6 +156,7 @@ class Dues:
             raise TooSparse(f"slice {slice_} has the sequence {last}", slice=slice_)
         have = self._opened(slice_)
         if have is None or len(have) <= last:
+            # Grow by doubling: sequences arrive in any order.
             grown = np.zeros(max(last + 1, 0 if have is None else min(2 * len(have), SEQUENCES_MAX)), np.int32)
             if have is not None:
                 grown[: len(have)] = have

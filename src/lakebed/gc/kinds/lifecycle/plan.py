@@ -94,6 +94,7 @@ class Lifecycle:
         return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        # A lifecycle run expires no commits, so the table of them is empty.
         nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
         commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
         request = Expire(

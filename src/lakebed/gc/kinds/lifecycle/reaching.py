@@ -105,6 +105,7 @@ def reach_metaranges(commits: pa.Table, refs: pa.Table, policy: Policy) -> Reach
         if row["state"] != "active":
             # A ref that is being made may yet get another name. So all periods of each rule apply to its commits.
             named["intent"].append((name, commit))
+    # Versions are counted by branch, so no two branches may share a class then.
     classes = classes_of(policy, sorted(name for name, _ in named["branch"]), each_alone=keeps_versions(policy))
     nowhere = classes.of[NO_BRANCH]
     roots: dict[str, set[int]] = {}

@@ -150,6 +150,7 @@ class Metadata:
                     id=id_,
                     touched_ms=touched_ms,
                     is_whole=last is not None or (group == DUMPS and len(stats) >= _FILES_OF_A_DUMP),
+                    # Read the branch only of old symlinks, a request each.
                     is_wanted=not (is_old and last) or await _branch_of(store, last) in branches,
                 )
             )
@@ -168,6 +169,7 @@ class Metadata:
         folder = folder_in(plan, f"{messages.GARBAGE.name}.{answer.commits.digest()[:16]}")
         alive = [run_folder(kind, RunId(run_id)) for kind in RunKind for run_id in answer.runs_alive]
         alive += await _taken_up(context.store, plan)
+        # Nothing shows which files a lost tree names.
         if answer.has_lost_trees:
             alive += _OF_TREES
         parts = await _filter(context.store, plan, folder, spared, alive)

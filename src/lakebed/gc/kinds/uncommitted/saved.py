@@ -119,6 +119,7 @@ async def _read(context: RunContext, saved: Saved, run: StartedRun) -> Base:
     return Base(
         saved=saved,
         committed=committed,
+        # The run did not read swept commits, so a later run must read one that is not swept any more.
         commits=commits["id"].filter(pc.invert(commits["swept"])).combine_chunks(),
         ranges=(await _rows(context.store, keeps.ranges, RANGE_IDS))["range_id"].combine_chunks(),
         slices=slices,
@@ -168,6 +169,7 @@ async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger |
             run_id=plan.run_id,
             repository=plan.repository,
             namespace=plan.namespace,
+            # The record of a lifecycle run has the digest of the recheck's table.
             plan=bound.digest(),
             policy=plan.policy,
             dues=plan.dues,

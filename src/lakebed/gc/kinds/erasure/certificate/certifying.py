@@ -494,6 +494,7 @@ async def _look(
     stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
     stands += await _in_queue(context, run_id, before.selection, objects)
     stands += deferred
+    # A proof of this release is final. The files that it was found in may be gone.
     is_proven = before.collected is not None and before.collected.proof == PROOF
     unlisted = await _on_no_record(context, data, run)
     proof = (

@@ -104,6 +104,7 @@ async def foresee(
     ]
     stands += deferred
     if far.has_sought:
+        # Report each object once.
         told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
         stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), told)
     bucket, unknown = await kept_by_bucket(context)
@@ -233,6 +234,7 @@ async def _of_no_entry(
     """
     uri = context.store.uri
     known = {row["address"] for row in found.select(["address", "checksum"]).to_pylist() if row["checksum"]}
+    # No entry has the checksum of a part, so do not read parts.
     known |= {key_of(one, uri) for one in staged if one.checksum} | addresses_of_parts(staged, uri)
     sizes = zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True)
     asked = {address: size for address, size in sizes if address not in known}
@@ -281,6 +283,7 @@ def _left(found: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray)
         left.setdefault(address, set()).add(path)
     taken = frozenset(goes.to_pylist()) if staged else frozenset()
     for one in staged:
+        # A sealed entry has a standing of its own.
         if one.address not in taken and not one.is_sealed:
             left.setdefault(one.address, set()).add(one.path)
     return {address: tuple(sorted(paths)) for address, paths in left.items()}

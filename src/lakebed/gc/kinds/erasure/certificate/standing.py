@@ -154,6 +154,7 @@ async def staged_elsewhere(
 
     Asks for at most STANDING_MAX objects.
     """
+    # Without checksums ask once all the same, for restored copies and for objects `there`.
     asked = [*digests_in(sorted(checksums))] or [with_any(())]
     named = sorted(there)[:STANDING_MAX]
     found = [await context.service.staged(run_id, one, or_restored=True, addresses=named) for one in asked]
@@ -245,6 +246,7 @@ async def kept_at_paths(
                 one["address"].to_pylist(), paths_of(one), one["size_bytes"].to_pylist(), strict=True
             )
         }
+        # A restore or the end of the window may have removed an object of the table.
         for address in sorted(await addresses_there(context, each.keys() - left)):
             paths, size = each[address]
             reasons = [f"run {run.run_id} keeps it, it was at {', '.join(paths[:3])}"]
@@ -300,6 +302,7 @@ async def read_names(
 
 
 def _addresses(rows: pa.Table, uri: str) -> list[str]:
+    # Use one spelling of each address. A full URI inside of the namespace becomes a key.
     columns = (rows[name].to_pylist() for name in ("slice", "sequence", "address"))
     return [
         format_address(slice_, sequence) if slice_ != FOREIGN_SLICE else key_inside(address, uri) or address
