@@ -5,8 +5,8 @@ A plan publishes nothing, so it may be stale when it is applied. The steps of an
 
 1. The service publishes the commits and bumps branches. It records staged, uploaded and copied objects, and reads refs,
    commits and rules again. A commit that one of these names stays.
-2. Keep the plan's objects that one of these names, or a commit that stays now and did not when the plan was made. Write
-   the rest as a second table, `garbage.<recheck>`.
+2. Keep the plan's objects that a staged, uploaded or copied entry names, or a commit that stays only since the plan.
+   Write the rest as a second table, `garbage.<recheck>`.
 """
 
 from __future__ import annotations

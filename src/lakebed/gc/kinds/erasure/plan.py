@@ -4,7 +4,8 @@ Applies as a lifecycle run does (docs/design/protocols.md, "A lifecycle run"), w
 
 1. Delete unchanged staged entries of the plan's objects, and abort uploads of which it has all parts.
 2. The service publishes the run, records staged, uploaded and copied objects, and reads refs and commits again.
-3. Keep the objects that one of these names. Write the rest as a second table, `garbage.<recheck>`.
+3. Keep objects that a staged, uploaded or copied entry names, an entry that is not selected (unless the order takes
+   shared objects), or a legal hold. Write the rest as a second table, `garbage.<recheck>`.
 
 Committed entries remain, and a read of one reports the erasure.
 """

@@ -4,8 +4,8 @@ A plan publishes nothing, so it may be stale when it is applied (docs/design/pro
 
 1. The service publishes the run, records staged, uploaded and copied objects, and reads refs, commits and the policy.
    A new version of the policy ends the run.
-2. Keep the plan's objects that one of these names, or that are not due everywhere by the commits and refs as they are
-   now. Write the rest as a second table, `garbage.<recheck>`.
+2. Keep the plan's objects that a staged, uploaded or copied entry names, or that are not due everywhere by the commits
+   and refs as they are now. Write the rest as a second table, `garbage.<recheck>`.
 
 A run reads only the changes since the last run that saved hours (learning.py). With `active_only`, commits that the
 retention rules expire have no occurrences.

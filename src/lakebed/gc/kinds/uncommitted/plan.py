@@ -108,8 +108,8 @@ class Uncommitted:
         context.progress(f"{choice.mode.value} run: {choice.note}")
         base = choice.base
         slices = slices_to_list(run, base, self.options)
+        # Only runs that ended before the listing hold nothing: it may show the objects of all others.
         before = await context.service.runs()
-        # Leave out only runs that ended before the listing. It may show objects of all other runs.
         over_before = runs_over(before)
         listed, found = await self.listing(context, run, slices.listed)
         context.progress(f"reading what is not committed; {count_of(found.objects, 'object')} listed")

@@ -547,7 +547,7 @@ def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> li
 async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> list[Standing]:
     """Return the folders and files of `data/` that no slice record names: collections do not list them as slices.
 
-    A restore of a dump or a backup leaves such folders: slices that were made after it lose their records.
+    A restore of a dump or a backup leaves such folders: it has no records of slices that were made later.
     """
     names = run.closed_slices if (found := run.all_slices()) is None else found
     known = frozenset(f"{DATA_PREFIX}{name}/" for name in names)

@@ -73,7 +73,7 @@ async def foresee(
     """Return the standings that an apply of this plan would leave, and checksums of its objects by address.
 
     Reads ranges that meet the selection again. Reads the other ranges only if an object is shared, or to find copies.
-    The checksums are of objects that no entry on record names with a checksum.
+    The checksums are of the objects for which no entry on record has one.
 
     Raises:
         NothingSelected: the order selects no object of the repository.
