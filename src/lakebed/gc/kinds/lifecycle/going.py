@@ -73,7 +73,7 @@ async def mark_going(
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         bitmaps = await read_going(task.store, going)
-        # Plans take objects of closed slices only. Hours of an open slice would miss its later writes.
+        # Plans take objects of closed slices only.
         if open_ := sorted(bitmaps.keys() - closed):
             raise BadInput(f"slice {slice_name(open_[0])} is open, and hours say that something of it goes")
         mine = [portions[number] for number in share["portion"].to_pylist()]

@@ -175,7 +175,7 @@ async def learn(
     except BadInput as error:
         if base is None:
             raise
-        # The saved parts of the earlier run are damaged. Read everything instead.
+        # A part that the earlier run saved is missing or altered. Read everything instead.
         base, note = None, str(error)
         trees, ranges = await read(TreeParts())
     rows = sum(ListedRanges(some).entries for some in (ranges.due, ranges.whole))

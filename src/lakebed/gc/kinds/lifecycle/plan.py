@@ -369,7 +369,7 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
 
 async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
     """Return by run the objects (tables GARBAGE) that ended lifecycle runs and erasures deleted."""
-    # A collection of metadata may have deleted the table of an old run. A later run may list these objects again, and
+    # A metadata run may have deleted the table of an old run. A later run may list these objects again, and
     # finds them missing.
     found: dict[str, Manifest] = {}
     for view in views:

@@ -84,7 +84,7 @@ def _addresses(went: pa.Table, others: pa.Table) -> pa.Table:
 
 def _lists(own: pa.ChunkedArray, others: pa.ListArray) -> pa.Array:
     """Return a sorted list of each text and its others."""
-    # Mostly no object has a second path or rule. Then build the lists without Python objects.
+    # Often no object has a second path or rule. Then build the lists without Python objects.
     if others.null_count == len(others):
         return pa.ListArray.from_arrays(pa.array(range(len(own) + 1), pa.int32()), own.combine_chunks(), type=_TEXTS)
     rows = zip(own.to_pylist(), others.to_pylist(), strict=True)
