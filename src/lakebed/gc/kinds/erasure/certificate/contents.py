@@ -45,7 +45,7 @@ async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, 
             try:
                 async for chunk in task.store.stream(address):
                     md5.update(chunk)
-            except (ObjectMissing, ObjectStoreDenied):  # S3 refuses to read what was moved to an archive.
+            except (ObjectMissing, ObjectStoreDenied):  # S3 refuses to read archived objects.
                 return ""
             return md5.hexdigest()
 
