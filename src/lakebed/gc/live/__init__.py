@@ -1,4 +1,4 @@
-"""Serve collections from the live side: runs, what is alive and uncommitted, commits, rules, and who may be named."""
+"""Serve collections from the live side: runs, uncommitted addresses, commits, rules, holds, restores, explanations."""
 
 from .defer.deferring import WindowOpen
 from .defer.restorable import NotRestorable

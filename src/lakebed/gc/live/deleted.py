@@ -1,12 +1,13 @@
-"""The live side of a deleted repository's collection. No request finds the repository, so nothing races with writers.
+"""The live side of a deleted repository's collection. No request finds the repository, so no writer races with it.
 
-    plan      may be made at any time: it lists what lies in slices that have a record, and Lakebed's own files
-    expire    the window is over: `set_if` kept -> collecting, and nothing comes back; then look through the other
-              repositories for names of its objects. Those stay
+    plan      any time: list the objects of all slices with a record, and Lakebed's own files
+    expire    after the window: `set_if` kept -> collecting, which is final; then read the names of its objects in
+              other repositories. Named objects stay
     sweep     as other kinds
-    end       nothing was named and every object went: `set_if` collecting -> collected; the upkeep purges the records
+    end       if no object was named and all were deleted: `set_if` collecting -> collected; the upkeep then
+              purges the records
 
-Names in other repositories are read after the repository is `collecting`, and before each apply deletes.
+Each apply reads names in other repositories after the repository is `collecting`, and before it deletes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _KIND: Final = RunKind.DELETED
 
 
 class DeletedOnly(Conflict):
-    """The repository is deleted: it can be brought back or collected, and nothing else."""
+    """The repository is deleted. Only undelete and collection are possible."""
 
 
 async def _refused(*_: object, **__: object) -> NoReturn:
@@ -73,7 +74,10 @@ async def _refused(*_: object, **__: object) -> NoReturn:
 
 
 class DeletedCollections:
-    """Make it with `open_deleted`. What is the same in every repository, the service of one in use does."""
+    """Collect a deleted repository. Make it with `open_deleted`.
+
+    Steps that do not depend on the deletion are those of `CollectionService`.
+    """
 
     def __init__(
         self,
@@ -108,10 +112,10 @@ class DeletedCollections:
         self.compare_ledger = in_use.compare_ledger
 
     async def start(self, body: StartRun) -> StartedRun:
-        """Begin a run: every slice that has a record, open or not, for no upload into one can be acknowledged any more.
+        """Begin a run over every slice that has a record, open or not: no upload into them can be acknowledged now.
 
         Raises:
-            WrongKind: a run of another kind.
+            WrongKind: the request is for another kind.
             DeletedNotFound: the repository was brought back, forgotten or collected.
             OtherInstallation: see `PlanSteps.start`.
         """
@@ -134,7 +138,9 @@ class DeletedCollections:
         )
 
     async def adopting(self) -> Adopting:
-        """Choose this installation, as after a restored backup: no name leads to the repository's own route.
+        """Choose this installation, as after a restored backup.
+
+        Needed here because no name leads to the repository's own route.
 
         Raises:
             DeletedNotFound: the repository was brought back, forgotten or collected.
@@ -149,7 +155,7 @@ class DeletedCollections:
         *,
         reader: Reader = Reader.COLLECTOR,  # noqa: ARG002 - only our own collectors come here
     ) -> UncommittedPage:
-        """Names of its objects in other repositories, for a plan. An apply looks again."""
+        """Write the names of its objects in other repositories, for a plan. An apply reads them again."""
         id_ = check_run_id(run_id)
         token, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, body.continuation_token)
         inputs = Inputs(self._versions.objectstore, _KIND, id_)
@@ -160,7 +166,7 @@ class DeletedCollections:
         return UncommittedPage(run_id=id_, location=location, parts=manifest.parts, manifest=manifest)
 
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:  # noqa: ARG002 - none count
-        """No commit and no ref: nothing of the repository keeps its objects. And the legal holds, which do."""
+        """Write empty tables of commits and refs: only legal holds keep objects of a deleted repository."""
         inputs = Inputs(self._versions.objectstore, _KIND, check_run_id(run_id))
         return PreparedCommits(
             run_id=inputs.run_id,
@@ -172,7 +178,8 @@ class DeletedCollections:
         )
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
-        """
+        """Begin the sweep of a run, as `CollectionService.apply`.
+
         Raises:
             DeletedNotFound: the repository was brought back, forgotten or collected.
         """
@@ -180,14 +187,14 @@ class DeletedCollections:
         return await self._in_use.apply(run_id, body)
 
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
-        """A page of the look through the other repositories. The first makes the repository `collecting`.
+        """Read a page of the other repositories. The first page makes the repository `collecting`.
 
         Raises:
-            DeletedNotFound: it was brought back, forgotten or collected.
-            WindowNotOver: it can be brought back still, or could when this was planned.
+            DeletedNotFound: the repository was brought back, forgotten or collected.
+            WindowNotOver: the repository can still be brought back, or could at the time of the plan.
             DeleteProtected: legal holds are in force.
             RunMoved: the run sweeps, ended or was abandoned.
-            BadContinuation: the token is of another attempt, or none of ours.
+            BadContinuation: the token is of another attempt or invalid.
         """
         id_ = check_run_id(run_id)
         if body.kind is not _KIND:
@@ -226,7 +233,10 @@ class DeletedCollections:
         return record
 
     async def _recheck(self, run_id: RunId, attempt: str, found: Mapping[str, str]) -> RecheckInputs:
-        """The record is read first and replaced last, as in other kinds."""
+        """Write the inputs of the recheck.
+
+        Reads the run's record first and replaces it last, so another attempt in between fails the write.
+        """
         record, held = await self._runs.read_as(run_id, _KIND, RunState.EXPIRING)
         if record.attempt != attempt:
             raise StalePlan(f"run {run_id} was published again", run_id=run_id)
@@ -242,20 +252,20 @@ class DeletedCollections:
         )
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
-        """Search for a second or so, then answer or say how to go on. See `DeletedWhy.steps`."""
+        """Search for about a second, then return the answer or a continuation token. See `DeletedWhy.steps`."""
         return await self._searches.page(self._versions, question, token, deleted=self._deleted_why)
 
     async def end(self, run_id: str, body: End) -> RunView:
-        """End the run, and say that the repository is collected, where nothing is left of it.
+        """End the run, and mark the repository `collected` if no object is left.
 
         Raises:
-            StalePlan: it is not by this plan that it sweeps.
+            StalePlan: the run sweeps by another plan.
         """
         id_ = check_run_id(run_id)
         record, _ = await self._runs.read_as(id_, _KIND, RunState.SWEEPING, RunState.ENDED)
         if record.plan != body.plan:
             raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
-        # Before the run ends: of one that has ended nothing would say that again.
+        # Before the run ends: the collector does not repeat `end` for a run that has ended.
         await self._deleted.end_collecting(self._uid, id_)
         return view(id_, await self._runs.move(id_, RunState.ENDED))
 
@@ -270,7 +280,7 @@ class DeletedCollections:
         parts = [await inputs.write_part(name, 0, writer.close(), rows=count)] if count else []
         return await inputs.complete(UNCOMMITTED, name, parts)
 
-    # A collection of another kind would look for names in branches that are suspended, and restore into them.
+    # Collections of other kinds read and restore into branches, which are suspended here.
     mark = retire = defer = purge = find_staged = unstage = restore = mark_missing = adopt_slices = _refused
     sign_certificate = check_certificate = certificate_key = _refused
 
@@ -285,7 +295,8 @@ async def open_deleted(
     is_job: bool = False,
     searches: Searches | None = None,
 ) -> DeletedCollections:
-    """
+    """Open the collections of the deleted repository of this name and uid.
+
     Raises:
         DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
     """

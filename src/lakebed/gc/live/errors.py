@@ -6,58 +6,54 @@ from lakebed.base import Conflict, Invalid, NotFound
 
 
 class OtherInstallation(Conflict):
-    """Another installation uses this namespace, too, and no administrator has chosen between them.
-    Facts: `namespace`.
-    """
+    """Another installation also uses this namespace, and no administrator chose between them. Facts: `namespace`."""
 
 
 class NotRestored(Conflict):
-    """The repository was made bare and has no default branch yet: commits may lack the refs that keep them.
-    Facts: `branch`.
-    """
+    """The repository is bare, without a default branch: commits may lack the refs that keep them. Facts: `branch`."""
 
 
 class OtherRepository(Conflict):
-    """The run is of a repository that had this name before, and another one has it now. Facts: `uid` of the run's."""
+    """The run belongs to an earlier repository of this name. Facts: `uid` of that repository."""
 
 
 class RunNotFound(NotFound):
-    """There is no run of this id."""
+    """No run has this id."""
 
 
 class RunMoved(Conflict):
-    """The run is in a state from which this step is not possible: it was abandoned, or ended, or went on without us.
+    """The run's state does not allow this step: it was abandoned, ended, or another collector continued it.
 
-    The collector throws its work away. Facts: `run_id`, `state`.
+    The collector discards its work. Facts: `run_id`, `state`.
     """
 
 
 class RulesChanged(Conflict):
-    """The retention rules are not those the plan was made with. The run has ended; plan again."""
+    """The retention rules changed after the plan. The run has ended; plan again."""
 
 
 class StalePlan(Conflict):
-    """The plan was not made from the latest recheck of what is expiring. Plan again from that, or expire again."""
+    """The plan does not match the latest recheck of the expiring commits. Plan again from it, or expire again."""
 
 
 class OutOfOrder(Conflict):
-    """The steps of a run prove something only in their order, and one before this is missing."""
+    """The safety proof needs the steps of a run in order, and an earlier step is missing."""
 
 
 class BadContinuation(Invalid):
-    """Not a continuation token that this repository gave for this run."""
+    """The continuation token is not one of this repository and run."""
 
 
 class WrongKind(Invalid):
-    """A run of the other kind has no such step."""
+    """Runs of this kind do not have this step."""
 
 
 class RulesMoved(Conflict):
-    """The retention rules were changed since they were read. Facts: `version` in force, and `expected`."""
+    """The retention rules changed since the caller read them. Facts: `version` in force, and `expected`."""
 
 
 class RulesVersionNotFound(NotFound):
-    """There never were retention rules of this version."""
+    """Retention rules never had this version."""
 
 
 class RulesNotFound(NotFound):

@@ -1,4 +1,4 @@
-"""Sizes and ages that bound the work and the garbage of collections. None of them decides what is safe."""
+"""Sizes and ages that bound the work and the garbage of collections. Safety does not depend on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """`part_bytes` is the size at which a Parquet file of an input is cut ("approximately 20MB", document 001), and
-    `page_rows` the number of rows: one call writes one such file. `scan_page` cells are read at a time.
+    """Bound the size of steps and the age of leftovers.
 
-    `dead_owner_age_ms`: a slice that was opened so long ago and never closed has lost its owner; it is given up when
-    a run begins. An owner that lives after all notices and goes on in a fresh slice. `dead_run_age_ms`: a run that
-    still marks after so long was left behind, and is abandoned. `readers_grace_ms`: for so long after a run began that
-    swept a commit, the commit's ranges stay, for a reader may be listing it.
+    `part_bytes` ends a Parquet file of an input ("approximately 20MB", document 001), and so does `page_rows`. One call
+    writes one such file. `scan_page` is the number of cells in a scan.
+
+    `dead_owner_age_ms`: the next run closes a slice open for this long, because its owner seems dead. A live owner
+    notices and continues in a fresh slice. `dead_run_age_ms`: a run that still plans, marks or publishes is abandoned.
+    `readers_grace_ms`: a swept commit's ranges stay for this time after the run began, because readers may list them.
     """
 
     part_bytes: int = 20_000_000

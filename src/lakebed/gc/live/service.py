@@ -1,9 +1,9 @@
-"""The live side of collections for one repository: `lakebed.gc.messages.Requests`. The server's routes call it too.
+"""Serve the live side of one repository's collections: `lakebed.gc.messages.Requests`. The server's routes call it too.
 
-A collector decides and deletes. The live side says what is alive, keeps the runs' records, and makes sure that writers
-and runs see each other. The order of the steps is the proof (docs/design/protocols.md).
+A collector decides and deletes. The live side lists live addresses, keeps the runs' records, and makes writers and
+runs see each other. The safety proof rests on the order of the steps (docs/design/protocols.md).
 
-Each request is a method of the part that does it: `service.sweep` is `Expiring.sweep`. Here stand those that need two.
+Each request is a method of the part that does it: `service.sweep` is `Expiring.sweep`. This class has the others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .records.signing import Certifying
 
 
 class CollectionService:
-    """Any number of these, in any number of processes, may serve one repository."""
+    """Serve one repository. Any number of services, in any number of processes, may do so."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class CollectionService:
         certificate_key: bytes = bytes(32),
         searches: Searches | None = None,
     ) -> None:
-        """`user_id` asks, by a job of the server if `is_job`, and may restore what `refusal` does not refuse. Without a
-        user there is only one person, who trusts each plan (records/runs.py).
+        """Make a service for the user `user_id`; with `is_job`, for a job of the server.
 
-        `continuation_key` seals the tokens of a restore, and of a search for staged entries. A server has one secret
-        key for all its processes, and one `Searches` for each process. `certificate_key`, 32 secret bytes, signs
+        The user may restore every object that `refusal` does not refuse. Without a user, every plan is trusted
+        (records/runs.py). `continuation_key` seals the tokens of restores and of searches for staged entries. All
+        processes of a server share it, and each process has one `Searches`. `certificate_key`, 32 secret bytes, signs
         certificates of erasures.
         """
         options = options or ServiceOptions()
@@ -115,49 +115,49 @@ class CollectionService:
         self.adopt_slices = self._unlisted.adopt
         self.close_slices_for_runs = runs.close_slices_for_runs
 
-    # Being the only one
+    # Installation
 
     async def purging(self) -> Purging:
-        """Say where the caller may delete, with a fresh mark by which it knows the store. Each run asks the rest.
+        """Return the namespace where the caller may delete, with a fresh mark that identifies the store.
 
         Raises:
             OtherInstallation: see `PlanSteps.start`.
         """
-        # A copy of the store that was made before this answer lacks the mark.
+        # Fresh, because an older copy of the store does not have it.
         return Purging(namespace=self._versions.objectstore.uri, mark=await self.installation.mark())
 
     async def adopting(self) -> Adopting:
-        """Choose this installation, of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""
-        # First: once it is adopted, its collections go on.
+        """Choose this installation of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""
+        # First the holds: collections continue once the installation is adopted.
         await self.holds.adopt(by=self._user_id)
         adopted = await self.installation.adopt(by=self._user_id)
         return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
 
     async def find_slices(self) -> UnlistedSlices:
-        """List what `adopt_slices` would put on record, or refuse as it would. Changes nothing."""
+        """List the slices that `adopt_slices` would record, or refuse as it would. Changes nothing."""
         return UnlistedSlices(slices=tuple(await self._unlisted.find()))
 
     async def find_missing(self, token: str | None = None) -> MissingCommits:
-        """Look for a second or so, then answer a page or say how to go on. See `Searches.missing`."""
+        """Search for about a second, then return a page or a continuation token. See `Searches.missing`."""
         return await self._searches.missing(self._versions, self._missing, token)
 
     async def mark_missing(self, token: str | None = None) -> MissingCommits:
-        """The same, and mark what no ref names once all is looked at.
+        """Search as `find_missing`, and at the end mark the missing commits that no ref names.
 
         Raises:
-            OtherInstallation: adopt first; the other one may know what became of these commits.
+            OtherInstallation: adopt first. The other installation may know the fate of these commits.
         """
         await self.installation.check()
         return await self._searches.missing(self._versions, self._missing, token, marks=True)
 
-    # Looking
+    # Queries
 
     async def namespace(self) -> str:
         """Return the URI of the storage namespace."""
         return self._versions.objectstore.uri
 
     async def planning(self) -> Planning:
-        """Begin nothing: a caller who may not plan, or cannot, learns it before any slow step."""
+        """Answer before any slow step of a plan, so that a caller without the right or rules stops early."""
         return Planning(has_rules=(await self.rules.read()).rules is not None, namespace=self._versions.objectstore.uri)
 
     async def rules_in_force(self) -> RulesVersion:
@@ -165,22 +165,23 @@ class CollectionService:
         return rules_version(await self.rules.read())
 
     async def run(self, run_id: str) -> RunView:
-        """
+        """Return a run with its planner.
+
         Raises:
-            RunNotFound: there is none.
+            RunNotFound: no run has this id.
         """
         id_ = check_run_id(run_id)
         record, _ = await self._runs.read(id_)
         return replace(await self._runs.view(id_, record), planned_by=await self._planners.of(id_))
 
     async def runs(self) -> RunList:
-        """Return every run, newest first, and who made which plan."""
+        """Return every run, newest first, and the maker of each plan."""
         planned = await self._planners.every()
         views = await self._runs.views({RunId(plan.run_id): plan.by for plan in planned})
         return RunList(runs=tuple(views), planned=tuple(planned))
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
-        """Search for a second or so, then answer or say how to go on. See `Searches.page`."""
+        """Search for about a second, then return the answer or a continuation token. See `Searches.page`."""
         return await self._searches.page(self._versions, question, token)
 
     async def compare_ledger(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
@@ -194,9 +195,9 @@ class CollectionService:
     # Upkeep
 
     async def abandon_dead_runs(self) -> list[RunId]:
-        """Runs that were left marking long ago keep finished records from being cleaned away. Safe at any time.
+        """Abandon dead runs, so that the cleaner may remove finished records. Safe at any time.
 
-        And what runs that ended or were abandoned left of the list of what they expired.
+        Also remove leftover lists of expired commits of runs that ended or were abandoned.
         """
         abandoned = await self._runs.abandon_dead()
         await self._expiring.drop_lists(old_age_ms=2 * self._options.dead_run_age_ms)

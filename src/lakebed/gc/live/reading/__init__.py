@@ -1,1 +1,1 @@
-"""Read all live addresses, page by page: uncommitted ones, commits, and everything else that names an object."""
+"""Read all live addresses, page by page: uncommitted addresses, commits, and all other names of objects."""

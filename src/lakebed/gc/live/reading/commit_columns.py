@@ -1,7 +1,7 @@
-"""Keep the fields of every commit record that collections need, in columns: 130 bytes a commit. A record has 1,000.
+"""Keep the commit fields that collections need, in columns: 130 bytes a commit. A commit record has 1,000.
 
-A repository may have a million. They are read by the page, and no page's records outlive it. An id is a SHA-256, kept
-as its 32 bytes; it is text again where a caller asks for it, or for a part of the rows.
+A repository may have a million commits. Records are read page by page, and only one page of them is in memory.
+An id is a SHA-256, kept as 32 bytes. It becomes text only where a caller asks for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakebed.versions import Commit, Record, Versions
 ID_BYTES: Final = 32
 _PACKED: Final = pa.binary(ID_BYTES)
 _NONE: Final = "00" * ID_BYTES
-"""In place of the empty tree, which has no id."""
+"""Stands for the empty tree, which has no id."""
 _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 _SCHEMA: Final = pa.schema(
@@ -39,12 +39,13 @@ _SCHEMA: Final = pa.schema(
 
 
 class NotAnId(Corrupt):
-    """A commit or a tree that is named is called by something that no digest is."""
+    """The id of a commit or a tree is not a SHA-256 in hex."""
 
 
 class CommitFacts(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The fields of a `Commit` that are in the columns; of a record, the others are passed over. In a column, as far as
-    retention goes, the later of `created_ms` and `counted_ms` is the date.
+    """Decode the fields of a `Commit` record that the columns keep, and skip the others.
+
+    The column `created_ms` has the later of `created_ms` and `counted_ms`: the date that retention uses.
     """
 
     generation: int
@@ -57,16 +58,16 @@ class CommitFacts(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 def packed(ids: Collection[str]) -> pa.Array:
-    """Their bytes.
+    """Return the ids as bytes.
 
     Raises:
-        NotAnId: one of them is not 64 hex digits, nor empty.
+        NotAnId: an id is neither 64 hex digits nor empty.
     """
     return pa.Array.from_buffers(_PACKED, len(ids), [None, pa.py_buffer(_octets(ids))])
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Their text."""
+    """Return the ids as text. The empty tree's id is an empty string."""
     octets = _view(column)
     is_some = octets.any(axis=1)
     digits = _HEX[np.stack((octets[is_some] >> 4, octets[is_some] & 15), axis=2)]
@@ -75,7 +76,7 @@ def texts(column: pa.Array) -> pa.Array:
 
 
 def text_lists(column: pa.ListArray) -> pa.ListArray:
-    """Lists of them."""
+    """Return lists of ids as lists of text."""
     ends = column.offsets.to_numpy()
     return pa.ListArray.from_arrays(pa.array(ends - ends[0]), texts(column.values.slice(ends[0], ends[-1] - ends[0])))
 
@@ -86,7 +87,7 @@ def _octets(ids: Collection[str]) -> bytes:
         found = bytes.fromhex(digits)
     except ValueError:
         found = b""
-    # `fromhex` passes over spaces and takes capitals.
+    # Compare: `fromhex` skips spaces and accepts capitals.
     if found.hex() != digits or any(len(id_) not in (0, 2 * ID_BYTES) for id_ in ids):
         strange = next(id_ for id_ in ids if id_ and (len(id_) != 2 * ID_BYTES or id_.strip("0123456789abcdef")))
         raise NotAnId(f"{strange!r} is no id", id=strange)
@@ -94,7 +95,7 @@ def _octets(ids: Collection[str]) -> bytes:
 
 
 def _view(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """A row of bytes for each."""
+    """Return a row of 32 bytes for each id."""
     start = column.offset * ID_BYTES
     buffer = column.buffers()[1]
     octets = np.frombuffer(b"" if buffer is None else buffer, np.uint8)
@@ -103,7 +104,7 @@ def _view(column: pa.Array) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class CommitColumns:
-    """By generation, and among equals by id. Each column is in one piece, ids are packed."""
+    """Hold commits ordered by generation, then id. Each column is one chunk, and ids are packed."""
 
     table: pa.Table
 
@@ -132,10 +133,10 @@ class CommitColumns:
 
 
 async def read_commits(versions: Versions) -> CommitColumns:
-    """Every commit record, published or not.
+    """Read every commit record, published or not.
 
     Raises:
-        NotAnId: a record names something else than commits and a tree.
+        NotAnId: a record has an invalid commit or tree id.
     """
     columns = _Columns()
     async for page in versions.inventory.pages(CommitFacts, of=Commit):
@@ -144,7 +145,7 @@ async def read_commits(versions: Versions) -> CommitColumns:
 
 
 class _Columns:
-    """Columns in the making."""
+    """Build the columns from pages of records."""
 
     def __init__(self) -> None:
         self._ids, self._trees, self._parents = bytearray(), bytearray(), bytearray()
@@ -165,7 +166,8 @@ class _Columns:
         self._published += bytes([commit.published for commit in commits])
 
     def sorted(self) -> CommitColumns:
-        """Nothing is held twice for longer than a column takes, and nothing here any more."""
+        """Return the columns in order, and empty this builder. At most one column is in memory twice."""
+        # Records arrive ordered by id, and a stable sort keeps that order within a generation.
         generations = np.frombuffer(self._generations, np.int64)
         order = np.argsort(generations, kind="stable")
         ids, self._ids = _packed_of(self._ids, order), bytearray()

@@ -1,15 +1,10 @@
-"""Every commit record and everything that names one, as tables.
+"""Read every commit record, and every record that names a commit, as tables.
 
-Refs are read before commits, because a commit is written before it is named. Swept records are read before all else: a
-commit that was swept when we began can never be named again, so a run that skips it skips nothing that a later
-operation could bring back, but for an undo. A run that could take for garbage what such a commit names reads what was
-swept for good (`read_swept`); one that publishes is on the record of each run that it counts on (`counts`).
+The order: swept records, then refs, then commits. A commit is written before a ref names it. A swept commit can never
+be named again, except after an undo. So a run that could delete objects of such a commit reads commits swept for good
+(`read_swept`). A run that publishes adds itself to the record of each run that it relies on (`counts`).
 
-An *orphaned* commit counts as swept. A committer may sleep between its files and its commit record, while a collection
-of metadata deletes the files. The branch was bumped, so the commit cannot be published, but its record is there. A
-commit is orphaned when a file that it names was retired and is missing. That is a proof: no file of a commit that is or
-will be published is deleted after it was retired (docs/design/protocols.md, "A collection of metadata"). A file that is
-missing and was never retired is damage, and stops every reader.
+An *orphaned* commit is treated as swept: see `find_orphaned`.
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ SUBLISTS: Final = "_lakefs/sublists/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """Hold the commits as rows: arguments of `kept_indices`."""
+    """Hold commits as row numbers: the arguments of `kept_indices`."""
 
     first_parent: npt.NDArray[np.int64]
     created_ms: npt.NDArray[np.int64]
@@ -57,7 +52,7 @@ class Roots:
     pinned: list[int]
 
     def kept(self, rules: Rules, *, now_ms: int) -> npt.NDArray[np.bool_]:
-        """Return for each commit whether the rules keep it. These are the roots of `rules.tags_pin`."""
+        """Return a flag for each commit: the rules keep it. Make these roots with `tags_pin=rules.tags_pin`."""
         return kept_indices(
             first_parent=self.first_parent,
             created_ms=self.created_ms,
@@ -70,9 +65,8 @@ class Roots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Hold what was read in one pass. `refs` are (kind, name, commit, state); `late` were swept
-    after staging was read. `has_lost_trees` is of PreparedCommits. `counts`: runs whose commits are in `swept` and that
-    may be undone.
+    """Hold the result of one read. `refs` are (kind, name, commit, state). `late` commits were swept after the read of
+    staging. `has_lost_trees`: see PreparedCommits. `counts` are runs that may be undone and have commits in `swept`.
     """
 
     refs: list[tuple[str, str, CommitId, str]]
@@ -88,8 +82,7 @@ class Snapshot:
         return pa.table(columns, schema=arrow_schema(REFS))
 
     def commits_tables(self, expiring: AbstractSet[CommitId] = frozenset()) -> Iterator[pa.Table]:
-        """Yield COMMITS in batches: there may be a million. About 1 µs a commit. The date is that from which
-        retention counts."""
+        """Yield COMMITS in batches. Costs about 1 µs a commit. The date is the one that retention uses."""
         schema = arrow_schema(COMMITS)
         sets = [packed(sorted(ids)) for ids in (self.swept, expiring)]
         for start in range(0, len(self.commits), PART_ROWS):
@@ -106,11 +99,12 @@ class Snapshot:
             yield pa.table(columns, schema=schema)
 
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
-        """Return the commits that the rules keep; and those that a branch or intent names, or a tag where tags pin,
-        being made or not.
+        """Return the commits that the rules keep, and those named by a branch, an intent, or a tag where tags pin.
+
+        Refs that are still being made are included.
 
         Raises:
-            BrokenHistory: a commit that something names was not among those read.
+            BrokenHistory: a ref or a commit names a commit without a record.
         """
         kept = self.roots(tags_pin=rules.tags_pin).kept(rules, now_ms=now_ms)
         return set(texts(self.commits.column("id")).filter(pa.array(kept)).to_pylist())
@@ -119,7 +113,7 @@ class Snapshot:
         """Return the inputs of retention rules.
 
         Raises:
-            BrokenHistory: a commit that something names was not among those read.
+            BrokenHistory: a ref or a commit names a commit without a record.
         """
         ids = texts(self.commits.column("id"))
         return Roots(
@@ -130,10 +124,10 @@ class Snapshot:
         )
 
     def swept_bases(self) -> list[tuple[CommitId, MetarangeId]]:
-        """Return each swept commit, with its tree, that merges and cherry-picks of commits that are there compare with.
+        """Return each swept commit, with its tree, that merges and cherry-picks of present commits compare with.
 
-        Of two of these the base, if it was swept, is one of two *edge* commits, which have a swept parent, by a way of
-        swept commits alone: else the two had met before. So only swept commits are walked.
+        If the merge base of two present commits was swept, it is also a base of two *edge* commits: present commits
+        with a swept parent. The paths from these to the base have only swept commits, so only swept commits are walked.
         """
         if not self.swept:
             return []
@@ -153,7 +147,7 @@ class Snapshot:
         return [(CommitId(ids[row].as_py()), MetarangeId(texts(trees.slice(row, 1))[0].as_py())) for row in swept]
 
     def there(self) -> pa.Array:
-        """Return of each commit whether it was not swept."""
+        """Return a flag for each commit: it was not swept."""
         return pc.invert(pc.is_in(self.commits.column("id"), value_set=packed(sorted(self.swept))))
 
     def _rows(self, ids: pa.Array, *kinds: str) -> dict[str, int]:
@@ -164,9 +158,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptCommits:
-    """Hold what was swept, the runs among those that took it that may be undone, and what these took where it is
-    left out.
-    """
+    """Hold swept commits. `counts` are their runs that may be undone. `left_out` are omitted commits of such runs."""
 
     commits: frozenset[CommitId]
     counts: tuple[RunId, ...] = ()
@@ -174,14 +166,14 @@ class SweptCommits:
 
 
 async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptCommits:
-    """Return every commit that was swept until now, by runs that were not undone.
+    """Return every commit that was swept, by runs that were not undone.
 
-    `for_good`: leave out those of runs that may be undone. A commit that is swept for good once is so for ever.
+    With `for_good`, omit commits of runs that may be undone. A commit swept for good stays swept.
     """
     by_run: dict[RunId, list[CommitId]] = {}
     async for name, swept in versions.inventory.every(SweptRecord):
         by_run.setdefault(RunId(swept.run), []).append(CommitId(name))
-    # After the records, never before: a run that is undone in between is seen to be.
+    # Read runs after the swept records, never before, to see an undo in between.
     records = dict(await versions.retired.runs()) if by_run else {}
     undone = {run for run in by_run if run in records and records[run].state is RunState.UNDONE}
     counts = {run for run in by_run if run in records and records[run].may_be_undone}
@@ -196,10 +188,9 @@ async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptComm
 async def read_snapshot(
     versions: Versions, *, known: frozenset[CommitId] | None = None, for_good: bool = False
 ) -> Snapshot:
-    """Read swept records, then holds, then branches and tags (those being made too), then deleted ones that are kept,
-    then every commit record.
+    """Read swept records, intents, branches and tags (also those being made), kept deleted refs, then every commit.
 
-    A run that has read staging before passes the commits swept by then as `known`. `for_good`: see `read_swept`.
+    A run that has read staging passes the commits swept before as `known`. `for_good`: see `read_swept`.
     """
     found = await read_swept(versions, for_good=for_good)
     swept = found.commits
@@ -212,7 +203,7 @@ async def read_snapshot(
         async for name, branch in versions.inventory.every(BranchRecord)
     ]
     refs += [("tag", name, tag.commit_id, tag.state.value) async for name, tag in versions.inventory.every(TagRecord)]
-    # After branches and tags, never before: a deletion is noted here before its ref goes, so one of the two shows it.
+    # After branches and tags, never before: a deletion writes this record before it removes the ref.
     now_ms = versions.ports.clock.now_ms()
     async for key, deleted in versions.inventory.every(DeletedRefRecord):
         if now_ms < deleted.kept_until_ms:
@@ -220,33 +211,33 @@ async def read_snapshot(
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept, counts=found.counts)
     if found.left_out and (lost := await _lost(versions, snapshot, found.left_out)):
-        # Only where an older backup came back: what names nothing that could be read names nothing that may go.
+        # Happens only after a restored older backup. A commit without a readable tree protects no object.
         swept |= lost
         snapshot = replace(snapshot, swept=swept)
     there = await versions.ports.tasks.apart(snapshot.there)
     orphaned = await find_orphaned(versions, snapshot.commits, there, heads=[commit for _, _, commit, _ in refs])
-    # A copy from a commit may set its cell after we read staging, and before another run sweeps that commit: the run
-    # sees the cell and spares the object. To us only the commit names it, so it must count as not swept.
+    # A copy from a commit may set its cell after our read of staging, and before another run sweeps that commit. That
+    # run sees the cell and keeps the object. In our read only the commit names it, so treat the commit as not swept.
     late = frozenset() if known is None else found.commits - known
     return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
 
 
 def name_of_deleted(key: str, deleted: DeletedRefRecord) -> str:
-    """Return the name by which a snapshot has a deleted branch or tag."""
+    """Return the name of a deleted branch or tag in a snapshot."""
     return deleted_name(deleted.name, key.rpartition("-")[2])
 
 
 async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Snapshot:
-    """The same, where `swept` leaves out commits whose trees stay although their data is gone.
+    """Read a snapshot whose `swept` omits commits with trees that must stay although their data was deleted.
 
-    These are commits swept by a run that began less than `grace_ms` ago: a reader may have their listing. A run whose
-    record is gone began before that. Commits swept by a run that still deletes are added, for a legal hold may name
-    paths in them (gc/mark/holding.py). So are those that merges and cherry-picks compare with (gc/rules/bases.py).
+    It omits commits of runs that began less than `grace_ms` ago: readers may have listed them. A run without a record
+    is older. It omits commits of runs that still sweep: a legal hold may name their paths (gc/mark/holding.py). It
+    omits commits that merges and cherry-picks compare with (gc/rules/bases.py).
 
-    One without a metarange file has no tree that could be read: it was marked as gone for that, or a collection took
-    the file and a backup from before that was restored.
+    A commit whose metarange is missing stays in `swept`: it was marked as missing, or a backup from before the
+    deletion of the file was restored.
     """
-    # For good: a run that is undone after its swept records were read keeps the trees of its commits all the same.
+    # For good: a run undone after the read of swept records still needs the trees of its commits.
     snapshot = await read_snapshot(versions, for_good=True)
     since_ms = versions.ports.clock.now_ms() - grace_ms
     young = {
@@ -267,7 +258,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
 
 
 async def _lost(versions: Versions, snapshot: Snapshot, recent: AbstractSet[str]) -> set[CommitId]:
-    """Return which of these commits have trees that cannot be read. Costs as much as `missing_lists`, or nothing."""
+    """Return which of these commits have unreadable trees. Costs as much as `_without_lists`, or nothing."""
     trees = {
         id_: facts.metarange_id
         for id_, facts in (snapshot.commits if recent else ())
@@ -280,8 +271,8 @@ async def _lost(versions: Versions, snapshot: Snapshot, recent: AbstractSet[str]
 async def _without_lists(versions: Versions, trees: AbstractSet[MetarangeId]) -> set[MetarangeId]:
     """Return which of these trees lack their metarange or a sublist.
 
-    Costs a listing of all metaranges, and of the sublists where one of these trees is wide; and a read of each tree's
-    metarange.
+    Costs a listing of all metaranges and a read of each tree's metarange. If a tree has sublists, costs a listing of
+    all sublists too.
     """
     there = {stat.key async for page in versions.objectstore.list(METARANGES) for stat in page}
     whole = [tree for tree in sorted(trees) if metarange_key(tree) in there]
@@ -293,10 +284,10 @@ async def _without_lists(versions: Versions, trees: AbstractSet[MetarangeId]) ->
 
 
 async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
-    """Return the swept commits whose trees merges of two refs, or cherry-picks, need, and that are whole.
+    """Return the swept commits with complete trees that merges of two refs, or cherry-picks, need.
 
-    Of one that nothing needed for a while a run may have deleted files: it keeps nothing, and must not stop the run
-    that looks for them. Costs one read of a metarange for each.
+    Skips a tree with missing files: a run may have deleted them while no merge needed the tree. Costs a read of a
+    metarange for each commit.
     """
     found: set[str] = set()
     for id_, metarange in await versions.ports.tasks.apart(snapshot.swept_bases):
@@ -305,7 +296,7 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
             ranges = [info.id for info in await versions.context.trees.ranges(metarange)]
         except MetarangeCorrupt:
             continue
-        # A retired id does not mean that its file is gone: this very run retires what it lists, and then looks again.
+        # A retired id does not prove a deleted file: this run retires the ids that it lists, then checks again.
         taken = await versions.retired.retired_by([metarange, *sublists, *ranges])
         names = [metarange_key(metarange), *map(sublist_key, sublists), *map(range_key, ranges)]
         retired = [name for name, by in zip(names, taken, strict=True) if by]
@@ -315,7 +306,7 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
 
 
 class _Lists(Sequence[Sequence[int]]):
-    """The rows of each commit's parents, without an object for each commit."""
+    """Hold the parent rows of each commit without a Python object for each commit."""
 
     def __init__(self, offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> None:
         self._offsets, self._values = offsets, values
@@ -342,30 +333,34 @@ Id = TypeVar("Id", RangeId, SublistId)
 async def find_orphaned(
     versions: Versions, commits: CommitColumns, there: pa.Array, *, heads: Iterable[CommitId]
 ) -> frozenset[CommitId]:
-    """Return the orphaned ones of the commits that are `there` (a flag for each: it was not swept).
+    """Return the orphaned commits among those that are `there`, a flag for each commit: it was not swept.
 
-    `heads` are all commits that anything names.
+    A commit is orphaned if a file of its tree was retired and is missing. That is a proof: no file of a commit that is
+    or will be published is deleted after it was retired (docs/design/protocols.md, "A collection of metadata").
+    A missing file that was never retired is damage, and stops every reader. `heads` are all commits that a ref names.
 
-    Costs nothing where every commit is noted as published; else a look or two and a metarange for each tree that only
-    others have.
+    Costs nothing if every commit is noted as published. Else costs one or two lookups and a metarange for each tree
+    that no published commit has.
     """
+    # A committer may sleep between its files and its commit record while a collection of metadata deletes the files.
+    # The bump of the branch prevents publication of that commit, but its record exists.
     loose, suspects = await versions.ports.tasks.apart(partial(_find_suspects, commits, there))
     if not suspects:
         return frozenset()
     broken = set()
     for tree, taken_by in zip(suspects, await versions.retired.retired_by(suspects), strict=True):
-        # A tree that is there may lack what it lists: its writer slept between the two, and put it after the deletes.
+        # A metarange may exist without its ranges: its writer slept before it, and wrote it after their deletes.
         is_gone = bool(taken_by) and await is_missing(versions, metarange_key(MetarangeId(tree)))
         if is_gone or await _lacks_files(versions, MetarangeId(tree)):
             broken.add(tree)
     is_orphaned = pc.is_in(loose["metarange_id"].combine_chunks(), value_set=packed(sorted(broken)))
     orphaned = frozenset(map(CommitId, texts(loose["id"].combine_chunks().filter(is_orphaned)).to_pylist()))
-    # One that something names is damaged instead: it stays, for its readers to stop.
+    # A commit that a ref reaches is damaged, not orphaned: keep it, so that its readers stop.
     return orphaned - _reachable(heads, commits, orphaned) if orphaned else orphaned
 
 
 def _find_suspects(commits: CommitColumns, there: pa.Array) -> tuple[pa.Table, list[str]]:
-    """Return the commits that are there and not noted as published; and the trees that only such commits have."""
+    """Return the present commits not noted as published, and the trees that only such commits have."""
     is_noted = commits.column("published")
     loose = commits.table.filter(pc.and_(there, pc.invert(is_noted))).select(["id", "metarange_id"])
     if not loose.num_rows:
@@ -379,7 +374,7 @@ def _find_suspects(commits: CommitColumns, there: pa.Array) -> tuple[pa.Table, l
 async def _lacks_files(versions: Versions, tree: MetarangeId) -> bool:
     try:
         sublists = [info.id for info in await versions.trees.sublists(tree)]
-        # First: without one of these the ranges cannot be read.
+        # First: the ranges cannot be read without all sublists.
         if sublists and await _lacks_retired(versions, sublists, sublist_key):
             return True
         ranges = [info.id for info in await versions.trees.ranges(tree)]
@@ -405,7 +400,7 @@ async def is_missing(versions: Versions, key: str) -> bool:
 
 
 def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozenset[CommitId]) -> set[CommitId]:
-    """Return which of the wanted commits these heads lead to."""
+    """Return the wanted commits that these heads reach."""
     ids, parents = commits.column("id"), commits.column("parents")
     ends = parents.offsets.to_numpy()
     above = _rows(ids, parents.values)
@@ -421,5 +416,5 @@ def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozen
 
 
 def _rows(ids: pa.Array, names: pa.Array) -> npt.NDArray[np.int64]:
-    """Return where each of these commits is; -1: nowhere."""
+    """Return the row of each of these commits, or -1 if there is no record."""
     return np.asarray(pc.fill_null(pc.index_in(names, value_set=ids), -1).to_numpy()).astype(np.int64)

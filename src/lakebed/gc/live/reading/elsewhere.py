@@ -1,11 +1,10 @@
-"""Full URIs inside the namespace of a deleted repository that other repositories of the installation name.
+"""Find the full URIs inside a deleted repository's namespace that other repositories of the installation name.
 
-Nothing can be staged inside a namespace from its marker on, so such names are older than the repository, and of keys in
-none of its slices. This looks all the same: an object that another repository names must stay, whatever made the name.
+No address can be staged inside a namespace after its marker is written. So such names are older than the repository,
+and not in its slices. Collections check all the same: an object that another repository names must stay.
 
-Each other repository is read in the order of every collection (reading.py): what is staged, uploaded or copied, and
-then every commit, also those that were swept, for as long as their trees are there. So a name that moves meanwhile is
-seen before or after. A possible spelling of a URI inside the namespace counts: doubt means keep.
+Each other repository is read in the order of every collection (reading.py): staging, uploads and copies, then every
+commit, including swept commits while their trees exist. So a name that moves meanwhile is seen before or after.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _SLICE, _ADDRESS = (1 + ROW_FIELDS.index(name) for name in ("slice", "address"))
 
 @dataclass(frozen=True, slots=True)
 class NamedElsewhere:
-    """Full URIs that may lie in the namespace, each with the name of a repository that has it."""
+    """Hold the full URIs that may be in the namespace, each with a repository that names it."""
 
     names: Mapping[str, str]
 
 
 class Elsewhere:
-    """`uri` is the namespace of the deleted repository."""
+    """Search the other repositories. `uri` is the namespace of the deleted repository."""
 
     def __init__(self, uri: str, others: Others, options: ServiceOptions) -> None:
         self._uri = uri
@@ -48,7 +47,7 @@ class Elsewhere:
         self._options = options
 
     async def steps(self) -> AsyncGenerator[Work | NamedElsewhere, None]:
-        """Yield the work of each step, then the names, each with a repository that has it.
+        """Yield the work of each step, then the names.
 
         Raises:
             Corrupt: a tree of another repository is missing or altered.
@@ -77,7 +76,7 @@ class Elsewhere:
                 async for work in search.foreign([id_], found):
                     yield work
             except (MetarangeCorrupt, RangeCorrupt):
-                # A collection of metadata took it, so it names nothing any more.
+                # A collection of metadata deleted this tree, so it names no object any more.
                 continue
         mine.take(found)
 
@@ -91,10 +90,10 @@ class Elsewhere:
 
 
 class _Inside:
-    """Keeps the full URIs that may lie in the namespace, of all that a reading finds."""
+    """Collect those addresses of a reading that may be full URIs in the namespace."""
 
     def __init__(self, uri: str) -> None:
-        # Of every spelling, also those of other tools, the bucket and the path are parts.
+        # Every spelling of a URI, also by other tools, contains the bucket and the path. Doubt means keep.
         self._parts = [part for part in uri.partition("://")[2].partition("/")[::2] if part]
         self.found: dict[str, None] = {}
 

@@ -1,7 +1,7 @@
-"""Write the inputs of a run into its folder (parts first, manifest last), and read the files of a collector there.
+"""Write the inputs of a run into its folder (parts first, manifest last), and read a collector's files from it.
 
-Rows of the table `uncommitted` are gathered as numbers and written as Arrow columns. Five million must be written in
-half a minute, so no object is made for each: the 27 characters of our own addresses are made for a whole row group.
+Rows of the table `uncommitted` are gathered as numbers and written as Arrow columns, without an object for each row:
+five million rows must be written in half a minute.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from lakebed.versions import TOMBSTONE, cell_columns
 
 
 class Inputs:
-    """The inputs of one run. `name` is a table's name, or `<table>.<attempt>` where a run has several of one table."""
+    """Access the inputs of one run. `name` is a table's name, or `<table>.<attempt>` for one of several attempts."""
 
     def __init__(self, objectstore: ObjectStore, kind: RunKind, run_id: RunId) -> None:
         self._objectstore = objectstore
@@ -73,7 +73,7 @@ class Inputs:
         return part
 
     async def write_page(self, table: Table, name: str, page: int, writer: PartWriter) -> Manifest:
-        """End a page: its part, if it has rows, then its manifest."""
+        """End a page: write its part if it has rows, then its manifest."""
         rows = writer.rows
         data = writer.close()
         parts = [await self.write_part(name, page, data, rows=rows)] if rows else []
@@ -82,10 +82,10 @@ class Inputs:
         return manifest
 
     async def join_pages(self, table: Table, name: str, pages: int, digest: str) -> Manifest:
-        """The manifest of the whole input from those of its pages 0 to before `pages`. It completes the input.
+        """Complete the input: write one manifest from those of its first `pages` pages.
 
         Raises:
-            BadInput: the manifest of a page is missing or unreadable, or is not the one that the reading went on from.
+            BadInput: a page's manifest is missing or unreadable, or was replaced after a later page continued from it.
         """
         parts: list[Part] = []
         found = ""
@@ -103,17 +103,19 @@ class Inputs:
         return await self.complete(table, name, parts)
 
     async def check_complete(self, name: str) -> None:
-        """
+        """Check that this input was read to its end.
+
         Raises:
-            OutOfOrder: this input is not whole yet.
+            OutOfOrder: the input is not complete.
         """
         if not await self._is_complete(name):
             raise OutOfOrder(f"run {self.run_id} must read {name} to its end first", run_id=self.run_id)
 
     async def check_not_complete(self, name: str) -> None:
-        """
+        """Check that this input may still be written.
+
         Raises:
-            OutOfOrder: this input is whole already.
+            OutOfOrder: the input is complete already.
         """
         if await self._is_complete(name):
             raise OutOfOrder(f"run {self.run_id} has read {name} already", run_id=self.run_id)
@@ -126,14 +128,14 @@ class Inputs:
         return True
 
     async def write_table(self, table: Table, name: str, data: pa.Table) -> Manifest:
-        """A whole input that fits into memory, as one part."""
+        """Write a whole input that fits into memory, as one part."""
         parts = []
         if data.num_rows:
             parts.append(await self.write_part(name, 0, encode_part(table, data), rows=data.num_rows))
         return await self.complete(table, name, parts)
 
     async def write_tables(self, table: Table, name: str, tables: Iterable[pa.Table], tasks: Tasks) -> Manifest:
-        """A whole input, a part for each of these that has rows. Each is made and encoded while others go on."""
+        """Write a whole input, a part for each table with rows. Other tasks run while a table is made and encoded."""
         parts: list[Part] = []
         remaining = iter(tables)
         while (data := await tasks.apart(lambda: next(remaining, None))) is not None:
@@ -143,21 +145,22 @@ class Inputs:
         return await self.complete(table, name, parts)
 
     async def complete(self, table: Table, name: str, parts: list[Part]) -> Manifest:
-        """Write the manifest of an input whose parts are there."""
+        """Write the manifest of an input whose parts are written."""
         manifest = manifest_of(table, self.folder(name), parts)
         await self._objectstore.put(manifest_path(self.kind, self.run_id, name), encode_manifest(manifest))
         return manifest
 
     async def write_swept(self, commits: Iterable[CommitId], *, attempt: str = "") -> None:
-        """Keep the commits that were swept before a reading of staging, for the look after it."""
+        """Store the commits that were swept before a reading of staging, for the read of commits after it."""
         name = _swept_name(attempt)
         ids = pa.array(sorted(commits), pa.string())
         await self.write_table(EXPIRED, name, pa.table([ids], schema=arrow_schema(EXPIRED)))
 
     async def read_swept(self, *, attempt: str = "") -> frozenset[CommitId]:
-        """
+        """Return the commits that `write_swept` stored.
+
         Raises:
-            BadInput: missing or altered.
+            BadInput: the file is missing or altered.
         """
         name = _swept_name(attempt)
         path = manifest_path(self.kind, self.run_id, name)
@@ -168,13 +171,14 @@ class Inputs:
         return frozenset(map(CommitId, (await self.read_table(EXPIRED, manifest)).column("id").to_pylist()))
 
     async def write_closed(self, attempt: str, slices: tuple[str, ...]) -> None:
-        """Names of slices, kept from the first page of a reading for its last."""
+        """Store the names of closed slices at the first page of a reading, for its last page."""
         await self._objectstore.put(self._closed_path(attempt), msgspec.json.encode(slices))
 
     async def read_closed(self, attempt: str) -> tuple[str, ...]:
-        """
+        """Return the names that `write_closed` stored.
+
         Raises:
-            BadInput: missing or unreadable.
+            BadInput: the file is missing or unreadable.
         """
         path = self._closed_path(attempt)
         try:
@@ -186,9 +190,10 @@ class Inputs:
         return f"{run_folder(self.kind, self.run_id)}closed.{attempt}.json"
 
     async def read_table(self, table: Table, manifest: Manifest) -> pa.Table:
-        """
+        """Return the rows of an input.
+
         Raises:
-            BadInput: not an input of this run and table, or something of it is missing, short or altered.
+            BadInput: not an input of this run and table, or a part is missing, short or altered.
         """
         if check_manifest(manifest, name=manifest.folder) is not table:
             raise BadInput(f"{manifest.folder} is no {table.name} table", input=manifest.table)
@@ -209,7 +214,7 @@ def _swept_name(attempt: str) -> str:
 
 
 def digest_of_pages(before: str, manifest: Manifest) -> str:
-    """Digest a page and all pages before it, from the digest of those (none: an empty string)."""
+    """Return the digest of a page and all pages before it. `before` is their digest, empty for the first page."""
     return hashlib.sha256(f"{before} {manifest.digest()}".encode()).hexdigest()
 
 
@@ -221,7 +226,7 @@ _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
 
 
 class Address(NamedTuple):
-    """`foreign` is the address itself where `slice_` is FOREIGN_SLICE, else empty."""
+    """Hold an address. `foreign` is its text where `slice_` is FOREIGN_SLICE, else empty."""
 
     slice_: int
     sequence: int
@@ -237,7 +242,7 @@ class Rows(Protocol):
 
 
 class AddressRows:
-    """Gathers rows and hands them to the writer in groups."""
+    """Gather rows and write them in row groups."""
 
     def __init__(self, writer: PartWriter, *, group_rows: int) -> None:
         self.count = 0
@@ -256,9 +261,9 @@ class AddressRows:
         self.add_values(page.values, branch=branch, namespace=namespace)
 
     def add_values(self, values: Sequence[bytes], *, branch: str, namespace: str) -> None:
-        """Add cells as they are stored, but for tombstones. One that is being deleted online counts: doubt means keep.
+        """Add stored cells, except tombstones. Include cells with an online delete in progress: doubt means keep.
 
-        An absolute address inside the namespace is written as the key that it names.
+        An absolute address inside the namespace is written as its key.
         """
         if not values:
             return
@@ -310,7 +315,7 @@ class AddressRows:
 
 
 def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
-    """An address as the table wants it: by number where it is one of ours, whichever way it is spelled."""
+    """Return the address as the table stores it: as numbers if Lakebed wrote the object, in any spelling."""
     key = key_inside(text, namespace)
     place = parse_address(key) if key is not None else None
     slice_, sequence = place or (FOREIGN_SLICE, 0)
@@ -331,10 +336,11 @@ def address_texts(slices: Numbers, sequences: Numbers, foreign: Sequence[str]) -
 
 
 def _own_texts(slices: Numbers, sequences: Numbers) -> pa.Array:
-    """`data/`, 13 digits, `/`, 8 digits: 27 bytes each, written column by column."""
+    """Return texts of 27 bytes: `data/`, 13 characters, `/`, 8 digits."""
     count = len(slices)
     text = np.empty((count, 27), np.uint8)
     numbers, which = np.unique(slices, return_inverse=True)
+    # Column by column: a Python string for each of five million rows takes too long.
     heads = [list(f"data/{slice_name(int(number))}/".encode()) for number in numbers]
     text[:, :19] = np.array(heads, np.uint8).reshape(-1, 19)[which]
     left = sequences

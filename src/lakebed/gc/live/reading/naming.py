@@ -1,10 +1,9 @@
 """Find the names of an object: in every commit that was not swept, every staged cell, every upload and copy.
 
-Each file is read once, PARALLEL at a time. A metarange says which ranges a commit has; of a range the end is enough
-(its summary has one bitmap a slice), unless it names what is looked for or has foreign addresses: then its rows say
-where. So a search reads each distinct metarange and the end of each distinct range, and holds the ids of these, nothing
-else. What it finds it puts where the caller says; between two steps it tells how much work it did, so that a long one
-can be cut into pages (searches.py).
+A search reads each distinct metarange and the end of each distinct range once, PARALLEL at a time. It keeps only their
+ids in memory. It reads a range's rows only where its end names a wanted address or shows foreign addresses.
+Matches are put into the argument `found`. Each step yields its amount of work, so that searches.py can cut a long
+search into pages.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ R = TypeVar("R")
 PARALLEL: Final = 32
 SCAN_CELLS: Final = 5_000
 CELLS_A_FILE: Final = 500
-"""Reading this many cells costs about as much as the end of a range."""
+"""Reading this many cells costs about as much as reading the end of a range."""
 
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "modified_ms", "size_bytes", "metadata"]
 _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
@@ -69,7 +68,7 @@ _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
 
 
 class Named(NamedTuple):
-    """A wanted address, the path that names it, and the rest of its entry: `metadata` as ranges have it."""
+    """Hold a wanted address, the path that names it, and the rest of its entry: `metadata` as encoded in ranges."""
 
     address: str
     path: str
@@ -79,8 +78,8 @@ class Named(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Count what a search has done since it last reported: files read, or as much work as that; and trees, branches or
-    ledger files that it is through with.
+    """Count the work of a search since its last report: `files` read (or equal work), and trees, branches or ledger
+    files that it is `through` with.
     """
 
     files: int
@@ -88,7 +87,7 @@ class Work(NamedTuple):
 
 
 class Wanted:
-    """The addresses that are looked for: keys of the namespace `uri`, or absolute ones outside of it."""
+    """Match entries against wanted addresses: keys of the namespace `uri`, or absolute addresses outside it."""
 
     def __init__(self, uri: str, addresses: Iterable[str]) -> None:
         self._uri = uri
@@ -98,12 +97,12 @@ class Wanted:
             self._sequences.setdefault(slice_, set()).add(sequence)
 
     def is_in(self, summary: SliceSummary) -> bool:
-        """Return whether a range of this summary names one by its numbers."""
+        """Return whether a range with this summary names a wanted address by slice and sequence."""
         found = ((self._sequences.get(bitmap.slice), bitmap) for bitmap in summary.bitmaps)
         return any(wanted and not wanted.isdisjoint(bitmap.sequences().tolist()) for wanted, bitmap in found)
 
     def maybe(self, slices: Numbers, sequences: Numbers) -> list[int]:
-        """Return which of these entries may name one: those with its numbers, and all that are foreign."""
+        """Return the rows that may name a wanted address: rows with its slice and sequence, and all foreign rows."""
         found = slices == FOREIGN_SLICE
         for slice_, wanted in self._sequences.items():
             found |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
@@ -111,13 +110,13 @@ class Wanted:
         return rows
 
     def find(self, slice_: int, sequence: int, address: str) -> str | None:
-        """The wanted address that an entry with these three names."""
+        """Return the wanted address that this entry names, or None."""
         named = canonical(slice_, sequence, address, self._uri)
         return named if named in self.addresses else None
 
 
 def canonical(slice_: int, sequence: int, address: str, uri: str) -> str:
-    """One text for each object, however an entry spells its address."""
+    """Return one text for each object, however an entry spells its address."""
     if slice_ != FOREIGN_SLICE:
         return format_address(slice_, sequence)
     key = key_inside(address, uri)
@@ -125,7 +124,7 @@ def canonical(slice_: int, sequence: int, address: str, uri: str) -> str:
 
 
 class Search:
-    """Missing or altered files of commits surface as Corrupt errors that name them."""
+    """Search a repository. A missing or altered file of a commit raises a Corrupt error with its name."""
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
@@ -136,7 +135,7 @@ class Search:
     async def addresses_at(
         self, path: bytes, metaranges: Sequence[MetarangeId], found: dict[str, None]
     ) -> AsyncIterator[Work]:
-        """Return the addresses that entries of this path have, each once, those of the first metarange first."""
+        """Find the distinct addresses of entries at this path, in the order of the metaranges."""
         entries: dict[MetarangeId, list[Named]] = {}
         async for work in self.entries_at([path], metaranges, entries):
             yield work
@@ -179,11 +178,9 @@ class Search:
     async def files(
         self, names: Collection[str], metaranges: Sequence[MetarangeId], found: dict[MetarangeId, list[Named]]
     ) -> AsyncIterator[Work]:
-        """Find which of these metaranges lie in one of these files, or have a range that does.
-        There is no path to it.
-        """
+        """Find the metaranges stored in these files, or with a sublist or range in them. The path is empty."""
         async for id_, infos in self._metaranges(metaranges):
-            # A list that is no RangeList was put together from sublists.
+            # A list that is not a RangeList was joined from sublists.
             sublists = () if isinstance(infos, RangeList) else await self._versions.trees.sublists(id_)
             files = {metarange_key(id_), *(range_key(info.id) for info in infos)}
             files |= {sublist_key(info.id) for info in sublists}
@@ -192,7 +189,10 @@ class Search:
             yield Work(1, 1)
 
     async def foreign(self, metaranges: Sequence[MetarangeId], found: dict[str, None]) -> AsyncIterator[Work]:
-        """Find every full URI that these metaranges name. Reads the ends of ranges, and the rows of those with any."""
+        """Find every full URI that these metaranges name.
+
+        Reads the ends of ranges, and the rows only of ranges with foreign addresses.
+        """
         looked: set[RangeId] = set()
         async for _, infos in self._metaranges(metaranges):
             for batch in batches([info for info in infos if info.id not in looked]):
@@ -220,7 +220,7 @@ class Search:
             for id_, data in zip(batch, files, strict=True):
                 listed = decode_metarange(id_, data)
                 yield id_, listed if isinstance(listed, RangeList) else await self._versions.trees.ranges(id_)
-                # The server answers others between two files.
+                # Let the server answer other requests between two files.
                 await self._versions.ports.clock.sleep(0)
 
     async def _read_metarange(self, id_: MetarangeId) -> bytes:
@@ -253,7 +253,7 @@ class Search:
     # In staging, uploads and copies
 
     async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
-        """Each name of each address: cells of all branches, then uploads, then copies."""
+        """Find each name of each address: cells of all branches, then uploads, then copies."""
         async for branch, record in self._versions.inventory.every(BranchRecord):
             for token in record.tokens():
                 async for work in self._cells(branch, token, wanted, found):

@@ -1,25 +1,13 @@
-"""Every address of a repository that is in no commit: PrepareUncommittedForGC (docs/design/0001-uncommitted-gc.md).
+"""Read every uncommitted address of a repository: PrepareUncommittedForGC (docs/design/0001-uncommitted-gc.md).
 
-In the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
+The phases, in the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
 
-    cells    each branch, and every cell of each of its tokens, even those equal to the commit
-    bump     each branch again: first what a freeze put in the place of tokens meanwhile, then, where tokens are sealed,
-             `epoch` + 1, because a commit in flight may hold an address that a later overwrite took out of its cell
-    uploads  addresses handed out, in whatever state but expired
-    copies   tracked copies, AFTER everything else: an object that is renamed while we read is in one or the other
+    cells    read each branch, and every cell of each of its tokens, even cells equal to the commit
+    bump     read each branch again: first the tokens that a freeze made meanwhile, then `epoch` + 1 if tokens are sealed
+    uploads  read issued upload addresses in every state except expired
+    copies   read tracked copies, AFTER the rest: an object renamed meanwhile is in its cell or in a copy record
 
-A `Cursor` says where a reading goes on; each step does one scan or looks at branches, and moves it. So a reading of any
-size can be cut into pages, and a page that is repeated writes the same place again. Repeated, it may end at another
-key; so a cursor also knows which pages it comes after, and a reading that went on from the other end of one stops.
-
-Branches are read in pages, not all at the start. That loses nothing: a branch that is made behind the cursor has a
-token without cells. An address that is put into it later lies in a slice that had not closed when the run began. Or it
-has an upload or copy record, or is in a commit.
-
-A cursor travels in a continuation token, sealed so that no client can make one up. A token at the end would skip rows,
-and a sweep could then delete staged data. The seal is an HMAC-SHA-256 over the run, the reader and the cursor. Its key
-is the secret in the run's record, made anew for each attempt. A client of the contract cannot continue the run of a
-collector. A restore has no run of its own: a key of the server seals its tokens (restoring.py).
+A reading is cut into pages. A `Cursor` says where the next page begins, and travels in a sealed continuation token.
 """
 
 from __future__ import annotations
@@ -54,7 +42,7 @@ from .inputs import Address, AddressRows, Inputs, Rows, address_of, digest_of_pa
 UPLOADS: Final = "uploads"
 
 STEPS_MAX: Final = 256
-"""Steps of one page. Each waits for a network at most a few times, so a page ends before its caller gives up."""
+"""Steps of one page. A step makes few network calls, so a page ends before its caller times out."""
 
 
 class Phase(StrEnum):
@@ -67,13 +55,15 @@ class Phase(StrEnum):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Say where a reading goes on.
+    """Mark where a reading continues.
 
-    BUMP_FIRST is no phase of a reading: a run that publishes bumps branches first (expiring.py).
-    `branch` is being read (`inside`), or was the last one read. `tokens` are still to be read of it, the first from
-    `key` on; `read` are the frozen tokens that were read already. In the last phases `key` is a record's. `pages` is a
-    digest over the manifests of the pages before.
+    `branch` is being read (`inside`), or was the last branch read. `tokens` are its tokens still to be read, the first
+    from `key` on. `read` are its frozen tokens already read. In the last two phases `key` is a record's key.
+    `pages` is a digest over the manifests of the earlier pages. Only publishing runs use BUMP_FIRST (expiring.py).
     """
+
+    # A repeated page overwrites the same file but may end at another key. `pages` detects this: a reading that
+    # continued from the earlier end stops in `join_pages`.
 
     name: str
     page: int = 0
@@ -92,7 +82,7 @@ def _beginning(cursor: Cursor, phase: Phase) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class ReadPage:
-    """Say what one page wrote, where to go on (None: at the end), and then the manifest of all pages."""
+    """Hold the manifest of one page and the next cursor. At the end `cursor` is None and `whole` has all pages."""
 
     manifest: Manifest
     cursor: Cursor | None
@@ -101,16 +91,16 @@ class ReadPage:
 
 class Reading:
     def __init__(self, versions: Versions, options: ServiceOptions, *, only_cells: bool = False) -> None:
-        """`only_cells`: end behind the cells, and bump no branch."""
+        """With `only_cells`, end after the branches and bump none."""
         self._versions = versions
         self._options = options
         self._only_cells = only_cells
         self._namespace = versions.objectstore.uri
 
     async def read_page(self, inputs: Inputs, cursor: Cursor) -> ReadPage:
-        """Read from the cursor on until a file is full or everything is read, and write that file.
+        """Read from the cursor on until a file is full or the reading ends, and write that file.
 
-        Costs one scan for each `scan_page` cells, one read a branch and phase, and memory for one file.
+        Costs a scan for each `scan_page` cells, a read for each branch and phase, and memory for one file.
         """
         writer = PartWriter(UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
@@ -118,11 +108,11 @@ class Reading:
         return await self.end_page(inputs, cursor, rows, writer)
 
     async def advance(self, cursor: Cursor, rows: Rows, is_full: Callable[[], bool]) -> Cursor:
-        """Read from the cursor on until everything is read, `is_full` says so, or STEPS_MAX steps were done."""
+        """Read from the cursor on until the reading ends, `is_full` returns true, or after STEPS_MAX steps."""
         steps = 0
         while cursor.phase is not Phase.DONE and steps < STEPS_MAX and not is_full():
             cursor, steps = await self.step(cursor, rows), steps + 1
-            # The server answers others between two scans: an embedded store reads without ever waiting.
+            # Let the server answer other requests between two scans: an embedded store never awaits.
             await self._versions.ports.clock.sleep(0)
         return cursor
 
@@ -136,7 +126,7 @@ class Reading:
         return ReadPage(manifest, None, await inputs.join_pages(UNCOMMITTED, cursor.name, cursor.page, cursor.pages))
 
     async def read_uploads(self, inputs: Inputs) -> Manifest:
-        """The addresses handed out as they are now, as an input of its own: `uploads`, of the table UNCOMMITTED."""
+        """Write the currently issued upload addresses as a separate input `uploads`, of the table UNCOMMITTED."""
         writer = PartWriter(UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
         cursor = Cursor(name=UPLOADS, phase=Phase.UPLOADS)
@@ -150,7 +140,7 @@ class Reading:
         return rows.count >= self._options.page_rows or writer.size_bytes >= self._options.part_bytes
 
     async def step(self, cursor: Cursor, rows: Rows) -> Cursor:
-        """Do one scan, or look at up to AT_ONCE branches."""
+        """Do one scan, or read up to AT_ONCE branches."""
         assert cursor.phase is not Phase.BUMP_FIRST, "no reading"
         match cursor.phase:
             case Phase.CELLS:
@@ -168,10 +158,12 @@ class Reading:
     async def _step_cells(self, cursor: Cursor, rows: Rows) -> Cursor:
         if cursor.tokens:
             return await self._scan_token(cursor, rows)
+        # Pages of branches lose no address. A branch made behind the cursor begins with a token without cells. An
+        # address staged there later is in a slice that was open when the run began, in a commit, or in a record.
         branches = await self._versions.inventory.next_branches(cursor.branch, AT_ONCE)
         if not branches:
             return _beginning(cursor, Phase.BUMP)
-        # Most branches have few cells: all of a page of branches are read together. One that has more is read alone.
+        # Most branches have few cells, so read a page of branches together. Read a branch with more cells alone.
         async for (name, record), pages in self._versions.ports.tasks.ahead(branches, self._first_cells, most=AT_ONCE):
             for position, (token, page) in enumerate(zip(record.tokens(), pages, strict=True)):
                 rows.add_cells(page, branch=name, token=token, namespace=self._namespace)
@@ -194,6 +186,8 @@ class Reading:
             if not branches:
                 return _beginning(cursor, Phase.DONE if self._only_cells else Phase.UPLOADS)
             frozen_at = next((at for at, (_, record) in enumerate(branches) if _is_frozen(record)), len(branches))
+            # A commit in flight may have read an address that a later overwrite removed from its cell. The bump makes
+            # that commit read its cells again.
             with_sealed = [name for name, record in branches[:frozen_at] if record.sealed]
             await in_waves(self._versions.ports.tasks, with_sealed, self._bump)
             if frozen_at < len(branches):
@@ -201,8 +195,8 @@ class Reading:
             return replace(cursor, branch=branches[-1][0])
         record = await self._versions.inventory.find(BranchRecord, cursor.branch)
         sealed = () if record is None else record.sealed
-        # Read even if an earlier phase read it too: rows may repeat, and a cursor cannot remember every token. Looked
-        # for again after each reading: a frozen token may itself be frozen, and cleaned, while we read it.
+        # An earlier phase may have read this token too: rows may repeat, and a cursor cannot hold every token.
+        # Check again after each token: a frozen token may itself be frozen, and cleaned, during the scan.
         frozen = tuple(item.token for item in sealed if item.stands_for and item.token not in cursor.read)
         if frozen:
             return replace(cursor, tokens=frozen, key=b"")
@@ -224,7 +218,7 @@ class Reading:
     async def _step_uploads(self, cursor: Cursor, rows: Rows) -> Cursor:
         page = await self._versions.inventory.page(UploadRecord, cursor.key, self._options.scan_page)
         for name, record in zip(page.names, page.records, strict=True):
-            # An expired upload can be linked no more: its client's object is garbage like any other.
+            # An expired upload can no longer be linked, so its object is garbage.
             if record.state is not UploadState.EXPIRED:
                 rows.add(self._address(name, created_ms=record.issued_ms), source="upload", branch=record.branch)
         return _following(cursor, page.next_start, Phase.COPIES)
@@ -257,12 +251,12 @@ class Reader(StrEnum):
 
 
 def fresh_secret(ids: Ids) -> str:
-    """For a run's record."""
+    """Return a fresh secret for a run's record."""
     return f"{ids.bits(_SECRET_BITS):064x}"
 
 
 class Seal:
-    """A keyed digest, in front of its data, in base64. It is valid only for the names that it was `bound` to."""
+    """Seal data with an HMAC-SHA-256: base64 of digest, then data. A token is valid only for the names in `bound`."""
 
     def __init__(self, key: bytes, *bound: str) -> None:
         self._key = key
@@ -272,7 +266,7 @@ class Seal:
         return base64.urlsafe_b64encode(self._digest(data) + data).decode()
 
     def open(self, token: str) -> bytes | None:
-        """None: not sealed with this key, or bound to something else."""
+        """Return the data, or None if the token was sealed with another key or other names."""
         try:
             sealed = base64.b64decode(token, altchars=b"-_", validate=True)
         except ValueError:
@@ -285,7 +279,14 @@ class Seal:
 
 
 class Continuations:
-    """The tokens of one run and reader. A run of an earlier release has no secret, and no token of it is accepted."""
+    """Make and check the tokens of one run and reader. Refuse tokens of runs without a secret, of earlier releases.
+
+    The key is the secret in the run's record, new for each attempt. A restore has no run: a server key seals its tokens
+    (restoring.py).
+    """
+
+    # Sealed, because a client could otherwise make a token near the end: the reading would skip rows and the sweep
+    # delete staged data. Bound to the reader, so that a client of the contract cannot continue a collector's run.
 
     def __init__(self, run_id: RunId, record: RunRecord, reader: Reader) -> None:
         self._run_id = run_id
@@ -296,9 +297,10 @@ class Continuations:
         return self._seal.seal(msgspec.msgpack.encode(cursor))
 
     def cursor(self, token: str) -> Cursor:
-        """
+        """Return the cursor in a token.
+
         Raises:
-            BadContinuation: not a token that was given to this reader for this run, or one of an earlier attempt.
+            BadContinuation: not a token for this reader and run, or a token of an earlier attempt.
         """
         data = self._seal.open(token) if self._has_secret else None
         if data is None:

@@ -1,4 +1,4 @@
-"""Ask the ledger whether an object that is not there was deleted, and counted, already."""
+"""Look up in the ledger whether a missing object was already deleted and recorded."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import ObjectStore
 
 SLACK_MS: Final = 600_000
-"""How far the clocks of servers and the object store may be apart. A file that is too old is only read in vain."""
+"""Allowed clock difference between servers and object store. Reading an older file than needed does no harm."""
 
 
 async def recorded_since(
     store: ObjectStore, addresses: Set[str], since_ms: int, *, began_ms: int | None = None
 ) -> dict[Sequence[str], Set[str]]:
-    """Return which of these addresses the ledger says to be deleted, by record, by files that were written since then.
+    """Return the addresses that ledger files written since `since_ms` record as deleted, by record.
 
-    Costs a listing of the ledger from the day before on, and a read of each such file. The files of a run lie under the
-    day on which its first sweep began. So those of a run that stopped for days are seen only from `began_ms` on.
+    Costs a listing of the ledger from the day before on, and a read of each such file. A run's files are stored under
+    the day on which its first sweep began. `began_ms` is that time, for a run that stopped for days in between.
     """
     first_ms = since_ms if began_ms is None else min(since_ms, began_ms)
     changed_ms: dict[str, int] = {}

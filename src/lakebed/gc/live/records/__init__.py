@@ -1,1 +1,1 @@
-"""Records of collections: runs, rules, policies, holds, jobs, who planned, and signatures."""
+"""Keep records of collections: runs, plans, rules, policies, holds, jobs and signatures."""

@@ -1,7 +1,7 @@
-"""Legal holds of a repository: one setting with every version (settings.py), and a mark in the object store.
+"""Keep the legal holds of a repository: a versioned setting (settings.py), and a mark in the object store.
 
-A sweep runs in tasks that reach the object store alone. So each change also writes a small file named by its version,
-and only then is the change acknowledged. A sweep looks for a later version before each delete.
+The tasks of a sweep reach only the object store. So each change also writes a small file named by its version before
+it is acknowledged. A sweep looks for a later version before each delete.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from .settings import VersionedSetting, VersionRecord
 
 _MARK: Final = re.compile(HOLDS_KEY, re.ASCII)
 RUN_ID: Final = RunId("hard-delete")
-"""Stands for the id of a run, in the ledger and in answers, where the worker of hard delete is meant."""
+"""Stands for a run id in the ledger and in answers. Means the worker of hard delete."""
 HOLDS_MAX: Final = 200
 BYTES_MAX: Final = 100_000
-"""All holds are one value of the key-value store, and each version is kept."""
+"""A limit, because all holds are one value of the key-value store, and every version is kept."""
 NAME_MAX: Final = 64
 WHY_MAX: Final = 1_000
 
 
 class InvalidHold(Invalid):
-    """The hold is empty, names something that does not exist, or is too large."""
+    """The hold is empty or too large, or its name, reason or globs are invalid."""
 
 
 class HoldExists(Conflict):
-    """There is another hold of this name."""
+    """Another hold has this name."""
 
 
 class HoldNotFound(NotFound):
-    """There is no hold of this name."""
+    """No hold has this name."""
 
 
 class HoldsRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """`what` describes the change of this version for people."""
+    """Hold one version of the holds. `what` describes the change in words."""
 
     holds: tuple[Hold, ...] = ()
     what: str = ""
@@ -59,13 +59,13 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         return Holds(version=record.version, holds=record.holds)
 
     async def add(self, hold: NewHold, *, by: str = "") -> tuple[HoldsRecord, tuple[RunId, ...]]:
-        """Hold from now on, and return the runs for which this comes too late. The same hold again changes nothing.
+        """Add a hold, and return the runs for which it comes too late. Adding the same hold again changes nothing.
 
         Raises:
-            InvalidHold, InvalidSelection: see these.
+            InvalidHold: see there.
             HoldExists: another hold has this name.
             NotFound: a commit or a tag does not exist.
-            CommitExpired: a run took, or is about to take, one of the commits.
+            CommitExpired: one of the commits is swept or expiring.
         """
         _check(hold)
         made = Hold(
@@ -89,16 +89,16 @@ class HoldBook(VersionedSetting[HoldsRecord]):
 
         await self._versions.retired.check_not_expiring(map(CommitId, made.commit_ids()))
         written = await self._write(with_it, by=by, what=f"added {made.name}: {made.why}")
-        # After the record: a run that publishes from now on reads it before it may take anything, and so does a worker
-        # of hard delete that begins a page.
+        # After the record: a run that publishes from now on reads the holds before it deletes. A worker of hard delete
+        # reads them before each page.
         runs = await self.counts_after()
         return written, (*runs, RUN_ID) if await self._versions.hard_delete.is_deleting() else runs
 
     async def _commit_id(self, expression: str) -> CommitId:
-        """Return the commit that `expression` names. A whole commit id names itself, and never a branch or tag.
+        """Return the commit that `expression` names. A full commit id never names a branch or tag.
 
         Raises:
-            RefNotFound: there is no such commit.
+            RefNotFound: no commit matches.
         """
         commit_id = await self._versions.refs.resolve_commit(expression)
         if is_commit_id(expression) and commit_id != expression:
@@ -106,20 +106,20 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         return commit_id
 
     def _is_too_late_for(self, run: RunRecord) -> bool:
-        """Return whether a delete of the run may have begun that did not see the hold.
+        """Return whether the run may have begun a delete without seeing the hold.
 
-        A run of uncommitted data publishes nothing: it deletes once an apply began. A deferred run deletes once its
-        purge began; a purge that begins later reads the holds.
+        A run of uncommitted data publishes nothing: it deletes after its apply began. A deferred run deletes after its
+        purge began, and a later purge reads the holds.
         """
         deletes = run.state in (RunState.EXPIRING, RunState.SWEEPING) or (run.state is RunState.MARKED and run.began)
         return deletes and (not run.until_ms or run.purging)
 
     async def release(self, name: str, *, why: str, by: str = "") -> HoldsRecord:
-        """Hold no longer.
+        """Release a hold.
 
         Raises:
-            HoldNotFound: there is no such hold.
-            InvalidHold: no reason is given.
+            HoldNotFound: no hold has this name.
+            InvalidHold: the reason is empty or too long.
         """
         _check_why(why)
 
@@ -132,9 +132,9 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         return await self._write(without_it, by=by, what=f"released {name}: {why}")
 
     async def adopt(self, *, by: str) -> None:
-        """Give the holds a version above every mark in the namespace, where a restored backup is older than a mark.
+        """Raise the version of the holds above every mark in the namespace, after an older backup was restored.
 
-        Otherwise every sweep finds a later mark than its own, and refuses for ever.
+        Otherwise every sweep finds a later mark than its own version, and refuses.
         """
         pages = self._versions.objectstore.list(HOLDS_PREFIX, start_after=holds_mark((await self.read()).version))
         keys_after = [stat.key async for page in pages for stat in page]
@@ -167,7 +167,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
             return HoldsRecord(version=before.version + 1, holds=holds, changed_ms=now_ms, changed_by=by, what=what)
 
         written = await self.change(next_of)
-        # Also where nothing changed: who wrote this version may have died before its mark.
+        # Also if nothing changed: the writer of this version may have died before it wrote the mark.
         await self._mark(written)
         return written
 

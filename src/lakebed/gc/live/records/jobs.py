@@ -1,9 +1,9 @@
-"""Record which collections the server was asked to run: a record each, and one that says which is running.
+"""Keep a record for each collection job of the server, and one record of the running job.
 
-At most one runs in a repository: `running_job` is taken with `set_if`. The server that runs the job writes it again
-every few seconds, and so learns that it should stop. One that was not written for LOST_AFTER_MS belongs to a server
-that is gone, and may be taken over. No safety rests on this clock: should two jobs run after all, the states of their
-runs keep them apart, as they keep apart two that people start by hand. Records: docs/formats/gc-jobs.md.
+At most one job runs in a repository: it claims `running_job` with `set_if`. The job's server writes this record every
+few seconds, and so learns of a request to stop. After LOST_AFTER_MS without a write the server is presumed dead, and
+another job may take over. Safety does not depend on this clock: if two jobs run, the states of their runs separate
+them, as with two runs that users start by hand. Records: docs/formats/gc-jobs.md.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ JOB: Final = b"job/"
 RUNNING: Final = b"running_job"
 LOST_AFTER_MS: Final = 30_000
 KEPT_MAX: Final = 50
-"""How many jobs of a repository are remembered."""
+"""The number of jobs that a repository keeps."""
 
 
 class JobNotFound(NotFound):
-    """There is no job of this id, or it was so long ago that it was forgotten."""
+    """No job has this id, or its record was removed: only the last KEPT_MAX are kept."""
 
 
 class JobRunning(Conflict):
-    """Another one is running in this repository. Facts: `job`."""
+    """Another job is running in this repository. Facts: `job`."""
 
 
 class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,7 +37,7 @@ class JobRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunningRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`is_stopping`: a user asked for it."""
+    """Name the running job. `is_stopping`: a user asked it to stop."""
 
     job_id: str
     beat_ms: int
@@ -52,7 +52,8 @@ class JobBook:
     # For the worker of a job
 
     async def begin(self, request: Request, *, by: str) -> JobView:
-        """
+        """Record a new job as the running one.
+
         Raises:
             JobRunning: a job is running or starting.
         """
@@ -60,7 +61,7 @@ class JobBook:
         held = await self._records.get(RUNNING)
         if held is not None:
             running = decode_record(RunningRecord, held.value)
-            # A job that ended is shown as ended before it makes room.
+            # `finish` records the end of a job before it deletes `running_job`.
             if now_ms - running.beat_ms < LOST_AFTER_MS and not await self._has_ended(running.job_id):
                 raise JobRunning(f"job {running.job_id} is running in this repository", job=running.job_id)
         job = JobView(
@@ -81,7 +82,7 @@ class JobBook:
         return job
 
     async def beat(self, job: JobView) -> bool:
-        """Record how far it has come. False: it is to stop, for a user asked for it or another job took its place."""
+        """Record the progress of a job. Return False if it must stop: on request, or because another job took over."""
         await self._write(job)
         held = await self._records.get(RUNNING)
         running = None if held is None else decode_record(RunningRecord, held.value)
@@ -95,7 +96,7 @@ class JobBook:
         return True
 
     async def finish(self, job: JobView) -> None:
-        """The job as it ended, now, and room for the next one."""
+        """Record the end of a job, and let the next one begin."""
         assert job.state is not JobState.RUNNING, job
         await self._write(replace(job, ended_ms=self._ports.clock.now_ms()))
         held = await self._records.get(RUNNING)
@@ -109,9 +110,10 @@ class JobBook:
     # For readers
 
     async def get(self, job_id: str) -> JobView:
-        """
+        """Return a job.
+
         Raises:
-            JobNotFound: there is none.
+            JobNotFound: no job has this id.
         """
         held = await self._records.get(JOB + job_id.encode())
         if held is None:
@@ -119,16 +121,16 @@ class JobBook:
         return await self._shown(decode_record(JobRecord, held.value).job)
 
     async def list(self) -> list[JobView]:
-        """Newest first."""
+        """Return all jobs, newest first."""
         pairs = self._records.scan(JOB)
         found = [decode_record(JobRecord, value).job async for _, value in pairs]
         return [await self._shown(job) for job in reversed(found)]
 
     async def ask_to_stop(self, job_id: str) -> JobView:
-        """Ask the process that runs the job to stop it at its next beat. Nothing happens to one that has ended.
+        """Ask the job's process to stop it at its next beat. Do nothing if the job has ended.
 
         Raises:
-            JobNotFound: there is none.
+            JobNotFound: no job has this id.
         """
         job = await self.get(job_id)
         held = await self._records.get(RUNNING)
@@ -145,7 +147,7 @@ class JobBook:
         return job
 
     async def is_running(self, job_id: str) -> bool:
-        """Return whether it is the running one, with a beat in the last LOST_AFTER_MS. Costs one read."""
+        """Return whether this job is the running one, with a beat in the last LOST_AFTER_MS. Costs one read."""
         held = await self._records.get(RUNNING)
         if held is None:
             return False
@@ -153,7 +155,7 @@ class JobBook:
         return running.job_id == job_id and self._ports.clock.now_ms() - running.beat_ms < LOST_AFTER_MS
 
     async def _shown(self, job: JobView) -> JobView:
-        """A job that says it runs, and is not the running one or has been silent for too long, is lost."""
+        """Return the job, as LOST if its record says RUNNING but `is_running` is false."""
         if job.state is not JobState.RUNNING:
             return job
         if await self.is_running(job.id):

@@ -1,9 +1,9 @@
 """Keep the records of collection runs, and of their plans. Each move is one `set_if`, listed in `RUN_MOVES`.
 
-Plans are in the object store, where planners may write. So the record of a plan names its maker and the SHA-256 of
-`plan.json`, which names all other files with their digests. An apply by another user looks again (`looking.py` of the
-collectors). Only two users need no second look: the maker, and any user where a job of the server made the plan, for
-then only the server could write it. Calls without a user (one process, no server) have no records of plans.
+Planners may write to the object store, where the plans are. So the record of a plan names its maker and the SHA-256 of
+`plan.json`, which has the digests of all other files. An apply by another user plans again (`looking.py` of the
+collectors). The maker skips that. So does any user if a job of the server made the plan: only the server could write
+it. Calls without a user (one process, no server) keep no records of plans.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class RunBook:
     # Records
 
     async def read(self, run_id: RunId) -> tuple[RunRecord, Held]:
-        """
+        """Return the record of a run.
+
         Raises:
-            RunNotFound: there is none.
+            RunNotFound: no run has this id.
         """
         found = await self._versions.retired.find_run(run_id)
         if found is None:
@@ -52,11 +53,11 @@ class RunBook:
         return found
 
     async def read_as(self, run_id: RunId, kind: RunKind, *states: RunState) -> tuple[RunRecord, Held]:
-        """The record, if it is of this kind and in one of these states.
+        """Return the record of a run of this kind in one of these states.
 
         Raises:
-            RunNotFound, WrongKind: there is none, or it is of the other kind.
-            RunMoved: it is in another state.
+            RunNotFound, WrongKind: no run has this id, or the run is of another kind.
+            RunMoved: the run is in another state.
         """
         record, held = await self.read(run_id)
         if record.kind is not kind:
@@ -66,11 +67,11 @@ class RunBook:
         return record, held
 
     async def read_marking(self, run_id: RunId) -> RunRecord:
-        """The record of a run that marks. Kinds that publish never do.
+        """Return the record of a marking run. Kinds that publish never mark.
 
         Raises:
-            RunNotFound, WrongKind: there is none, or it is of a kind that publishes.
-            RunMoved: it is in another state.
+            RunNotFound, WrongKind: no run has this id, or its kind publishes.
+            RunMoved: the run is in another state.
         """
         record, _ = await self.read(run_id)
         if record.kind.publishes:
@@ -80,11 +81,11 @@ class RunBook:
         return record
 
     async def write(self, run_id: RunId, record: RunRecord, before: Held | None) -> Held:
-        """Replace exactly `before` (None: there is none yet).
+        """Replace exactly `before`, or create the record if `before` is None.
 
         Raises:
             RunMoved: another process moved the run.
-            OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
+            OutcomeUnknown: the answer was lost, and a read did not settle the outcome.
         """
         try:
             return await self._versions.retired.write_run(run_id, record, before)
@@ -92,20 +93,20 @@ class RunBook:
             raise moved(run_id, (await self.read(run_id))[0]) from None
 
     async def check_not_retired(self, run_id: RunId) -> None:
-        """For a run whose record was just written: a collection of metadata takes plans that were never applied.
+        """Check, after the run's record was written, that no collection of metadata retired its unapplied plan.
 
         Raises:
-            RunMoved: it does, and the run is abandoned.
+            RunMoved: the plan is retired. The run is now abandoned.
         """
         if (await self._versions.retired.are_retired([run_id]))[0]:
             raise moved(run_id, await self.move(run_id, RunState.ABANDONED))
 
     async def read_to_apply(self, run_id: RunId, body: Apply) -> RunRecord:
-        """Return the record of a run whose plan may be applied. A run that was only planned gets the record to write.
+        """Return the record of a run whose plan may be applied. For a run without a record, return one to write.
 
         Raises:
-            RunNotFound, WrongKind, RunMoved: the run is not in a state for it, or its plan was retired.
-            StalePlan: it was marked with another plan.
+            RunNotFound, WrongKind, RunMoved: the run's state does not allow an apply, or its plan was retired.
+            StalePlan: the run was marked with another plan.
         """
         if body.kind.publishes:
             return await self.read_published(run_id, body.kind)
@@ -115,10 +116,10 @@ class RunBook:
         return record
 
     async def read_published(self, run_id: RunId, kind: RunKind) -> RunRecord:
-        """Return the record of a run of a kind that publishes. A run that was only planned gets the record to write.
+        """Return the record of a run of a kind that publishes. For a run without a record, return one to write.
 
         Raises:
-            WrongKind, RunMoved: the run is not in a state to be applied, or its plan was retired.
+            WrongKind, RunMoved: the run's state does not allow an apply, or its plan was retired.
         """
         try:
             record, _ = await self.read_as(run_id, kind, RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
@@ -130,18 +131,18 @@ class RunBook:
         return record
 
     async def view(self, run_id: RunId, record: RunRecord) -> RunView:
-        """Return the view of a run, with the number of commits that are expiring by it."""
+        """Return the view of a run, with the number of its expiring commits."""
         return view(run_id, record, expiring=len(await self._versions.retired.expiring(run_id)))
 
     async def views(self, planners: Mapping[RunId, str]) -> list[RunView]:
-        """Newest first. `planners` says by run who planned it."""
+        """Return all runs, newest first. `planners` has the planner of each run."""
         runs = reversed(await self._versions.retired.runs())
         return [view(run_id, record, planned_by=planners.get(run_id, "")) for run_id, record in runs]
 
     # Moves
 
     async def start_marking(self, kind: RunKind) -> tuple[RunId, RunRecord]:
-        """A new run of this kind, marking: from now on no finished upload or copy record is cleaned away."""
+        """Create a run of this kind, marking. From now on the cleaner keeps finished upload and copy records."""
         run_id = RunId(self._versions.ports.ids.fresh())
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
@@ -154,10 +155,10 @@ class RunBook:
         return run_id, record
 
     async def move(self, run_id: RunId, state: RunState, *, plan: str = "", saved: str = "") -> RunRecord:
-        """To `state`, or nothing if it is there already (with the same plan, if one is given).
+        """Move a run to `state`. Do nothing if it is in this state already (with the same plan, if given).
 
         Raises:
-            RunMoved: this state cannot follow the present one, or the run has not recorded its commits yet.
+            RunMoved: the move is not allowed, the run has not recorded its commits yet, or it is deferred.
         """
         record, held = await self.read(run_id)
         if record.state is state and plan in ("", record.plan):
@@ -165,21 +166,21 @@ class RunBook:
         if state not in RUN_MOVES[record.kind][record.state]:
             raise moved(run_id, record)
         if record.kind.takes_committed and record.state is RunState.SWEEPING and not record.swept:
-            # Its commits would be in neither list: no longer in the run's own, and not yet in that of swept ones.
+            # Its commits would be in neither list: removed from the run's own, and not yet among swept commits.
             message = f"run {run_id} is sweeping, and has not written down yet what it takes: apply it again"
             raise RunMoved(message, run_id=run_id, state=record.state.value)
         if record.until_ms and not record.purging:
-            # An ended run holds nothing: its objects could be taken, and restored no more, before its window is over.
+            # An ended run protects no object: another run could delete its objects before the window is over.
             raise RunMoved(f"run {run_id} is deferred", run_id=run_id, state=record.state.value)
         after = replace(record, state=state, plan=plan or record.plan, saved=saved or record.saved)
         await self.write(run_id, after, held)
         return after
 
     async def end_unapplied(self, run_id: RunId) -> RunRecord:
-        """End a marked run whose plan will not be carried out. Without a plan it counts as one that deleted nothing.
+        """End a marked run whose plan will not be applied. An ended run without a plan has deleted nothing.
 
         Raises:
-            RunMoved: it is not marked, or an apply of it began.
+            RunMoved: the run is not marked, or an apply of it began.
         """
         record, held = await self.read(run_id)
         if record.state is not RunState.MARKED or record.began:
@@ -189,11 +190,12 @@ class RunBook:
         return after
 
     async def note(self, run_id: RunId, *states: RunState, began: bool, sweeps: str, saved: str) -> RunRecord:
-        """For an apply: write down that it began, so that only it ends the run; the table that it may delete in place
-        of the plan's; and its saved state.
+        """Record for an apply that it began, the table that it deletes instead of the plan's, and its saved state.
+
+        After `began`, only the apply ends the run.
 
         Raises:
-            RunMoved: the run is in none of these states any more.
+            RunMoved: the run is no longer in one of these states.
         """
         while True:
             record, held = await self.read(run_id)
@@ -211,7 +213,7 @@ class RunBook:
             return after
 
     async def note_swept(self, run_id: RunId) -> None:
-        """For a run of which each commit that it takes has its record: from now on it may end."""
+        """Record that each commit of a sweeping run has its swept record. From now on the run may end."""
         while True:
             record, held = await self.read(run_id)
             if record.swept or record.state is not RunState.SWEEPING:
@@ -223,11 +225,12 @@ class RunBook:
             return
 
     async def count_on(self, run_id: RunId, others: Sequence[str]) -> None:
-        """Note on the records of these runs that this one takes objects because of their commits. From then on they can
-        be undone only after this run was.
+        """Record on these runs that this run deletes objects because their commits are swept.
+
+        From then on they can be undone only after this run was undone.
 
         Raises:
-            StalePlan: one of them was undone.
+            StalePlan: one of these runs was undone.
         """
         for other in map(RunId, others):
             while True:
@@ -243,8 +246,7 @@ class RunBook:
                     break
 
     async def abandon_dead(self) -> list[RunId]:
-        """Abandon runs that have been publishing or marking for too long. One that is alive after all fails at its
-        next move."""
+        """Abandon runs that plan, mark or publish for too long. A live one fails at its next move."""
         now_ms = self._versions.ports.clock.now_ms()
         abandoned: list[RunId] = []
         for run_id, record in await self._versions.retired.runs():
@@ -259,22 +261,22 @@ class RunBook:
     # Slices
 
     async def close_slices_for_runs(self) -> None:
-        """End this server's slice if a run has begun since it was opened, so that the next run may judge what is in it.
+        """End this server's slice if a run began after it was opened, so that the next run can collect its objects.
 
-        A run's record asks every server for this: the one that answers the run ends its own slice at once.
+        Every server does this when it sees a run's record. The server that starts a run ends its own slice at once.
         """
         now_ms = self._versions.ports.clock.now_ms()
         began = [record.started_ms for _, record in await self._versions.retired.runs()]
-        # One that is dated ahead of this clock would end each slice as soon as it is opened.
+        # Skip runs dated ahead of this clock: they would end each slice as soon as it is opened.
         began_ms = max((started_ms for started_ms in began if started_ms <= now_ms), default=None)
         if began_ms is not None:
             await self._versions.slices.end(opened_until_ms=began_ms)
 
     async def closed_slices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of the slices into which every upload has ended, ascending; and those of all others.
+        """Return the names of closed slices, ascending, and the names of all others.
 
-        This server's own slice is closed first, so that the latest uploads here can be judged. Owners that seem dead
-        are fenced, which closes their slices at the cost of one freeze of every branch.
+        First closes this server's own slice, so that its latest uploads can be collected. Fences owners that seem
+        dead, which closes their slices and costs one freeze of every branch.
         """
         await self._versions.slices.end()
         await self._fence_dead_owners()
@@ -303,17 +305,19 @@ class RunBook:
 
 
 def check_uid(versions: Versions, uid: str) -> None:
-    """
+    """Check that a run belongs to this repository: another repository's plan does not know its objects.
+
     Raises:
-        OtherRepository: the run is of another one. Its plan does not know the objects that this one names.
+        OtherRepository: the run belongs to an earlier repository of this name.
     """
     if uid and uid != versions.uid:
         raise OtherRepository("the run is of a repository that had this name before: plan again", uid=uid)
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
-    """Return whether to fence a write that began then. That is safe at any time, so a date far ahead of this clock
-    counts as old, too: the write would stay for ever otherwise.
+    """Return whether to fence or abandon work that began then, which is safe at any time.
+
+    A date far ahead of this clock is old too: the work would otherwise never be cleaned up.
     """
     return abs(now_ms - then_ms) >= age_ms
 
@@ -346,10 +350,10 @@ class Planners:
         self._is_job = is_job
 
     async def note(self, run_id: str, body: NotePlanned) -> PlannedBy:
-        """Write down that the caller made this plan. Sent again, it changes nothing.
+        """Record that the caller made this plan. A repeated call changes nothing.
 
         Raises:
-            StalePlan: another plan of the run is on record, or this one by another user.
+            StalePlan: the record has another plan of the run, or another user.
         """
         id_ = check_run_id(run_id)
         ports = self._versions.ports
@@ -363,10 +367,10 @@ class Planners:
         return self._planned_by(id_, record)
 
     async def judge(self, run_id: RunId, body: Apply) -> tuple[str, bool]:
-        """Return who made this plan, and whether an apply of it by the caller looks again.
+        """Return the maker of this plan, and whether the caller's apply must plan again.
 
         Raises:
-            StalePlan: it is an erasure, and the plan on record is not this one. No user who may erase asked for it.
+            StalePlan: the run is an erasure without a record of this plan. No user who may erase asked for it.
         """
         if not self._user_id:
             return "", False
@@ -379,18 +383,18 @@ class Planners:
         return record.by, not self._is_own(record)
 
     async def of(self, run_id: RunId) -> str:
-        """Return who made the plan of a run, empty where that is unknown."""
+        """Return the maker of a run's plan, or an empty string if unknown."""
         record = await self._versions.retired.find_planned(run_id) if self._user_id else None
         return "" if record is None else record.by
 
     async def every(self) -> list[PlannedBy]:
-        """Return who made each plan, the oldest first."""
+        """Return the maker of each plan, oldest first."""
         if not self._user_id:
             return []
         return [self._planned_by(run, record) for run, record in (await self._versions.retired.planned()).items()]
 
     async def forget_retired(self) -> None:
-        """Remove the records of plans whose folders a collection of metadata took."""
+        """Remove the records of plans whose folders a collection of metadata retired."""
         if not self._user_id:
             return
         runs = [*await self._versions.retired.planned()]

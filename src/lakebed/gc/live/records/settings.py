@@ -1,13 +1,11 @@
-"""Keep the settings of a repository with every version: retention rules, and the lifecycle policy.
+"""Keep every version of a repository's settings: retention rules, the lifecycle policy and legal holds.
 
-A version number is never used twice, not even after the setting was deleted (then the record is empty). So a plan can
-name the version that it was made by, and a run sees a change (docs/design/protocols.md, "Rules").
+A version number is never reused, even after a deletion (then the record is empty). So a plan can name its version, and
+a run detects a change (docs/design/protocols.md, "Rules").
 
-History. A change first copies the current version, as it is, to a key of its own; then it replaces the setting with
-`set_if`. So every version that ever applied can be read, with its author and time. A writer that dies between the two
-steps leaves a copy of the current version. All versions stay: each is small, and people write them.
-
-A policy is stored as the JSON that its author sent, and is parsed again at each use.
+A change first copies the current version unaltered to its own key, then replaces the setting with `set_if`. So every
+version ever in force stays readable, with its author and time. A writer that dies in between leaves a copy of the
+current version. Versions are never removed: each is small and written by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class VersionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`version` counts every change, deletions too. `changed_by` is a user's id."""
+    """Hold one version of a setting. `version` counts changes, including deletions. `changed_by` is a user's id."""
 
     version: int
     changed_ms: int
@@ -43,7 +41,7 @@ R = TypeVar("R", bound=VersionRecord)
 
 
 class VersionedSetting(Generic[R]):
-    """Read and change one setting. `noun` is for messages; `empty`, of version 0, is the first value."""
+    """Read and change one setting. `noun` appears in messages. `empty` is the initial value, version 0."""
 
     def __init__(self, versions: Versions, key: bytes, *, noun: str, empty: R, decode: Callable[[bytes], R]) -> None:
         self._versions = versions
@@ -58,9 +56,10 @@ class VersionedSetting(Generic[R]):
         return self._empty if held is None else self._decode(held.value)
 
     async def version(self, version: int) -> R:
-        """
+        """Return this version of the setting.
+
         Raises:
-            RulesVersionNotFound: there never was this version.
+            RulesVersionNotFound: the setting never had this version.
         """
         current = await self.read()
         if version == current.version:
@@ -71,7 +70,7 @@ class VersionedSetting(Generic[R]):
         return former[0]
 
     async def history(self, *, before: int | None = None, limit: int = PAGE_MAX) -> tuple[list[R], bool]:
-        """Return versions, newest first: all, or those before a version. The flag: are there older ones?"""
+        """Return at most `limit` versions (before `before`, if given), newest first, and whether there are older ones."""
         current = await self.read()
         newest = current.version if before is None else min(current.version, before - 1)
         oldest = max(1, newest - limit + 1)
@@ -84,10 +83,9 @@ class VersionedSetting(Generic[R]):
         return [self._decode(found.value) for found in held if found is not None]
 
     async def change(self, next_of: Callable[[R], R], *, expected: int | None = None) -> R:
-        """Replace the version in force by `next_of` of it, and return the new one.
+        """Replace the version in force by `next_of` of it, and return the new version.
 
-        Who reads the setting from now on reads this version or a later one. `next_of` is called again when another
-        writer was faster.
+        Every later read returns this version or a newer one. `next_of` is called again after a lost race.
 
         Raises:
             RulesMoved: the version in force is not `expected`.
@@ -98,7 +96,7 @@ class VersionedSetting(Generic[R]):
             held = await versions.context.get(self._key)
             before = self._empty if held is None else self._decode(held.value)
             if sent is not None and before == sent:
-                return sent  # the answer was lost, and yet it was written
+                return sent  # The write succeeded, but its answer was lost.
             if expected is not None and before.version != expected:
                 raise RulesMoved(
                     f"{self._noun} are of version {before.version}, not {expected}: another user changed them",
@@ -119,10 +117,10 @@ class VersionedSetting(Generic[R]):
             return record
 
     async def counts_after(self) -> tuple[RunId, ...]:
-        """Return the runs that expire or sweep by a former version: for these a change comes too late.
+        """Return the runs that expire or sweep by a former version: the change comes too late for them.
 
-        A change is there before the runs are read: a run that reads the setting after this sees it, and one that read
-        it before has published its commits before that, so it is seen here.
+        Call it after the change. A run that reads the setting later sees the change. A run that read the setting
+        earlier published its commits before that read, so this call sees the run.
         """
         runs = await self._versions.retired.runs()
         return tuple(run for run, one in runs if self._is_too_late_for(one))
@@ -142,13 +140,13 @@ Edit: TypeAlias = Callable[[Rules | None], Rules | None]
 
 
 class RulesRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """`rules` None: they were deleted."""
+    """Hold one version of the rules. `rules` is None if they were deleted."""
 
     rules: Rules | None = None
 
 
 class _Stored(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The record before it is known in which form the rules are."""
+    """Decode a record whose rules may have the old or the new form."""
 
     version: int
     rules: dict[str, Any] | None = None
@@ -158,7 +156,7 @@ class _Stored(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class RulesSet:
-    """`counts_after` are runs that expire or sweep by the former rules: for these the change comes too late."""
+    """Hold the new version, and in `counts_after` the runs that still expire or sweep by former rules."""
 
     version: int
     counts_after: tuple[RunId, ...]
@@ -170,27 +168,27 @@ class RuleBook(VersionedSetting[RulesRecord]):
         super().__init__(versions, RULES_KEY, noun="the retention rules", empty=empty, decode=decode_rules)
 
     async def write(self, rules: Rules | None, *, by: str = "", expected: int | None = None) -> RulesSet:
-        """Replace the rules (None: delete them). Who reads them from now on reads these or later ones.
+        """Replace the rules, or delete them with None. Every later read returns these rules or newer ones.
 
         Raises:
-            InvalidRules: a pattern twice, a bad duration, or too many.
+            InvalidRules: the rules have a duplicate pattern, a bad duration, or too many patterns.
             RulesMoved: the version in force is not `expected`.
         """
         return await self.edit(lambda _: rules, by=by, expected=expected)
 
     async def write_days(self, default_days: int, branch_days: Mapping[str, int], *, by: str = "") -> RulesSet:
-        """Set the periods in the contract's words (`lakebed.gc.rules.with_days`); pins and the least age stay.
+        """Set the periods in days, as the contract does (`lakebed.gc.rules.with_days`). Pins and the least age stay.
 
         Raises:
-            InvalidRules: a pattern twice, a bad duration, or too many.
+            InvalidRules: see `write`.
         """
         return await self.edit(lambda rules: with_days(rules, default_days, branch_days), by=by)
 
     async def edit(self, edit: Edit, *, by: str = "", expected: int | None = None) -> RulesSet:
-        """Replace the rules by `edit` of them, which is called again when another writer was faster.
+        """Replace the rules by `edit` of them. `edit` is called again after a lost race.
 
         Raises:
-            InvalidRules, RulesMoved: as `write`.
+            InvalidRules, RulesMoved: see `write`.
         """
 
         def next_of(before: RulesRecord) -> RulesRecord:
@@ -213,10 +211,10 @@ def rules_version(record: RulesRecord) -> RulesVersion:
 
 
 def decode_rules(data: bytes) -> RulesRecord:
-    """Decode a record. Rules in the first form, which knew only days, are converted.
+    """Decode a record. Convert rules of the first form, which had only days.
 
     Raises:
-        RecordFormat: another format number, rules of no known form, or no such record.
+        RecordFormat: the bytes have another format number, unknown rules, or are not such a record.
     """
     stored = decode_record(_Stored, data)
     try:
@@ -243,7 +241,7 @@ POLICY_KEY: Final = keys.LIFECYCLE
 
 
 class PolicyRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """`policy` is JSON; None: it was deleted."""
+    """Hold one version of the policy: JSON as its author sent it, parsed at each use. None if it was deleted."""
 
     policy: bytes | None = None
 
@@ -254,16 +252,16 @@ class PolicyBook(VersionedSetting[PolicyRecord]):
         super().__init__(versions, POLICY_KEY, noun="the lifecycle policies", empty=empty, decode=decode_policy)
 
     async def check(self, policy: bytes) -> list[Problem]:
-        """Return every problem of a policy, by the branches that there are now."""
+        """Return every problem of a policy, judged with the current branches."""
         return read_policy(policy, branches=await self._branches())[1]
 
     async def write(
         self, policy: bytes | None, *, by: str = "", expected: int | None = None
     ) -> tuple[PolicyRecord, list[Problem]]:
-        """Replace the policy (None: delete it). Return the version in force and its warnings.
+        """Replace the policy, or delete it with None. Return the version in force and its warnings.
 
         Raises:
-            InvalidPolicy: it has errors. Nothing changed.
+            InvalidPolicy: the policy has errors. Nothing changed.
             RulesMoved: the version in force is not `expected`.
         """
         warnings: list[Problem] = []
@@ -282,7 +280,7 @@ class PolicyBook(VersionedSetting[PolicyRecord]):
         """Return the version in force and its policy.
 
         Raises:
-            PolicyNotFound: none is set.
+            PolicyNotFound: no policy is set.
         """
         record = await self.read()
         if record.policy is None:

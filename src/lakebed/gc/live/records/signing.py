@@ -1,11 +1,11 @@
 """Sign certificates of erasures with a key of the server, and check the signatures.
 
-A collector looks at the store and lists the absent objects. The server adds who asked and when, and signs where the
-certificate agrees with the run's record and plan. It does not look at the store itself.
+A collector lists the absent objects in the store. The server adds user and time, and signs if the certificate agrees
+with the run's record and plan. The server does not check the store itself.
 
-The signature is Ed25519, over the head of the certificate in JSON with an empty signature. The head has the digest of
-all else, so the server never sees the objects, and a public key is enough to check a certificate without this server.
-All certificates of an installation have one key.
+The signature is Ed25519, over the certificate's head in JSON with an empty signature. The head has the digest of the
+rest, so the server never sees the objects. A public key is enough to check a certificate without this server. All
+certificates of an installation use one key.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from .runs import RunBook
 
 
 class CertificateForged(Corrupt):
-    """The certificate is not as this server signed it, or disagrees with the records of its run."""
+    """The certificate was changed after it was signed, or disagrees with the records of its run."""
 
 
 class NoSuchErasure(NotFound):
-    """Neither a record, nor a plan, nor a signed certificate of the run is there, or it is another kind of run."""
+    """The run is not an applied erasure, or has neither a plan nor a signed certificate."""
 
 
 class _Order(NamedTuple):
-    """Facts of a run that no certificate may change."""
+    """Hold the facts of a run that no certificate may change."""
 
     repository: str
     selection: Selection
@@ -57,7 +57,7 @@ class _Order(NamedTuple):
 
 
 class Certifying:
-    """`key` is the server's, 32 secret bytes. `user_id` asks."""
+    """Sign with `key`, 32 secret bytes of the server, for the user `user_id`."""
 
     def __init__(self, versions: Versions, runs: RunBook, *, key: bytes, user_id: str) -> None:
         self._versions = versions
@@ -71,7 +71,7 @@ class Certifying:
         return self._public_key()
 
     def _public_key(self) -> CertificateKey:
-        # Slow to import, and few servers certify.
+        # Imported here: the import is slow, and few servers certify.
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         public = self._private.public_key()
@@ -81,9 +81,9 @@ class Certifying:
         """Return the head with the caller, the time and a signature.
 
         Raises:
-            NoSuchErasure: the run never was, is not an erasure, or was not applied.
+            NoSuchErasure: the run does not exist, is not an erasure, or was not applied.
             OtherInstallation: see `Installation.check`.
-            CertificateForged: the certificate is of another run, or disagrees with the run's plan.
+            CertificateForged: the certificate belongs to another run, or disagrees with the run's plan.
         """
         await self._installation.check()
         await self._check_agrees(check_run_id(run_id), made)
@@ -95,7 +95,7 @@ class Certifying:
         """Return the head of a certificate that this server signed and that agrees with the run's records.
 
         Raises:
-            NoSuchErasure, CertificateForged: see `sign`; or it has no signature, or another one.
+            NoSuchErasure, CertificateForged: see `sign`. CertificateForged also if the signature is missing or wrong.
         """
         await self._check_agrees(check_run_id(run_id), certificate)
         if not is_signed(certificate, self._public_key().pem):
@@ -118,14 +118,14 @@ class Certifying:
             )
 
     async def _order(self, run_id: RunId) -> _Order:
-        """Read the run's plan; where a collection of metadata took that, the certificate that was signed before."""
+        """Return the facts in the run's plan, or in its signed certificate if a collection of metadata deleted the plan."""
         missing = NoSuchErasure(f"run {run_id} is no erasure that was applied here", run_id=run_id)
         try:
             record, _ = await self._runs.read(run_id)
             if not record.kind.spec.by_order or record.state not in (RunState.SWEEPING, RunState.ENDED):
                 raise missing
         except RunNotFound:
-            pass  # An old run loses its record, and keeps its certificate.
+            pass  # The record of an old run is removed, but its certificate stays.
         else:
             try:
                 plan = decode_plan(await self._versions.objectstore.get(plan_path(record.kind, run_id)), run_id)
@@ -145,7 +145,7 @@ class Certifying:
                 )
         try:
             data = await self._versions.objectstore.get(certificate_path(run_id))
-            # It may have 64 MiB, of which the event loop should not wait for the digest.
+            # A certificate may have 64 MiB. Its digest would block the event loop.
             stored = await self._versions.ports.tasks.apart(lambda: decode_head(data))
         except (ObjectMissing, BadInput):
             raise missing from None
