@@ -1,6 +1,6 @@
-"""Answer what an apply asks: whether it may begin, what it publishes, and how its run ends.
+"""Serve the steps of an apply: check that it may begin, publish, end or abandon.
 
-Each step asks after the repository and the installation again: another one may have come since the step before.
+Each step checks the repository and the installation again, because another one may have appeared since the last step.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ class ApplySteps:
         self._installation = Installation(versions)
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
-        """Succeed if an apply of this plan may begin; the collector asks before it stops another or writes anything.
-        Grants nothing by itself: what an apply needs besides, it asks for when it comes to it. Of one that `begins`,
-        that is noted. The answer says whether the apply must look again, for another user made the plan.
+        """Succeed if an apply of this plan may begin. The collector calls this before it stops another or writes.
+
+        Grants nothing: later steps check again. With `begins`, record that the apply began. `looks_again` in the answer
+        is true if another user made the plan.
 
         Raises:
-            OtherRepository: the run is of one that had the name before.
-            NotRestored: the repository is bare still.
-            RunNotFound, WrongKind, RunMoved: the run is not where this plan may be carried out.
+            OtherRepository: the run belongs to an earlier repository of this name.
+            NotRestored: the repository is still bare.
+            RunNotFound, WrongKind, RunMoved: the run's kind or state does not allow this apply.
             StalePlan: the run was marked with another plan.
-            RulesNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them is abandoned.
+            RulesNotFound, PolicyNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them
+                is abandoned.
         """
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
@@ -73,7 +75,7 @@ class ApplySteps:
         """See `Expiring.expire`.
 
         Raises:
-            RulesNotFound: no rules are set: then nothing may be expiring, and a run that expires is abandoned.
+            RulesNotFound, PolicyNotFound: no rules are set. A run that expires is abandoned.
         """
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
@@ -83,7 +85,7 @@ class ApplySteps:
         return await self._expiring.expire(id_, body)
 
     async def _require_rules(self, run_id: RunId, kind: RunKind) -> int:
-        """The version of the rules in force, or of the lifecycle policy."""
+        """Return the version of the rules or of the lifecycle policy in force. Without them, abandon the run."""
         if kind.spec.basis is Basis.POLICY:
             policy = await PolicyBook(self._versions).read()
             if policy.policy is None:
@@ -102,10 +104,11 @@ class ApplySteps:
             await self._finish(run_id, RunState.ABANDONED)
 
     async def end(self, run_id: str, body: End) -> RunView:
-        """
+        """End a run after its last delete.
+
         Raises:
-            RunMoved: it still marks, has not written down yet what it takes, or waits for the end of its window.
-            StalePlan: it is not by this plan that it sweeps.
+            RunMoved: the run still marks, has not written its swept commits yet, or waits for the end of its window.
+            StalePlan: the run sweeps by another plan.
         """
         id_ = check_run_id(run_id)
         record, _ = await self._runs.read(id_)
@@ -118,9 +121,10 @@ class ApplySteps:
         return ended
 
     async def abandon(self, run_id: str) -> RunView:
-        """
+        """Abandon a run.
+
         Raises:
-            RunMoved: its deletes may have begun, so it can only be resumed and ended.
+            RunMoved: the run's deletes may have begun, so it can only be resumed and ended.
         """
         return await self._finish(check_run_id(run_id), RunState.ABANDONED)
 

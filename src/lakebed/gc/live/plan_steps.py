@@ -1,7 +1,7 @@
-"""Answer what a plan asks, in this order and no other: begin, read what is staged, read the commits, mark.
+"""Serve the steps of a plan, in this order only: start, read staging, read the commits, mark.
 
-Three things enforce the order: the run's state, inputs that are complete, and the sealed cursor in a token. The reasons
-are in docs/design/protocols.md.
+The run's state, complete inputs and the sealed cursor in a token enforce the order. The reasons are in
+docs/design/protocols.md.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ class PlanSteps:
         self._installation = Installation(versions)
 
     async def start(self, body: StartRun) -> StartedRun:
-        """Return a run id, once it is known that no other installation goes with the namespace.
+        """Start a run, after a check that no other installation uses the namespace.
 
-        For uncommitted data make the run's record too. Only then read the slices that have closed, and only then the
-        addresses that were handed out: one of a closed slice was handed out before it closed, so none is missed.
+        For uncommitted data, also write the run's record, then read closed slices, then issued upload addresses.
 
         Raises:
-            OtherInstallation: there is another one, or was one when this one last looked.
-            NotRestored: the repository is bare still.
-            WrongKind: the repository is not deleted.
+            OtherInstallation: another installation uses the namespace, or did at the last check.
+            NotRestored: the repository is still bare.
+            WrongKind: the kind is for deleted repositories only.
         """
         if body.kind.spec.of_deleted:
             raise WrongKind("the repository is in use: only a deleted one is collected as a whole")
@@ -74,8 +73,9 @@ class PlanSteps:
         uploads = None
         if not body.kind.publishes:
             inputs = Inputs(self._versions.objectstore, body.kind, run_id)
+            # After the slices closed: addresses in a closed slice were issued before, so this read misses none.
             uploads = await self._reading.read_uploads(inputs)
-            # Before staging is read, never after (commits.py).
+            # Before the read of staging, never after (commits.py).
             await inputs.write_swept((await read_swept(self._versions, for_good=True)).commits)
         return StartedRun(
             run_id=run_id,
@@ -94,19 +94,19 @@ class PlanSteps:
     async def read_uncommitted(
         self, run_id: str, body: ReadUncommitted, *, reader: Reader = Reader.COLLECTOR
     ) -> UncommittedPage:
-        """The next page of everything that is in no commit. A token is good for the reader that it was given to.
+        """Write and return the next page of uncommitted addresses. A token is valid only for its reader.
 
         Raises:
-            RunNotFound, WrongKind, RunMoved: no run of uncommitted data that marks.
-            OutOfOrder: the run has read the commits already.
-            BadContinuation: not a token that this reader was given for this run.
+            RunNotFound, WrongKind, RunMoved: the run does not exist, publishes, or does not mark.
+            OutOfOrder: the run has already read the commits.
+            BadContinuation: the token is not one of this reader and run.
         """
         id_ = check_run_id(run_id)
         record = await self._runs.read_marking(id_)
         continuations = Continuations(id_, record, reader)
         inputs = Inputs(self._versions.objectstore, record.kind, id_)
         name = UNCOMMITTED.name
-        # Read again after the commits were, staging would lack what was committed in between, and so would they.
+        # After the read of commits, a new read of staging misses addresses committed in between, and so did that read.
         await inputs.check_not_complete(COMMITS.name)
         token = body.continuation_token
         cursor = Cursor(name=name) if token is None else continuations.cursor(token)
@@ -120,16 +120,16 @@ class PlanSteps:
         )
 
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
-        """Every commit record and ref, and the rules, written into the run's folder.
+        """Write every commit record and ref, and the rules, into the run's folder.
 
         Raises:
-            RunMoved: the run does not mark any more.
-            OutOfOrder: a run of uncommitted data has not read that to its end yet.
+            RunMoved: the run no longer marks.
+            OutOfOrder: a run of uncommitted data has not read staging to its end.
         """
         id_ = check_run_id(run_id)
         kind = await self._kind_of(id_, (body or PrepareCommits()).kind)
         if not kind.publishes:
-            # Else an address that a commit takes out of its cell while we read would be in neither (document 001).
+            # Otherwise an address that a commit moves out of its cell meanwhile is in neither (document 001).
             await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
         current = await RuleBook(self._versions).read()
         policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
@@ -163,10 +163,10 @@ class PlanSteps:
         return await read_snapshot(self._versions)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
-        """Return the kind of a run. One that does not publish has a record while it plans, and must still be marking.
+        """Return the kind of a run. Kinds that do not publish have a record while they plan, and must still mark.
 
         Raises:
-            RunNotFound: the run was said to be of such a kind, and has no record.
+            RunNotFound: `planned` does not publish, and the run has no record.
         """
         try:
             return (await self._runs.read_marking(run_id)).kind
@@ -176,11 +176,11 @@ class PlanSteps:
             return planned
 
     async def mark(self, run_id: str, body: Mark) -> RunView:
-        """marking → marked, after the last read. From now on the plan may be carried out, as late as one likes.
+        """Move the run from marking to marked, after the last read. From now on the plan may be applied at any time.
 
         Raises:
-            RunMoved: the run was abandoned, or is marked with another plan: throw the work away.
-            BadInput: the plan's manifest is none.
+            RunMoved: the run was abandoned, or is marked with another plan. Discard the work.
+            BadInput: the plan's manifest is invalid.
         """
         check_manifest(body.plan, name="plan")
         if body.plan.table != GARBAGE.name:

@@ -1,1 +1,1 @@
-"""Deferred runs: their windows, restores from them, and their undo."""
+"""Keep deferred runs: their windows, restores from them, and their undo."""

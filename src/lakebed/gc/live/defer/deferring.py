@@ -1,7 +1,7 @@
-"""Deletes that wait for the end of a window, as the live side keeps them (docs/design/0010-deferred-delete.md).
+"""Keep the windows of deferred runs (docs/design/0010-deferred-delete.md).
 
-    defer    write down which objects wait, then set the end of the window in the run's record
-    purge    once both clocks show that the window is over, set `purging`; then read what is named now, page by page
+    defer    write the list of waiting objects, then set the end of the window in the run's record
+    purge    after both clocks passed the end of the window, set `purging`; then read the current names, page by page
 
 Each is one conditional write of the run's record, so a longer window and the deletes exclude each other.
 """
@@ -59,13 +59,13 @@ class Deferring:
         self._installation = Installation(versions)
 
     async def defer(self, run_id: str, body: Defer) -> RunView:
-        """Keep the objects of the run for a window from now, or for longer where it was deferred for longer.
+        """Keep the objects of the run for a window from now on, or until the end of an earlier, longer window.
 
         Raises:
-            RunMoved: the run may not delete, or its window is over and it deletes.
-            StalePlan: it may delete another table.
-            WrongKind: a run of metadata, whose files no restore could use.
-            InvalidDuration, BadWindow: no window.
+            RunMoved: the run may not delete, or its purge began.
+            StalePlan: the run may delete another table.
+            WrongKind: runs of this kind are never deferred, for example metadata runs: a restore cannot use their files.
+            InvalidDuration, BadWindow: the window is invalid.
         """
         id_ = check_run_id(run_id)
         window_end_ms(body.window, 0)
@@ -76,27 +76,27 @@ class Deferring:
         if record.purging:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
         kind = record.kind
-        # Before the record: a reader that finds a deferred run finds its objects.
+        # Before the record: every reader that sees a deferred run can read its objects.
         waiting = encode_deferred(Deferred(run_id=id_, kind=kind, garbage=body.plan))
         await self._versions.objectstore.put(deferred_path(kind, id_), waiting)
-        # The later of two clocks begins the window, and the earlier ends it: a wrong one can only delay.
+        # The later of two clocks begins the window, and the earlier one ends it: a wrong clock only delays deletes.
         now_ms = max(await self._clocks_ms())
         until_ms = max(window_end_ms(body.window, now_ms), record.until_ms)
         window = body.window if until_ms > record.until_ms else record.window
         record = replace(record, until_ms=until_ms, window=window, saved=body.saved or record.saved)
         await self._runs.write(id_, record, held)
-        # Each of its commits has its `swept/<commit>`, so no writer looks for it in this list any more.
+        # Each of its commits has a `swept/<commit>` record, so no writer needs this list any more.
         await self._expiring.drop_expiring(id_)
         return await self._runs.view(id_, record)
 
     async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
-        """Let a deferred run delete, once its window is over, and write the present names into its folder.
+        """Let a deferred run delete after its window, and write the current names of objects into its folder.
 
         Raises:
             OtherInstallation: see `Installation.check`.
             RunMoved: the run is not deferred, or has ended.
-            WindowOpen: the window is not over by one of the clocks.
-            BadContinuation: the token is of another call, or none of ours.
+            WindowOpen: the window is not over by at least one clock.
+            BadContinuation: the token belongs to another purge or is invalid.
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -115,9 +115,9 @@ class Deferring:
         if page.cursor is not None:
             token = Continuations(id_, record, Reader.COLLECTOR).token(page.cursor)
             return RecheckInputs(run_id=id_, continuation_token=token)
-        # Slices never open again. One that seems open now belongs to older records: its objects stay.
+        # Slices never reopen. A slice that seems open now comes from older, restored records: its objects stay.
         closed, _ = await self._runs.closed_slices()
-        # Commits after what is staged, as everywhere: what is committed in between would be in neither.
+        # Commits after staging, as everywhere: an entry committed in between would be in neither read.
         known = await inputs.read_swept(attempt=record.attempt)
         snapshot = await read_snapshot(self._versions, known=known, for_good=_is_for_good(record.kind))
         return RecheckInputs(
@@ -135,7 +135,7 @@ class Deferring:
         self._check_may_delete(run_id, record)
         if not record.until_ms:
             raise RunMoved(f"run {run_id} is not deferred", run_id=run_id, state=record.state.value)
-        # One that purges already goes on, whatever a clock that was set back says.
+        # A purge that began continues even if a clock was set back.
         if not record.purging and min(await self._clocks_ms()) < record.until_ms:
             what = f"the objects of run {run_id} stay until its window is over"
             raise WindowOpen(what, run_id=run_id, until_ms=record.until_ms)
@@ -147,7 +147,7 @@ class Deferring:
     def _check_may_delete(self, run_id: RunId, record: RunRecord) -> None:
         if not record.kind.can_wait:
             raise WrongKind(f"run {run_id} is of kind {record.kind.value}, which is never deferred", run_id=run_id)
-        # A run of committed data that sweeps writes down what it takes first: until then its commits could be named.
+        # A sweeping run of committed data must have its swept records: before that its commits could still be named.
         is_bound = record.began if record.state is RunState.MARKED else record.swept
         if record.state not in _DELETING or not is_bound:
             raise moved(run_id, record)
@@ -157,7 +157,7 @@ class Deferring:
 
 
 def _is_for_good(kind: RunKind) -> bool:
-    """A run that is on no other run's record counts on none that may be undone."""
+    """Return whether to read only commits swept for good: the run does not publish, so it never calls `count_on`."""
     return not kind.publishes
 
 
@@ -175,7 +175,7 @@ class DeferredRuns:
         self._versions = versions
 
     async def runs(self) -> list[DeferredRun]:
-        """Newest first; also those whose deletes began, for what is left of their objects."""
+        """Return deferred runs, newest first. Includes runs that purge, for their remaining objects."""
         return [
             DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms)
             for run_id, record in reversed(await self._versions.retired.runs())
@@ -183,10 +183,10 @@ class DeferredRuns:
         ]
 
     async def table_of(self, run: DeferredRun) -> Manifest | None:
-        """Return the table GARBAGE of a run; None where the run has ended meanwhile, and its folder is gone.
+        """Return the table GARBAGE of a run, or None if the run has ended and its folder was deleted.
 
         Raises:
-            BadInput: it is unreadable.
+            BadInput: the table's file is unreadable.
         """
         try:
             data = await self._versions.objectstore.get(deferred_path(run.kind, run.run_id))
@@ -195,9 +195,9 @@ class DeferredRuns:
         return decode_deferred(data, run.run_id).garbage
 
     async def part(self, garbage: Manifest, part: Part) -> pa.Table:
-        """Read one part of such a table, checked against its manifest.
+        """Read one part of a table GARBAGE and check it against its manifest.
 
         Raises:
-            BadInput: it is missing or changed.
+            BadInput: the part is missing or changed.
         """
         return await read_garbage(self._versions, garbage, part)

@@ -1,9 +1,9 @@
-"""Find the objects of a restore in the tables of deferred runs: a bounded share in one request.
+"""Find the objects of a restore in the tables of deferred runs: a bounded number of files in each request.
 
-A `Place` is where the next request goes on. The run that is named is looked through or, where none is, every deferred
-run, the latest first. A path or an address ends the search at the first run that holds what was seen last there; a
-folder does not, because each run may hold some of it. What no run holds is looked for in the whole ledger, backwards,
-to say what became of it.
+A `Place` marks where the next request continues. A search reads the named run, or every deferred run, newest first.
+A path or an address ends the search at the first run with the object last seen there. A folder reads all runs, because
+each may have some of its objects. If no run has the objects, the search reads the whole ledger backwards for the
+reason.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from .deferring import DeferredRun, DeferredRuns
 
 PAGE_OBJECTS: Final = 500
 PAGE_BYTES: Final = 256 << 20
-"""A page ends with the object that makes it so large, so that its answer is not long in coming."""
+"""End a page with the object that exceeds this size, so that its answer comes soon."""
 
 FILES_LOOKED: Final = 8
-"""A request looks into at most this many files. With nothing found by then its page is empty, and has a token."""
+"""Read at most this many files in a request. Without a match, return an empty page with a token."""
 
 
 NOT_LAST: Final = "not_last"
-"""A row with this is at a path where its object was not seen last."""
+"""Marks a row at a path that is not its object's last known path."""
 
 
 class NotRestorable(NotFound):
-    """No deferred run holds the objects; the message says what happened to them."""
+    """No deferred run has the objects. The message gives their fate."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The next row to look at, of this part of the run's table. `has_last`: an object was found that was seen last at
-    the path. `is_lost`: no run holds it, and the files of the ledger before this one are to say why. `restore` names
-    the request with all its pages.
+    """Mark the next row of a part of the run's table. `restore` names the request with all its pages.
+
+    `has_found`: a row matched. `has_last`: a matched object was last seen at the path. `is_lost`: no run has the
+    object, and the search continues in ledger files before `ledger`.
     """
 
     run_id: str
@@ -64,7 +65,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Rows of GARBAGE that are asked for, perhaps none, and where to go on: None at the end."""
+    """Hold the requested rows of GARBAGE, perhaps zero, and the next place: None at the end."""
 
     run_id: str
     rows: list[dict[str, Any]]
@@ -78,16 +79,16 @@ class Restorable:
         self._deferred = DeferredRuns(versions)
 
     def begin(self, body: Restore, restore: str) -> Place:
-        """Return where a request of this name begins."""
+        """Return the first place of a request of this name."""
         if body.run_id:
             return Place(run_id=check_run_id(body.run_id), restore=restore)
         return Place(run_id="", restore=restore, is_lost=not body.path)
 
     async def find(self, body: Restore, place: Place) -> Found:
-        """From this place on.
+        """Find the requested rows from this place on.
 
         Raises:
-            NotRestorable: no deferred run holds the objects: they were deleted, or never taken.
+            NotRestorable: no deferred run has the objects: they were deleted, or no run selected them.
             BadInput: the table of a deferred run is unreadable.
         """
         for _ in range(FILES_LOOKED):
@@ -98,7 +99,7 @@ class Restorable:
                 place = replace(place, is_lost=True)
                 continue
             if run.run_id != place.run_id:
-                # The first run of all, or the next one where the run of this place ended meanwhile.
+                # The search begins, or the run of this place ended meanwhile: continue at the next run.
                 place = replace(place, run_id=run.run_id, part=0, row=0)
             rows, following = await self._look(body, run, place)
             if rows or following is None:
@@ -107,14 +108,14 @@ class Restorable:
         return Found(run_id=place.run_id, rows=[], following=place)
 
     async def _run_at(self, run_id: str, *, is_named: bool) -> DeferredRun | None:
-        """This run or, where none is named, this one or the latest before it; empty: the latest."""
+        """Return the run `run_id`. Without a named run, return it or the newest before it; if empty, the newest."""
         for run in await self._deferred.runs():
             if run.run_id == run_id or (not is_named and (not run_id or run.run_id < run_id)):
                 return run
         return None
 
     async def _look(self, body: Restore, run: DeferredRun, place: Place) -> tuple[list[dict[str, Any]], Place | None]:
-        """In one part."""
+        """Find the requested rows in one part."""
         garbage = await self._deferred.table_of(run)
         rows: list[dict[str, Any]] = []
         parts = () if garbage is None else garbage.parts
@@ -135,17 +136,17 @@ class Restorable:
         return rows, None if place.has_found else replace(place, is_lost=True)
 
     async def _earlier(self, place: Place) -> Place | None:
-        """The run before this one; None where there is none, and nothing is to be reported."""
+        """Return the place of the run before this one. Without an earlier run: None, or a search of the ledger."""
         earlier = [run.run_id for run in await self._deferred.runs() if run.run_id < place.run_id]
         if earlier:
             return replace(place, run_id=earlier[0], part=0, row=0)
         return None if place.has_found else replace(place, is_lost=True)
 
     async def _tell(self, body: Restore, place: Place) -> Place:
-        """Return where to go on looking for what the ledger knows, the latest files first.
+        """Search some ledger files, newest first, for the fate of the objects, and return the next place.
 
         Raises:
-            NotRestorable: this is what it knows.
+            NotRestorable: always at the end, with the fate of the objects.
         """
         what = body.path or f"run {body.run_id}"
         if body.run_id and await self._retired.undone([RunId(body.run_id)]):
@@ -163,9 +164,7 @@ class Restorable:
 
 
 def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]], int | None]:
-    """Return those of a part's rows, from this one on, that are asked for, as many as fit into a page; and the row to
-    go on with, None at the part's end.
-    """
+    """Return a page of requested rows of a part, from row `start` on, and the next row: None at the part's end."""
     places = pc.indices_nonzero(named(rows, path))
     places = places.filter(pc.greater_equal(places, start)).slice(0, PAGE_OBJECTS)
     page = _first_of(rows.take(places).to_pylist())
@@ -176,9 +175,9 @@ def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]
 
 
 def _at_asked(row: dict[str, Any], path: str) -> list[dict[str, Any]]:
-    """Return the row as it is, if its own path or address is asked for; and once at each other path that is.
+    """Return the row if the request matches its path or address, and a copy for each other path that matches.
 
-    When commits had it there last is on no record. So what was seen last at such a path comes before it.
+    GARBAGE has no date for other paths. So an object last seen at such a path is newer than these copies.
     """
     if not path or row["address"] == path:
         return [row]
@@ -191,7 +190,7 @@ def _is_at(own: str, path: str) -> bool:
 
 
 def _gone(data: bytes, name: str, path: str) -> Iterator[dict[str, Any]]:
-    """The first row of this path whose object is gone, if there is one."""
+    """Yield the first row of a deleted object at this path in each row group."""
     for group in range(len(ledger_groups(data, name=name))):
         rows = decode_ledger(data, name=name, group=group)
         is_gone = pc.equal(rows["state"], LedgerState.DELETED.value)
@@ -204,16 +203,14 @@ def _said(row: dict[str, Any]) -> str:
 
 
 def named(rows: pa.Table, path: str) -> pa.ChunkedArray:
-    """Return which rows are of this path, of a path below it if it ends with a slash, or of this address. Empty: all
-    are.
-    """
+    """Return the rows at this path, below it if it ends with a slash, or at this address. If empty, return all rows."""
     if not path:
         return pc.is_valid(rows["address"])
     return pc.or_(at_path(rows, path), pc.equal(rows["address"], path))
 
 
 def at_path(rows: pa.Table, path: str) -> pa.ChunkedArray:
-    """Return which rows have this path, or one below it if it ends with a slash, among those that are on record."""
+    """Return a flag for each row: one of its recorded paths matches (below it, if it ends with a slash)."""
     found = _at(rows["path"], path)
     others = rows["other_paths"].combine_chunks() if "other_paths" in rows.schema.names else None
     if others is None or others.null_count == len(others):
@@ -227,7 +224,7 @@ def _at(paths: pa.ChunkedArray | pa.Array, path: str) -> pa.ChunkedArray | pa.Ar
 
 
 def _first_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Take as many as a page may have bytes, at least one."""
+    """Return the first rows, at least one, until PAGE_BYTES is reached."""
     page: list[dict[str, Any]] = []
     size_bytes = 0
     for row in rows:

@@ -1,21 +1,12 @@
-"""Restore objects of a deferred run: stage each again under a fresh address, and prove that it is there.
+"""Restore objects of a deferred run: stage each object under a fresh address, and verify the copy.
 
-A swept commit stays swept and an address that was taken is never named again: both are what makes a sweep safe. So a
-restore is an upload whose body is copied inside the object store (docs/design/protocols.md, "Upload by the server"),
-and every promise about uploads holds for it, whatever runs at the same time. Before the entry is staged the copy is
-read back: its size and checksum are those of the object, and the size is the one in the run's table.
+A swept commit stays swept, and a deleted address is never named again: the safety of a sweep needs both. So a restore
+is an upload with a body copied inside the object store (docs/design/protocols.md, "Upload by the server"). All promises
+about uploads hold for it.
 
-A page restores some objects of one part of the run's table (restorable.py), perhaps none. Repeated, or after a crash,
-it finds what is staged already and leaves it alone. A purge that is faster makes an object's restore fail, and nothing
-else.
-
-Of several versions of a path the one seen last is there in the end, whichever page finds it: what is staged says which
-version it is (`RestoredFrom`). Only what this very restore staged is replaced unasked; and an address that is asked for
-by itself returns, whatever else is there to be had. A look at the path and the write that follows are bound by the
-checksum that was seen, so of two calls at once none undoes the other's.
-
-Who may restore is asked of each object, by its paths: a restore writes, and under another path it copies. A token says
-where this very restore goes on: it is sealed, so that no client makes up what was looked at (reading.py).
+A page restores some objects of one part of the run's table (restorable.py). A repeated page keeps objects that are
+already staged. A faster purge only makes the restore of that object fail. Of several versions of a path the last seen
+stays, in any order of pages: an entry records its version (`RestoredFrom`).
 """
 
 from __future__ import annotations
@@ -54,22 +45,23 @@ from .restorable import NOT_LAST, Place, Restorable
 
 AT_ONCE: Final = 16
 LOOKS: Final = 3
-"""Look at a path at most this often while others write to it."""
+"""Attempts at a path while other writers change it."""
 
 _OLDEST_SLICE: Final = 1 << 63
-"""Slices are numbered backwards (lakebed.base.addresses); a foreign address tells no date."""
+"""Slice numbers descend with time (lakebed.base.addresses). A foreign address has no date, so treat it as the oldest."""
 
 _OCCUPIED: Final = "another object is there"
 
 
 class RestoreDiffers(Corrupt):
-    """The bytes that were read back are not the object, or that is not what the run's table says.
-    Nothing was staged.
-    """
+    """The copied bytes differ from the object, or the object's size from the run's table. Nothing was staged."""
 
 
 Refusal = Callable[[str, str], str]
-"""Why an object that had the first path (empty: none is known) may not be staged at the second; empty: it may."""
+"""Return why an object from the first path (empty if unknown) may not be staged at the second path, or empty if it may.
+
+Asked for each object: a restore writes, and to another path it copies.
+"""
 
 
 def refuse_nothing(_path: str, _target: str) -> str:
@@ -77,7 +69,7 @@ def refuse_nothing(_path: str, _target: str) -> str:
 
 
 class RestoreOutcome(Enum):
-    """`REPLACED`: staged, in the place of an older version that the same restore had staged."""
+    """State the outcome for a version. `REPLACED`: it replaced an older version staged by the same restore."""
 
     RESTORED = "restored"
     REPLACED = "replaced"
@@ -86,12 +78,12 @@ class RestoreOutcome(Enum):
 
 
 Row = dict[str, Any]
-"""A row of GARBAGE, with the run's id."""
+"""A row of GARBAGE with the run's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """Say what came of a row: an outcome, or what is wrong. `bytes` more are restored than before."""
+    """Hold the outcome of a row: a `RestoreOutcome` or an error. `bytes` is the increase of restored bytes."""
 
     row: Row
     target: str
@@ -107,7 +99,7 @@ class _Bytes:
 
 class Restoring:
     def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = refuse_nothing) -> None:
-        """`key` seals tokens: the same in every process of a server, and secret."""
+        """Seal tokens with `key`, a secret that all processes of a server share: no client can make up a place."""
         self._versions = versions
         self._key = key
         self._refusal = refusal
@@ -115,12 +107,12 @@ class Restoring:
         self._restorable = Restorable(versions)
 
     async def restore(self, body: Restore, *, branch: str) -> RestorePage:
-        """One page, onto this branch.
+        """Restore one page onto this branch.
 
         Raises:
-            BranchNotFound: there is no such branch.
-            NotRestorable: no deferred run holds the objects: they were deleted, or never taken.
-            BadContinuation: not a token that this restore was given.
+            BranchNotFound: the branch does not exist.
+            NotRestorable: no deferred run has the objects: they were deleted, or no run selected them.
+            BadContinuation: the token is not one of this restore.
             BadInput: the table of a deferred run is unreadable.
         """
         await self._versions.refs.get_branch(branch)
@@ -175,9 +167,9 @@ class Restoring:
     async def _restore_versions(
         self, body: Restore, branch: str, rows: Sequence[Row], target: str, restore: str
     ) -> list[Deed]:
-        """Restore versions of one path: the older ones only where the newest could not be restored.
+        """Restore the newest version of one path that can be restored, and report the others as older.
 
-        What another object is in the way of is one path: a page tells of it once, however many versions it holds.
+        If another object occupies the path, report that once, not for each version.
         """
         deeds: list[Deed] = []
         is_done = is_occupied = False
@@ -210,11 +202,11 @@ class Restoring:
     async def _restore(
         self, body: Restore, branch: str, row: Row, target: str, restore: str
     ) -> tuple[RestoreOutcome | str, int]:
-        """And how many bytes more are restored now."""
+        """Restore one version. Return the outcome and the increase of restored bytes."""
         source, by_address = row["address"], row["address"] == body.path
         for _ in range(LOOKS):
             there = await self._entry_at(branch, target)
-            # What a lifecycle run took is no obstacle: the entry says nothing but what was there.
+            # An entry whose object a lifecycle run deleted does not block the restore.
             is_taken = there is not None and (await self._versions.taken.find([there.address]))[0] is not None
             is_same = there is not None and not is_taken and await self._is_same(there, source)
             rival = None if there is None or by_address else _restored_from(there, target)
@@ -230,9 +222,9 @@ class Restoring:
             try:
                 entry = await self._upload(branch, row, source, target, restore, there)
             except (PathExists, PreconditionFailed):
-                # Perhaps this very object: a call that seemed lost may still be at work.
+                # Another call changed the path since we read it, perhaps to this very object. Look again.
                 continue
-            if is_same:  # Staged once more, to say that it is this version: else an older one would replace it.
+            if is_same:  # Staged again to record its version. Otherwise an older version would replace it.
                 return RestoreOutcome.PRESENT, 0
             if there is None or not is_ours:
                 return RestoreOutcome.RESTORED, entry.size_bytes
@@ -246,7 +238,7 @@ class Restoring:
             return None
 
     async def _is_same(self, entry: Entry, source: str) -> bool:
-        """Return whether these are just those bytes: an earlier restore put them there, or they never were replaced."""
+        """Return whether the entry has the bytes of the object at `source`: restored before, or never replaced."""
         if (await self._objectstore.stat(source)).size_bytes != entry.size_bytes:
             return False
         return (await self._read(source)).md5 == entry.checksum
@@ -254,7 +246,7 @@ class Restoring:
     async def _upload(
         self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
     ) -> Entry:
-        """Replace the entry that is there, and no other."""
+        """Upload the version to the path. Replace only the entry `there`, as bound by its checksum."""
         version = RestoredFrom(
             path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
         )
@@ -264,6 +256,7 @@ class Restoring:
             if row["size_bytes"] not in (wanted.size_bytes, -1):
                 raise RestoreDiffers(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
             await self._objectstore.copy(source, address)
+            # Read the copy back before it is staged: the object is deleted later, and cannot be restored again.
             if await self._read(address) != wanted:
                 raise RestoreDiffers("what was read back is not what was copied")
             return Entry(
@@ -287,7 +280,7 @@ class Restoring:
         return _Bytes(size_bytes=size_bytes, md5=md5.hexdigest())
 
     async def _record(self, done: list[Row]) -> None:
-        """Rows of their own in the ledger, with the path that the object has now."""
+        """Write a ledger file of restored objects, with their new paths."""
         now_ms = self._versions.ports.clock.now_ms()
         facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "error": ""}
         rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=arrow_schema(LEDGER))
@@ -310,7 +303,7 @@ def _target(body: Restore, row: Row) -> str:
 
 
 def _seen_ms(row: Row) -> int:
-    """0 where an older program wrote the row, or the object was seen last at another path."""
+    """Return the time last seen. 0 if an older release wrote the row, or the object was last seen at another path."""
     seen = None if NOT_LAST in row else row.get("last_seen_at")
     return 0 if seen is None else round(seen.timestamp() * 1000)
 
@@ -320,16 +313,12 @@ def _newness_of(row: Row) -> tuple[int, int, int, str, str]:
 
 
 def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, str]:
-    """Return a value that is greater for the version of a path that was seen later; seen at once, or at an unknown
-    time, that was uploaded later.
-    """
+    """Return a sort key: greater for the version last seen later, and on a tie for the version uploaded later."""
     slice_, sequence = parse_address(address) or (_OLDEST_SLICE, 0)
     return seen_ms, -slice_, sequence, run, address
 
 
 def _restored_from(entry: Entry, path: str) -> RestoredFrom | None:
-    """Return which version of the path it is, if a restore staged it there. A copy from another path is none of this
-    one's.
-    """
+    """Return the entry's version if a restore staged it at this path. Ignore a copy from another path."""
     version = restored_from(entry.metadata)
     return version if version is not None and version.path == path else None

@@ -1,14 +1,14 @@
-"""Undo a deferred run: give back its commits and objects, before its purge begins
+"""Undo a deferred run before its purge begins: its commits and objects are readable again
 (docs/design/0010-deferred-delete.md).
 
-One conditional write decides: the run's record becomes `undone`. It is replaced as it was read, so a purge that begins
-meanwhile, a window that is made longer and a run that begins to count on this one (`RunBook.count_on`) each exclude it.
+One conditional write decides: the run's record becomes `undone`. It replaces the record as read. So it excludes a purge,
+a longer window, and another run that begins to rely on this one (`RunBook.count_on`).
 
-    refuse    what is not deferred, what is being purged, and what another run counts on
-    undone    `set_if`; from here on readers, writers and collectors pass over what the run wrote down as taken
-    tidy      remove `swept/<commit>` of the run, or its part of `<uid>/taken`, and its list; again after a crash
+    refuse    a run that is not deferred, that purges, or that another run relies on
+    undone    `set_if`; readers, writers and collectors now ignore the run's swept and taken records
+    tidy      remove its `swept/<commit>` records, or its part of `<uid>/taken`, and its list; repeat after a crash
 
-The record of an undone run is never removed, for a call that slept may write down once more what the run took.
+The record of an undone run is never removed: a call that slept may write its swept or taken records again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from lakebed.versions import RunRecord, SweptRecord, Versions
 from .deferring import DeferredRun, DeferredRuns
 
 TIDIED: Final = 10_000
-"""One call removes at most as many records."""
+"""The number of records that one call removes at most."""
 
 
 class CountedOn(Conflict):
-    """Other runs take objects because of the commits of this run. Facts: `run_id`, `runs`."""
+    """Other runs delete objects because this run's commits are swept. Facts: `run_id`, `runs`."""
 
 
 class Undoing:
@@ -51,16 +51,16 @@ class Undoing:
         self._installation = Installation(versions)
 
     async def undo(self, run_id: str, body: Undo) -> Undone:
-        """Undo the run, or go on with removing what one that is undone left.
+        """Undo the run, or continue to remove the records of an undone run.
 
-        Costs a scan of the commits and of what was swept, or of all that lifecycle runs took.
+        Costs a scan of commits and swept records, or of all taken records of lifecycle runs.
 
         Raises:
             OtherInstallation: see `Installation.check`.
-            RunNotFound: there is no such run.
-            WrongKind: a run of this kind is never deferred.
-            RunMoved: it is not deferred, or its purge began, or another call moved it just now.
-            CountedOn: other runs take objects because of its commits.
+            RunNotFound: no run has this id.
+            WrongKind: runs of this kind are never deferred.
+            RunMoved: the run is not deferred, its purge began, or another call just moved it.
+            CountedOn: other runs delete objects because its commits are swept.
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -72,7 +72,7 @@ class Undoing:
             undone = await self._look(id_, record)
             if body.dry_run:
                 return undone
-            # What it saved for a later run to go on from counts no more: that names what is no candidate of this run.
+            # A later run must not continue from this run's saved state: its objects are live again. Clear the window.
             record = replace(record, state=RunState.UNDONE, until_ms=0, window="")
             await self._runs.write(id_, record, held)
             undone = replace(undone, state=RunState.UNDONE)
@@ -96,7 +96,10 @@ class Undoing:
             raise RunMoved(what, run_id=run_id, state=record.state.value)
 
     async def _check_uncounted(self, run_id: RunId, record: RunRecord) -> None:
-        """After the record was read. A run that is not on it by now finds the record changed."""
+        """Check that no other run relies on this run.
+
+        Call it after the record was read: a run that adds itself later changes the record, and the undo fails.
+        """
         waiting: list[str] = []
         lost: list[str] = []
         for other in record.counted_by:
@@ -122,7 +125,7 @@ class Undoing:
         raise CountedOn(what, run_id=run_id, runs=(*lost, *waiting))
 
     async def _look(self, run_id: RunId, record: RunRecord) -> Undone:
-        """Return the commits that come back, and the rules that take them again."""
+        """Return the number of commits that become readable, and the rules that select them again."""
         table = await self._deferred.table_of(DeferredRun(run_id=run_id, kind=record.kind, until_ms=record.until_ms))
         undone = Undone(run_id=run_id, kind=record.kind, state=record.state, objects=0 if table is None else table.rows)
         if record.kind.spec.basis is Basis.POLICY:
@@ -161,7 +164,7 @@ class Undoing:
         )
 
     async def _tidy(self, run_id: RunId, kind: RunKind) -> bool:
-        """Return whether all is removed."""
+        """Remove the records of an undone run. Return whether all are removed."""
         await self._expiring.drop_expiring(run_id)
         if kind.spec.basis is Basis.POLICY:
             await self._versions.taken.withdraw(run_id)

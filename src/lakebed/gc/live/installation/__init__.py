@@ -1,1 +1,1 @@
-"""One key-value store goes with one namespace: check it, and mend what a restored backup lost."""
+"""Check that one key-value store uses one namespace, and repair losses after a restored backup."""

@@ -1,23 +1,13 @@
-"""Check that only this key-value store goes with the namespace: a copy of it must not collect.
+"""Check that only this key-value store uses the namespace: a copy of it must not collect.
 
-A backup that is brought up beside the living installation knows nothing of what that one wrote since; its collections
-would take all of it. Nothing in the records tells the two apart, for they are equal. So each installation leaves a
-trail in the namespace, `_lakefs/installation/<12 digits>-<mark>`, whose end its records know: the number, the mark,
-and the mark before. Two copies that both go on leave different marks, or numbers that the other does not know.
+A restored backup beside the living installation does not know later writes, and its collections would delete their
+objects. Their records are equal. So each installation leaves marks `_lakefs/installation/<12 digits>-<mark>`, and its
+record knows the last number, its mark, and the mark before. Two active copies leave different or unknown marks.
 
-A step, before each run and every STEP_MS besides: 1 check; 2 put the mark that the records end with, in case the
-process that recorded it died; 3 `set_if` the records: the next number, a fresh mark; 4 put it; 5 check. A check lists
-the trail from the last number but one, *then* reads the records. A mark is in the records before it is in the
-namespace, so one that they do not know then is another installation's. Of two copies that put their marks and then
-look, at least one sees the other.
-
-Who sees another's mark says so before it stops: a mark of its own beside it, so that the other one stops too, and then
-in its own records, so that it says so once. From then on neither collects, until a person lets one of them `adopt` the
-namespace, which begins a new trail behind all marks, with the person's name in its first. Who finds a name in another's
-mark stops and says nothing beside it: the choice is made. Which of the two is the living one, no program can know.
-
-A crash between two steps may leave a mark that is recorded and not put: the next step puts it. Or it leaves a mark that
-is put beside another's and not recorded: that is the same as if it were.
+A *step*, before each run and every STEP_MS: check; put the recorded mark, in case its process died; `set_if` the record
+with the next number and a fresh mark; put that mark; check. A check lists the last marks, *then* reads the record.
+A crash between two steps may leave a recorded mark that is not put, which the next step puts. Or it leaves a protest
+without a stopped record, which has the same effect.
 """
 
 from __future__ import annotations
@@ -47,16 +37,16 @@ from lakebed.versions import BranchRecord, Record, RefState, Versions, decode_re
 
 INSTALLATION_KEY: Final = keys.SETTING + b"installation"
 STEP_MS: Final = 6 * 3_600_000
-"""How often an installation that is alive says so: what a copy that is younger than this takes goes unseen."""
+"""Interval of the steps of an idle installation. Deletes by a copy younger than this go undetected."""
 
 _MARK: Final = re.compile(INSTALLATION_MARK, re.ASCII)
 
 
 class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The end of the trail: `mark` has `number`, `before` is the mark of the number before it, "" if that is another's.
+    """Hold the last mark: `number`, `mark`, and `before`, the mark of the number before, "" after an adoption.
 
-    `is_stopped`: another installation was seen. `adopted_by` and `adopted_ms`: who last chose this one, and when.
-    `awaits`: the repository was made bare, and nothing is collected before it has this branch.
+    `is_stopped`: another installation was seen. `adopted_by`, `adopted_ms`: the user who last chose this installation,
+    and the time. `awaits`: the repository was created bare, and must have this branch before any collection.
     """
 
     number: int = 0
@@ -70,7 +60,7 @@ class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class MarkFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what a mark's file says for people: when it was made, and by whom if a person chose this installation."""
+    """Hold the contents of a mark's file: its time, and the user if it marks an adoption."""
 
     made_ms: int
     adopted_by: str = ""
@@ -94,12 +84,13 @@ class Installation:
         return (await self._read())[0]
 
     async def check(self) -> InstallationRecord:
-        """Return the record. One listing of a few keys, and one record.
+        """Return the record. Costs a listing of a few keys and two reads of the record.
 
         Raises:
-            OtherInstallation: another one has left marks here, now or before, and no administrator has chosen between
-            the two.
+            OtherInstallation: another installation left marks here, and no administrator has chosen between the two.
         """
+        # List first, then read: a mark is in the record before it is in the namespace. So a mark that the record does
+        # not know then is another installation's. Of two copies that put marks and then check, at least one sees both.
         first, _ = await self._read()
         found = await self._marks(first.number - 1)
         record, held = await self._read()
@@ -113,10 +104,10 @@ class Installation:
         return record
 
     async def check_restored(self, record: InstallationRecord) -> None:
-        """Succeed unless the repository was made bare and still awaits its default branch, which a restore makes last.
+        """Check that a bare repository has its default branch, which a restore makes last.
 
         Raises:
-            NotRestored: it does. Commits that a restore wrote may have no ref yet.
+            NotRestored: the branch is missing. Restored commits may not have a ref yet.
         """
         if not record.awaits:
             return
@@ -127,7 +118,7 @@ class Installation:
             )
 
     async def step(self) -> InstallationRecord:
-        """Return the record.
+        """Take a step, and return the record.
 
         Raises:
             OtherInstallation: see `check`.
@@ -135,12 +126,12 @@ class Installation:
         return (await self._step())[1]
 
     async def mark(self) -> str:
-        """Take a step, and return the file of its mark.
+        """Take a step, and return the key of its mark.
 
         Raises:
             OtherInstallation: see `check`.
         """
-        # Not the last mark of the records: another process may have recorded it, and not have put it yet.
+        # Not the record's last mark: another process may have recorded it without putting it yet.
         return (await self._step())[0].key
 
     async def _step(self) -> tuple[Mark, InstallationRecord]:
@@ -157,14 +148,13 @@ class Installation:
                 return Mark(after.number, after.mark), await self.check()
 
     async def say_alive(self, *, at_start: bool = False) -> None:
-        """Now and then, for each repository, so that a copy of the key-value store notices: take a step if the last
-        one is STEP_MS ago and no other was seen. Else it costs one read.
+        """Take a step if the last is STEP_MS ago and this installation is not stopped, so that copies notice.
 
-        A server that starts takes one at once: it may be a copy, or may be ahead of one that was made while it was
-        down.
+        The server calls this for each repository. Costs one read if no step is due. A server that starts always takes a
+        step: it may be a copy, or a copy may have been made while it was down.
 
         Raises:
-            OtherInstallation: it is seen now.
+            OtherInstallation: another installation is seen now.
         """
         if at_start:
             await self.step()
@@ -175,9 +165,9 @@ class Installation:
             await self.step()
 
     async def distrust(self, *, default_branch: str) -> None:
-        """Leave a mark, and let nothing be collected here until a person has chosen: another repository may be alive in
-        the namespace, and name what this one does not. That one stops too, at its next look.
-        Nor is anything collected before this repository has its default branch.
+        """Leave a mark, and stop collections until an administrator has chosen and the default branch exists.
+
+        Another repository may be alive in the namespace, and name objects unknown here. It stops at its next check.
         """
         while (found := await self._read())[0].awaits != default_branch:
             await self._write(replace(found[0], awaits=default_branch), found[1])
@@ -188,15 +178,16 @@ class Installation:
         await self._overtake()
 
     async def adopt(self, *, by: str) -> InstallationRecord:
-        """This installation goes on, and any other one stops at its next look, whether it had looked before or not.
-        Only a person calls this. Another one that is just taking a step stops both: then call it again.
-        Of several the one that was chosen last goes on.
+        """Choose this installation. Every other stops at its next check. The last one chosen continues.
+
+        Only an administrator calls this, because no program can know the living installation. If another installation
+        takes a step at the same time, both stop: call it again.
         """
         while True:
             record, held = await self._read()
             found = await self._marks(record.number - 1)
             number = max([record.number, *(mark.number for mark in found)]) + 2
-            # A gap before it: one that goes on behind the old marks meanwhile is seen there.
+            # Leave a gap: an installation that continues after the old marks meanwhile is seen there.
             fresh = self._next(record, number, before="")
             after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)
             if await self._write(after, held):
@@ -205,12 +196,13 @@ class Installation:
                 return after
 
     async def _overtake(self) -> None:
-        """Stop each apply that is under way in the namespace, at its next look: it may be of a repository that was here
-        before, which knows nothing of what this one names. After the marks: an apply that claims its number later asks
-        the live side once more before it deletes, and that sees the marks.
+        """Stop each apply in progress in the namespace at its next check.
+
+        It may belong to an earlier repository that does not know this one's names. Call it after the marks are put: an
+        apply that claims a number later asks the live side again before it deletes, which sees the marks.
 
         Raises:
-            OtherInstallation: others begin without end.
+            OtherInstallation: other applies keep beginning.
         """
         store = self._versions.objectstore
         claim = msgspec.json.encode(Claim(run_id="", started_ms=self._versions.ports.clock.now_ms()))
@@ -249,13 +241,15 @@ class Installation:
         await self._versions.objectstore.put(mark.key, msgspec.json.encode(body))
 
     async def _put_end(self, record: InstallationRecord) -> None:
-        """The mark that the records end with; once more, with the same name in it, where it was there."""
+        """Put the record's last mark, or put it again with the same contents."""
         adopted_by = "" if record.before else record.adopted_by
         await self._put(Mark(record.number, record.mark), adopted_by=adopted_by)
 
     async def _protest(self, strange: Sequence[Mark]) -> None:
-        """A mark that the other one does not know, beside its last, and again if that was not its last any more; none
-        where a person chose the other one."""
+        """Put a mark beside the other installation's last mark, so that it stops too. Repeat if it moved on.
+
+        Put no mark if the other installation was adopted: the choice is made.
+        """
         beside, put = strange, 0
         while (last := max(beside).number) > put and not await self._has_adoption(beside):
             put = last
@@ -263,7 +257,8 @@ class Installation:
             beside = await self._marks(put)
 
     async def _has_adoption(self, marks: Sequence[Mark]) -> bool:
-        """Only what has a gap before it can be one, so few files are read. One that is unreadable tells nothing."""
+        """Return whether one of these marks is an adoption. Ignores unreadable files."""
+        # Only a mark after a gap can be an adoption, so few files are read.
         numbers = {mark.number for mark in marks}
         for mark in marks:
             if mark.number - 1 not in numbers:
@@ -274,7 +269,7 @@ class Installation:
         return False
 
     async def _stop(self, record: InstallationRecord, held: Held | None) -> None:
-        # Failed, another process of ours stepped, stopped or adopted: then the next check tells.
+        # If this fails, another process of ours stepped, stopped or adopted. The next check decides again.
         await self._write(replace(record, is_stopped=True), held)
 
     def _stopped(self) -> OtherInstallation:

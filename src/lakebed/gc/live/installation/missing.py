@@ -1,15 +1,13 @@
-"""Commits whose trees are gone although no record says so: after a restore of an older backup of the key-value store.
+"""Find and mark commits with missing trees after a restore of an older backup of the key-value store.
 
-Collections since the backup took files of trees, and the records that say so are not in the backup. Every plan reads
-every tree that a commit names, so each would stop there. A person looks first, then marks:
+Collections after the backup deleted files of trees, and the backup lacks the records of that. Every plan reads every
+tree of a commit, so each plan would stop. An administrator lists the commits first, then marks them:
 
-    publish   a run of committed data that expires these commits
-    retire    the ids of their missing files: a commit under way that relies on one fails, or builds again
-    bump      every branch
-    look      at refs, commits and files again: what a ref names, or what is whole again, is taken out
-    swept     `swept/<commit>` for the rest; the run ends
-
-A commit that a branch, a tag or a hard reset names is never marked: a person first moves that ref.
+    publish   begin a run of committed data that expires these commits
+    retire    retire the ids of their missing files: a commit in progress that needs one fails, or builds again
+    bump      bump every branch
+    look      read refs, commits and files again: take out commits that a ref names or that are complete again
+    swept     write `swept/<commit>` for the rest; the run ends
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """A step of a search: `files` were read since the last one, `read` in all. A listing counts by its keys."""
+    """Report a step of a search: `files` read since the last step, and `read` in total. A listing counts its keys."""
 
     files: int
     read: int
@@ -46,16 +44,16 @@ class Looked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
-    """Commits whose trees lack files, those that refs name first; and what a run marked, if it was asked to."""
+    """Hold commits with missing files, named commits first; and the number that a run marked, on request."""
 
     commits: tuple[MissingCommit, ...]
     marked: int = 0
     run_id: str = ""
 
     def page(self, after: str, *, most: int) -> tuple[MissingCommits, str | None]:
-        """Return the page that follows a commit, and the last commit of it if more follow.
+        """Return the page after a commit, and its last commit if more follow.
 
-        From the start where that commit is not listed: two processes may have looked at different times.
+        Begin at the start if that commit is not listed: two processes may have searched at different times.
         """
         start = next((number for number, commit in enumerate(self.commits, 1) if commit.id == after), 0)
         shown = self.commits[start : start + most]
@@ -75,9 +73,9 @@ class Missing:
         self._runs = runs
 
     async def steps(self, *, marks: bool) -> AsyncGenerator[Looked | Lacking, None]:
-        """Name the commits whose trees lack files. With `marks` mark as swept those that no ref names, name the others.
+        """Yield progress, then the commits with missing files. With `marks`, mark unnamed commits swept, return the rest.
 
-        Costs a listing of the trees' files and a read of every tree. What marks is one step, the last.
+        Costs a listing of the trees' files and a read of every tree. Only the last step marks.
         """
         snapshot = await read_snapshot(self._versions)
         lacking: dict[CommitId, Mapping[str, str]] = {}
@@ -97,7 +95,7 @@ class Missing:
         branches = [branch for branch, _ in await self._versions.context.branches.every()]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         snapshot = await read_snapshot(self._versions)
-        # One that lacks other files than before is not looked for, and stays: only what still lacks the same may go.
+        # Mark only commits that still lack one of the same files. The retired ids cover only those.
         whole = set(wanted) - {one for one, still in await self._each(wanted, self._lacks(lacking)) if still}
         swept = sorted(set(wanted) - _named(snapshot) - whole)
         await self._versions.retired.note_swept(run_id, swept)
@@ -124,14 +122,14 @@ class Missing:
         return [done async for done in self._versions.ports.tasks.ahead(items, do, most=TOGETHER)]
 
     async def _publish(self, commits: list[CommitId]) -> RunId:
-        """Begin a run that expires these commits: from now on nothing names one of them without being seen."""
+        """Begin a run that expires these commits: every operation that names one now sees the run, or is seen."""
         ports = self._versions.ports
         run_id = RunId(ports.ids.fresh())
         record = RunRecord(
             kind=_KIND,
             state=RunState.PLANNING,
             started_ms=ports.clock.now_ms(),
-            listed="missing",  # In the place of a digest: no apply goes on with this run.
+            listed="missing",  # Not a digest, so no apply continues this run.
             secret=fresh_secret(ports.ids),
         )
         held = await self._runs.write(run_id, record, None)
@@ -140,7 +138,7 @@ class Missing:
         return run_id
 
     async def _look(self, snapshot: Snapshot, lacking: dict[CommitId, Mapping[str, str]]) -> AsyncGenerator[int, None]:
-        """Fill in key and id of the files that a commit's tree lacks, for each commit that was not swept."""
+        """Add the key and id of each missing file, for each commit that was not swept."""
         trees: dict[MetarangeId, list[CommitId]] = {}
         for id_, facts in snapshot.commits:
             if facts.metarange_id and id_ not in snapshot.swept:
@@ -153,7 +151,10 @@ class Missing:
 
 
 def _named(snapshot: Snapshot) -> set[CommitId]:
-    """Return what can be read by name. A deleted ref cannot, and a commit that is marked refuses to come back by it."""
+    """Return the commits that a live ref names: an administrator must move the ref first.
+
+    Ignore deleted refs: they cannot be read, and a ref to a marked commit cannot be brought back.
+    """
     return {commit for _, name, commit, _ in snapshot.refs if plain_name(name) == name}
 
 
@@ -163,6 +164,6 @@ def _answer(snapshot: Snapshot, lacking: Iterable[CommitId]) -> Lacking:
         if plain_name(name) != name:
             continue
         names.setdefault(commit, []).append(f"{kind} {name}")
-    # Those that a person has to see to come first.
+    # Named commits first: only an administrator can handle them.
     found = sorted(lacking, key=lambda commit: (commit not in names, commit))
     return Lacking(commits=tuple(MissingCommit(id=one, refs=tuple(sorted(names.get(one, ())))) for one in found))

@@ -1,16 +1,13 @@
-"""Put slices on record that have lost their record, or never had one here: as after the restore of an older backup.
+"""Record slices without a record, as after the restore of an older backup (docs/design/protocols.md, "Slices without a
+record"). No collection lists such a slice, so its objects would stay.
 
-No collection lists such a slice, so what lies in it stays for ever. A person asks for this, once nothing else uses the
-namespace (docs/design/protocols.md, "Slices without a record").
+1. Check that this installation may collect, and was adopted at least ADOPTED_AGE_MS ago.
+2. List the folders of `data/`, then read the records. A slice has its record before its first object.
+3. Refuse if such a slice was opened after the adoption: another live installation opened it.
+4. `set_if` absent → open, with a dead owner.
 
-1. This installation goes on, and a person chose it at least ADOPTED_AGE_MS ago.
-2. List the folders of `data/`, and then read the records. A slice has its record before it has an object.
-3. No such slice was opened since that choice: another installation that is alive would have opened one.
-4. `set_if` absent → open, of an owner that is dead.
-
-The next runs fence it, as they do every slice whose owner seems dead: not before `dead_owner_age_ms`, and only after
-each branch was frozen is it closed, and listed. A server that still knows the slice as its own finds that its record is
-another one, and takes a fresh address.
+Later runs fence it, as every slice with a dead owner, after `dead_owner_age_ms`. It is closed after every branch was
+frozen. A server that still owns the slice finds another record, and uses a fresh address.
 """
 
 from __future__ import annotations
@@ -28,11 +25,11 @@ ADOPTED_AGE_MS: Final = 86_400_000
 
 
 class NotAdopted(Conflict):
-    """No person chose this installation long enough ago. Facts: `adopted_ms`, 0 for never."""
+    """This installation was not adopted, or too recently. Facts: `adopted_ms`, 0 for never."""
 
 
 class SlicesInUse(Conflict):
-    """Another installation writes to the namespace: it opened a slice since this one was chosen. Facts: `slice`."""
+    """Another installation writes to the namespace: it opened a slice after this one was adopted. Facts: `slice`."""
 
 
 class Unlisted:
@@ -41,20 +38,22 @@ class Unlisted:
         self._installation = installation
 
     async def adopt(self) -> AdoptedSlices:
-        """Name the slices that are on record now. Again after a lost answer or a crash. Costs a listing of folders.
+        """Record the slices without a record and return their names. Call it again after a lost answer or a crash.
+
+        Costs a listing of folders.
 
         Raises:
-            OtherInstallation, NotRestored, NotAdopted, SlicesInUse: as `find`. Nothing was adopted.
+            OtherInstallation, NotRestored, NotAdopted, SlicesInUse: see `find`. No slice was recorded.
         """
         unlisted = await self.find()
         return AdoptedSlices(slices=tuple([name for name in unlisted if await self._versions.slices.adopt(name)]))
 
     async def find(self) -> list[str]:
-        """Name the slices without a record, in order, once it is sure that they may be adopted.
+        """Return the slices without a record, in order, after all checks that they may be adopted.
 
         Raises:
             OtherInstallation, NotRestored: see `Installation`.
-            NotAdopted, SlicesInUse: see these.
+            NotAdopted, SlicesInUse: see there.
         """
         record = await self._installation.check()
         await self._installation.check_restored(record)
@@ -72,7 +71,7 @@ class Unlisted:
         numbers = {name: number for name in lying if (number := parse_slice_name(name)) is not None}
         unlisted = sorted(numbers.keys() - known)
         for name in unlisted:
-            # By the clock of its owner: one reason more to stop, and no safety rests on it.
+            # The owner's clock. Safety does not depend on it: this check only adds a reason to stop.
             opened_ms = slice_opened_at_ms(numbers[name])
             if opened_ms >= record.adopted_ms:
                 raise SlicesInUse(

@@ -1,1 +1,1 @@
-"""Publish what a run or a request takes, so that no one names it afterwards."""
+"""Publish what a run or a request will delete, so that no operation names it afterwards."""

@@ -1,10 +1,9 @@
-"""Sweeps of branches: those that are idle, or older than they were made to last, by the lifecycle policy.
+"""Delete branches that are idle or expired by the lifecycle policy.
 
-A plan deletes nothing and publishes nothing; it is what the caller shows. A sweep of some of its branches decides each
-anew, when the branch is marked as leaving: then nothing is acknowledged on it without taking the mark off
-(docs/design/0003-lifecycle.md, "Branches"). So a branch goes only if the plan named it, nothing of it changed since,
-and the policy still says so. It goes the way of every deleted branch: hooks are asked, and for a while it
-can come back.
+A plan deletes and publishes nothing; the caller shows it. A sweep judges each branch of the plan again, after it marked
+the branch as leaving: from then on a write must remove the mark before it is acknowledged
+(docs/design/0003-lifecycle.md, "Branches"). So a branch is deleted only if the plan named it, it did not change since,
+and the policy still agrees. The delete is an ordinary one: hooks run, and the branch can be restored for a while.
 """
 
 from __future__ import annotations
@@ -60,18 +59,18 @@ from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell
 
 _PAGE: Final = 1_000
 _WALKED_AT_ONCE: Final = 500
-"""Commits that a walk reads before the server answers others: an embedded store reads without ever waiting."""
+"""Commits that a walk reads before the server answers other requests: an embedded store never awaits."""
 
 IN_USE: Final = "used since it was planned"
 
 
 class TooManyBranches(Invalid):
-    """One request deletes no more branches than `SWEEP_MAX`."""
+    """The request names more than `SWEEP_MAX` branches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """All that may keep a branch beside its own record."""
+    """Hold all facts that may keep a branch, apart from its record."""
 
     version: int
     policy: Policy
@@ -96,9 +95,10 @@ class _Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """Hold what is staged on a branch, as far as its rule asks. `digest` is of all cells, where the rule drops them.
+    """Hold facts about a branch's staged cells, as far as its rule needs them.
 
-    `has_undated`: a cell has no date, so it counts as staged just now at each look.
+    `digest` covers all cells, if the rule drops them. `has_undated`: a cell has no date, so each check treats it as
+    staged now.
     """
 
     has_any: bool = False
@@ -110,9 +110,9 @@ class _Staged:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """One walk of the history, from the heads of some branches: which of the commits `asked` they reach.
+    """Hold a walk of the history from `heads`: the commits of `asked` that they reach.
 
-    What a commit reaches never changes, so it holds for as long as these are the heads.
+    The ancestors of a commit never change, so a walk is valid while the heads are the same.
     """
 
     heads: Sequence[CommitId]
@@ -121,18 +121,18 @@ class _Walk:
 
 
 _Walks = dict[tuple[str, ...], _Walk]
-"""Walks of one request, by the names of the branches that they began at."""
+"""Walks of one request, by the names of their first branches."""
 
 
 class BranchSweep:
-    """One repository's. `Repository` is a handle as requests get it: open a fresh one for each sweep."""
+    """Plan and sweep the branches of one repository. Open a fresh `Repository` handle for each sweep."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
         self._versions = repository.versions
 
     async def plan(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> BranchesPlan:
-        """Judge a page of branches, by name. Where a rule asks what was merged, walk the history once for the page."""
+        """Judge a page of branches, by name. If a rule depends on merges, walk the history once for the page."""
         around = await self._surroundings()
         branches, has_more = await self._versions.refs.list_branches(prefix=prefix, after=after, limit=limit)
         tasks, names = self._versions.ports.tasks, [str(one.name) for one in branches]
@@ -158,15 +158,15 @@ class BranchSweep:
         )
 
     async def sweep(self, version: int, wanted: Sequence[BranchToGo], *, by: str = "") -> list[SweptBranch]:
-        """Delete branches of a plan, one after the other, as far as they still may go.
+        """Delete branches of a plan one by one, if they may still be deleted.
 
-        An error at one of them is its row, and the others are tried; where the store is away, none after it is. The
-        history is walked once for all of them, and again where a branch moved that they may be merged into.
+        An error at a branch becomes its row, and the sweep continues. If the store is unavailable, the sweep stops.
+        Walks the history once for all branches, and again if a branch moved that they may be merged into.
 
         Raises:
-            TooManyBranches: see there. Nothing was deleted.
-            RulesMoved: the policy is of another version. Nothing was deleted.
-            ReadOnly: the repository is.
+            TooManyBranches: the request names too many branches. Nothing was deleted.
+            RulesMoved: the policy has another version. Nothing was deleted.
+            ReadOnly: the repository is read-only.
         """
         if len(wanted) > SWEEP_MAX:
             raise TooManyBranches(f"{len(wanted):,} branches, at most {SWEEP_MAX} in one request")
@@ -189,9 +189,9 @@ class BranchSweep:
         return swept
 
     async def _walks(self, names: Sequence[str], around: _Surroundings) -> _Walks:
-        """Walk the history once for all these branches. Decides nothing: it only spares each a walk of its own."""
+        """Walk the history once for all these branches. Decides nothing: it only saves a walk for each branch."""
         walks: _Walks = {}
-        # A branch that cannot be read says so in its own row.
+        # The row of an unreadable branch shows its error later.
         with suppress(LakebedError):
             heads = {name: await self._head_of(name) for name in names}
             await self._merged({name: head for name, head in heads.items() if head is not None}, around, walks)
@@ -202,7 +202,7 @@ class BranchSweep:
 
         async def may_go(record: BranchRecord) -> bool:
             nonlocal why
-            # Read anew for each branch: hooks may run for long, and a pull request may be opened meanwhile.
+            # Read again for each branch: hooks may take long, and a pull request may be opened meanwhile.
             around = await self._surroundings()
             if around.version != version:
                 return False
@@ -237,7 +237,7 @@ class BranchSweep:
         return pulled
 
     async def _surroundings(self) -> _Surroundings:
-        """Read what may keep a branch."""
+        """Read the facts that may keep a branch."""
         repository = self._repository
         record = await PolicyBook(self._versions).read()
         patterns, _ = await repository.settings.protection_patterns()
@@ -257,7 +257,7 @@ class BranchSweep:
         rule = idle_rule_of(around.policy.branches, name)
         staged = await self._staged(record, rule, around.holds, now_ms)
         head = await self._versions.context.commits.read(record.commit_id)
-        # Records of earlier releases have no last move.
+        # Branch records of earlier releases have no `moved`.
         moved_ms = record.moved.at_ms if record.moved else max(head.created_ms, head.written_ms)
         pins = around.pins(name, record.commit_id)
         facts = BranchFacts(
@@ -284,7 +284,7 @@ class BranchSweep:
         )
 
     async def _staged(self, record: BranchRecord, rule: IdleRule | None, holds: Holds, now_ms: int) -> _Staged:
-        """Look at what is staged: at one cell, where one is enough to keep the branch, else at all."""
+        """Read the staged cells: all if the rule drops them, else the first, which is enough to keep the branch."""
         drops = rule is not None and rule.drops_uncommitted
         has_any, is_held, has_undated, active_ms, digest = False, False, False, 0, hashlib.sha256()
         for token in record.tokens():
@@ -298,8 +298,8 @@ class BranchSweep:
                     digest.update(b"%d %d " % (len(key), len(value)) + key + value)
                     is_held = is_held or bool(holds.of(path=key_to_path(key)))
                     flags, row = decode_cell(value)
-                    # Only an upload has the date at which it was staged. A deletion has none, and what was copied,
-                    # moved or linked has the date of its object: each may be of just now.
+                    # Only an upload's date is the time of staging. A tombstone has no date. A copied, moved or linked
+                    # entry has the date of its object. Each of these may have been staged just now.
                     has_undated = has_undated or not is_exclusive(flags)
                     active_ms = max(active_ms, from_row(row).modified_ms if is_exclusive(flags) else now_ms)
                 start = page.next_start
@@ -312,10 +312,9 @@ class BranchSweep:
         )
 
     async def _merged(self, heads: dict[str, CommitId], around: _Surroundings, walks: _Walks) -> dict[str, bool | None]:
-        """Return whether the branches are merged of which a rule asks. None: it cannot be known, for a branch that they
-        may be merged into is not there.
+        """Return whether each branch is merged, if its rule depends on that. None: a target branch does not exist.
 
-        The heads of those are read in every call. `walks` are used where they are still of these heads, and kept.
+        Reads the heads of target branches in every call. Uses walks of the same heads, and adds new walks to `walks`.
         """
         asked: dict[tuple[str, ...], dict[str, CommitId]] = {}
         for name, commit_id in heads.items():
@@ -335,7 +334,7 @@ class BranchSweep:
         return found
 
     async def _walk(self, heads: Sequence[CommitId], commits: set[CommitId]) -> _Walk:
-        """Find out which of the commits the heads have in their history, by any parent."""
+        """Find the commits that the heads reach, by any parent."""
         records = self._versions.context.commits
         oldest = min([(await records.read(commit)).generation for commit in commits])
         reached: set[CommitId] = set()
@@ -356,11 +355,11 @@ class BranchSweep:
 
 
 def _in_doubt(wanted: BranchToGo, error: LakebedError) -> SweptBranch:
-    # It may be of any step, also of one after the branch was gone.
+    # In doubt: the error may come from a step after the branch was deleted.
     return SweptBranch(branch=wanted.branch, is_deleted=False, why=f"{BRANCH_IN_DOUBT}: {error}")
 
 
 def _state_of(record: BranchRecord, staged: _Staged) -> str:
-    """Name what was seen of a branch. A collection that bumps it, and the mark of a sweep, are no change."""
+    """Return a digest of a branch's record and staged cells. Ignores the epoch and the mark of a sweep."""
     data = encode_record(replace(record, epoch=0, leaving=""))
     return hashlib.sha256(data + staged.digest.encode()).hexdigest()

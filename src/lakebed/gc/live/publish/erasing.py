@@ -1,8 +1,8 @@
-"""Staged entries that an erasure selects: found page by page, and deleted from their branches. Likewise uploads in
-parts that were begun, which are given up; and what waits to be deleted at once.
+"""Find the staged entries that an erasure selects, page by page, and delete them from their branches.
 
-A delete here is a user's delete: it stages a tombstone, and a commit carries it on. It goes ahead only where the
-entry still names the object that was planned, so what was written to the path since stays, be it the same bytes.
+Also find multipart uploads in progress, which are aborted, and queued hard deletes. A delete here is a user's delete:
+it stages a tombstone, which a commit makes permanent. It applies only while the entry names the planned object. So a
+later write to the path stays, even with the same bytes.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ from lakebed.versions import (
 _KIND: Final = RunKind.ERASURE
 
 CELLS_MAX: Final = 200_000
-"""Look at about this many cells in one request: some 0.4 s of CPU."""
+"""Read about this many cells in one request: 0.4 s of CPU."""
 ENTRIES_MAX: Final = 5_000
-"""Return about this many entries in one answer: some 2 MB."""
+"""Return about this many entries in one answer: 2 MB."""
 
 
 CHECKED_AT_ONCE: Final = 10_000
-"""Check the names of a selection on the event loop up to this many: some 5 ms of CPU."""
+"""Check up to this many names of a selection on the event loop: 5 ms of CPU."""
 
 
 class Erasing:
     def __init__(self, versions: Versions, runs: RunBook, options: ServiceOptions, *, key: bytes) -> None:
-        """`key` seals tokens: the same in every process of a server, and secret."""
+        """Seal tokens with `key`, a secret that all processes of a server share."""
         self._versions = versions
         self._runs = runs
         self._options = options
@@ -81,13 +81,13 @@ class Erasing:
         self._installation = Installation(versions)
 
     async def find(self, run_id: str, body: FindStaged) -> StagedPage:
-        """Return the selected entries of a page of branches and cells. Behind the last page come uploads in parts.
+        """Return the selected entries of a page of cells. The last page also has multipart uploads.
 
-        Costs as a page of a reading does (reading.py), whatever the number of branches.
+        Costs the same as a page of a reading (reading.py), for any number of branches.
 
         Raises:
-            InvalidSelection: it selects nothing, or names too many addresses.
-            BadContinuation: not a token that this search was given.
+            InvalidSelection: the selection is empty, or has too many addresses.
+            BadContinuation: the token is not one of this search.
         """
         id_ = check_run_id(run_id)
         selection = await self._checked(body.selection)
@@ -115,13 +115,13 @@ class Erasing:
         return StagedPage(entries=(*entries, *await self._in_parts(selection)), others=whole)
 
     async def _checked(self, selection: Selection) -> Selection:
-        """See `check_selection`. The event loop should not wait for a look at 100,000 names."""
+        """Call `check_selection`, apart if the selection has many names: 100,000 would block the event loop."""
         if len(selection.paths) + len(selection.digests) + len(selection.globs) <= CHECKED_AT_ONCE:
             return check_selection(selection)
         return await self._versions.ports.tasks.apart(partial(check_selection, selection))
 
     async def _entries(self, found: Mapping[StagedEntry, StagingToken]) -> list[StagedEntry]:
-        """Return these entries as they are on their branches: those of a token that takes no more writes are sealed."""
+        """Return these entries, with `is_sealed` set if the token is not the branch's current one."""
         branches = sorted({entry.branch for entry in found})
 
         async def current(branch: str) -> StagingToken | None:
@@ -132,9 +132,9 @@ class Erasing:
         return [replace(entry, is_sealed=token != tokens[entry.branch]) for entry, token in found.items()]
 
     async def _queued(self, selection: Selection, start: str) -> StagedPage:
-        """Return the records of a page of hard delete's queue whose path is selected: they know nothing else."""
+        """Return the queued hard deletes of a page whose path is selected. Their records have no digest or metadata."""
         if not start:
-            await self._versions.hard_delete.flush()  # What this process let go waits in its memory for a moment.
+            await self._versions.hard_delete.flush()  # This process keeps released addresses in memory for a moment.
         page = await self._versions.hard_delete.page(start.encode())
         entries = []
         for _, record in page.items:
@@ -153,7 +153,7 @@ class Erasing:
         return StagedPage(entries=tuple(entries), continuation_token=token)
 
     async def _in_parts(self, selection: Selection) -> list[StagedEntry]:
-        """Return the parts that came of uploads to selected paths. Their checksums are not those of an entry."""
+        """Return the received parts of multipart uploads to selected paths, without checksums: an entry's differs."""
         parts = self._versions.parts
         return [
             StagedEntry(
@@ -171,15 +171,16 @@ class Erasing:
         ]
 
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
-        """Stage a tombstone in place of each entry that still names its object, and give up uploads in parts.
+        """Stage a tombstone for each entry that still names its object, and abort multipart uploads.
 
         Raises:
-            OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
-            RunMoved: the run is over, or a collection of metadata took its plan.
+            OtherRepository: the run belongs to another repository.
+            OtherInstallation: this installation may not collect.
+            RunMoved: the run is over, or a collection of metadata retired its plan.
         """
         check_uid(self._versions, body.uid)
         await self._installation.check()
-        # Without its plan the run cannot end, and no later one finds an object whose entry is deleted here.
+        # Without its plan the run cannot end, and no later erasure finds an object whose entry is deleted here.
         await self._runs.read_published(check_run_id(run_id), _KIND)
         uploads = sorted({entry.multipart_id for entry in body.entries} - {""})
         for multipart_id in uploads:
@@ -204,7 +205,7 @@ class Erasing:
 
 
 class _Selected:
-    """Keep the selected entries of the cells that a reading finds, each with its token. Hand all others on."""
+    """Collect the selected entries among a reading's cells, each with its token. Pass other cells to `others`."""
 
     def __init__(self, body: FindStaged, selection: Selection, others: AddressRows | None, *, namespace: str) -> None:
         self.found: dict[StagedEntry, StagingToken] = {}
@@ -228,7 +229,7 @@ class _Selected:
         others: list[bytes] = []
         for key, value, (flags, row) in zip(page.keys, page.values, decode_cells(page.values), strict=True):
             if is_gone(flags):
-                # A delete that is under way: it names the object, and no erasure takes it from the branch.
+                # A delete in progress still names the object, and an erasure cannot remove it from the branch.
                 others.append(value)
                 continue
             path = key_to_path(key)
@@ -247,7 +248,7 @@ class _Selected:
         return self._matcher.matches(path, entry.checksum, entry.metadata)
 
     def _is_wanted(self, row: Row) -> bool:
-        """Return whether an entry that is not selected is asked for all the same."""
+        """Return whether the request wants this entry although it is not selected: restored, or at a given address."""
         if not (self._or_restored or self._places):
             return False
         entry = from_row(row)
@@ -257,7 +258,7 @@ class _Selected:
 
 
 def _place(text: str, namespace: str) -> str:
-    """Return an address as tables have it, whichever way it is spelled."""
+    """Return the spelling of an address in tables."""
     return key_inside(text, namespace) or text
 
 

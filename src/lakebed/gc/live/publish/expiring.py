@@ -1,24 +1,13 @@
-"""A collection of committed data, from publishing what it expires to the first delete (docs/design/protocols.md,
-"Naming a commit while a collection of committed data runs").
+"""Publish the commits that a run expires, check again, and begin its sweep. The order is the proof
+(docs/design/protocols.md, "Naming a commit while a collection of committed data runs"):
 
-An operation that names a commit writes where a run will look, then checks whether the commit is expiring. The run
-publishes first and looks then, in this order and no other:
-
-    publish   the run as `planning`, which takes nothing; the commits; then the run as `expiring`
-    bump     the branches that the expiring commits were made for: a `set_if` that slept fails now
-    read      staging and bump, then uploads and copies (reading.py)
-    look      holds, then branches and tags, then all commit records, then the rules, then the legal
-              holds. Changed rules or holds end the run
-    recheck   commits that something names, or that the rules keep now, are taken out
-    sweeping  `set_if`, bound to this recheck; `swept/<commit>` for what is left; from here on deletes may begin
-    ended     only once the record says that each of these is written
-
-A lifecycle run goes the same way and expires no commits: it takes addresses. Instead of `swept/<commit>` it writes
-these into `<uid>/taken` (versions/taken.py). Until it has, a copy of an entry in a commit copies the bytes.
-
-Publishing again (an answer was lost, a server died) begins a new *attempt*: the run's record names it before any commit
-is added, so a plan from an earlier recheck cannot be swept. What was taken out stays published until the run sweeps: a
-commit that cannot be named for a moment longer does no harm, one that is let go too early would.
+    publish   write the run as `planning`, which deletes nothing; its commits; then the run as `expiring`
+    bump      bump the branches that these commits were made for, so that a `set_if` that slept fails
+    read      read staging and bump, then uploads and copies (reading.py)
+    look      read refs, commits, the rules, then the legal holds. Changed rules or holds end the run
+    recheck   take out commits that a record names or the rules keep now
+    sweeping  `set_if`, bound to this recheck; then write `swept/<commit>` for the rest. Deletes may begin now
+    ended     only after the record notes that all of them are written
 """
 
 from __future__ import annotations
@@ -67,7 +56,7 @@ from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions,
 WRITE_BATCH = 1_000
 
 BUMPED_A_PAGE = 64 * AT_ONCE
-"""Branches bumped in one request. It ends before its caller gives up, also where each bump waits for a network."""
+"""Branches bumped in one request. Keeps it short enough for its caller, even if each bump waits for a network."""
 
 
 class Expiring:
@@ -81,14 +70,15 @@ class Expiring:
         self._installation = Installation(versions)
 
     async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
-        """One page: the first publishes, the first ones bump, then all read staging, the last looks again and says
-        what is left.
+        """Do one page. The first page publishes, the first pages bump, later pages read staging, the last rechecks.
+
+        A call without a token begins a new *attempt*, for example after a lost answer.
 
         Raises:
             RunMoved: the run sweeps, ended or was abandoned, or a collection of metadata retired its plan.
-            RulesChanged: the run ended because the rules are not those of the plan.
-            BadInput: the list of commits contradicts its manifest, or names something that is no commit.
-            BadContinuation: the token is of another attempt, or none of ours.
+            RulesChanged: the rules, the policy or the holds changed after the plan. The run has ended.
+            BadInput: the list contradicts its manifest, or a listed commit does not exist.
+            BadContinuation: the token belongs to another attempt or is invalid.
         """
         inputs = Inputs(self._versions.objectstore, body.kind, run_id)
         if body.continuation_token is None:
@@ -114,17 +104,17 @@ class Expiring:
         return await self._recheck(run_id, inputs, record.attempt, body, whole)
 
     async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> RunRecord:
-        """Step 2."""
+        """Check the list of commits and begin an attempt."""
         commits = await self._commits(inputs, body)
         await self._made_for(commits)
         return await self._begin_attempt(run_id, self._versions.ports.ids.fresh(), body, commits)
 
     async def _write_before_staging(self, inputs: Inputs, attempt: str) -> None:
-        """Only the first page of an attempt does so. A later one may be repeated, and then others have read staging."""
-        # Before staging is read, not after: an upload that sets its cell again while we read is in no closed slice.
+        """Store closed slices and swept commits, on the first page only: a repeated later page is too late."""
+        # Before the read of staging: an upload that sets its cell again during the read is in no closed slice.
         closed, _ = await self._runs.closed_slices()
         await inputs.write_closed(attempt, closed)
-        # Nor after staging: a commit swept later may be the source of a copy that we do not see.
+        # Also before: a commit swept later may be the source of a copy that our read of staging missed.
         await inputs.write_swept((await read_swept(self._versions)).commits, attempt=attempt)
 
     async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
@@ -132,7 +122,7 @@ class Expiring:
         return [CommitId(id_) for id_ in table.column("id").to_pylist()]
 
     async def _bump_first(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
-        """Step 3, of some branches behind `cursor.branch`. After the last of them the reading of staging begins."""
+        """Bump the next branches after `cursor.branch`. Return the next cursor: after the last branch, staging."""
         ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
         branches = ahead[:BUMPED_A_PAGE]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
@@ -160,18 +150,19 @@ class Expiring:
         else:
             record = replace(record, state=before.state, started_ms=before.started_ms)
             held = await self._runs.write(run_id, record, held)
+        # After the record has this attempt: a plan from an earlier recheck cannot be swept.
         await self._versions.retired.expire(run_id, commits)
         if record.state is RunState.PLANNING:
-            # Not before its list is whole: from here on every commit of it is expiring at once.
+            # Only after the list is complete: this write makes all its commits expiring at once.
             record = replace(record, state=RunState.EXPIRING)
             await self._runs.write(run_id, record, held)
         return record
 
     async def _made_for(self, commits: list[CommitId]) -> list[str]:
-        """The branches that these commits were made for, each once.
+        """Return the distinct branches that these commits were made for.
 
         Raises:
-            BadInput: one of them is no commit of this repository.
+            BadInput: a commit does not exist in this repository.
         """
         branches: set[str] = set()
         for start in range(0, len(commits), WRITE_BATCH):
@@ -186,7 +177,7 @@ class Expiring:
     async def _recheck(
         self, run_id: RunId, inputs: Inputs, attempt: str, body: Expire, uncommitted: Manifest
     ) -> RecheckInputs:
-        """Step 5. The record is read first and replaced last: whatever comes between makes this recheck void."""
+        """Look and recheck. Reads the record first and replaces it last, so a change in between voids the recheck."""
         record, held = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
         if record.attempt != attempt:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
@@ -198,6 +189,7 @@ class Expiring:
         holds = await self._holds.in_force()
         if holds.version != body.holds_version:
             await self._end_outdated(run_id, record, "legal holds", holds.version, by=body.holds_version)
+        # Commits taken out stay published until the run sweeps. Releasing a commit too early would be unsafe.
         expiring = published - kept - snapshot.swept - snapshot.late
         commits = await inputs.write_tables(
             COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring), self._versions.ports.tasks
@@ -215,7 +207,7 @@ class Expiring:
         )
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
-        """Return the commits that the rules keep now. They, or the policy, are read after everything else."""
+        """Return the commits that the rules keep now. End the run if the rules or the policy changed."""
         if record.kind.spec.by_order:
             return set()
         if record.kind.spec.basis is Basis.POLICY:
@@ -243,12 +235,15 @@ class Expiring:
         )
 
     async def sweep(self, run_id: str, body: Sweep) -> RunView:
-        """Steps 6 and 7: after this the plan may be carried out, and what is expiring stays so for ever. A run of
-        metadata, which expires no commits, goes the same way.
+        """Move the run to `sweeping` and write its swept commits. From then on deletes may begin.
+
+        A metadata run, which expires no commits, uses this step too. A lifecycle or erasure run records its addresses
+        in `<uid>/taken` (versions/taken.py). From then on a copy of a commit's entry need not copy the bytes.
 
         Raises:
-            OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
-            RunMoved: the run is not expiring (or sweeping this very plan).
+            OtherRepository: the run belongs to another repository.
+            OtherInstallation: this installation may not collect.
+            RunMoved: the run is neither expiring nor sweeping.
             StalePlan: the plan was not made from the latest recheck, or a run was undone since then.
             BadInput: an input contradicts its manifest.
         """
@@ -267,7 +262,7 @@ class Expiring:
         inputs = Inputs(self._versions.objectstore, kind, id_)
         expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
         if record.state is RunState.EXPIRING:
-            # Who selects by paths has missed those of commits that were gone, however little it takes.
+            # A run that selects by path did not see the paths of swept commits, even if it deletes nothing.
             if body.plan.rows or kind.spec.by_order:
                 await self._runs.count_on(id_, record.counts)
             record = replace(record, state=RunState.SWEEPING, plan=body.plan.digest())
@@ -281,7 +276,7 @@ class Expiring:
         return await self._runs.view(id_, record)
 
     async def _write_taken(self, run_id: RunId, record: RunRecord, plan: Manifest) -> None:
-        """Write for ever which objects the run takes, for readers and copies. Again from the start after a crash."""
+        """Record the objects that the run deletes, for readers and copies. Repeated from the start after a crash."""
         if not plan.folder.startswith(run_folder(record.kind, run_id)):
             raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
         version, rules = int(record.rules_version), [ERASED]
@@ -292,7 +287,7 @@ class Expiring:
         taken = self._versions.taken
         taking = TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules))
         if record.kind.spec.by_order:
-            # Listings look for taken objects only where a policy or this record is there.
+            # Listings check for taken objects only if a policy or this record exists.
             await self._versions.context.set(keys.ERASED, taking)
         await taken.begin(run_id, taking)
         for part in plan.parts:
@@ -300,7 +295,7 @@ class Expiring:
             await taken.add(run_id, _by_rule(rows, rules))
 
     async def _write_swept(self, run_id: RunId, commits: list[CommitId]) -> None:
-        # Another run that took one of them, too, keeps it taken: undone, it would give back an object that we delete.
+        # Count on other runs that swept the same commits: their undo would bring back objects that this run deletes.
         while others := await self._versions.retired.note_swept(run_id, commits):
             with suppress(StalePlan):
                 await self._runs.count_on(run_id, sorted(others))
@@ -308,17 +303,19 @@ class Expiring:
         await self._runs.note_swept(run_id)
 
     async def drop_expiring(self, run_id: RunId) -> None:
-        """Empty the list of a run that neither expires nor sweeps any more. Swept commits have records of their own."""
+        """Empty the list of a run that no longer expires or sweeps. Swept commits have their own records."""
         await self._versions.retired.release(run_id, set(await self._versions.retired.expiring(run_id)))
 
     async def drop_lists(self, *, old_age_ms: int) -> None:
-        """Drop what runs that have finished left of their lists. A collector that slept since before its run was
-        abandoned may write to it once more, so a list is looked at again until the run began `old_age_ms` ago.
+        """Empty the lists of finished and deferred runs.
+
+        A collector that slept may write to the list of its abandoned run again. So repeat this for each run until its
+        age is `old_age_ms`.
         """
         now_ms = self._versions.ports.clock.now_ms()
         for run_id, record in await self._versions.retired.runs():
             is_over = record.state.is_over
-            # Commits of a deferred run have `swept/<commit>`, as those of an ended one.
+            # Commits of a deferred run have `swept/<commit>` records, as those of an ended run.
             if not record.listed or not (is_over or record.until_ms):
                 continue
             await self.drop_expiring(run_id)
@@ -329,24 +326,25 @@ class Expiring:
 
 
 async def read_garbage(versions: Versions, garbage: Manifest, part: Part) -> pa.Table:
-    """Read one part of a table GARBAGE, checked against its manifest. It is decoded apart: it may have a million rows.
+    """Read one part of a table GARBAGE and check it against its manifest.
 
     Raises:
-        BadInput: it is missing or changed.
+        BadInput: the part is missing or changed.
     """
     name = garbage.folder + part.name
     try:
         data = await versions.objectstore.get(name)
     except ObjectMissing as error:
         raise BadInput(f"{name} is missing", part=part.name) from error
+    # Apart: a part may have a million rows, and decoding them would block the event loop.
     return await versions.ports.tasks.apart(partial(read_part, garbage, GARBAGE, part, data))
 
 
 def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Numbers, Numbers, list[str]]]:
-    """Yield by rule: slices, a number in each, and keys in no slice.
+    """Yield for each rule: its index, slices with a sequence each, and addresses outside of slices.
 
     Raises:
-        BadInput: the policy has no such rule.
+        BadInput: the policy does not have a rule that the plan names.
     """
     for text in pc.unique(rows["rule"]).to_pylist():
         if text not in rules:

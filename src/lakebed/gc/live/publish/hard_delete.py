@@ -1,23 +1,14 @@
-"""Delete at once the objects in the queue of a repository (docs/design/0007-hard-delete.md), and count them.
+"""Delete the objects in a repository's queue (docs/design/0007-hard-delete.md). A queued object is garbage. Per page:
 
-Nothing here decides that an object is garbage: it is, when its record is in the queue. Of a page of the queue:
+    1  read the setting: paused or not, and the readers' grace
+    2  check that this is the only installation, because a copy of the store must not delete; read the page number
+    3  note that a page is in progress, then read the legal holds: a later hold reports this worker as too late
+    4  delete the objects older than the grace, in a slice, without a hold, and present
+    5  write the ledger file named by the page number, if absent
+    6  check for runs that recorded the same objects: if so, the page's record gives way, in one more ledger file
+    7  remove the records of objects in the file, and keep failed ones; then remove the note, and turn the page
 
-    1  the setting, read anew: paused or not, and the readers' grace
-    2  whether this installation is the only one: a copy of the store must not delete; then the number of the page
-    3  note that a page is under way, then read the legal holds: a hold that comes later names this worker, as too late
-    4  delete those that are older than the grace, lie in a slice, are under no hold, and are there
-    5  a file of the ledger, named by the number of the page, if it is absent
-    6  look whether a run recorded some of them, too: then the page's record gives way, by one more file of its own
-    7  remove the records of those that the file names; those that failed stay; then the note, and turn the page
-
-A worker that stops in between leaves records, and the next one does the page again. Any number of workers may be at one
-queue. Those that overlap have one number, so one of them records, and the others go by its file. A page is turned after
-its file was put, and a worker looks at the objects after it read the number: what is there, no earlier page recorded.
-
-An object that is not there was deleted by a run, or by a worker that stopped before step 7. The ledger says which: of
-what it has on record nothing is recorded again. A run that deletes an object in the same moment looks after its own
-record is there, as step 6 does: the later of the two sees both (gc/runs/elsewhere.py, `settle`). A worker looks for
-runs that began since the objects were written: one may stop for days, and end just before the page is recorded.
+Any number of workers may share a queue. A worker that stops leaves records, and the next worker repeats the page.
 """
 
 from __future__ import annotations
@@ -61,11 +52,11 @@ T = TypeVar("T")
 
 FULL_PAGE: Final = 1_000
 LINGER_MS: Final = 60_000
-"""A page that is not full waits this long after its grace for more: each page makes a file of the ledger."""
+"""A partial page waits this long after its grace for more records, because each page makes a ledger file."""
 AGAIN_MS: Final = 60_000
-"""A key that could not be deleted is tried again after this time."""
+"""Time until the next attempt to delete a failed key."""
 AT_ONCE: Final = 64
-"""How many small requests about single objects a worker has under way."""
+"""Concurrent small requests of a worker."""
 COUNTED_MAX: Final = 100_000
 FILES_MAX: Final = 1_000
 
@@ -82,7 +73,7 @@ _REFUSED: Final = "not an object that may be deleted"
 
 @dataclass(slots=True)
 class Worked:
-    """Count the outcomes of a worker. `failed`: by reason."""
+    """Count the outcomes of a worker. `failed` counts by reason."""
 
     objects_deleted: int = 0
     bytes_deleted: int = 0
@@ -96,7 +87,7 @@ class Worked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """Count the records of a queue, at most COUNTED_MAX. `failed`: by reason. `oldest_ms` 0: it is empty."""
+    """Count the records of a queue, at most about COUNTED_MAX. `failed` counts by reason. `oldest_ms` is 0 if empty."""
 
     objects: int
     size_bytes: int
@@ -107,7 +98,7 @@ class Queued:
 
 
 class QueueWorker:
-    """Works on one repository's queue. `linger_ms`: how long a page waits to be full."""
+    """Delete the objects in one repository's queue. `linger_ms` is the time that a partial page waits."""
 
     def __init__(self, versions: Versions, deleter: Deleter, *, linger_ms: int = LINGER_MS) -> None:
         assert deleter.uri == versions.objectstore.uri, "the right to delete is for another namespace"
@@ -117,11 +108,11 @@ class QueueWorker:
         self._linger_ms = linger_ms
 
     async def work(self) -> Worked:
-        """Write down the addresses that this process let go, and delete due ones, page by page, the oldest first.
+        """Write this process's released addresses to the queue, and delete due objects page by page, oldest first.
 
         Raises:
-            OtherInstallation: another one may use the namespace. Nothing of this page was deleted.
-            ObjectStoreUnavailable, StoreUnavailable, OutcomeUnknown: the next call does the page again.
+            OtherInstallation: another installation may use the namespace. This page deleted nothing.
+            ObjectStoreUnavailable, StoreUnavailable, OutcomeUnknown: the next call repeats the page.
         """
         await self._queue.flush()
         done = Worked()
@@ -135,7 +126,7 @@ class QueueWorker:
             now_ms = self._versions.ports.clock.now_ms()
             due = [item for item in page.items if now_ms - item[1].since_ms >= grace_ms]
             ready = [item for item in due if not item[1].error or now_ms - item[1].tried_ms >= AGAIN_MS]
-            # By what is ready: one record that stays, as a held one does, must not make a page of each newcomer.
+            # Judge by the oldest ready record: a record that stays, as a held one, must not end the wait each time.
             is_full = len(ready) == FULL_PAGE
             if ready and (is_full or now_ms - ready[0][1].since_ms >= grace_ms + self._linger_ms):
                 done.add(await self._delete(ready))
@@ -143,7 +134,7 @@ class QueueWorker:
         return done
 
     async def _open_page(self) -> OpenPage:
-        """Return the page that is next, opened today: its file lies in the ledger under the day on which it was."""
+        """Return the open page. Turn a page opened before today: its ledger file is stored under its opening day."""
         while True:
             page = await self._queue.open_page()
             if ledger_folder(page.record.opened_ms) >= ledger_folder(self._versions.ports.clock.now_ms()):
@@ -152,31 +143,34 @@ class QueueWorker:
 
     async def _delete(self, items: Sequence[tuple[bytes, QueuedRecord]]) -> Worked:
         await Installation(self._versions).check()
-        # Before it looks which objects are there: what is, no earlier page has recorded.
+        # Before the check for present objects. A page is turned after its file was written, so no earlier page
+        # recorded an object that is present now. Overlapping workers have the same number, so only one writes the file.
         page = await self._open_page()
         by_address = {record.address: record for _, record in items if parse_address(record.address) is not None}
         errors = {record.address: _REFUSED for _, record in items if record.address not in by_address}
-        # Before the holds are read: who adds one later finds the note.
+        # Before the read of holds: a user who adds a hold later sees the note.
         note = await self._queue.begin_page()
         errors |= await self._held(by_address.values())
         free = {address: record for address, record in by_address.items() if address not in errors}
         there = await self._there(free)
         failures = await self._deleter.delete(there)
         errors |= {failure.key: failure.reason or "no reason given" for failure in failures}
+        # A run, or a worker that stopped before step 7, deleted the absent objects. Record only those that the ledger
+        # lacks.
         before = await self._on_record([record for address, record in free.items() if address not in there])
         gone = [record for address, record in free.items() if address not in errors and address not in before]
         recorded, is_ours = await self._record(gone, page.record) if gone else (frozenset[str](), False)
         done = [(name, record) for name, record in items if record.address in recorded | before]
         of_runs = await self._give_way([record for _, record in done])
-        # Last: a worker that stops before this leaves records, by which the page is done again.
+        # Last: the next worker repeats the page from the records that are left.
         await self._queue.remove([name for name, _ in done])
         failed = [(name, record) for name, record in items if record.address in errors]
         await self._each(failed, lambda one: self._queue.note_failed(*one, errors[one[1].address]))
-        # Not where the delete failed: a request of it may take effect yet.
+        # Skipped if an earlier step raised: a delete request may still take effect.
         await self._queue.end_page(note)
         if gone:
             await self._queue.turn_page(page)
-        # The worker whose file it is counts them.
+        # Only the worker that wrote the file counts its objects.
         counted = [record for record in gone if is_ours and record.address not in of_runs]
         return Worked(len(counted), sum([record.size_bytes for record in counted]), Counter(errors.values()))
 
@@ -184,7 +178,7 @@ class QueueWorker:
         return [result async for _, result in self._versions.ports.tasks.ahead(items, act, most=AT_ONCE)]
 
     async def _there(self, addresses: Iterable[str]) -> list[str]:
-        """Return those of these addresses at which there is an object. Costs a small request each."""
+        """Return the addresses with a present object. Costs a small request for each address."""
 
         async def is_there(address: str) -> str:
             try:
@@ -196,7 +190,7 @@ class QueueWorker:
         return [address for address in await self._each(list(addresses), is_there) if address]
 
     async def _on_record(self, missing: Sequence[QueuedRecord]) -> frozenset[str]:
-        """Return which of these objects that are not there the ledger says to be deleted already."""
+        """Return the addresses of absent objects that the ledger records as deleted."""
         if not missing:
             return frozenset()
         since_ms = min(_nameless_from_ms(record) for record in missing)
@@ -204,10 +198,10 @@ class QueueWorker:
         return frozenset().union(*(await recorded_since(self._versions.objectstore, addresses, since_ms)).values())
 
     async def _give_way(self, done: Sequence[QueuedRecord]) -> Set[str]:
-        """Let pages give way to runs that count the same deletions. Return which of these objects runs count.
+        """Let pages give way to runs that recorded the same deletions. Return the addresses that runs recorded.
 
-        Costs a read of the runs' records. Where a run deletes, or began since the objects were written, also a listing
-        of the ledger, and a read of the files that changed since they were queued.
+        Costs a read of the runs' records. If a run deletes, or began after the objects were written, costs also a
+        listing of the ledger and a read of its files that changed since the objects were queued.
 
         Raises:
             OutcomeUnknown: see `give_way`.
@@ -215,6 +209,8 @@ class QueueWorker:
         if not done:
             return frozenset()
         since_ms = min(record.since_ms for record in done)
+        # A run that deletes an object at the same time checks after it wrote its own record, as this worker does. So
+        # the later of the two sees both records (gc/runs/elsewhere.py, `settle`).
         runs = await self._versions.retired.runs()
         began = [record.started_ms for _, record in runs if _may_record(record, min(map(_written_from_ms, done)))]
         if not began:
@@ -237,13 +233,13 @@ class QueueWorker:
         return of_runs
 
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:
-        """Return why objects stay whose path a legal hold names, by address."""
+        """Return, by address, the reason for each object whose path a legal hold covers."""
         holds = await HoldBook(self._versions).in_force()
         names = {one.address: holds.of(path=one.path.decode(errors="replace")) for one in records}
         return {address: f"held by {' or '.join(found)}" for address, found in names.items() if found}
 
     async def _record(self, gone: Sequence[QueuedRecord], page: PageRecord) -> tuple[frozenset[str], bool]:
-        """Put the page's file of the ledger. Return the addresses in it, and whether it is ours or another worker's."""
+        """Write the page's ledger file if absent. Return the addresses in it, and whether this worker wrote it."""
         now_ms = self._versions.ports.clock.now_ms()
         key = f"{ledger_folder(page.opened_ms)}{RUN_ID}-{page.number:012d}.parquet"
         ours = encode_ledger(_ledger_rows(gone, now_ms))
@@ -253,20 +249,20 @@ class QueueWorker:
             try:
                 theirs = await self._versions.objectstore.get(key)
             except ObjectMissing:
-                raise error from None  # Nothing was recorded: the next call does the page again.
-            # Equal bytes may be another worker's, too: only where our own put has no answer they count as ours.
+                raise error from None  # Nothing was recorded: the next call repeats the page.
+            # Equal bytes may also come from another worker. Treat them as ours only if our put has no answer.
             is_ours = isinstance(error, ObjectOutcomeUnknown) and theirs == ours
             return frozenset(decode_ledger(theirs, name=key)["address"].to_pylist()), is_ours
         return frozenset(record.address for record in gone), True
 
-    # For people
+    # Reports
 
     async def count(self) -> Queued:
         return await count_queue(self._versions)
 
 
 async def count_queue(versions: Versions) -> Queued:
-    """Count the records of the queue. Costs a scan of it."""
+    """Count the records of the queue. Costs a scan of the queue, up to about COUNTED_MAX records."""
     by: Counter[LetGoBy] = Counter()
     failed: Counter[str] = Counter()
     size_bytes = oldest_ms = 0
@@ -291,7 +287,7 @@ async def count_queue(versions: Versions) -> Queued:
 
 
 async def find_queued(versions: Versions, *, address: str, path: str, limit: int) -> list[QueuedRecord]:
-    """Return records of this address or path that wait in the queue, the oldest first. Costs a scan of it."""
+    """Return the queued records of this address or path, oldest first. Costs a scan of the queue."""
     found: list[QueuedRecord] = []
     start: bytes | None = b""
     while start is not None and len(found) < limit:
@@ -302,7 +298,7 @@ async def find_queued(versions: Versions, *, address: str, path: str, limit: int
 
 
 async def find_deleted(versions: Versions, *, address: str, path: str, limit: int) -> list[LedgerRow]:
-    """Return rows of the ledger about this address or path that a queue's worker wrote, newest files first.
+    """Return ledger rows of queue workers about this address or path, newest files first.
 
     Costs a listing of the ledger, and a read of at most FILES_MAX files.
     """
@@ -320,24 +316,25 @@ async def find_deleted(versions: Versions, *, address: str, path: str, limit: in
 
 
 def _may_record(run: RunRecord, written_ms: int) -> bool:
-    """Return whether a run may have recorded objects that were written since then.
-
-    By when it began, and not by when they were queued: it may have stopped for days, and ended just now.
-    """
+    """Return whether a run may have recorded objects that were written at this time or later."""
     if not run.kind.spec.meets_hard_delete or run.state is RunState.ABANDONED:
         return False
+    # By the start of the run, not by the time of queueing: a run may stop for days, and end just before this check.
     is_sweeping = run.state is RunState.SWEEPING or (run.state is RunState.MARKED and bool(run.began))
     return is_sweeping or run.started_ms >= written_ms - DAY_MS
 
 
 def _written_from_ms(record: QueuedRecord) -> int:
-    """Return when the slice of an object was opened: no run that began before can have a plan with it."""
+    """Return when the slice of an object was opened. No plan of a run that began earlier has the object."""
     place = parse_address(record.address)
     return record.since_ms if place is None else min(record.since_ms, slice_opened_at_ms(place[0]))
 
 
 def _nameless_from_ms(record: QueuedRecord) -> int:
-    """Return from when on a run may have deleted an object. What a cleaner queues may have had no name for days."""
+    """Return the earliest time at which a run may have deleted an object.
+
+    An object that a cleaner queued may have had no name for days before.
+    """
     return _written_from_ms(record) if record.by is LetGoBy.CLEANER else record.since_ms
 
 

@@ -1,20 +1,12 @@
-"""A collection of metadata on the live side: range and metarange files that no commit needs, and folders of old runs
-(docs/design/protocols.md, "A collection of metadata").
+"""Retire files and run folders for a collection of metadata (docs/design/protocols.md, "A collection of metadata").
+The order is the proof:
 
-Files are named by content, so one that is garbage now may be what a writer needs a moment later; and a delete that
-slept may come years after. So an id that a run wants is *retired* for ever, before it is deleted: a committer that
-writes files asks for it after he read his branch, and gives the same content another id. The run, in this order and no
-other:
-
-    record    `expiring`, with the digest of the list; a run has one list and never another
-    retire    each file's id and each run's, under a key that is never removed
-    end       plans in the list that were never applied; a run that is at work, or whose deletes began, is alive, and
-              its folder stays
-    bump     every branch: a committer that read it before and asked too early fails to publish now, and builds again
-    look      swept records, refs, then every commit record: what one names that is not swept stays
-    sweeping  `set_if`, bound to this look; from here on deletes may begin
-
-Ids of files that stay are retired all the same: another run might still delete such a file. That costs a name.
+    record    write the run as `expiring`, with the digest of its list; a run never has another list
+    retire    write the id of each file and run under a key that is never removed
+    end       end unapplied plans in the list. A run that works, or whose deletes began, is alive; its folder stays
+    bump      bump every branch: a committer that asked too early for retired ids fails to publish, and builds again
+    look      read swept records, refs, then every commit record: files of a commit that is not swept stay
+    sweeping  `set_if`, bound to this look; deletes may begin now
 """
 
 from __future__ import annotations
@@ -63,15 +55,15 @@ class MetadataRuns:
         self._installation = Installation(versions)
 
     async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
-        """Publish the ids that the run wants, and return those that must stay all the same. Ids are then retired for
-        ever.
+        """Retire the ids in the run's list for good, and return the runs and commits whose files must stay.
 
-        Costs one write for each thing in the list, two operations for each branch, and a scan of the records.
+        Costs a write for each id in the list, two operations for each branch, and a scan of the records.
 
         Raises:
-            OtherRepository, OtherInstallation: the run is not of this repository, or this may collect nothing.
+            OtherRepository: the run belongs to another repository.
+            OtherInstallation: this installation may not collect.
             RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
-            BadInput: the list contradicts its manifest, or is not the one that was published before.
+            BadInput: the list contradicts its manifest, or differs from the list published before.
         """
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
@@ -120,41 +112,43 @@ class MetadataRuns:
         return record, await self._runs.write(run_id, record, held)
 
     async def publish(self, run_id: RunId, *, files: Sequence[str], runs: Sequence[RunId]) -> list[RunId]:
-        """Retire, end, bump. The runs that are alive are returned: their folders stay."""
+        """Retire, end, bump. Return the live runs: their folders stay."""
+        # Files are named by content: a writer may soon need a name that is garbage now, and a delete may sleep for
+        # years. A committer checks for retired ids after it read its branch, and gives the content another id. Ids of
+        # files that stay are retired too, because another run might still delete such a file.
         await self._versions.retired.retire(run_id, ids=files, runs=runs)
         tasks = self._versions.ports.tasks
         are_over = await in_waves(tasks, runs, self._end_planned)
-        # One that is being made cannot be read yet: a committer that builds on it asks after this.
+        # Skip branches that are being made: a committer cannot read them yet, and checks for retired ids after it can.
         branches = await self._versions.context.branches.every()
         active = [name for name, record in branches if record.state is RefState.ACTIVE]
         await in_waves(tasks, active, self._versions.fencing.bump)
         return [run for run, is_over in zip(runs, are_over, strict=True) if not is_over]
 
     async def _end_planned(self, run_id: RunId) -> bool:
-        """Return whether no process works on this run any more, nor will. A run without a record was planned, and may
-        be about to be published: its publisher looks whether it was retired, after its record is there.
-        """
+        """Return whether no process works on this run, now or later. End the run if its plan was not applied."""
         try:
             record, _ = await self._runs.read(run_id)
             if record.state is RunState.MARKED:
                 folder = run_folder(record.kind, run_id)
                 if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
-                    return False  # It was applied by an older release, and is to be again: some objects failed.
+                    return False  # An older release applied it, and it will be applied again: some objects failed.
                 record = await self._runs.end_unapplied(run_id)
         except RunNotFound:
+            # Planned, perhaps about to be published: its publisher writes the record, then checks for retired ids.
             return True
         except RunMoved:
             return False
-        # The record of an undone run stays for ever; its files may go.
+        # The record of an undone run is kept, but its files may be deleted.
         return record.state in _OVER | {RunState.UNDONE}
 
     async def look(self) -> Snapshot:
         return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
 
     async def forget_runs(self) -> list[RunId]:
-        """Remove the records of runs that are over, were retired, and have no file left in their folder.
+        """Remove the records of finished, retired runs with an empty folder. Safe at any time.
 
-        What they swept has records of its own, and their deletions are in the ledger. Safe at any time.
+        Their swept commits have their own records, and the ledger has their deletions.
         """
         over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if record.state in _OVER]
         are_retired = await self._versions.retired.are_retired([run_id for run_id, _ in over])

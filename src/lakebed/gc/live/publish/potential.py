@@ -1,8 +1,8 @@
-"""Potential commits: those that may name what the lifecycle policy has yet to take, by the design document's dates.
+"""Find potential commits: commits that may name objects still to be deleted by the lifecycle policy.
 
-They are computed and shown, and no run finds its candidates by them (gc/rules/lifecycle/document.py says why).
-There may be a million, so they are written into the folder of a run once, in parts, and each page is one part. That run
-has no record: a collection of metadata takes the folder once it is old.
+They follow the dates of the design document and are only shown. No run uses them (see gc/rules/lifecycle/document.py
+for the reason). There may be a million, so they are written once into a run's folder, and each page is one part. That
+run has no record. A collection of metadata deletes the folder once it is old.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAGE_COMMITS: Final = 10_000
 
 
 class PotentialNotFound(NotFound):
-    """No potential commits were found under this name, or fewer pages."""
+    """No potential commits have this run id, or they have fewer pages."""
 
 
 class PotentialCommits:
@@ -57,11 +57,11 @@ class PotentialCommits:
         self._policies = PolicyBook(versions)
 
     async def find(self) -> PotentialBegun:
-        """Find them by the policy in force and all runs that ended, and write them down.
+        """Find and write potential commits, by the policy in force and all ended runs.
 
         Raises:
-            PolicyNotFound: none is set.
-            BrokenHistory: a commit that something names is missing.
+            PolicyNotFound: no policy is set.
+            BrokenHistory: a ref or a commit names a commit without a record.
         """
         earliest = await self._earliest()
         snapshot = await read_snapshot(self._versions)
@@ -77,9 +77,10 @@ class PotentialCommits:
         return PotentialBegun(run_id=run_id, commits=rows.num_rows, pages=len(pages))
 
     async def page(self, run_id: str, page: int) -> PotentialPage:
-        """
+        """Return one page of potential commits, and their sets of branches.
+
         Raises:
-            PotentialNotFound: there is no such page.
+            PotentialNotFound: no such page exists.
             BadInput: a file is missing or altered.
         """
         id_ = check_run_id(run_id)
@@ -112,7 +113,7 @@ class PotentialCommits:
         ended: list[str] = []
         for run_id, record in await self._versions.retired.runs():
             has_deleted = record.kind is _KIND and record.state is RunState.ENDED and record.swept
-            # Without the date of its plan a run counts as one that took nothing: more is potential.
+            # Ignore a run without the date of its plan. This only makes more commits potential.
             if has_deleted and record.planned_ms:
                 former = await self._policies.version(int(record.rules_version))
                 if former.policy is not None:
@@ -122,7 +123,7 @@ class PotentialCommits:
 
 
 def _find(snapshot: Snapshot, earliest: Mapping[str, int | None]) -> tuple[pa.Table, Potential]:
-    """Return the rows of POTENTIAL by id, and what they were found as."""
+    """Return the rows of POTENTIAL by id, and the `Potential` with their sets of branches."""
     found = potential_rows(
         commits := pa.concat_tables(snapshot.commits_tables()),
         branches={name: commit for kind, name, commit, _ in snapshot.refs if kind == "branch"},

@@ -3,7 +3,7 @@
 The phases, in the order that the proof needs (docs/design/protocols.md, "A collection of uncommitted data", 5 to 7):
 
     cells    read each branch, and every cell of each of its tokens, even cells equal to the commit
-    bump     read each branch again: first the tokens that a freeze made meanwhile, then `epoch` + 1 if tokens are sealed
+    bump     read each branch again: first tokens that a freeze made meanwhile, then `epoch` + 1 if tokens are sealed
     uploads  read issued upload addresses in every state except expired
     copies   read tracked copies, AFTER the rest: an object renamed meanwhile is in its cell or in a copy record
 

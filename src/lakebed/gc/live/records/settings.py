@@ -70,7 +70,7 @@ class VersionedSetting(Generic[R]):
         return former[0]
 
     async def history(self, *, before: int | None = None, limit: int = PAGE_MAX) -> tuple[list[R], bool]:
-        """Return at most `limit` versions (before `before`, if given), newest first, and whether there are older ones."""
+        """Return at most `limit` versions (older than `before`, if given), newest first, and whether more exist."""
         current = await self.read()
         newest = current.version if before is None else min(current.version, before - 1)
         oldest = max(1, newest - limit + 1)
