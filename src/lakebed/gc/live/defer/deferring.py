@@ -64,7 +64,7 @@ class Deferring:
         Raises:
             RunMoved: the run may not delete, or its purge began.
             StalePlan: the run may delete another table.
-            WrongKind: runs of this kind are never deferred, for example metadata runs: a restore cannot use their files.
+            WrongKind: runs of this kind are never deferred. A restore could not use the files of metadata runs.
             InvalidDuration, BadWindow: the window is invalid.
         """
         id_ = check_run_id(run_id)

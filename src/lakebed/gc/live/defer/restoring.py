@@ -48,7 +48,7 @@ LOOKS: Final = 3
 """Attempts at a path while other writers change it."""
 
 _OLDEST_SLICE: Final = 1 << 63
-"""Slice numbers descend with time (lakebed.base.addresses). A foreign address has no date, so treat it as the oldest."""
+"""Slice numbers descend with time (lakebed.base.addresses). A foreign address has no date: treat it as the oldest."""
 
 _OCCUPIED: Final = "another object is there"
 
@@ -255,8 +255,8 @@ class Restoring:
             wanted = await self._read(source)
             if row["size_bytes"] not in (wanted.size_bytes, -1):
                 raise RestoreDiffers(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
+            # The copy is read back before it is staged: a purge deletes the object, so a bad copy loses it.
             await self._objectstore.copy(source, address)
-            # Read the copy back before it is staged: the object is deleted later, and cannot be restored again.
             if await self._read(address) != wanted:
                 raise RestoreDiffers("what was read back is not what was copied")
             return Entry(

@@ -1,8 +1,8 @@
 """Undo a deferred run before its purge begins: its commits and objects are readable again
 (docs/design/0010-deferred-delete.md).
 
-One conditional write decides: the run's record becomes `undone`. It replaces the record as read. So it excludes a purge,
-a longer window, and another run that begins to rely on this one (`RunBook.count_on`).
+One conditional write decides: the run's record becomes `undone`. It replaces the record as read. So it excludes a
+purge, a longer window, and another run that begins to rely on this one (`RunBook.count_on`).
 
     refuse    a run that is not deferred, that purges, or that another run relies on
     undone    `set_if`; readers, writers and collectors now ignore the run's swept and taken records
@@ -72,7 +72,7 @@ class Undoing:
             undone = await self._look(id_, record)
             if body.dry_run:
                 return undone
-            # A later run must not continue from this run's saved state: its objects are live again. Clear the window.
+            # Later runs ignore the saved state of an undone run: it lacks this run's candidates.
             record = replace(record, state=RunState.UNDONE, until_ms=0, window="")
             await self._runs.write(id_, record, held)
             undone = replace(undone, state=RunState.UNDONE)

@@ -1,1 +1,1 @@
-"""Explain why an object is there and until when, or which run took it."""
+"""Explain why an object exists and until when, or which run deleted it."""

@@ -1,18 +1,13 @@
-"""Compare the ledger with plans and with the store, page by page: `gc ledger --verify`. It reads only, and needs no
-Spark.
+"""Compare the ledger with plans and the store, page by page: `gc ledger --verify`. Read-only, without Spark.
 
-1. each object that an ended run was let to take has a row           RUNS:run:part
+1. each object that an ended run swept has a row                     RUNS:run:part
 2. each row of a sweep is about an object of its run's plan          ROWS:record:address
-3. an object that a row says to be deleted is not there, unless it was written after that
-4. one row counts each deletion                                      TWICE:first:last:other
+3. an object with a row as deleted is absent, or was written later
+4. each deletion has one row                                         TWICE:first:last:other
 
-Right is where a token goes on. A run whose plan is not there any more is not compared by 1 and 2. What is recorded
-between two pages may be left out.
-
-A page costs a listing of the ledger. To that come at most `PARTS_MAX` parts of plans, or `RECORDS_MAX` records and
-`LOOKED_MAX` questions to the store, or two blocks of records. Each block has some `BLOCK_ROWS` rows in at most
-`BLOCK_RECORDS` records, and is compared with each other one, so a long ledger costs the square of its blocks: of
-1 M rows there are 2. Files are decoded and compared apart from the event loop, a record at a time.
+The right column is the position in a token. Checks 1 and 2 skip a run without a plan file. Records written between two
+pages may be missed. A page costs a listing of the ledger, plus at most `PARTS_MAX` parts of plans, or `RECORDS_MAX`
+records and `LOOKED_MAX` requests to the store, or two blocks of records.
 """
 
 from __future__ import annotations
@@ -66,9 +61,10 @@ PARTS_MAX: Final = 20
 RECORDS_MAX: Final = 100
 LOOKED_MAX: Final = 5_000
 BLOCK_ROWS: Final = 1 << 19
+"""Size of a block. Each block is compared with each other, so the cost is quadratic: 1 M rows are 2 blocks."""
 BLOCK_RECORDS: Final = 1_000
 LISTED_FROM: Final = 8
-"""Ask for fewer objects of a slice one by one, and list the slice for more."""
+"""From this many objects of a slice, list the slice. For fewer, stat each object."""
 AT_ONCE: Final = 16
 
 _Record = tuple[str, ...]
@@ -86,7 +82,7 @@ _NEXT: Final = {_Stage.RUNS: "rows::", _Stage.ROWS: "twice:::", _Stage.TWICE: No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ledger:
-    """List the ledger: its records in the order of names, which lack `LEDGER_PREFIX`."""
+    """Hold the ledger's records in the order of their names, without `LEDGER_PREFIX`."""
 
     records: Sequence[_Record]
 
@@ -105,14 +101,14 @@ class Comparing:
         """Compare a page of the ledger, for this run or all.
 
         Raises:
-            BadContinuation: the token is none of ours.
-            InvalidRunId: no run has such a name.
+            BadContinuation: the token is invalid.
+            InvalidRunId: the run id is malformed.
             BadInput: a file of the ledger or of a plan is damaged; the message names it.
         """
         if run_id:
             check_run_id(run_id)
         stage, position = _parse(token)
-        # First: a run that ends after this is not compared, for its rows may come after the listing.
+        # Runs before the ledger: skip a run that ends later, because the listing may lack its rows.
         views = await self._runs.views({})
         ledger = await self._ledger()
         match stage:
@@ -126,12 +122,12 @@ class Comparing:
         following = _NEXT[stage] if after is None else _token(stage, *after)
         return DisagreementPage(disagreements=tuple(found), continuation_token=following)
 
-    # Stages: what was found, and where to go on.
+    # Stages: each returns disagreements and the next position
 
     async def _compare_runs(
         self, ledger: _Ledger, views: Sequence[RunView], first: str, part: str
     ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
-        """Look for a row of each object that an ended run was let to take."""
+        """Check for a row of each object that an ended run swept."""
         found: list[Disagreement] = []
         looked = 0
         for view in views:
@@ -140,7 +136,7 @@ class Comparing:
             if looked > PARTS_MAX:
                 return found, (view.run_id, "0")
             begin = _number(part) if view.run_id == first else 0
-            looked += 1  # for its plan
+            looked += 1  # Count the read of its plan as a part.
             taken = await self._taken(view)
             if taken is None:
                 continue
@@ -156,7 +152,7 @@ class Comparing:
     async def _compare_rows(
         self, ledger: _Ledger, views: Sequence[RunView], run_id: str, first: str, after: str
     ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
-        """Look for each row in the plan of its run, and for each deleted object in the store."""
+        """Check each row against its run's plan, and each deleted object against the store."""
         found: list[Disagreement] = []
         asked = 0
         kinds = {view.run_id: view.kind for view in views}
@@ -183,9 +179,7 @@ class Comparing:
     async def _compare_records(
         self, ledger: _Ledger, run_id: str, first: str, last: str, other: str
     ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
-        """Compare a block of records with itself, and with one block of the others that come after it. Of one run
-        compare its records with all.
-        """
+        """Compare a block of records with itself and one later block. For one run, compare its records with all."""
         rest = [names for names in _of_interest(ledger, run_id) if names[0] >= first]
         block, tables = await self._block([names for names in rest if not last or names[0] <= last])
         if not block:
@@ -198,7 +192,7 @@ class Comparing:
         some, tables = await self._block([names for names in others if names[0] >= other])
         if tables:
             rows = pa.concat_tables(tables)
-            one, two = (mine, rows) if run_id else (rows, mine)  # of two runs show the later one, or the one asked for
+            one, two = (mine, rows) if run_id else (rows, mine)  # Report the later of two runs, or the requested run.
             found += await self._apart(partial(_in_both, one, two))
         if some and (following := [names for names in others if names[0] > some[-1][0]]):
             return found, (first or block[0][0], last, following[0][0])
@@ -207,8 +201,10 @@ class Comparing:
         return found, None
 
     async def _block(self, records: Sequence[_Record]) -> tuple[Sequence[_Record], list[pa.Table]]:
-        """Read as many of these records as a block has, at least one: the rows of deleted objects. Rows that say
-        anything else are few."""
+        """Read the first records, at least one, until a block is full. Return the rows of deleted objects.
+
+        Rows with other states are few.
+        """
         tables: list[pa.Table] = []
         rows = 0
         for names in records[:BLOCK_RECORDS]:
@@ -218,12 +214,12 @@ class Comparing:
             rows += tables[-1].num_rows
         return records[: len(tables)], tables
 
-    # What they compare
+    # Comparisons
 
     async def _without_rows(self, ledger: _Ledger, run_id: str, part: str, planned: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return those of these addresses that no row of the run's sweeps is about."""
+        """Return the addresses without a row of the run's sweeps."""
         records = ledger.of_run(run_id)
-        # Mostly the record of the part has them all. An apply that was overtaken may have dealt them out otherwise.
+        # The part's own record first: it mostly has all rows. An overtaken apply may have distributed them otherwise.
         own = record_of(ledger_name(part, 0))
         for names in sorted(records, key=lambda names: not record_of(names[0]).endswith(f"/{run_id}-{own}")):
             if not len(planned):
@@ -244,10 +240,10 @@ class Comparing:
         return rest
 
     async def _there(self, rows: pa.Table) -> list[Disagreement]:
-        """Return those of these rows, in the order of addresses, whose objects are there and no newer."""
+        """Return the rows, in the order of addresses, with an object that exists and was not written later."""
         found: list[Disagreement] = []
         for folder, by_address in await self._apart(partial(_by_folder, rows)):
-            # What was written later is new: a client may hold a signed URL, and keys in no slice are given again.
+            # A later object is new: a client may use a signed URL, and keys outside of slices are reused.
             found += [
                 _disagreement(by_address[address], Disagrees.THERE)
                 for address, modified_ms in await self._modified(folder, list(by_address))
@@ -256,7 +252,7 @@ class Comparing:
         return found
 
     async def _modified(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
-        """Return those of a folder's objects that are there, and when each was written."""
+        """Return the present objects of a folder with their modification times."""
         if len(addresses) >= LISTED_FROM and folder.startswith(DATA_PREFIX):
             return await self._listed(folder, addresses)
 
@@ -274,14 +270,14 @@ class Comparing:
 
     async def _listed(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
         wanted, there = set(addresses), list[tuple[str, int]]()
-        # The first of them is not before its own name without the last letter.
+        # `start_after` is exclusive: without its last character the name sorts before the first address.
         async for page in self._store.list(f"{folder}/", start_after=addresses[0][:-1]):
             there += [(stat.key, stat.modified_ms) for stat in page if stat.key in wanted]
             if page and page[-1].key >= addresses[-1]:
                 break
         return there
 
-    # What they read
+    # Reads
 
     async def _ledger(self) -> _Ledger:
         names = [
@@ -303,7 +299,7 @@ class Comparing:
         return None
 
     async def _taken(self, view: RunView) -> Manifest | None:
-        """Return the table that an ended run swept, by its record; None where its plan is gone."""
+        """Return the table that an ended run swept, by its record, or None if its plan was deleted."""
         plan = await self._plan(view.run_id, view.kind)
         if plan is None:
             return None
@@ -339,7 +335,7 @@ def _of_interest(ledger: _Ledger, run_id: str) -> Sequence[_Record]:
 
 
 def _tried(rows: pa.Table) -> pa.Table:
-    """Leave out what was restored: that is no deed of a sweep."""
+    """Return the rows without restored objects: these rows are not a sweep's."""
     return rows.filter(pc.not_equal(rows["state"], LedgerState.RESTORED.value))
 
 
@@ -348,13 +344,13 @@ def _deleted(rows: pa.Table) -> pa.Table:
 
 
 def _deleted_from(rows: pa.Table, after: str) -> pa.Table:
-    """Return the rows of deleted objects behind this address, in the order of addresses."""
+    """Return the rows of deleted objects after this address, in the order of addresses."""
     rows = _deleted(rows).sort_by("address")
     return rows.filter(pc.greater(rows["address"], after)) if after else rows
 
 
 def _by_folder(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
-    """Return rows, in the order of addresses, by folder and by address."""
+    """Group rows, in the order of addresses, by folder and address."""
     groups = groupby(rows.to_pylist(), key=lambda row: row["address"].rpartition("/")[0])
     return [(folder, {row["address"]: row for row in group}) for folder, group in groups]
 

@@ -1,7 +1,7 @@
-"""Find when each path of an object is due by the lifecycle policy, and what keeps it: a part of why.py's answer.
+"""Find the date at which each path of an object is due by the lifecycle policy: a part of why.py's answer.
 
-What decides is `due_of` (gc/rules/lifecycle/due.py), the specification that runs agree with. What keeps an object
-besides (staging, uploads, copies, holds) stands elsewhere in the answer.
+`due_of` decides (gc/rules/lifecycle/due.py), the specification that runs agree with. Other parts of the answer cover
+staging, uploads, copies and holds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EntriesOf = dict[MetarangeId, list[Named]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Commits that no rule can tell apart: by the set of branches that reach them, and whether they are pinned."""
+    """Identify commits that every rule treats alike: their set of branches, and whether they are pinned."""
 
     set: int
     is_pinned: bool
@@ -47,7 +47,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Commits:
-    """Commits in one place that have equal entries. Rows are in the order of generations."""
+    """Count the commits of one place with equal entries. Rows are in the order of generations."""
 
     newest: int = -1
     count: int = 0
@@ -59,7 +59,7 @@ class _Commits:
 
 @dataclass(slots=True)
 class DueNames:
-    """Hold the policy and where each commit is, for all objects of an answer."""
+    """Judge all objects of an answer by the policy, with the branches of each commit."""
 
     policy: Policy
     snapshot: Snapshot
@@ -68,9 +68,10 @@ class DueNames:
     _pinned: npt.NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        """
+        """Compute the branches and the pin of each commit.
+
         Raises:
-            BrokenHistory: a commit that something names is missing.
+            BrokenHistory: a ref or a commit names a commit without a record.
         """
         refs = self.snapshot.refs
         commits = pa.concat_tables(self.snapshot.commits_tables())
@@ -86,7 +87,7 @@ class DueNames:
         self._pinned = is_pinned.to_numpy()
 
     def counted_paths(self, named: EntriesOf) -> list[bytes]:
-        """Return the paths of which a rule keeps versions: who asks for them has to find them all first."""
+        """Return the paths whose versions a rule counts. Their versions must all be found first."""
         counted = [rule.pattern for rule in self.policy.rules if rule.keep_versions]
         paths = {row.path for rows in named.values() for row in rows}
         return [path_to_key(path) for path in sorted(paths) if any(pattern.matches(path) for pattern in counted)]
@@ -94,13 +95,13 @@ class DueNames:
     async def find_versions(
         self, search: Search, named: EntriesOf, trees: Sequence[MetarangeId], found: EntriesOf
     ) -> AsyncIterator[Work]:
-        """Find all that was ever at the paths whose versions count."""
+        """Find every entry ever at the paths whose versions a rule counts."""
         if paths := self.counted_paths(named):
             async for work in search.entries_at(paths, trees, found):
                 yield work
 
     def of(self, address: str, named: EntriesOf, versions: EntriesOf) -> list[DueName]:
-        """Return the paths of one object, the latest due first."""
+        """Return the paths of one object, latest due date first."""
         counted = self._count(versions)
         entries: dict[Named, dict[_Place, _Commits]] = {}
         for tree, rows in named.items():
@@ -123,7 +124,7 @@ class DueNames:
         return counted
 
     def _places(self, tree: MetarangeId) -> dict[_Place, list[int]]:
-        """Return the commits with this tree that were not swept, as rows."""
+        """Return the rows of commits with this tree that were not swept, by place."""
         is_named = pc.is_in(self.snapshot.commits.column("metarange_id"), value_set=packed([tree]))
         found: dict[_Place, list[int]] = {}
         for row in np.flatnonzero(pc.and_(is_named, self.snapshot.there()).to_numpy(zero_copy_only=False)).tolist():

@@ -1,12 +1,9 @@
-"""Searches that take minutes, in pages that take seconds: what `gc why`, `gc missing` and `gc deleted` ask a server.
+"""Cut searches of minutes into pages of seconds, for `gc why`, `gc missing` and `gc deleted`.
 
-A search remembers which of a hundred thousand files it read, and what they named; a token could not hold that. So it
-stays in the memory of the process that began it, and the token is its name. Nothing rests on it: where a token is not
-known (another process of the server was asked, this one started anew, or no request came for IDLE_MS), the search
-begins again under it. Of several processes each goes on with a search of its own, and the first that is through
-answers.
-
-A page ends after a number of files, not after a time: about a second's work.
+A search remembers up to a hundred thousand files and their names, too much for a token. So its state is in the memory
+of its process, and the token is its id. The state may be lost: if a token is unknown (another process answers, a
+restart, or no request for IDLE_MS), the search begins again under this token. Each process of a server continues its
+own search, and the first to finish answers. A page ends after a number of files, about a second's work.
 """
 
 from __future__ import annotations
@@ -37,11 +34,11 @@ _TOKEN_CHARS_MAX: Final = 64
 
 
 class TooManySearches(Unavailable):
-    """This process is at work on SEARCHES_MAX searches, and a client waits for each."""
+    """This process already runs SEARCHES_MAX searches, each with a waiting client."""
 
 
 class _Step(Protocol):
-    """Say how far a search is. `files` were read since the last step."""
+    """Report the progress of a search. `files` were read since the last step."""
 
     @property
     def files(self) -> int: ...
@@ -58,7 +55,7 @@ class _Search:
 
 
 class Searches:
-    """One for each process of a server."""
+    """Hold the searches of one process of a server."""
 
     def __init__(self, ports: Ports, *, files_a_page: int = FILES_A_PAGE, commits_a_page: int = COMMITS_A_PAGE) -> None:
         self._ports = ports
@@ -69,13 +66,13 @@ class Searches:
     async def page(
         self, versions: Versions, question: Question, token: str | None = None, *, deleted: DeletedWhy | None = None
     ) -> WhyPage:
-        """The answer, if it is found within this page; else a token to ask for the next one with. See `Why.steps`.
+        """Return the answer if this page finds it, else a token for the next page. See `Why.steps`.
 
-        `deleted`: the repository is deleted, and this one looks.
+        `deleted` answers for a deleted repository.
 
         Raises:
-            BadContinuation: nothing that could be a token.
-            TooManySearches: others are at work; this one is not begun.
+            BadContinuation: the token is malformed.
+            TooManySearches: see there. This search did not begin.
         """
         if deleted is None:
             steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
@@ -90,14 +87,14 @@ class Searches:
     async def missing(
         self, versions: Versions, missing: Missing, token: str | None = None, *, marks: bool = False
     ) -> MissingCommits:
-        """A page of the commits, if they are found within this page; else how far it is. See `Missing.steps`.
+        """Return a page of the commits if the search has finished, else its progress. See `Missing.steps`.
 
-        A later page of the list begins no marking: where the search is not known any more, it lists again.
+        A request for a later page never marks. If the search is unknown, it only lists again.
 
         Raises:
-            BadContinuation, TooManySearches: as above.
+            BadContinuation, TooManySearches: see `page`.
         """
-        # What was listed last, too: a page whose answer was lost must not be passed over.
+        # The token has the last listed commit too, so that a page with a lost answer can be repeated.
         name, _, after = (token or "").partition("-")
         steps = partial(missing.steps, marks=marks and not after)
         search = await self._step(versions.uid, ("missing", marks), None if token is None else name, steps)
@@ -110,10 +107,10 @@ class Searches:
     async def elsewhere(
         self, uid: str, run_id: str, elsewhere: Elsewhere, token: str | None
     ) -> tuple[str, NamedElsewhere | None]:
-        """The token to ask for the next page with, and the names, if they are found within this page.
+        """Return the token for the next page, and the names if this page finds them.
 
         Raises:
-            BadContinuation, TooManySearches: as above.
+            BadContinuation, TooManySearches: see `page`.
         """
         search = await self._step(uid, ("elsewhere", run_id), token, elsewhere.steps)
         return search.token, search.answer if isinstance(search.answer, NamedElsewhere) else None
@@ -130,7 +127,7 @@ class Searches:
         name = (uid, token or self._ports.ids.fresh(), question)
         search = self._searches.get(name) or await self._begin(name, steps)
         if search.is_busy:
-            # The same page asked for twice, by a client that had not waited for the first: he may ask again.
+            # The client repeated a request before its answer. It may ask again.
             await self._ports.clock.sleep(1)
             return search
         search.is_busy = True
@@ -154,7 +151,7 @@ class Searches:
                 del self._searches[other]
                 await search.steps.aclose()
         if len(self._searches) >= SEARCHES_MAX:
-            # One that has its answer is kept for a client that asks again. Without it the search begins anew.
+            # Finished searches are kept only for repeated requests. Drop one: such a request begins a new search.
             done = [other for other, search in self._searches.items() if search.answer is not None]
             for other in done[:1]:
                 del self._searches[other]

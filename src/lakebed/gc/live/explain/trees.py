@@ -1,9 +1,9 @@
-"""Add up what some trees name and others do not. For people: an upper bound, and cheap.
+"""Count the objects that some trees name and others do not: a cheap upper bound, for display.
 
-1. read the list of ranges of each tree; TREES_MAX files in all
-2. pass over ranges that both share
-3. compare the addresses of the others, with the ranges beside them, where these have ROWS_MAX rows or fewer; else the
-   sums in the lists count
+1. read the list of ranges of each tree, at most TREES_MAX files in total
+2. skip ranges in both sets of trees
+3. if the rest and the ranges with overlapping paths have at most ROWS_MAX rows, compare their addresses; else use the
+   sums in the lists
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ADDRESS: Final = ["slice", "sequence", "address"]
 
 
 async def committed_parts(versions: Versions, *, default_branch: str) -> dict[Keeper, Total | None]:
-    """Return what commits name beyond the head of the default branch: those of other heads, of tags, and all others.
+    """Count the objects of other branch heads, of tags and of other commits, beyond the default branch's head.
 
-    Each part is what the parts before it do not name; None where its trees are too many. Reads every commit record.
+    Each part excludes objects of earlier parts. It is None if it has too many trees. Reads every commit record.
 
     Raises:
         Corrupt: a file of a tree is missing or altered.
@@ -53,7 +53,7 @@ async def committed_parts(versions: Versions, *, default_branch: str) -> dict[Ke
 
 
 def _trees_of(snapshot: Snapshot, commits: Sequence[CommitId] | None) -> list[MetarangeId]:
-    """Return the trees of these commits, or of all; not of those that were swept."""
+    """Return the distinct trees of these commits, or of all commits. Exclude swept commits."""
     wanted = snapshot.there()
     if commits is not None:
         named = pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(set(commits))))
@@ -63,9 +63,9 @@ def _trees_of(snapshot: Snapshot, commits: Sequence[CommitId] | None) -> list[Me
 
 
 async def only_in(versions: Versions, gone: Sequence[MetarangeId], kept: Sequence[MetarangeId]) -> Total | None:
-    """Return what only the trees in `gone` name, or more: an object that a kept tree has elsewhere may be counted.
+    """Return an upper bound of objects that only the trees in `gone` name, or None if there are too many trees.
 
-    None where the trees are too many to add up.
+    An object that a kept tree has at another path may be included.
     """
     shared = set(kept)
     gone = [tree for tree in gone if tree not in shared]
@@ -90,17 +90,17 @@ async def only_in(versions: Versions, gone: Sequence[MetarangeId], kept: Sequenc
 
 
 async def _lists(versions: Versions, trees: Sequence[MetarangeId]) -> dict[str, RangeInfo | SublistInfo]:
-    """Return what these trees list, from one file each: their ranges, or the sublists of wide trees."""
+    """Return the ranges of these trees, or the sublists of wide trees. Reads one file for each tree."""
     found: dict[str, RangeInfo | SublistInfo] = {}
     async for tree, sublists in versions.ports.tasks.ahead(trees, versions.trees.sublists):
-        # A tree without sublists is in the cache now.
+        # `sublists` put the metarange of a tree without sublists into the cache, so `ranges` reads no file.
         for info in sublists or await versions.trees.ranges(tree):
             found[info.id] = info
     return found
 
 
 async def _compared(versions: Versions, lost: Sequence[RangeInfo], kept: Sequence[RangeInfo]) -> Total:
-    """Count the addresses that ranges of expired commits have, and ranges of kept ones at the same paths do not."""
+    """Count the addresses in ranges of expired commits that are not in overlapping ranges of kept commits."""
     gone = [table async for _, table in versions.ports.tasks.ahead(lost, versions.trees.entries)]
     stays = [table async for _, table in versions.ports.tasks.ahead(kept, versions.trees.entries)]
 

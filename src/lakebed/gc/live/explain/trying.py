@@ -1,8 +1,7 @@
-"""Answer `lakebed gc rules try`: what retention rules would let expire, before they are saved.
+"""Answer `lakebed gc rules try`: list the commits that would expire by retention rules, before they are saved.
 
-For people: it takes no part in any run, and writes nothing. Commits are judged as a plan judges them (`kept_indices`).
-Every commit record is read, as `gc why` does: columns, some 130 bytes each. The objects are an upper bound, and cheap
-(trees.py).
+The answer is informational, and writes nothing. It judges commits as a plan does (`kept_indices`). It reads every
+commit record into columns of 130 bytes a commit. The number of objects is a cheap upper bound (trees.py).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class _Judged:
 
 
 async def try_rules(versions: Versions, rules: Rules, *, in_force: Rules | None, holds: Holds) -> RulesTrial:
-    """Return what `rules` would let expire now, and in the days to come.
+    """Return the commits that would expire by `rules` now and after DAYS.
 
     Raises:
         BrokenHistory: a ref or a commit names a commit that has no record.
@@ -78,7 +77,7 @@ def _judge(snapshot: Snapshot, rules: Rules, in_force: Rules | None, holds: Hold
         gone: Flags = may_go & ~roots.kept(rules, now_ms=at_ms)
         return gone
 
-    # Once for all days: the roots follow the parents of every commit.
+    # Once for all days, because the roots need the parents of every commit.
     roots = snapshot.roots(tags_pin=rules.tags_pin)
     later = [(day, expired(roots, rules, now_ms + day * _DAY_MS)) for day in DAYS]
     before = None if in_force is None else expired(snapshot.roots(tags_pin=in_force.tags_pin), in_force, now_ms)
@@ -93,8 +92,8 @@ def _judge(snapshot: Snapshot, rules: Rules, in_force: Rules | None, holds: Hold
 
 
 def _branches(judged: _Judged, rules: Rules) -> list[TriedBranch]:
-    """Return a row for each branch, that with the most expired commits first."""
-    names = ["", *judged.lines.branches]  # -1, no branch, becomes the first.
+    """Return a row for each branch, most expired commits first."""
+    names = ["", *judged.lines.branches]  # Index 0 is -1 + 1: no branch.
     numbers = judged.lines.branch_of + 1
     counts = np.bincount(numbers[judged.there], minlength=len(names)).tolist()
     expired = np.bincount(numbers[judged.expired], minlength=len(names)).tolist()
@@ -128,14 +127,14 @@ def _rule(rules: Rules, branch: str) -> str:
 
 
 async def _at_most(versions: Versions, snapshot: Snapshot, judged: _Judged) -> Total | None:
-    """Return what only expired commits name, or more: an object that a kept commit has elsewhere may be counted."""
+    """Return an upper bound of objects that only expired commits name. See `only_in`."""
     gone = _trees(snapshot, judged, judged.expired)
     kept = _trees(snapshot, judged, judged.there & ~judged.expired)
     return await only_in(versions, gone, kept)
 
 
 def _trees(snapshot: Snapshot, judged: _Judged, wanted: Flags) -> list[MetarangeId]:
-    """Return the trees of these commits, those of the newest first."""
+    """Return the distinct trees of these commits, newest commits first."""
     rows = np.flatnonzero(wanted)
     rows = rows[np.argsort(-judged.roots.created_ms[rows], kind="stable")]
     trees = pc.unique(snapshot.commits.column("metarange_id").take(pa.array(rows)))

@@ -1,10 +1,9 @@
-"""Answer `lakebed gc why`: why an object is there and until when, or which run took it.
+"""Answer `lakebed gc why`: why an object exists and until when, or which run deleted it.
 
-For people: it takes no part in any run, changes nothing, and reads things one after the other while others write. What
-it says of dates is `lakebed.gc.rules`'s (lasting.py); who names the object is looked for in naming.py. Its cost is
-that of reading every distinct metarange, an end of every distinct range and all staged cells once; where an object is
-gone, the ledger's files too, newest first, until each is found. That may take minutes: it goes in steps, which
-searches.py puts into pages.
+An answer is informational: it changes no run or record, and reads piece by piece while others write. Dates come from
+`lakebed.gc.rules` (lasting.py), names from naming.py. Costs one read of every distinct metarange, of the end of every
+distinct range and of all staged cells. For a deleted object it also reads the ledger, newest files first. Since this
+may take minutes, it runs in steps, which searches.py cuts into pages.
 """
 
 from __future__ import annotations
@@ -74,19 +73,19 @@ from .due_names import DueNames
 _TAKES_NAMED: Final = {kind for kind in RunKind if kind.takes_named}
 
 SHOWN: Final = 100
-"""How many reasons and names of an object an answer tells one by one."""
+"""The number of reasons, and of names, of an object that an answer lists."""
 OBJECTS_SHOWN: Final = 20
 
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class NoQuestion(Invalid):
-    """Neither an address nor a ref and a path were given, or both."""
+    """The question has neither an address nor a ref with a path, or has both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Hold what was read once for all objects of an answer."""
+    """Hold facts that are read once for all objects of an answer."""
 
     snapshot: Snapshot
     ancestry: Ancestry
@@ -95,12 +94,12 @@ class _Known:
     now_ms: int
     expiring_by: dict[CommitId, str]
     deleted_until_ms: dict[str, int]
-    """The moment until which each deleted branch or tag is kept, by the name it has in the snapshot."""
+    """The time until which each deleted branch or tag is kept, by its name in the snapshot."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """Hold what a search puts together, of all objects of an answer."""
+    """Hold the results of a search for all objects of an answer."""
 
     committed: dict[MetarangeId, list[Named]] = field(default_factory=dict)
     uncommitted: dict[str, list[UncommittedName]] = field(default_factory=dict)
@@ -119,7 +118,7 @@ class Why:
         self._deferred = DeferredRuns(versions)
 
     async def ask(self, *, address: str = "", ref: str = "", path: str = "") -> WhyAnswer:
-        """See `steps`, of which this is the last."""
+        """Return the answer, the last of `steps`."""
         async for step in self.steps(address=address, ref=ref, path=path):
             if isinstance(step, WhyAnswer):
                 return step
@@ -128,14 +127,13 @@ class Why:
     async def steps(
         self, *, address: str = "", ref: str = "", path: str = ""
     ) -> AsyncGenerator[WhyProgress | WhyAnswer, None]:
-        """Yield how far the search is, after each step of about PARALLEL files; then the answer. By an address,
-        relative or absolute; or by a ref and a path.
+        """Yield progress after each step of about PARALLEL files, then the answer.
 
-        A path that names nothing at the ref, or a ref that is not there or was swept, is looked for in the whole
-        history and in the ledger.
+        The question is an address, relative or absolute, or a ref and a path. If the path does not exist at the ref, or
+        the ref does not exist or was swept, search the whole history and the ledger.
 
         Raises:
-            NoQuestion: not just one of the two was given.
+            NoQuestion: see there.
             Corrupt: a file of a commit is missing or altered; the message names it.
         """
         check_question(address=address, ref=ref, path=path)
@@ -184,21 +182,18 @@ class Why:
         )
 
     async def _look(self, ref: str, path: str) -> tuple[list[MetarangeId], str | None]:
-        """Return what is to be searched, the newest first; and the address at the ref, if that is asked for and there
-        is one.
-
-        Nothing else of the commits is held while the search lasts: there may be a million.
-        """
+        """Return the trees to search, newest first, and the address at the ref, or None."""
+        # Drop the snapshot here: there may be a million commits, and the search may take minutes.
         snapshot = await read_snapshot(self._versions)
         return _metaranges(snapshot), await self.at_ref(ref, path, snapshot.swept) if path else None
 
     def canonical(self, address: str) -> str:
-        """Return the spelling that answers have: relative to the namespace if it lies inside."""
+        """Return the address in the spelling of answers: relative if it is inside the namespace."""
         key = key_inside(address, self._versions.objectstore.uri)
         return address if key is None else key
 
     async def at_ref(self, ref: str, path: str, swept: AbstractSet[CommitId]) -> str | None:
-        """Return the address that the path has at a ref, in one spelling; None where it names nothing there."""
+        """Return the canonical address of the path at a ref, or None if the path does not exist there."""
         try:
             entry = await self._versions.staging.get(ref, path_to_key(path))
         except NotFound:
@@ -206,14 +201,14 @@ class Why:
         except ContentsGone as gone:
             return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
         except (Corrupt, CommitExpired):
-            # Of a commit that was swept nothing need be there any more.
+            # The files of a swept commit may be deleted.
             if await self._versions.refs.resolve_commit(ref) in swept:
                 return None
             raise
         return self.canonical(entry.address)
 
     async def _at_swept(self, commit_id: CommitId, path: str) -> str | None:
-        """Read what a swept commit named while its files are there; users may not read through it."""
+        """Return the address at a path of a swept commit, while its files exist. Users cannot read through it."""
         commit = await self._versions.history.get_commit(commit_id)
         try:
             row = await self._versions.trees.lookup(commit.metarange_id, path_to_key(path))
@@ -237,7 +232,7 @@ class Why:
         )
 
     async def _expiring(self) -> dict[CommitId, str]:
-        """Return what runs are about to take."""
+        """Return the expiring commits with their runs."""
         found: dict[CommitId, str] = {}
         for run, record in await self._versions.retired.runs():
             if record.state in _TAKING:
@@ -297,7 +292,7 @@ class Why:
             fate = Fate.OUTSIDE
         elif stat is None:
             went = [row for row in taken if row.state not in (LedgerState.FAILED, LedgerState.KEPT)]
-            # Only lifecycle runs and erasures take what commits go on naming.
+            # Only lifecycle runs and erasures delete objects that commits still name.
             was_taken = any(row.reason in _TAKES_NAMED for row in went) if names else bool(went)
             is_missing = bool(uncommitted) or (bool(names) and not was_taken)
             fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
@@ -344,10 +339,10 @@ class Why:
         record = await self._versions.inventory.find(SliceRecord, slice_name(place[0]))
         return record is not None and record.state is SliceState.CLOSED
 
-    # What runs hold, and what was taken
+    # Deferred runs and the ledger
 
     async def _held(self, addresses: frozenset[str], path: str, found: dict[str, DeferredRun]) -> AsyncIterator[Work]:
-        """The deferred runs that hold these addresses or this path, the newest run first."""
+        """Find the deferred runs with these addresses or this path, newest first."""
         for run in await self._deferred.runs():
             if not path and addresses <= found.keys():
                 break
@@ -358,13 +353,14 @@ class Why:
                 rows = await self._deferred.part(garbage, part)
                 for address in rows.filter(_asked(rows, addresses, path))["address"].to_pylist():
                     found.setdefault(address, run)
-                # The server answers others between two parts.
+                # Let the server answer other requests between two parts.
                 await self._versions.ports.clock.sleep(0)
                 yield Work(1, 1)
 
     async def ledger(self, addresses: frozenset[str], path: str, found: list[LedgerRow]) -> AsyncIterator[Work]:
-        """Rows of these addresses or of this path, the latest deed first. Days are read from the newest back, each as a
-        whole (what was restored may be deleted on the same), until each address is found.
+        """Find the ledger rows of these addresses or this path, and sort them, latest first.
+
+        Reads whole days, newest first, until each address has a row: an object may be restored and deleted on one day.
         """
         listed = [stat.key async for page in self._versions.objectstore.list(LEDGER_PREFIX) for stat in page]
         days: dict[str, list[tuple[str, ...]]] = {}
@@ -375,7 +371,7 @@ class Why:
                 for rows in await self._records(batch):
                     found += plain_rows(rows.filter(_asked(rows, addresses, path)))
                 yield Work(len(batch), len(batch))
-            # An older row says what deleted the object that a later run found gone.
+            # For a row GONE, read on: an older row names the run that deleted the object.
             if not path and addresses <= {row.address for row in found if row.state is not LedgerState.GONE}:
                 break
         found.sort(key=lambda row: (-row.deleted_ms, row.address))
@@ -383,22 +379,23 @@ class Why:
     async def _records(self, records: Sequence[Sequence[str]]) -> list[pa.Table]:
         wanted = [self._versions.objectstore.get(name) for names in records for name in names]
         files = iter(await self._versions.ports.tasks.gather(wanted))
-        # The server answers others between two batches.
+        # Let the server answer other requests between two batches.
         await self._versions.ports.clock.sleep(0)
         return [decode_record(names, [next(files) for _ in names]) for names in records]
 
 
 def check_question(*, address: str, ref: str, path: str) -> None:
-    """
+    """Check that the question has an address, or a ref and a path.
+
     Raises:
-        NoQuestion: neither an address nor a ref and a path, or both.
+        NoQuestion: it has neither or both.
     """
     if bool(address) == bool(ref and path) or bool(address and (ref or path)):
         raise NoQuestion("say an address, or a ref and a path")
 
 
 def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObject:
-    """Add when it is due by the lifecycle policy. What lies elsewhere and our own files never are."""
+    """Add the dates of the lifecycle policy. They do not apply to foreign objects or to Lakebed's own files."""
     if due is None or is_absolute(object_.address) or _is_own(object_.address):
         return object_
     names = due.of(object_.address, found.committed, found.versions)
@@ -411,7 +408,7 @@ def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObj
 
 
 def _ending(stay: Stay, deleted_until_ms: int | None) -> Stay:
-    """A deleted branch or tag keeps an object no longer than it can come back."""
+    """End the stay of a deleted branch or tag when it can no longer be brought back."""
     if deleted_until_ms is None:
         return stay
     until_ms = deleted_until_ms if stay.until_ms is None else min(stay.until_ms, deleted_until_ms)
@@ -419,13 +416,13 @@ def _ending(stay: Stay, deleted_until_ms: int | None) -> Stay:
 
 
 def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
-    """Return which rows are of these addresses, or of this path if there is one."""
+    """Return a flag for each row: it has one of these addresses, or this path if given."""
     asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
     return pc.or_(asked, at_path(rows, path)) if path else asked
 
 
 async def reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> AsyncIterator[WhyProgress]:
-    """Turn work into progress: how much of this stage is done."""
+    """Yield the progress of a stage for each step of work."""
     files = done = 0
     async for work in works:
         files, done = work.files, done + work.through
@@ -437,7 +434,7 @@ def _is_own(address: str) -> bool:
 
 
 def ancestry_of(snapshot: Snapshot) -> Ancestry:
-    """Its commits as rows. A ref that is being made holds its commit, whatever the rules say."""
+    """Return the snapshot's commits as row numbers. A ref that is being made holds its commit under any rules."""
     ids = [CommitId(id_) for id_ in texts(snapshot.commits.column("id")).to_pylist()]
     rows = {id_: row for row, id_ in enumerate(ids)}
     refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
@@ -455,9 +452,9 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
 
 
 def _without_returned(snapshot: Snapshot) -> Snapshot:
-    """Leave out a deleted ref whose name is back at the same commit: it keeps nothing that the live one does not.
+    """Omit a deleted ref if a live ref has its name and commit: it keeps nothing more.
 
-    Its note stays until its days are over, so that no collector can miss both (`read_snapshot`).
+    Its record stays until the end of its period, so that every collector sees one of the two (`read_snapshot`).
     """
     live = {(kind, name, commit) for kind, name, commit, state in snapshot.refs if state == RefState.ACTIVE.value}
     return replace(
@@ -471,7 +468,7 @@ def _without_returned(snapshot: Snapshot) -> Snapshot:
 
 
 def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
-    """Return the metaranges of commits that were not swept, each once, the newest first."""
+    """Return the distinct metaranges of commits that were not swept, newest first."""
     there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
     return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
 
@@ -483,7 +480,7 @@ def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
 def _commits_naming(
     address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
 ) -> list[tuple[int, CommittedName]]:
-    """Rows and names, the newest commit first."""
+    """Return the rows and names of commits that name the address, newest first."""
     paths = {
         metarange: min(row.path for row in rows if row.address == address)
         for metarange, rows in committed.items()
@@ -500,6 +497,6 @@ def _commits_naming(
 
 
 def _over_age(known: _Known, modified_ms: int) -> int | None:
-    """Return when the rules let go an object that nothing names."""
+    """Return when the rules allow the deletion of an unreferenced object."""
     age = None if known.rules is None else known.rules.uncommitted_min_age
     return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)

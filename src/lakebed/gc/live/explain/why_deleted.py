@@ -1,8 +1,8 @@
-"""Answer `lakebed gc deleted why`: why an object of a deleted repository is there, and until when.
+"""Answer `lakebed gc deleted why`: why an object of a deleted repository exists, and until when.
 
-Neither commits nor rules keep anything of a deleted repository. Its collection takes what the repository wrote by
-record, from an instant on, unless legal holds are in force or another repository names the object. So no tree is read,
-but for a path at a ref: the trees of a repository that is being collected go as well. What went is in the ledger.
+Commits and rules do not keep objects of a deleted repository. From a fixed time on, its collection deletes the objects
+in recorded slices, unless legal holds are in force or another repository names an object. So a search reads no trees,
+except for a path at a ref: the collection deletes trees too. The ledger has the deleted objects.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class DeletedWhy:
         self._holds = HoldBook(versions)
 
     async def steps(self, question: Question) -> Steps:
-        """Yield how far the search is, then the answer: by an address, or by a ref and a path.
+        """Yield progress, then the answer. The question is an address, or a ref and a path.
 
-        A path that its commit does not have is looked for in the ledger. What was uncommitted is found by its address.
+        If the path does not exist at the ref, search the ledger. Uncommitted objects are found only by address.
 
         Raises:
-            NoQuestion: not just one of the two was given.
+            NoQuestion: see there.
             DeletedNotFound: the repository was brought back or forgotten.
             Corrupt: a tree of another repository is missing or altered.
         """
@@ -83,13 +83,13 @@ class DeletedWhy:
         )
 
     async def _at_ref(self, question: Question) -> str | None:
-        # A branch of a deleted repository cannot be used, and its record still names its head.
+        # A branch of a deleted repository cannot be resolved, but its record still names its head.
         branch = await self._versions.inventory.find(BranchRecord, question.ref)
         ref = question.ref if branch is None else branch.commit_id
         try:
             return await self._why.at_ref(ref, question.path, frozenset())
         except Corrupt:
-            return None  # The collection took the tree already.
+            return None  # The collection already deleted the tree.
 
     async def _object(
         self,

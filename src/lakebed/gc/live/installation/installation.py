@@ -90,7 +90,7 @@ class Installation:
             OtherInstallation: another installation left marks here, and no administrator has chosen between the two.
         """
         # List first, then read: a mark is in the record before it is in the namespace. So a mark that the record does
-        # not know then is another installation's. Of two copies that put marks and then check, at least one sees both.
+        # not know then is another installation's. Of two copies that put marks and then check, one sees the other.
         first, _ = await self._read()
         found = await self._marks(first.number - 1)
         record, held = await self._read()

@@ -73,9 +73,10 @@ class Missing:
         self._runs = runs
 
     async def steps(self, *, marks: bool) -> AsyncGenerator[Looked | Lacking, None]:
-        """Yield progress, then the commits with missing files. With `marks`, mark unnamed commits swept, return the rest.
+        """Yield progress, then the commits with missing files.
 
-        Costs a listing of the trees' files and a read of every tree. Only the last step marks.
+        With `marks`, mark the commits that no ref names as swept, and yield the others. Only the last step marks.
+        Costs a listing of the trees' files and a read of every tree.
         """
         snapshot = await read_snapshot(self._versions)
         lacking: dict[CommitId, Mapping[str, str]] = {}

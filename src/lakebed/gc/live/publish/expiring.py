@@ -238,7 +238,7 @@ class Expiring:
         """Move the run to `sweeping` and write its swept commits. From then on deletes may begin.
 
         A metadata run, which expires no commits, uses this step too. A lifecycle or erasure run records its addresses
-        in `<uid>/taken` (versions/taken.py). From then on a copy of a commit's entry need not copy the bytes.
+        in `<uid>/taken` (versions/taken.py). Until then a copy of a commit's entry copies the bytes.
 
         Raises:
             OtherRepository: the run belongs to another repository.
