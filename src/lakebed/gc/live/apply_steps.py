@@ -49,9 +49,11 @@ class ApplySteps:
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
         installation = await self._installation.check()
+        # Not for a deleted repository: its branches are suspended.
         if not body.kind.spec.of_deleted:
             await self._installation.check_restored(installation)
         record = await self._runs.read_to_apply(id_, body)
+        # New rules come too late for a sweeping run.
         basis = body.kind.spec.basis
         if basis is not None and record.state is not RunState.SWEEPING:
             now = await self._require_rules(id_, body.kind)
@@ -80,6 +82,7 @@ class ApplySteps:
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
         await self._installation.check_restored(await self._installation.check())
+        # An erasure follows its order, not rules.
         if not body.kind.spec.by_order:
             await self._require_rules(id_, body.kind)
         return await self._expiring.expire(id_, body)
@@ -100,6 +103,7 @@ class ApplySteps:
 
     async def _abandon_unswept(self, run_id: RunId, kind: RunKind) -> None:
         with suppress(RunNotFound, WrongKind, RunMoved):
+            # A sweeping run may have deleted objects, so it must be resumed instead.
             await self._runs.read_as(run_id, kind, RunState.PLANNING, RunState.EXPIRING)
             await self._finish(run_id, RunState.ABANDONED)
 
@@ -115,6 +119,7 @@ class ApplySteps:
         if record.plan != body.plan:
             raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
         ended = await self._finish(id_, RunState.ENDED, saved=body.saved)
+        # A metadata run has just emptied the folders of old runs, so their records can be removed.
         if not ended.kind.takes_objects:
             await self._metadata.forget_runs()
             await self._planners.forget_retired()
@@ -129,6 +134,7 @@ class ApplySteps:
         return await self._finish(check_run_id(run_id), RunState.ABANDONED)
 
     async def _finish(self, run_id: RunId, state: RunState, *, saved: str = "") -> RunView:
+        # Move first: the commits of a run that may still sweep must stay expiring.
         record = await self._runs.move(run_id, state, saved=saved)
         await self._expiring.drop_expiring(run_id)
         return view(run_id, record)

@@ -201,6 +201,7 @@ class DeletedCollections:
             raise WrongKind(f"run {run_id} is one of a deleted repository", run_id=run_id)
         await self._installation.check()
         if body.continuation_token is None:
+            # The window must be over by the server's clock and the store's: a wrong clock only delays deletes.
             store_ms = await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
             await self._deleted.begin_collecting(self._uid, planned_ms=body.planned_ms, store_ms=store_ms)
             record = await self._begin_attempt(id_, body)
@@ -241,6 +242,7 @@ class DeletedCollections:
         if record.attempt != attempt:
             raise StalePlan(f"run {run_id} was published again", run_id=run_id)
         inputs = Inputs(self._versions.objectstore, _KIND, run_id)
+        # If another collection searches later, its count replaces this one, and only that run ends the repository.
         await self._deleted.note_named(self._uid, run_id, len(found))
         commits = await _write_nothing(inputs, COMMITS, f"{COMMITS.name}.{attempt}")
         names = await self._write_names(inputs, f"{UNCOMMITTED.name}.{attempt}", found)
@@ -256,7 +258,7 @@ class DeletedCollections:
         return await self._searches.page(self._versions, question, token, deleted=self._deleted_why)
 
     async def end(self, run_id: str, body: End) -> RunView:
-        """End the run, and mark the repository `collected` if no object is left.
+        """End the run, and mark the repository `collected` unless other repositories name its objects.
 
         Raises:
             StalePlan: the run sweeps by another plan.

@@ -131,6 +131,7 @@ class Restorable:
                 return rows, replace(place, row=end)
         if place.part + 1 < len(parts):
             return rows, replace(place, part=place.part + 1, row=0)
+        # Older runs may have more objects of a folder, or a version last seen at this path.
         if not body.run_id and (body.path.endswith("/") or not place.has_last):
             return rows, await self._earlier(place)
         return rows, None if place.has_found else replace(place, is_lost=True)
@@ -149,6 +150,7 @@ class Restorable:
             NotRestorable: always at the end, with the fate of the objects.
         """
         what = body.path or f"run {body.run_id}"
+        # The ledger does not have an undone run: it deleted no object.
         if body.run_id and await self._retired.undone([RunId(body.run_id)]):
             what = f"run {body.run_id} was undone: it holds nothing, and what it took can be read where it was"
             raise NotRestorable(what, run_id=body.run_id)
@@ -169,6 +171,7 @@ def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]
     places = places.filter(pc.greater_equal(places, start)).slice(0, PAGE_OBJECTS)
     page = _first_of(rows.take(places).to_pylist())
     asked = [one for row in page for one in _at_asked(row, path)]
+    # The page is full, by bytes or by rows. Otherwise the part has no more matching rows.
     if len(page) < min(len(places), PAGE_OBJECTS) or len(places) == PAGE_OBJECTS:
         return asked, places[len(page) - 1].as_py() + 1
     return asked, None
@@ -213,6 +216,7 @@ def at_path(rows: pa.Table, path: str) -> pa.ChunkedArray:
     """Return a flag for each row: one of its recorded paths matches (below it, if it ends with a slash)."""
     found = _at(rows["path"], path)
     others = rows["other_paths"].combine_chunks() if "other_paths" in rows.schema.names else None
+    # Most parts have no second path for an object: skip the slow part.
     if others is None or others.null_count == len(others):
         return found
     places = pc.unique(pc.list_parent_indices(others).filter(_at(pc.list_flatten(others), path)))

@@ -209,9 +209,11 @@ class Restoring:
             # An entry whose object a lifecycle run deleted does not block the restore.
             is_taken = there is not None and (await self._versions.taken.find([there.address]))[0] is not None
             is_same = there is not None and not is_taken and await self._is_same(there, source)
+            # A version requested by its address is restored even if the path has a newer version.
             rival = None if there is None or by_address else _restored_from(there, target)
             if rival is not None and body.run_id not in ("", rival.run):
                 rival = None
+            # Only an entry staged by this same restore may be replaced without `overwrite`.
             is_ours = rival is not None and rival.restore == restore
             if rival is not None and _newness(rival.seen_ms, rival.run, rival.address) >= _newness_of(row):
                 return RestoreOutcome.PRESENT if is_same else RestoreOutcome.OLDER, 0
@@ -267,6 +269,7 @@ class Restoring:
                 metadata={RESTORED_FROM: msgspec.json.encode(version).decode()},
             )
 
+        # The checksum binds the write to the entry that was read: of two concurrent calls neither undoes the other.
         checksum = None if there is None else there.checksum
         return await self._versions.staging.upload(
             branch, path_to_key(target), store_body, if_none_match=there is None, if_match=checksum

@@ -108,8 +108,10 @@ class Undoing:
             except RunNotFound:
                 lost.append(other)
                 continue
+            # These runs have not deleted any object.
             if its.state in {RunState.ABANDONED, RunState.UNDONE} or (its.state is RunState.ENDED and not its.swept):
                 continue
+            # A run that may be undone, or only expires, can make room. Every other run deletes or deleted objects.
             (waiting if its.may_be_undone or its.state is RunState.EXPIRING else lost).append(other)
         if lost:
             what = (
@@ -155,6 +157,7 @@ class Undoing:
         taking = await self._versions.taken.find_run(run_id)
         if policy is None or taking is None:
             return ()
+        # An estimate: rules are compared by text, and dates are not evaluated again.
         now = {rule.text() for rule in check_policy(policy).rules}
         counts = await self._versions.taken.count(run_id)
         return tuple(
@@ -169,6 +172,7 @@ class Undoing:
         if kind.spec.basis is Basis.POLICY:
             await self._versions.taken.withdraw(run_id)
         if kind.spec.basis is Basis.RULES:
+            # Fewer removed records than the limit means that no record is left.
             return await self._versions.retired.forget_swept(run_id, TIDIED) < TIDIED
         return True
 

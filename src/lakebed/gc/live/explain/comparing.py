@@ -289,6 +289,7 @@ class Comparing:
         """Return `run_id`, `address`, `state` and `deleted_at` of a record's rows."""
         keys = [LEDGER_PREFIX + name for name in names]
         data = await self._versions.ports.tasks.gather([self._store.get(key) for key in keys])
+        # Apart, one record at a time: decoding would block the event loop.
         return await self._apart(lambda: decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"]))
 
     async def _plan(self, run_id: str, kind: RunKind | None) -> Plan | None:

@@ -75,6 +75,7 @@ class DueNames:
         """
         refs = self.snapshot.refs
         commits = pa.concat_tables(self.snapshot.commits_tables())
+        # Intents, and refs that are being made, hold their commits beside the branches (NO_BRANCH).
         found, names = branch_sets(
             commits,
             branches={name: commit for kind, name, commit, _ in refs if kind == "branch"},
@@ -113,6 +114,7 @@ class DueNames:
             for row, places in entries.items()
             for place, commits in places.items()
         ]
+        # A path that is never due comes first: it keeps the object.
         return sorted(found, key=lambda name: (-(NEVER_MS if name.due_ms is None else name.due_ms), name.path))
 
     def _count(self, versions: EntriesOf) -> PathVersions:

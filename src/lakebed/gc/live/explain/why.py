@@ -157,6 +157,7 @@ class Why:
         current = await self._rules.read()
         known = await self._known(current.rules)
         looked = frozenset(trees)
+        # Commits made during the search may name the objects too.
         if late := [tree for tree in _metaranges(known.snapshot) if tree not in looked]:
             async for step in self._find_committed(shown, late, found):
                 yield step

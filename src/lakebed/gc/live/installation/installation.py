@@ -98,6 +98,8 @@ class Installation:
             raise self._stopped()
         strange = [mark for mark in found if not _is_ours(mark, record)]
         if strange:
+            # Protest first, so that the other stops too. Then record it, so that one protest is enough. Neither
+            # collects until an administrator lets one of them `adopt` the namespace.
             await self._protest(strange)
             await self._stop(record, held)
             raise self._stopped()

@@ -93,6 +93,7 @@ class Missing:
         run_id = await self._publish(wanted)
         ids = {id_ for one in wanted for id_ in lacking[one].values()}
         await self._versions.retired.retire(run_id, ids=sorted(ids), runs=[])
+        # A bump makes each commit in flight build again, and check for retired ids.
         branches = [branch for branch, _ in await self._versions.context.branches.every()]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         snapshot = await read_snapshot(self._versions)

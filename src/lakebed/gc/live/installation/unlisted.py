@@ -67,6 +67,7 @@ class Unlisted:
             )
         level = await self._versions.objectstore.level(DATA_PREFIX)
         lying = [folder[len(DATA_PREFIX) : -1] for folder in level.folders]
+        # Records after the listing: a slice has its record before its first object.
         known = {name async for name, _ in self._versions.inventory.every(SliceRecord)}
         numbers = {name: number for name in lying if (number := parse_slice_name(name)) is not None}
         unlisted = sorted(numbers.keys() - known)

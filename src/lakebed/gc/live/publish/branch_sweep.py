@@ -329,6 +329,7 @@ class BranchSweep:
             if known is None or known.heads != there or not commits.issubset(known.asked):
                 known = await self._walk(there, commits.union(known.asked if known else ()))
                 walks[into] = known
+            # A missing target may have had the commit.
             otherwise = False if None not in targets else None
             found |= {name: commit_id in known.reached or otherwise for name, commit_id in candidates.items()}
         return found
@@ -340,6 +341,7 @@ class BranchSweep:
         reached: set[CommitId] = set()
         count = 0
         async for commit in self._versions.history.ancestry(heads):
+            # Generations descend, so the walk has passed every commit in question.
             if commit.generation < oldest or len(reached) == len(commits):
                 break
             if commit.id in commits:

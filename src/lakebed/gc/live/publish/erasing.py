@@ -95,6 +95,7 @@ class Erasing:
             raise InvalidSelection(f"at most {STANDING_MAX:,} addresses")
         if body.in_queue:
             return await self._queued(selection, body.continuation_token or "")
+        # Bound to the request: a token must not continue the search of another selection.
         seal = Seal(self._key, id_, msgspec.json.encode(replace(body, continuation_token=None)).decode())
         cursor = Cursor(name=UNCOMMITTED.name)
         if body.continuation_token is not None:
@@ -242,6 +243,7 @@ class _Selected:
             self._others.add_values(others, branch=branch, namespace=namespace)
 
     def _selects(self, path: str, row: Row) -> bool:
+        # Decoding each entry is slow, and a selection by path does not need it.
         if self._by_path:
             return self._matcher.selects_path(path)
         entry = from_row(row)

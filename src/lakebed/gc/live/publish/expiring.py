@@ -184,6 +184,8 @@ class Expiring:
         # Another call may have published more commits. This call did not bump their branches, so skip them.
         ours = (await inputs.read_table(EXPIRED, body.commits)).column("id").to_pylist()
         published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
+        # An operation writes the name of a commit, then checks whether the commit is expiring. This run published
+        # before it reads names. So the operation sees the run, or the run sees the name.
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
         kept = await self._kept(run_id, record, snapshot)
         holds = await self._holds.in_force()

@@ -92,6 +92,7 @@ class PotentialCommits:
         rows = read_part(manifest, POTENTIAL, part, data)
         inputs = Inputs(self._versions.objectstore, _KIND, id_)
         sets = await inputs.read_table(POTENTIAL_SETS, await self._manifest(id_, POTENTIAL_SETS.name))
+        # Send only the sets of this page: all sets may be large.
         here = set(rows["set"].to_pylist())
         return PotentialPage(
             commits=tuple(zip(rows["id"].to_pylist(), rows["set"].to_pylist(), strict=True)),

@@ -350,6 +350,7 @@ async def find_orphaned(
     broken = set()
     for tree, taken_by in zip(suspects, await versions.retired.retired_by(suspects), strict=True):
         # A metarange may exist without its ranges: its writer slept before it, and wrote it after their deletes.
+        # Missing but never retired is damage, not an orphan.
         is_gone = bool(taken_by) and await is_missing(versions, metarange_key(MetarangeId(tree)))
         if is_gone or await _lacks_files(versions, MetarangeId(tree)):
             broken.add(tree)

@@ -77,6 +77,7 @@ class Inputs:
         rows = writer.rows
         data = writer.close()
         parts = [await self.write_part(name, page, data, rows=rows)] if rows else []
+        # The manifest is last, so it never names a part that was not written.
         manifest = manifest_of(table, self.folder(name), parts)
         await self._objectstore.put(page_manifest_path(self.kind, self.run_id, name, page), encode_manifest(manifest))
         return manifest
@@ -98,6 +99,7 @@ class Inputs:
             manifest = decode_manifest(data, name=path)
             found = digest_of_pages(found, manifest)
             parts += manifest.parts
+        # A repeated page may have ended elsewhere, and its successor would then leave a gap.
         if found != digest:
             raise BadInput(f"a page of {name} was written again while the reading went on: begin again", input=name)
         return await self.complete(table, name, parts)
@@ -197,6 +199,7 @@ class Inputs:
         """
         if check_manifest(manifest, name=manifest.folder) is not table:
             raise BadInput(f"{manifest.folder} is no {table.name} table", input=manifest.table)
+        # Collectors send manifests: never read outside of the run's folder.
         if not manifest.folder.startswith(self.folder("")[:-1]):
             raise BadInput(f"{manifest.folder} is not in the folder of run {self.run_id}", input=manifest.table)
         parts: list[pa.Table] = []

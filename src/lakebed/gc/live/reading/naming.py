@@ -103,6 +103,7 @@ class Wanted:
 
     def maybe(self, slices: Numbers, sequences: Numbers) -> list[int]:
         """Return the rows that may name a wanted address: rows with its slice and sequence, and all foreign rows."""
+        # A foreign row may be a full URI of an object inside the namespace.
         found = slices == FOREIGN_SLICE
         for slice_, wanted in self._sequences.items():
             found |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
@@ -165,6 +166,7 @@ class Search:
         """Find which of these metaranges name wanted addresses, and where."""
         hits: dict[RangeId, list[Named]] = {}
         async for id_, infos in self._metaranges(metaranges):
+            # Trees share most of their ranges: read each distinct range once.
             fresh = [info for info in infos if info.id not in hits]
             for batch in batches(fresh):
                 looks = await self._together(batch, lambda info: self._look_into(info, wanted))
@@ -264,6 +266,7 @@ class Search:
             if upload is not None and upload.state is not UploadState.EXPIRED:
                 name = UncommittedName(source="upload", branch=upload.branch, since_ms=upload.issued_ms)
                 found.setdefault(address, []).append(name)
+        # Copies last, as in reading.py: an object renamed meanwhile is in its cell or in a copy record.
         async for _, copy in self._versions.inventory.every(CopyRecord):
             place = parse_address(copy.address) or (FOREIGN_SLICE, 0)
             named = wanted.find(*place, copy.address)

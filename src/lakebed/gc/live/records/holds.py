@@ -68,6 +68,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
             CommitExpired: one of the commits is swept or expiring.
         """
         _check(hold)
+        # Sorted and without duplicates, so that the same hold again compares equal.
         made = Hold(
             name=hold.name,
             globs=tuple(sorted(set(hold.globs))),
@@ -87,6 +88,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
                     raise HoldExists(f"there is a hold {one.name} already, on {one.text()}", name=one.name)
             return (*before, made)
 
+        # Before the record: a hold cannot keep a commit that a run has already published.
         await self._versions.retired.check_not_expiring(map(CommitId, made.commit_ids()))
         written = await self._write(with_it, by=by, what=f"added {made.name}: {made.why}")
         # After the record: a run that publishes from now on reads the holds before it deletes. A worker of hard delete

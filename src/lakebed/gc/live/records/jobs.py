@@ -71,6 +71,7 @@ class JobBook:
             started_by=by,
             started_ms=now_ms,
         )
+        # Before the claim: `running_job` never names a job without a record.
         await self._write(job)
         value = encode_record(RunningRecord(job_id=job.id, beat_ms=now_ms))
         try:
@@ -92,6 +93,7 @@ class JobBook:
         try:
             await self._records.set_if(RUNNING, now, held.predicate)
         except PredicateFailed:
+            # Another process asked to stop, or took over: read again.
             return await self.beat(job)
         return True
 
@@ -100,6 +102,7 @@ class JobBook:
         assert job.state is not JobState.RUNNING, job
         await self._write(replace(job, ended_ms=self._ports.clock.now_ms()))
         held = await self._records.get(RUNNING)
+        # Another job may have taken over: leave its record.
         if held is None or decode_record(RunningRecord, held.value).job_id != job.id:
             return
         try:

@@ -124,6 +124,7 @@ class RunBook:
         try:
             record, _ = await self.read_as(run_id, kind, RunState.PLANNING, RunState.EXPIRING, RunState.SWEEPING)
         except RunNotFound:
+            # Runs that publish have no record before their first apply. A collection of metadata may delete such plans.
             if (await self._versions.retired.are_retired([run_id]))[0]:
                 raise RunMoved(f"the plan of run {run_id} was retired: plan again", run_id=run_id) from None
             now_ms = self._versions.ports.clock.now_ms()
@@ -239,6 +240,7 @@ class RunBook:
                 if record is not None and record.state is RunState.UNDONE:
                     what = f"run {other} was undone, and its commits are back: apply run {run_id} again"
                     raise StalePlan(what, run_id=run_id, undone=other)
+                # A run that can no longer be undone needs no note.
                 if record is None or not record.may_be_undone or run_id in record.counted_by:
                     break
                 with suppress(RunMoved):
@@ -377,6 +379,7 @@ class Planners:
         record = await self._versions.retired.find_planned(run_id)
         is_known = record is not None and (record.kind, record.plan) == (body.kind, body.plan_file)
         if record is None or not is_known:
+            # The apply trusts an erasure's order. The plan's record proves that its maker may erase.
             if body.kind.spec.by_order:
                 raise StalePlan(f"run {run_id} has no such plan on record: plan the erasure again", run_id=run_id)
             return "", True

@@ -104,6 +104,7 @@ class VersionedSetting(Generic[R]):
                     expected=expected,
                 )
             record = next_of(before)
+            # Copy first: after the replacement no other record has this version.
             if held is not None:
                 await versions.context.set(self._former_key(before.version), before)
             predicate = None if held is None else held.predicate
@@ -231,6 +232,7 @@ class _DayRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _rules_of(stored: dict[str, Any]) -> Rules:
+    # Only the first form has `default_days`.
     if "default_days" not in stored:
         return msgspec.convert(stored, Rules)
     days = msgspec.convert(stored, _DayRules)
