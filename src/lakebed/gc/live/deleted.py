@@ -7,7 +7,7 @@
     end       if no object was named and all were deleted: `set_if` collecting -> collected; the upkeep then
               purges the records
 
-Each apply reads names in other repositories after the repository is `collecting`, and before it deletes.
+Apart from names in other repositories, only legal holds keep objects.
 """
 
 from __future__ import annotations
@@ -208,6 +208,7 @@ class DeletedCollections:
         else:
             record, _ = await self._runs.read_as(id_, _KIND, RunState.EXPIRING)
             Continuations(id_, record, Reader.COLLECTOR).cursor(body.continuation_token)
+        # After the repository is `collecting`, and before each apply deletes.
         _, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, record.attempt)
         if found is None:
             token = Continuations(id_, record, Reader.COLLECTOR).token(Cursor(name=record.attempt))

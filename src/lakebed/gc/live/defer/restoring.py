@@ -5,8 +5,7 @@ is an upload with a body copied inside the object store (docs/design/protocols.m
 about uploads hold for it.
 
 A page restores some objects of one part of the run's table (restorable.py). A repeated page keeps objects that are
-already staged. A faster purge only makes the restore of that object fail. Of several versions of a path the last seen
-stays, in any order of pages: an entry records its version (`RestoredFrom`).
+already staged. Of several versions of a path the last seen stays, in any order of pages.
 """
 
 from __future__ import annotations
@@ -194,6 +193,7 @@ class Restoring:
             try:
                 outcome, more_bytes = await self._restore(body, branch, row, target, restore)
             except ObjectMissing:
+                # A purge was faster. Only this object fails.
                 outcome = "it was deleted meanwhile"
             except LakebedError as error:
                 outcome = str(error) or type(error).__name__
@@ -249,6 +249,7 @@ class Restoring:
         self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
     ) -> Entry:
         """Upload the version to the path. Replace only the entry `there`, as bound by its checksum."""
+        # Recorded in the entry, so that later pages can compare versions.
         version = RestoredFrom(
             path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
         )

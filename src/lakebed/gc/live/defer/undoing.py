@@ -7,8 +7,6 @@ purge, a longer window, and another run that begins to rely on this one (`RunBoo
     refuse    a run that is not deferred, that purges, or that another run relies on
     undone    `set_if`; readers, writers and collectors now ignore the run's swept and taken records
     tidy      remove its `swept/<commit>` records, or its part of `<uid>/taken`, and its list; repeat after a crash
-
-The record of an undone run is never removed: a call that slept may write its swept or taken records again.
 """
 
 from __future__ import annotations
@@ -73,6 +71,7 @@ class Undoing:
             if body.dry_run:
                 return undone
             # Later runs ignore the saved state of an undone run: it lacks this run's candidates.
+            # This record is never removed: a call that slept may write the run's swept or taken records again.
             record = replace(record, state=RunState.UNDONE, until_ms=0, window="")
             await self._runs.write(id_, record, held)
             undone = replace(undone, state=RunState.UNDONE)

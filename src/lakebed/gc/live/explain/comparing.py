@@ -6,8 +6,8 @@
 4. each deletion has one row                                         TWICE:first:last:other
 
 The right column is the position in a token. Checks 1 and 2 skip a run without a plan file. Records written between two
-pages may be missed. A page costs a listing of the ledger, plus at most `PARTS_MAX` parts of plans, or `RECORDS_MAX`
-records and `LOOKED_MAX` requests to the store, or two blocks of records.
+pages may be missed. A page costs a listing of the ledger and one of: `PARTS_MAX` parts of plans; `RECORDS_MAX` records
+and `LOOKED_MAX` requests to the store; two blocks of records.
 """
 
 from __future__ import annotations

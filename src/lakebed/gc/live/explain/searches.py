@@ -1,9 +1,7 @@
 """Cut searches of minutes into pages of seconds, for `gc why`, `gc missing` and `gc deleted`.
 
 A search remembers up to a hundred thousand files and their names, too much for a token. So its state is in the memory
-of its process, and the token is its id. The state may be lost: if a token is unknown (another process answers, a
-restart, or no request for IDLE_MS), the search begins again under this token. Each process of a server continues its
-own search, and the first to finish answers. A page ends after a number of files, about a second's work.
+of its process, and the token is its id. A page ends after a number of files, about a second's work.
 """
 
 from __future__ import annotations
@@ -125,6 +123,8 @@ class Searches:
         if token is not None and not (0 < len(token) <= _TOKEN_CHARS_MAX and token.isascii() and token.isalnum()):
             raise BadContinuation("this is no continuation token")
         name = (uid, token or self._ports.ids.fresh(), question)
+        # A token is unknown in another process, after a restart, or without a request for IDLE_MS. The search then
+        # begins again under it. Each process continues its own search, and the first to finish answers.
         search = self._searches.get(name) or await self._begin(name, steps)
         if search.is_busy:
             # The client repeated a request before its answer. It may ask again.

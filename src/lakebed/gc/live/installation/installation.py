@@ -2,7 +2,7 @@
 
 A restored backup beside the living installation does not know later writes, and its collections would delete their
 objects. Their records are equal. So each installation leaves marks `_lakefs/installation/<12 digits>-<mark>`, and its
-record knows the last number, its mark, and the mark before. Two active copies leave different or unknown marks.
+record knows the last number, its mark, and the mark before. Two active copies leave marks unknown to each other.
 
 A *step*, before each run and every STEP_MS: check; put the recorded mark, in case its process died; `set_if` the record
 with the next number and a fresh mark; put that mark; check. A check lists the last marks, *then* reads the record.
@@ -152,12 +152,12 @@ class Installation:
     async def say_alive(self, *, at_start: bool = False) -> None:
         """Take a step if the last is STEP_MS ago and this installation is not stopped, so that copies notice.
 
-        The server calls this for each repository. Costs one read if no step is due. A server that starts always takes a
-        step: it may be a copy, or a copy may have been made while it was down.
+        The server calls this for each repository. Costs one read if no step is due.
 
         Raises:
             OtherInstallation: another installation is seen now.
         """
+        # A server that starts may be a copy, or a copy may have been made while it was down.
         if at_start:
             await self.step()
             return
@@ -167,10 +167,8 @@ class Installation:
             await self.step()
 
     async def distrust(self, *, default_branch: str) -> None:
-        """Leave a mark, and stop collections until an administrator has chosen and the default branch exists.
-
-        Another repository may be alive in the namespace, and name objects unknown here. It stops at its next check.
-        """
+        """Leave a mark, and stop collections until an administrator has chosen and the default branch exists."""
+        # Another repository may be alive in the namespace, and name objects unknown here. The mark stops it too.
         while (found := await self._read())[0].awaits != default_branch:
             await self._write(replace(found[0], awaits=default_branch), found[1])
         with suppress(OtherInstallation):
@@ -198,14 +196,13 @@ class Installation:
                 return after
 
     async def _overtake(self) -> None:
-        """Stop each apply in progress in the namespace at its next check.
-
-        It may belong to an earlier repository that does not know this one's names. Call it after the marks are put: an
-        apply that claims a number later asks the live side again before it deletes, which sees the marks.
+        """Stop each apply in progress in the namespace at its next check. Call it after the marks are put.
 
         Raises:
             OtherInstallation: other applies keep beginning.
         """
+        # An apply may belong to an earlier repository that does not know this one's names. An apply that claims its
+        # number later asks the live side again before it deletes, which sees the marks.
         store = self._versions.objectstore
         claim = msgspec.json.encode(Claim(run_id="", started_ms=self._versions.ports.clock.now_ms()))
         for _ in range(CLAIM_ATTEMPTS_MAX):

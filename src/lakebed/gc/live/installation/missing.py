@@ -51,10 +51,8 @@ class Lacking:
     run_id: str = ""
 
     def page(self, after: str, *, most: int) -> tuple[MissingCommits, str | None]:
-        """Return the page after a commit, and its last commit if more follow.
-
-        Begin at the start if that commit is not listed: two processes may have searched at different times.
-        """
+        """Return the page after a commit, and its last commit if more follow."""
+        # Begin at the start if the commit is not listed: two processes may have searched at different times.
         start = next((number for number, commit in enumerate(self.commits, 1) if commit.id == after), 0)
         shown = self.commits[start : start + most]
         page = MissingCommits(
@@ -153,10 +151,8 @@ class Missing:
 
 
 def _named(snapshot: Snapshot) -> set[CommitId]:
-    """Return the commits that a live ref names: an administrator must move the ref first.
-
-    Ignore deleted refs: they cannot be read, and a ref to a marked commit cannot be brought back.
-    """
+    """Return the commits that a live ref names: an administrator must move the ref first."""
+    # Ignore deleted refs: they cannot be read, and a ref to a marked commit cannot be brought back.
     return {commit for _, name, commit, _ in snapshot.refs if plain_name(name) == name}
 
 

@@ -1,9 +1,8 @@
 """Delete branches that are idle or expired by the lifecycle policy.
 
-A plan deletes and publishes nothing; the caller shows it. A sweep judges each branch of the plan again, after it marked
-the branch as leaving: from then on a write must remove the mark before it is acknowledged
-(docs/design/0003-lifecycle.md, "Branches"). So a branch is deleted only if the plan named it, it did not change since,
-and the policy still agrees. The delete is an ordinary one: hooks run, and the branch can be restored for a while.
+A plan deletes and publishes nothing; the caller shows it (docs/design/0003-lifecycle.md, "Branches"). A sweep deletes a
+branch only if the plan named it, it did not change since, and the policy still agrees. The delete is an ordinary one:
+hooks run, and the branch can be restored for a while.
 """
 
 from __future__ import annotations
@@ -216,6 +215,8 @@ class BranchSweep:
             return planned.state == wanted.state and planned.goes
 
         try:
+            # `may_go` runs after the branch is marked as leaving. From then on a write must remove the mark before it
+            # is acknowledged, so no acknowledged write is lost.
             is_deleted = await self._repository.changes.delete_branch(wanted.branch, by=by, may_go=may_go)
         except BranchNotFound:
             return SweptBranch(branch=wanted.branch, is_deleted=False, why=BRANCH_GONE)

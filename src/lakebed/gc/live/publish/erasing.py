@@ -1,8 +1,7 @@
 """Find the staged entries that an erasure selects, page by page, and delete them from their branches.
 
 Also find multipart uploads in progress, which are aborted, and queued hard deletes. A delete here is a user's delete:
-it stages a tombstone, which a commit makes permanent. It applies only while the entry names the planned object. So a
-later write to the path stays, even with the same bytes.
+it stages a tombstone, which a commit makes permanent.
 """
 
 from __future__ import annotations
@@ -188,6 +187,7 @@ class Erasing:
             await self._versions.parts.end(multipart_id)
 
         async def hide(entry: StagedEntry) -> bool:
+            # Only while the entry names the planned object: a later write to the path stays, even with equal bytes.
             try:
                 await self._versions.staging.write(
                     entry.branch,

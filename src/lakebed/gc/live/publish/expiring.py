@@ -246,7 +246,9 @@ class Expiring:
             OtherRepository: the run belongs to another repository.
             OtherInstallation: this installation may not collect.
             RunMoved: the run is neither expiring nor sweeping.
-            StalePlan: the plan was not made from the latest recheck, or a run was undone since then.
+            WrongKind: runs of this kind do not publish.
+            StalePlan: the plan was not made from the latest recheck, the run sweeps by another plan, or a run that this
+                run relies on was undone.
             BadInput: an input contradicts its manifest.
         """
         id_ = check_run_id(run_id)

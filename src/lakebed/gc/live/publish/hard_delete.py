@@ -200,8 +200,8 @@ class QueueWorker:
     async def _give_way(self, done: Sequence[QueuedRecord]) -> Set[str]:
         """Let pages give way to runs that recorded the same deletions. Return the addresses that runs recorded.
 
-        Costs a read of the runs' records. If a run deletes, or began after the objects were written, costs also a
-        listing of the ledger and a read of its files that changed since the objects were queued.
+        Costs a read of the runs' records. Also costs a listing of the ledger, and a read of its later files, if a run
+        deletes or began after the objects were written.
 
         Raises:
             OutcomeUnknown: see `give_way`.

@@ -1,8 +1,7 @@
 """Find potential commits: commits that may name objects still to be deleted by the lifecycle policy.
 
 They follow the dates of the design document and are only shown. No run uses them (see gc/rules/lifecycle/document.py
-for the reason). There may be a million, so they are written once into a run's folder, and each page is one part. That
-run has no record. A collection of metadata deletes the folder once it is old.
+for the reason). There may be a million, so they are written once into a run's folder, and each page is one part.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ class PotentialCommits:
         snapshot = await read_snapshot(self._versions)
         tasks = self._versions.ports.tasks
         rows, found = await tasks.apart(partial(_find, snapshot, earliest))
+        # This run has no record, so a collection of metadata deletes the folder once it is old.
         run_id = RunId(self._versions.ports.ids.fresh())
         inputs = Inputs(self._versions.objectstore, _KIND, run_id)
         numbers = sorted(set(found.set_of.tolist()))

@@ -1,6 +1,5 @@
 """Keep the commit fields that collections need, in columns: 130 bytes a commit. A commit record has 1,000.
 
-A repository may have a million commits. Records are read page by page, and only one page of them is in memory.
 An id is a SHA-256, kept as 32 bytes. It becomes text only where a caller asks for it.
 """
 
@@ -138,6 +137,7 @@ async def read_commits(versions: Versions) -> CommitColumns:
     Raises:
         NotAnId: a record has an invalid commit or tree id.
     """
+    # Page by page: a repository may have a million commits, and only one page of records is in memory.
     columns = _Columns()
     async for page in versions.inventory.pages(CommitFacts, of=Commit):
         columns.add(page.names, page.records)

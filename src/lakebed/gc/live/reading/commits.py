@@ -1,8 +1,7 @@
 """Read every commit record, and every record that names a commit, as tables.
 
-The order: swept records, then refs, then commits. A commit is written before a ref names it. A swept commit can never
-be named again, except after an undo. So a run that could delete objects of such a commit reads commits swept for good
-(`read_swept`). A run that publishes adds itself to the record of each run that it relies on (`counts`).
+The order: swept records, then refs, then commits. A run that could delete objects of a swept commit reads only commits
+swept for good (`read_swept`). A run that publishes adds itself to the record of each run that it relies on (`counts`).
 
 An *orphaned* commit is treated as swept: see `find_orphaned`.
 """
@@ -192,6 +191,7 @@ async def read_snapshot(
 
     A run that has read staging passes the commits swept before as `known`. `for_good`: see `read_swept`.
     """
+    # First: a swept commit can never be named again, except after an undo. So skipping it misses no later name.
     found = await read_swept(versions, for_good=for_good)
     swept = found.commits
     refs = [
@@ -209,6 +209,7 @@ async def read_snapshot(
         if now_ms < deleted.kept_until_ms:
             name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
+    # Commits last: a commit is written before a ref names it.
     snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept, counts=found.counts)
     if found.left_out and (lost := await _lost(versions, snapshot, found.left_out)):
         # Happens only after a restored older backup. A commit without a readable tree protects no object.
@@ -234,8 +235,8 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
     is older. It omits commits of runs that still sweep: a legal hold may name their paths (gc/mark/holding.py). It
     omits commits that merges and cherry-picks compare with (gc/rules/bases.py).
 
-    A commit whose metarange is missing stays in `swept`: it was marked as missing, or a backup from before the
-    deletion of the file was restored.
+    A commit without its metarange or a sublist stays in `swept`: it was marked as missing, or a backup from before the
+    deletion was restored.
     """
     # For good: a run undone after the read of swept records still needs the trees of its commits.
     snapshot = await read_snapshot(versions, for_good=True)

@@ -2,9 +2,6 @@
 
 No address can be staged inside a namespace after its marker is written. So such names are older than the repository,
 and not in its slices. Collections check all the same: an object that another repository names must stay.
-
-Each other repository is read in the order of every collection (reading.py): staging, uploads and copies, then every
-commit, including swept commits while their trees exist. So a name that moves meanwhile is seen before or after.
 """
 
 from __future__ import annotations
@@ -61,6 +58,8 @@ class Elsewhere:
         yield NamedElsewhere(found)
 
     async def _read(self, versions: Versions, mine: _Inside) -> AsyncIterator[Work]:
+        # In the order of every collection (reading.py): staging, uploads and copies, then every commit, including swept
+        # commits while their trees exist. So a name that moves meanwhile is seen before or after.
         reading, cursor = Reading(versions, self._options), Cursor(name="")
         while cursor.phase is not Phase.DONE:
             cursor = await reading.step(cursor, mine)

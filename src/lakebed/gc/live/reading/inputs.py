@@ -1,8 +1,4 @@
-"""Write the inputs of a run into its folder (parts first, manifest last), and read a collector's files from it.
-
-Rows of the table `uncommitted` are gathered as numbers and written as Arrow columns, without an object for each row:
-five million rows must be written in half a minute.
-"""
+"""Write the inputs of a run into its folder (parts first, manifest last), and read a collector's files from it."""
 
 from __future__ import annotations
 
@@ -295,6 +291,7 @@ class AddressRows:
         source: str,
         branch: str,
     ) -> None:
+        # Arrow columns without a Python object for each row: five million rows must be written in half a minute.
         count = len(slices)
         columns = {
             "address": address_texts(slices, sequences, foreign),

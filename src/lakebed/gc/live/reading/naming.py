@@ -1,9 +1,8 @@
 """Find the names of an object: in every commit that was not swept, every staged cell, every upload and copy.
 
 A search reads each distinct metarange and the end of each distinct range once, PARALLEL at a time. It keeps only their
-ids in memory. It reads a range's rows only where its end names a wanted address or shows foreign addresses.
-Matches are put into the argument `found`. Each step yields its amount of work, so that searches.py can cut a long
-search into pages.
+ids in memory. Matches are put into the argument `found`. Each step yields its amount of work, so that searches.py can
+cut a long search into pages.
 """
 
 from __future__ import annotations
@@ -242,6 +241,7 @@ class Search:
 
     async def _look_into(self, info: RangeInfo, wanted: Wanted) -> list[Named]:
         summary = await self._summary(info)
+        # The end of a range has a bitmap for each slice. Read the rows only for a match, or for foreign addresses.
         if not summary.foreign and not wanted.is_in(summary):
             return []
         rows = await self._rows(info)

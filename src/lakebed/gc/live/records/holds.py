@@ -1,7 +1,7 @@
 """Keep the legal holds of a repository: a versioned setting (settings.py), and a mark in the object store.
 
-The tasks of a sweep reach only the object store. So each change also writes a small file named by its version before
-it is acknowledged. A sweep looks for a later version before each delete.
+Each change writes a small file named by its version before it is acknowledged. A sweep checks for a later version
+before each delete.
 """
 
 from __future__ import annotations
@@ -108,11 +108,9 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         return commit_id
 
     def _is_too_late_for(self, run: RunRecord) -> bool:
-        """Return whether the run may have begun a delete without seeing the hold.
-
-        A run of uncommitted data publishes nothing: it deletes after its apply began. A deferred run deletes after its
-        purge began, and a later purge reads the holds.
-        """
+        """Return whether the run may have begun a delete without seeing the hold."""
+        # A run of uncommitted data publishes nothing: it deletes after its apply began. A deferred run deletes after
+        # its purge began, and a later purge reads the holds.
         deletes = run.state in (RunState.EXPIRING, RunState.SWEEPING) or (run.state is RunState.MARKED and run.began)
         return deletes and (not run.until_ms or run.purging)
 
@@ -134,10 +132,8 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         return await self._write(without_it, by=by, what=f"released {name}: {why}")
 
     async def adopt(self, *, by: str) -> None:
-        """Raise the version of the holds above every mark in the namespace, after an older backup was restored.
-
-        Otherwise every sweep finds a later mark than its own version, and refuses.
-        """
+        """Raise the version of the holds above every mark in the namespace, after an older backup was restored."""
+        # Otherwise every sweep finds a later mark than its own version, and refuses.
         pages = self._versions.objectstore.list(HOLDS_PREFIX, start_after=holds_mark((await self.read()).version))
         keys_after = [stat.key async for page in pages for stat in page]
         latest = max([int(key[len(HOLDS_PREFIX) :][:12]) for key in keys_after if _MARK.fullmatch(key)], default=0)
@@ -154,6 +150,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
             await self._mark(written)
 
     async def _mark(self, written: HoldsRecord) -> None:
+        # In the object store, because the tasks of a sweep reach only that.
         await self._versions.objectstore.put(holds_mark(written.version), msgspec.json.encode({"what": written.what}))
 
     async def _write(

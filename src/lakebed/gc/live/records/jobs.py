@@ -2,8 +2,7 @@
 
 At most one job runs in a repository: it claims `running_job` with `set_if`. The job's server writes this record every
 few seconds, and so learns of a request to stop. After LOST_AFTER_MS without a write the server is presumed dead, and
-another job may take over. Safety does not depend on this clock: if two jobs run, the states of their runs separate
-them, as with two runs that users start by hand. Records: docs/formats/gc-jobs.md.
+another job may take over. Records: docs/formats/gc-jobs.md.
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ class JobBook:
         held = await self._records.get(RUNNING)
         if held is not None:
             running = decode_record(RunningRecord, held.value)
+            # Safety does not depend on this clock: if two jobs run, the states of their runs separate them.
             # `finish` records the end of a job before it deletes `running_job`.
             if now_ms - running.beat_ms < LOST_AFTER_MS and not await self._has_ended(running.job_id):
                 raise JobRunning(f"job {running.job_id} is running in this repository", job=running.job_id)

@@ -2,8 +2,7 @@
 
 Planners may write to the object store, where the plans are. So the record of a plan names its maker and the SHA-256 of
 `plan.json`, which has the digests of all other files. An apply by another user plans again (`looking.py` of the
-collectors). The maker skips that. So does any user if a job of the server made the plan: only the server could write
-it. Calls without a user (one process, no server) keep no records of plans.
+collectors). Calls without a user (one process, no server) keep no records of plans.
 """
 
 from __future__ import annotations
@@ -263,10 +262,8 @@ class RunBook:
     # Slices
 
     async def close_slices_for_runs(self) -> None:
-        """End this server's slice if a run began after it was opened, so that the next run can collect its objects.
-
-        Every server does this when it sees a run's record. The server that starts a run ends its own slice at once.
-        """
+        """End this server's slice if a run began after it was opened, so that the next run can collect its objects."""
+        # A run's record tells every server to do this. The server that starts a run ends its own slice at once.
         now_ms = self._versions.ports.clock.now_ms()
         began = [record.started_ms for _, record in await self._versions.retired.runs()]
         # Skip runs dated ahead of this clock: they would end each slice as soon as it is opened.
@@ -277,9 +274,10 @@ class RunBook:
     async def closed_slices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of closed slices, ascending, and the names of all others.
 
-        First closes this server's own slice, so that its latest uploads can be collected. Fences owners that seem
-        dead, which closes their slices and costs one freeze of every branch.
+        Closes this server's own slice first, and fences owners that seem dead.
         """
+        # This makes the server's latest uploads collectable. A fence closes slices of dead owners, and costs one freeze
+        # of every branch.
         await self._versions.slices.end()
         await self._fence_dead_owners()
         found = [item async for item in self._versions.inventory.every(SliceRecord)]
@@ -317,10 +315,8 @@ def check_uid(versions: Versions, uid: str) -> None:
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:
-    """Return whether to fence or abandon work that began then, which is safe at any time.
-
-    A date far ahead of this clock is old too: the work would otherwise never be cleaned up.
-    """
+    """Return whether to fence or abandon work that began then, which is safe at any time."""
+    # A date far ahead of this clock is old too: the work would otherwise never be cleaned up.
     return abs(now_ms - then_ms) >= age_ms
 
 
@@ -408,4 +404,5 @@ class Planners:
         return PlannedBy(run_id=run_id, by=record.by, is_own=self._is_own(record))
 
     def _is_own(self, record: PlannedRecord) -> bool:
+        # Every user may trust a plan by a job of the server: only the server could write it.
         return record.by_job or record.by == self._user_id

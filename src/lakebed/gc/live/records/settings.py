@@ -3,9 +3,8 @@
 A version number is never reused, even after a deletion (then the record is empty). So a plan can name its version, and
 a run detects a change (docs/design/protocols.md, "Rules").
 
-A change first copies the current version unaltered to its own key, then replaces the setting with `set_if`. So every
-version ever in force stays readable, with its author and time. A writer that dies in between leaves a copy of the
-current version. Versions are never removed: each is small and written by hand.
+A change first copies the current version to its own key, then replaces the setting with `set_if`. So every version ever
+in force stays readable, with its author and time. Versions are never removed: each is small and written by hand.
 """
 
 from __future__ import annotations
@@ -104,7 +103,8 @@ class VersionedSetting(Generic[R]):
                     expected=expected,
                 )
             record = next_of(before)
-            # Copy first: after the replacement no other record has this version.
+            # Copy first: after the replacement no other record has this version. A writer that dies in between leaves
+            # only a copy of the current version.
             if held is not None:
                 await versions.context.set(self._former_key(before.version), before)
             predicate = None if held is None else held.predicate
@@ -118,11 +118,9 @@ class VersionedSetting(Generic[R]):
             return record
 
     async def counts_after(self) -> tuple[RunId, ...]:
-        """Return the runs that expire or sweep by a former version: the change comes too late for them.
-
-        Call it after the change. A run that reads the setting later sees the change. A run that read the setting
-        earlier published its commits before that read, so this call sees the run.
-        """
+        """Return the runs that expire or sweep by a former version. Call it after the change."""
+        # A run that reads the setting later sees the change. A run that read the setting earlier published its commits
+        # before that read, so this call sees the run.
         runs = await self._versions.retired.runs()
         return tuple(run for run, one in runs if self._is_too_late_for(one))
 

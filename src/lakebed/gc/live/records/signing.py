@@ -3,9 +3,8 @@
 A collector lists the absent objects in the store. The server adds user and time, and signs if the certificate agrees
 with the run's record and plan. The server does not check the store itself.
 
-The signature is Ed25519, over the certificate's head in JSON with an empty signature. The head has the digest of the
-rest, so the server never sees the objects. A public key is enough to check a certificate without this server. All
-certificates of an installation use one key.
+The signature is Ed25519, over the certificate's head in JSON with an empty signature. A public key is enough to check
+a certificate without this server. All certificates of an installation use one key.
 """
 
 from __future__ import annotations
@@ -87,6 +86,7 @@ class Certifying:
         """
         await self._installation.check()
         await self._check_agrees(check_run_id(run_id), made)
+        # The head has the digest of the rest, so the server signs without the list of objects.
         now_ms = self._versions.ports.clock.now_ms()
         signed = replace(made, made_by=self._user_id or made.made_by, made_ms=now_ms, signature="")
         return replace(signed, signature=self._private.sign(signed_bytes(signed)).hex())
