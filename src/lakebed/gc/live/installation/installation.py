@@ -240,7 +240,7 @@ class Installation:
         await self._versions.objectstore.put(mark.key, msgspec.json.encode(body))
 
     async def _put_end(self, record: InstallationRecord) -> None:
-        """Put the record's last mark, or put it again with the same contents."""
+        """Put the record's last mark, with the administrator's name if it marks an adoption."""
         adopted_by = "" if record.before else record.adopted_by
         await self._put(Mark(record.number, record.mark), adopted_by=adopted_by)
 

@@ -84,7 +84,7 @@ class RunBook:
 
         Raises:
             RunMoved: another process moved the run.
-            OutcomeUnknown: the answer was lost, and a read did not settle the outcome.
+            OutcomeUnknown: the answer was lost, and the record differs from this one or cannot be read.
         """
         try:
             return await self._versions.retired.write_run(run_id, record, before)
