@@ -1,1 +1,1 @@
-"""Publish what a run or a request will delete, so that no operation names it afterwards."""
+"""Publish the commits, addresses and files that a run will delete, so that no operation names them afterwards."""
