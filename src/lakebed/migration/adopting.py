@@ -5,9 +5,9 @@
    `adopted`. `undo` returns to 1; the old server can then start again, since it lost no object.
 3. `finish`: applies may delete: `final`. No step returns from here.
 
-Steps 2 and 3 are refused while the old server answers, while another repository names an object of the namespace, and
-if the old server wrote after the last migration that ended with equal listings. The state is a log in the namespace
-(objectstore/adoption.py), which every sweep reads.
+Steps 2 and 3 are refused while the old server answers, or while another repository names an object of the namespace.
+They are also refused if the old server wrote after the last migration that ended with equal listings. The state is a
+log in the namespace (objectstore/adoption.py), which every sweep reads.
 """
 
 from __future__ import annotations

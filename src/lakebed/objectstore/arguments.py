@@ -1,9 +1,9 @@
 """Check the keys and bodies that callers pass to a store, by one rule for all drivers.
 
 A key is a relative path: segments joined by single slashes. Every driver refuses a key that a folder cannot store
-unchanged (`..`, an empty segment, a segment over 255 bytes) or that S3 or its XML cannot (over 1,024 bytes, control
-characters). So a valid key is valid in every store. Keys are never encoded or normalised: a key is stored under exactly
-its own bytes of UTF-8, so any other tool that reads the namespace sees the same name.
+unchanged: `..`, an empty segment, a segment over 255 bytes. It refuses a key that S3 or its XML cannot store: over
+1,024 bytes, control characters. So a valid key is valid in every store. Keys are never encoded or normalised: a key is
+stored under exactly its own bytes of UTF-8, so any other tool that reads the namespace sees the same name.
 
 This rule does not cover one case: in a folder an object cannot have the name of a directory. So a store on a local
 folder also refuses `a/b` if there is an object `a`, and vice versa. No layout of ours does that.
