@@ -195,6 +195,11 @@ async def _extend(boxes: Sandboxes, handle: Repository) -> None:
     await boxes.extend(handle, BOX, lasts_ms=2 * DAY_MS)
 
 
+async def _extend_beyond(boxes: Sandboxes, handle: Repository) -> None:
+    """Extend to a time that even upkeep's clock has not reached."""
+    await boxes.extend(handle, BOX, lasts_ms=9 * DAY_MS)
+
+
 async def _end(boxes: Sandboxes, handle: Repository) -> None:
     await boxes.end(handle, BOX, by="sim")
 
@@ -269,14 +274,26 @@ def what_was_kept_stays(ending: Ending) -> None:
             raise Violation(f"the branch went after {kind} was acknowledged")
 
 
+def what_was_extended_stays(ending: Ending) -> None:
+    """Check that a sandbox is active and has its branch, if it was extended beyond every clock and no user ended it."""
+    if not ending.acknowledged("xtend beyond"):
+        return
+    value = ending.disk.value(PARTITION, _KEY)
+    state = None if value is None else decode(SandboxRecord, value).state
+    if state is not SandboxState.ACTIVE or _branch(ending.disk) is None:
+        raise Violation(f"a sandbox was extended, and its record is {state}")
+
+
 def sandbox_scenes() -> Iterator[Scene]:
     make, extend, end = _box("make", _make), _box("xtend", _extend), _box("end", _end)
     promote, undelete = _box("promote", _promote), _box("undelete", _undelete)
+    beyond = _box("xtend beyond", _extend_beyond)
     upkeep, other = _box("clean", _clean, days=3), _box("late upkeep", _clean, days=3)
     worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
         "maker of a sandbox, upkeep": (_prepare_repository, (make, upkeep)),
         "ender of a sandbox, undeleter": (_prepare_box, (end, undelete)),
         "upkeep of a sandbox, other upkeep, undeleter": (_prepare_box, (upkeep, other, undelete)),
+        "upkeep of a sandbox, extender": (_prepare_box, (upkeep, beyond)),
         "ender of a sandbox, extender": (_prepare_box, (end, extend)),
         "ender of a sandbox, promoter": (_prepare_box, (end, promote)),
     }
@@ -286,7 +303,7 @@ def sandbox_scenes() -> Iterator[Scene]:
             actors=actors,
             prepare=prepare,
             tidy=_tidy_boxes,
-            checks=(what_was_kept_stays,),
+            checks=(what_was_kept_stays, what_was_extended_stays),
             tidy_checks=(nothing_is_left_of_a_sandbox,),
             step_checks=(a_sandbox_has_one_life,),
             clocks_agree=False,

@@ -221,15 +221,18 @@ class Sandboxes:
         records = [one async for one in self._all() if repository in ("", one.repository)]
         now_ms = self._ports.clock.now_ms()
         alone = await self._without_branch([one for one in records if one.state is SandboxState.ACTIVE])
-        for record in records:
+
+        def is_due(record: SandboxRecord) -> bool:
             match record.state:
                 case SandboxState.ACTIVE:
-                    is_due = now_ms >= record.expires_ms or record.id in alone
+                    return now_ms >= record.expires_ms or record.id in alone
                 case SandboxState.CREATING:
-                    is_due = now_ms >= record.created_ms + HALF_MADE_MS
+                    return now_ms >= record.created_ms + HALF_MADE_MS
                 case SandboxState.ENDING:
-                    is_due = True
-            ending = await self._begin_end(record) if is_due else None
+                    return True
+
+        for record in records:
+            ending = await self._begin_end(record, is_due) if is_due(record) else None
             if ending is not None:
                 is_over = not ending[0].was_half_made or now_ms >= ending[0].ending_ms + HALF_MADE_MS
                 await self._finish(*ending, by=record.created_by, is_over=is_over)
@@ -252,9 +255,16 @@ class Sandboxes:
         return alone
 
     async def _begin_end(
-        self, record: SandboxRecord, *, keeps_branch: bool = False
+        self,
+        record: SandboxRecord,
+        is_due: Callable[[SandboxRecord], bool] = lambda _: True,
+        *,
+        keeps_branch: bool = False,
     ) -> tuple[SandboxRecord, Held] | None:
-        """Take the rights from the key, if no request has, and return the ending record. None: it has ended."""
+        """Take the rights from the key, if no request has, and return the ending record.
+
+        None: it has ended, or it is not due any more by the record that the end would replace.
+        """
         while True:
             found = await self._read(record.id)
             if found is None or found[0].user_uid != record.user_uid:
@@ -262,6 +272,8 @@ class Sandboxes:
             now, held = found
             if now.state is SandboxState.ENDING:
                 return found
+            if not is_due(now):
+                return None  # It was extended, or became active, since `record` was read.
             ending = replace(
                 now,
                 state=SandboxState.ENDING,
