@@ -11,9 +11,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from lakebed.auth import Ref
 from lakebed.auth.records import PARTITION, SANDBOXES, SandboxRecord, SandboxState, decode, encode
 from lakebed.kv import scan_prefix
+from lakebed.operations.sandboxes import LENT
 from lakebed.sandboxes.life import HALF_MADE_MS
+from lakebed.sandboxes.rights import rights_of
 from lakebed.server import App, AppState
 from tests.server.s3.signing import asked_as, keys_of
 from tests.server.test_permissions import allow
@@ -116,7 +119,8 @@ async def test_the_key_opens_the_s3_door_as_well(lake: httpx.AsyncClient, app: A
 
 async def test_a_sandbox_lends_no_right_that_its_maker_lacks(lake: httpx.AsyncClient, app: App) -> None:
     hidden = allow("fs:ReadObject", resource="arn:lakefs:fs:::repository/lake/object/x", effect="deny")
-    narrow = [allow("sandbox:*", "fs:CreateBranch", "fs:ListObjects", "pr:*")]
+    rest = ("fs:ReadRepository", "fs:ReadBranch", "fs:ReadTag", "fs:ReadCommit", "fs:ListCommits", "fs:ListObjects")
+    narrow = [allow("sandbox:*", *rest, "fs:CreateBranch", "pr:*")]
     async with asking(app, await keys_of(lake, "ann", *narrow)) as ann:
         answer = await ann.post(BOXES, json={"source": "main", "ttl": "2d"})
         assert (answer.status_code, "fs:ReadObject" in answer.text) == (403, True), answer.text
@@ -126,6 +130,13 @@ async def test_a_sandbox_lends_no_right_that_its_maker_lacks(lake: httpx.AsyncCl
     async with holder(app, box) as kim:
         assert (await kim.get(f"{LAKE}/refs/main/objects", params={"path": "x"})).status_code == 401
         assert (await kim.get(f"{LAKE}/refs/main/objects/ls")).status_code == 200
+
+
+def test_the_key_gets_no_action_that_its_maker_is_not_asked_for() -> None:
+    rights = rights_of("lake", "sandbox-kim", Ref.of_branch("main"))
+    given = {action for one in rights if one.effect == "allow" for action in one.actions}
+
+    assert given - {asked.action for asked in LENT} == set()
 
 
 async def test_of_an_ended_sandbox_nothing_is_left_and_its_key_opens_nothing(

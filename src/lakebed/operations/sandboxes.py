@@ -6,27 +6,34 @@ from typing import Final
 
 from lakebed import wire
 
-from .history import READ_SOURCE
-from .operation import NOTHING, At, Operation, Permission, get
-from .resources import NEW_BRANCH, OBJECT, ONE_REPOSITORY, REPOSITORY, on
+from .operation import AT_REF, NOTHING, At, Operation, Permission, get
+from .resources import NEW_BRANCH, OBJECT, ONE_REPOSITORY, REPOSITORY, SOURCE_BRANCH, SOURCE_TAG, on
 
 _SANDBOXES: Final = ONE_REPOSITORY + "/sandboxes"
 _SANDBOX: Final = _SANDBOXES + "/{sandbox}"
 _READ: Final = on(REPOSITORY, "sandbox:Read")
-_SOURCE: Final = At("source")
 _MADE: Final = At("name", "branch")
 
 LENT: Final = (
+    Permission("fs:ReadRepository", REPOSITORY, when="the key may, too"),
+    Permission("fs:ReadBranch", SOURCE_BRANCH, when="of the source"),
+    Permission("fs:ReadTag", SOURCE_TAG, when="of the source"),
+    Permission("fs:ReadCommit", REPOSITORY, AT_REF, when="of the source"),
+    Permission("fs:ListCommits", REPOSITORY, AT_REF, when="of the source"),
+    Permission("fs:ReadObject", OBJECT, AT_REF, when="for every path of the source"),
+    Permission("fs:ListObjects", REPOSITORY, AT_REF, when="of the source"),
+    Permission("pr:ReadPullRequest", REPOSITORY, when="the key may, too"),
     Permission("fs:CreateBranch", NEW_BRANCH, when="of the branch that it makes"),
-    Permission("fs:ReadObject", OBJECT, _SOURCE, when="for every path of the source"),
-    Permission("fs:ListObjects", REPOSITORY, _SOURCE, when="of the source"),
     Permission("fs:WriteObject", OBJECT, _MADE, when="for every path of the branch"),
     Permission("fs:DeleteObject", OBJECT, _MADE, when="for every path of the branch"),
     Permission("fs:CreateCommit", NEW_BRANCH, when="of the branch"),
     Permission("fs:RevertBranch", NEW_BRANCH, when="of the branch"),
     Permission("pr:WritePullRequest", REPOSITORY, _MADE, when="from the branch"),
 )
-"""Rights that the key of a sandbox gets. Its maker must have them: no one lends out what they lack."""
+"""Rights that the key of a sandbox gets, and that to make the branch: no user lends out a right that they lack.
+
+`ref` is the source, and `name` the branch.
+"""
 
 LIST_SANDBOXES: Final = get("listSandboxes", _SANDBOXES, wire.SandboxList, _READ, "List the sandboxes of a repository.")
 CREATE_SANDBOX: Final = Operation(
@@ -38,7 +45,7 @@ CREATE_SANDBOX: Final = Operation(
     on(REPOSITORY, "sandbox:Create"),
     "Make a branch with an end, and a key pair that may read `source`, write the branch and open pull requests."
     " The secret key is shown once.",
-    asked_later=(*LENT, *READ_SOURCE),
+    asked_later=LENT,
     status=201,
     # The second makes another one.
     repeatable=False,

@@ -8,7 +8,7 @@ from lakebed.auth import SandboxRecord
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import sandboxes
 from lakebed.sandboxes import InvalidSandbox, source_of
-from lakebed.server.http.gate import ask, check_source
+from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
@@ -37,9 +37,8 @@ class SandboxRoutes:
         id_ = self._sandboxes.fresh_id(body.name)
         lasts_ms = self._lasts_ms(body.ttl)
         # The key may do this wherever it is used, so its maker must be allowed all of it.
-        names = {"repository": repository.id, "source": body.source, "name": id_, "path": "*"}
+        names = {"repository": repository.id, "ref": body.source, "name": id_, "path": "*"}
         await ask(sandboxes.LENT, request.permissions, names)
-        await check_source(request.permissions, repository, body.source)
         record, issued = await self._sandboxes.create(
             repository,
             id_,
