@@ -203,6 +203,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "createTag",
         "diffRefs",
         "expireGcCommits",
+        "extendSandbox",
         "hardResetBranch",
         "importStart",
         "listBranches",

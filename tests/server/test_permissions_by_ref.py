@@ -65,8 +65,8 @@ SOURCES = {
 """Where an operation names the ref whose commit it puts elsewhere. What denies counts, and what allows need not."""
 INNER = {"uploadPartCopy": "copy_source", "sweepBranches": "branches"}
 """Refs that lie deeper in a body."""
-APART = {"listBranches", "mergePullRequest", "restoreGcObjects", "sweepBranches"}
-"""They hold a ref for each row, and other tests here ask them."""
+APART = {"extendSandbox", "listBranches", "mergePullRequest", "restoreGcObjects", "sweepBranches"}
+"""They hold a ref for each row or of a record, and other tests ask them."""
 IN_DOUBT = {"restoreRefs", "restoreSubmit", "restoreStatus", "getMetaRange", "getRange", "getMetadataObject"}
 """They read or write refs that they do not name."""
 NOT_HELD = {

@@ -132,6 +132,42 @@ async def test_a_sandbox_lends_no_right_that_its_maker_lacks(lake: httpx.AsyncCl
         assert (await kim.get(f"{LAKE}/refs/main/objects/ls")).status_code == 200
 
 
+NEVER = {"DateLessThan": {"CurrentTime": ["2001-01-01"]}}
+EVERYTHING = ("fs:*", "pr:*", "sandbox:*")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"IpAddress": {"SourceIp": ["0.0.0.0/0"]}},
+        {"DateLessThan": {"CurrentTime": ["2900-01-01"]}},
+    ],
+)
+async def test_a_right_for_some_addresses_or_times_is_not_lent(
+    lake: httpx.AsyncClient, app: App, condition: dict[str, Any]
+) -> None:
+    """The key would have it from everywhere, and until the sandbox ends."""
+    passing = {**allow("fs:ReadObject"), "condition": condition}
+    rest = [allow(*EVERYTHING, resource="arn:lakefs:fs:::repository/lake"), allow("fs:C*", "fs:*B*", "fs:*Tag")]
+    rest += [allow("fs:WriteObject", "fs:DeleteObject"), {**allow("fs:Read*", effect="deny"), "condition": NEVER}]
+    async with asking(app, await keys_of(lake, "ann", *rest, passing)) as ann:
+        assert (await ann.get(f"{LAKE}/refs/main/objects", params={"path": "x"})).status_code == 200
+        answer = await ann.post(BOXES, json={"source": "main", "ttl": "2d"})
+        assert (answer.status_code, "fs:ReadObject" in answer.text) == (403, True), answer.text
+    async with asking(app, await keys_of(lake, "bob", *rest, allow("fs:ReadObject"))) as bob:
+        await make(bob)
+
+
+async def test_who_lost_a_right_extends_no_sandbox_that_has_it(lake: httpx.AsyncClient, app: App) -> None:
+    async with asking(app, await keys_of(lake, "ann", allow(*EVERYTHING))) as ann:
+        extend = f"{BOXES}/{(await make(ann))['id']}/extend"
+        assert (await ann.post(extend, json={"ttl": "3d"})).status_code == 200
+        left = [allow(*EVERYTHING), allow("fs:ReadObject", effect="deny")]
+        assert (await lake.put("/auth/policies/ann", json={"id": "ann", "statement": left})).status_code == 200
+        assert (await ann.post(extend, json={"ttl": "4d"})).status_code == 403
+    assert (await lake.post(extend, json={"ttl": "4d"})).status_code == 200
+
+
 def test_the_key_gets_no_action_that_its_maker_is_not_asked_for() -> None:
     rights = rights_of("lake", "sandbox-kim", Ref.of_branch("main"))
     given = {action for one in rights if one.effect == "allow" for action in one.actions}

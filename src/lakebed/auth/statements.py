@@ -214,6 +214,19 @@ class Permissions:
         """Return these permissions for one request."""
         return self._altered(_circumstances=circumstances)
 
+    def lasting(self) -> Permissions:
+        """Return these permissions without what is allowed only at some time, or only from some address.
+
+        What denies something denies it here under the same conditions.
+        """
+        kept = [
+            one
+            for one in self._statements
+            if one.effect == "deny" or all(condition.key in REF_KEYS for condition in one.conditions)
+        ]
+        lasting = Permissions(self.user_id, kept, is_administrator=self._is_administrator)
+        return lasting._altered(_delegation=self._delegation, _circumstances=self._circumstances)
+
     def _altered(self, **changes: object) -> Permissions:
         # Verdicts are shared: they depend on neither.
         altered = object.__new__(Permissions)

@@ -58,7 +58,8 @@ EXTEND_SANDBOX: Final = Operation(
     wire.SandboxExtension,
     wire.Sandbox,
     on(REPOSITORY, "sandbox:Extend"),
-    "Let a sandbox last so long from now.",
+    "Let a sandbox last so long from now. Asks for the rights that its key has.",
+    asked_later=LENT,
     repeatable=True,
 )
 END_SANDBOX: Final = Operation(

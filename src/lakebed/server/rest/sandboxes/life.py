@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from lakebed.auth import SandboxRecord
+from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import sandboxes
 from lakebed.sandboxes import InvalidSandbox, source_of
@@ -36,9 +37,7 @@ class SandboxRoutes:
         repository = await self._catalog.get(request.args[0])
         id_ = self._sandboxes.fresh_id(body.name)
         lasts_ms = self._lasts_ms(body.ttl)
-        # The key may do this wherever it is used, so its maker must be allowed all of it.
-        names = {"repository": repository.id, "ref": body.source, "name": id_, "path": "*"}
-        await ask(sandboxes.LENT, request.permissions, names)
+        await _check_lent(request, repository, id_, body.source)
         record, issued = await self._sandboxes.create(
             repository,
             id_,
@@ -55,9 +54,10 @@ class SandboxRoutes:
         return _shown(await self._sandboxes.get(await self._catalog.get(request.args[0]), request.args[1]))
 
     async def extend(self, request: RestRequest, body: SandboxExtension) -> Sandbox:
-        repository = await self._catalog.get(request.args[0])
+        repository, id_ = await self._catalog.get(request.args[0]), request.args[1]
         lasts_ms = self._lasts_ms(body.ttl)
-        return _shown(await self._sandboxes.extend(repository, request.args[1], lasts_ms=lasts_ms))
+        await _check_lent(request, repository, id_, (await self._sandboxes.get(repository, id_)).source)
+        return _shown(await self._sandboxes.extend(repository, id_, lasts_ms=lasts_ms))
 
     async def end(self, request: RestRequest) -> SandboxEnded:
         return await self._end(request, keeps_branch=False)
@@ -80,6 +80,18 @@ class SandboxRoutes:
         if over_ms is None:
             raise InvalidSandbox("a sandbox has an end: say how long it lasts, as 36h, 20d or 2w")
         return over_ms - 1 - now_ms
+
+
+async def _check_lent(request: RestRequest, repository: Repository, id_: str, source: str) -> None:
+    """Refuse to lend rights, or to lend them for longer, that the caller lacks.
+
+    The key may use them from any address and at any time, so what is allowed only there or then does not count.
+
+    Raises:
+        NotPermitted: a right is missing.
+    """
+    names = {"repository": repository.id, "ref": source, "name": id_, "path": "*"}
+    await ask(sandboxes.LENT, request.permissions.lasting(), names)
 
 
 def _shown(record: SandboxRecord) -> Sandbox:
