@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from lakebed.auth import Ref
 from lakebed.auth.records import PARTITION, SANDBOXES, SandboxRecord, SandboxState, decode, encode
+from lakebed.base import Unavailable
 from lakebed.kv import scan_prefix
 from lakebed.operations.sandboxes import LENT
 from lakebed.sandboxes.life import HALF_MADE_MS
@@ -236,6 +237,39 @@ async def test_upkeep_ends_what_has_expired_and_a_key_ends_at_its_time(
     await (await state.catalog.get("lake")).versions.refs.delete_branch(other["id"])
     await state.sandboxes.clean()
     assert await records(state) == before
+
+
+async def test_a_repository_or_a_sandbox_that_fails_keeps_none_behind_it_alive(
+    lake: httpx.AsyncClient, state: AppState, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lake.post("/repositories", json={"name": "broken", "storage_namespace": namespace + "-2"})
+    boxes = [await make(lake, name=name) for name in ("a", "b", "c")]
+    answer = await lake.post("/repositories/broken/sandboxes", json={"source": "main", "ttl": "2d", "name": "0"})
+    assert answer.status_code == 201, answer.text
+    for box in boxes[:2]:
+        await change(state, box["id"], expires_ms=1)
+    await (await state.catalog.get("lake")).versions.refs.delete_branch(boxes[2]["id"])
+    get, delete = state.catalog.get, state.accounts.delete_sandbox_user
+
+    async def failing_get(name: str) -> Any:
+        if name == "broken":
+            raise Unavailable("its storage is gone")
+        return await get(name)
+
+    async def failing_delete(record: SandboxRecord) -> None:
+        if record.id == boxes[0]["id"]:
+            raise Unavailable("for this one")
+        await delete(record)
+
+    monkeypatch.setattr(state.catalog, "get", failing_get)
+    monkeypatch.setattr(state.accounts, "delete_sandbox_user", failing_delete)
+    await state.sandboxes.clean()
+    shown = {one["id"]: one["state"] for one in (await lake.get(BOXES)).json()["results"]}
+    assert shown == {boxes[0]["id"]: "ending"}
+
+    monkeypatch.undo()
+    await state.sandboxes.clean()
+    assert (await lake.get(BOXES)).json()["results"] == []
 
 
 async def test_what_is_half_made_ends_and_stays_on_record_until_no_request_can_make_it(

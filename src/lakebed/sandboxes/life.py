@@ -10,9 +10,10 @@ name by chance, stay.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -35,6 +36,8 @@ from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.versions import BranchNotFound
 
 from .rights import rights_of
+
+logger = logging.getLogger(__name__)
 
 LASTS_MS_MAX: Final = 366 * 24 * 3_600_000
 HALF_MADE_MS: Final = 15 * 60_000
@@ -215,8 +218,9 @@ class Sandboxes:
     async def clean(self, repository: str = "") -> None:
         """End what has expired, has lost its branch, or was left half made or half ended. Any number may do so at once.
 
-        With `repository`, only what is of that id. A crash leaves nothing that this does not remove, at the latest at
-        its second pass HALF_MADE_MS apart.
+        With `repository`, only what is of that id. An error of one sandbox, or of one repository, is logged, and the
+        others go on. A crash leaves nothing that this does not remove, at the latest at its second pass HALF_MADE_MS
+        apart.
         """
         records = [one async for one in self._all() if repository in ("", one.repository)]
         now_ms = self._ports.clock.now_ms()
@@ -232,26 +236,29 @@ class Sandboxes:
                     return True
 
         for record in records:
-            ending = await self._begin_end(record, is_due) if is_due(record) else None
-            if ending is not None:
-                is_over = not ending[0].was_half_made or now_ms >= ending[0].ending_ms + HALF_MADE_MS
-                await self._finish(*ending, by=record.created_by, is_over=is_over)
+            # One that fails must not keep the keys of those behind it alive.
+            with _logged(f"sandbox {record.id}"):
+                ending = await self._begin_end(record, is_due) if is_due(record) else None
+                if ending is not None:
+                    is_over = not ending[0].was_half_made or now_ms >= ending[0].ending_ms + HALF_MADE_MS
+                    await self._finish(*ending, by=record.created_by, is_over=is_over)
 
     async def _without_branch(self, records: Sequence[SandboxRecord]) -> set[str]:
-        """Return the ids of those whose branch is gone, or is another one that was brought back."""
+        """Return the ids of those whose branch is gone, or is another one that was brought back. In doubt it stays."""
         by_repository: dict[str, list[SandboxRecord]] = {}
         for record in records:
             by_repository.setdefault(record.repository, []).append(record)
         alone: set[str] = set()
         for name, those in by_repository.items():
-            try:
-                repository = await self._repositories.get(name)
-            except RepositoryNotFound:
-                alone.update(one.id for one in those)
-                continue
-            alone.update(one.id for one in those if one.repository_uid != repository.versions.uid)
-            marks = await repository.versions.refs.sandboxes_of([one.id for one in those])
-            alone.update(one.id for one, mark in zip(those, marks, strict=True) if mark != one.id)
+            with _logged(f"sandboxes of {name}"):
+                try:
+                    repository = await self._repositories.get(name)
+                except RepositoryNotFound:
+                    alone.update(one.id for one in those)
+                    continue
+                alone.update(one.id for one in those if one.repository_uid != repository.versions.uid)
+                marks = await repository.versions.refs.sandboxes_of([one.id for one in those])
+                alone.update(one.id for one, mark in zip(those, marks, strict=True) if mark != one.id)
         return alone
 
     async def _begin_end(
@@ -331,6 +338,15 @@ class Sandboxes:
                 raise
             return now[1]
         return Held(value, predicate)
+
+
+@contextmanager
+def _logged(about: str) -> Iterator[None]:
+    """Log an error, and go on after it: the next pass tries again."""
+    try:
+        yield
+    except LakebedError as error:
+        logger.warning("%s: %s", about, error)
 
 
 def _check_lasts(lasts_ms: int) -> None:
