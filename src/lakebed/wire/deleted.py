@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from .common import LIST_MAX, Pagination
 from .repositories import PATTERN_MAX, RepositoryName
+
+Patterns: TypeAlias = Annotated[
+    list[Annotated[str, msgspec.Meta(max_length=PATTERN_MAX)]], msgspec.Meta(max_length=LIST_MAX)
+]
 
 
 class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +46,7 @@ class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the repository is protected from deletion, and patterns of protected branches."""
 
     repository: bool
-    branches: Annotated[list[Annotated[str, msgspec.Meta(max_length=PATTERN_MAX)]], msgspec.Meta(max_length=LIST_MAX)]
+    branches: Patterns
 
 
 class DeletedRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +129,8 @@ class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """
 
     target: str
-    refs: list[str] = []
-    operations: list[str] = []
+    refs: Patterns = []
+    operations: Annotated[list[str], msgspec.Meta(max_length=LIST_MAX)] = []
     secret: str | None = None
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
