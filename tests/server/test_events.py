@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import threading
 from collections.abc import AsyncIterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from lakebed.hooks import HookOptions
+from lakebed.hooks.webhook import Answer
 from lakebed.server import AppState, ServerOptions, opened
 from tests.serving import serving
 
@@ -123,6 +125,24 @@ async def test_events_are_delivered_signed_and_in_order(client: httpx.AsyncClien
     assert [event["after"] for event in body["events"]] == commits
     assert (body["repository"], body["subscription"]) == ("lake", made["id"])
     assert signature == "sha256=" + hmac.new(made["secret"].encode(), signed, hashlib.sha256).hexdigest()
+
+
+async def test_deliveries_leave_the_threads_of_the_server_alone(
+    client: httpx.AsyncClient, repo: str, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads count digests in the common threads, and a slow receiver would hold one of them."""
+    threads: list[str] = []
+
+    def request(*_: object, **__: object) -> Answer:
+        threads.append(threading.current_thread().name)
+        return Answer(status=204, body=b"")
+
+    monkeypatch.setattr("lakebed.server.events.request", request)
+    await _subscribe(client, repo, target="http://127.0.0.1:1/")
+    await _commit(client, repo, "a")
+    await _deliver(state)
+
+    assert [name.partition("_")[0] for name in threads] == ["event"]
 
 
 async def test_a_receiver_out_of_reach_shows_and_never_stops_a_commit(

@@ -12,8 +12,11 @@ import hmac
 import http.client
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,7 +31,7 @@ from lakebed.catalog import (
     RepositoryNotFound,
     SubscriptionRecord,
 )
-from lakebed.hooks import HookFailed, HookOptions, request
+from lakebed.hooks import AT_ONCE_MAX, HookFailed, HookOptions, request
 from lakebed.wire import Delivery, RefEvent
 
 logger = logging.getLogger(__name__)
@@ -43,6 +46,8 @@ SEND_S: Final = 10.0
 """Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
 ROUNDS: Final = 20
 """Deliveries of one subscription before the next look at its record."""
+SENDERS_MAX: Final = 64
+"""Of all repositories together. One repository has AT_ONCE_MAX at once: its slow receivers hold up no other's."""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,9 @@ class Eventing:
         self._ports = ports
         self._feeds: dict[str, _Feed] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
+        # Their own threads, as hooks have: slow receivers must not keep uploads from the threads of the server.
+        self._pool = ThreadPoolExecutor(SENDERS_MAX, thread_name_prefix="event")
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_MAX))
         self._ask_s = 0.0
 
     def seal(self, subscription_id: str, secret: str) -> bytes:
@@ -127,10 +135,14 @@ class Eventing:
                 subscription=subscription_id,
                 events=[shown(event) for event in events],
             )
-            await asyncio.to_thread(self._post, subscription_id, record, msgspec.json.encode(delivery))
+            post = partial(self._post, subscription_id, record, msgspec.json.encode(delivery))
+            await asyncio.get_running_loop().run_in_executor(self._pool, post)
 
         for _ in range(ROUNDS):
-            if not await repository.subscriptions.deliver(subscription_id, record, send):
+            # The turn first: the time in which a delivery is under way does not pass in a queue.
+            async with self._turns[repository.versions.uid]:
+                has_more = await repository.subscriptions.deliver(subscription_id, record, send)
+            if not has_more:
                 return
 
     def _post(self, subscription_id: str, record: SubscriptionRecord, body: bytes) -> None:
