@@ -17,6 +17,7 @@ import pytest
 from lakebed.hooks import HookOptions
 from lakebed.hooks.webhook import Answer
 from lakebed.server import AppState, ServerOptions, opened
+from lakebed.server.process.upkeep_loop import clean_events
 from tests.serving import serving
 
 Json = dict[str, Any]
@@ -214,3 +215,19 @@ async def test_old_events_are_removed_and_count_as_missed(
     shown = await repository.subscriptions.get(subscription["id"])
     assert (removed, shown.missed, shown.behind) == (1, 1, 1)
     assert (await _events(client, repo))["oldest"] == 2
+
+
+async def test_after_the_last_subscription_nothing_is_gathered_and_old_events_go(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    await _commit(client, repo, "a")
+    assert (await _events(client, repo))["last"] == 1
+    await client.delete(f"{repo}/event_subscriptions/{subscription['id']}")
+    await _commit(client, repo, "b")
+    repository = await state.catalog.get("lake")
+    object.__setattr__(repository.versions.context.options, "events_age_ms_max", -1)
+
+    await clean_events(state)
+
+    page = await _events(client, repo)
+    assert (page["results"], page["oldest"], page["last"]) == ([], 2, 1)

@@ -56,6 +56,12 @@ async def clean_hook_runs(state: AppState) -> None:
         await Runs(repository.versions).clean()
 
 
+async def clean_events(state: AppState) -> None:
+    """Remove old events, also of repositories whose last subscription ended."""
+    async for repository in state.catalog.each():
+        await repository.versions.outbox.clean()
+
+
 async def abandon_dead_runs(state: AppState) -> None:
     """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
     async for repository in state.catalog.each():
@@ -83,6 +89,7 @@ STEPS: Final[tuple[Step, ...]] = (
     clean_imports,
     end_sandboxes,
     clean_hook_runs,
+    clean_events,
     abandon_dead_runs,
     close_slices_for_runs,
     say_alive,

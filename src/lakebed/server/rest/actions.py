@@ -69,8 +69,9 @@ class Events:
 
     async def list(self, request: RestRequest) -> RefEventList:
         repository = await self._catalog.get(request.args[0])
-        # What was moved just now is there, too, where events are gathered at all.
-        await repository.versions.outbox.gather(is_whole=False)
+        if await repository.subscriptions.records():
+            # What was moved just now is there, too. After the last subscription nothing is gathered.
+            await repository.versions.outbox.gather(is_whole=False)
         found, has_more = await repository.subscriptions.events(
             after=max(request.integer("after", 0), 0), limit=request.amount()
         )
