@@ -13,11 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from lakebed.hooks import HookOptions
 from lakebed.hooks.webhook import Answer
 from lakebed.server import AppState, ServerOptions, opened
 from lakebed.server.process.upkeep_loop import clean_events
+from lakebed.versions import encode_record
 from tests.serving import serving
 
 Json = dict[str, Any]
@@ -231,3 +233,27 @@ async def test_after_the_last_subscription_nothing_is_gathered_and_old_events_go
 
     page = await _events(client, repo)
     assert (page["results"], page["oldest"], page["last"]) == ([], 2, 1)
+
+
+async def test_an_event_at_a_removed_position_stops_no_later_removal(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    """A gatherer that slept finds a removed position free."""
+    assert subscription
+    repository = await state.catalog.get("lake")
+    outbox = repository.versions.outbox
+    options = repository.versions.context.options
+    object.__setattr__(options, "events_age_ms_max", -1)
+    await _commit(client, repo, "a")
+    await outbox.gather()
+    [(_, event)] = [each async for each in outbox.events(0)]
+    await outbox.clean()
+    young = replace(event, gathered_ms=event.gathered_ms + 60_000)
+    await repository.versions.store.set(outbox.partition, b"event/%015d" % 1, encode_record(young))
+    await _commit(client, repo, "b")
+    await outbox.gather()
+
+    removed = await outbox.clean()
+
+    assert removed == 2
+    assert not [each async for each in outbox.events(0)]

@@ -312,22 +312,27 @@ class Outbox:
             yield int(key[len(EVENT) :]), decode_record(EventRecord, value)
 
     async def clean(self) -> int:
-        """Remove events that are too old, delivered or not."""
+        """Remove events that are too old, delivered or not. Return how many keys went."""
         found = await self._read_feed()
         if found is None:
             return 0
         feed, held = found
         oldest_ms = self._context.ports.clock.now_ms() - self._context.options.events_age_ms_max
         old: list[bytes] = []
+        oldest = feed.oldest
         async for position, event in self.events(0):
+            if position < feed.oldest:
+                # A gatherer that slept wrote it to a removed position, or a cleaner died. No reader comes to it.
+                old.append(_event_key(position))
+                continue
             # Only such as have their marks: a gatherer that slept must not find an old position free.
             if position > feed.tail or event.gathered_ms >= oldest_ms:
                 break
             old.append(_event_key(position))
-        if old:
-            oldest = int(old[-1][len(EVENT) :]) + 1
+            oldest = position + 1
+        if oldest > feed.oldest:
             try:
-                value = encode_record(replace(feed, oldest=max(oldest, feed.oldest)))
+                value = encode_record(replace(feed, oldest=oldest))
                 await self._context.store.set_if(self.partition, _FEED, value, held.predicate)
             except PredicateFailed:
                 return 0
