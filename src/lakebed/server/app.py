@@ -1,8 +1,7 @@
 """The composition root of one server process: options → drivers → parts → routes → one ASGI application.
 
-Only here the environment is read. `opened` opens everything and closes it again; `create_app` makes the application
-that answers with it: authentication, permissions, routing, and the translation of errors stand here, once for all
-routes.
+Only this module reads the environment. `opened` opens every part and closes it again. `create_app` makes the
+application. It does authentication, permissions, routing and the translation of errors for all routes.
 """
 
 from __future__ import annotations
@@ -153,32 +152,33 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
 )
 TREE_CACHE_BYTES: Final = 256 << 20
 TREE_CACHE_BYTES_MIN: Final = 16 << 20
-"""A quarter of this holds the largest range and sublist, decoded."""
+"""The smallest tree cache. A quarter of it holds the largest decoded range and sublist."""
 PRESIGN_S: Final = 15 * 60
 BLOCKSTORES: Final = ("local", "s3", "gs", "az")
-"""What LAKEBED_BLOCKSTORE may say; the first where it says nothing."""
+"""The values of LAKEBED_BLOCKSTORE. The first is the default."""
 
 
 class UnknownObjectStore(Invalid):
-    """A kind of object store that servers do not have."""
+    """Servers do not support this kind of object store."""
 
 
 class InvalidSetting(Invalid):
-    """An environment variable of the server has a value that it cannot have."""
+    """An environment variable of the server has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """`blockstore` is the scheme that storage namespaces have here: local, s3, gs, az or mem.
+    """`blockstore` is the scheme of storage namespaces on this server: local, s3, gs, az or mem.
 
-    `store_uri` None: a SQLite file in the data folder. `server_secret` None: made on the first start and stored.
-    `setup_secret` None: callers on this machine may set up, without a secret.
-    `audit`: which requests the audit log has; `audit_days`: for how long, 0 for ever;
-    `audit_printed`: on the standard output, too.
-    `cache_bytes`: how much a process keeps of what it decoded from committed data.
-    `trust_denials`: where the object store refuses to say whether a namespace is marked, it is not.
-    `presign`: hand out signed URLs, where the object store has such. `s3`: the S3 gateway's.
-    `trusted_proxies`: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto count.
+    `store_uri`: None means a SQLite file in the data folder.
+    `server_secret`: None means a secret that the first start makes and stores.
+    `setup_secret`: None means that callers on this machine may set up without a secret.
+    `audit`: the requests that the audit log records; `audit_days`: days to keep records, 0 keeps all;
+    `audit_printed`: write records to standard output as well.
+    `cache_bytes`: the size of a process's cache of decoded committed data.
+    `trust_denials`: treat a namespace as unmarked when the object store denies reading its mark.
+    `presign`: return signed URLs if the object store supports them. `s3`: the options of the S3 gateway.
+    `trusted_proxies`: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto the server believes.
     """
 
     data_dir: Path
@@ -201,10 +201,10 @@ class ServerOptions:
 
     @property
     def metadata_uri(self) -> str:
-        """The key-value store: the one given, or the SQLite file in the data folder.
+        """Return the URI of the key-value store: the given one, or the SQLite file in the data folder.
 
         Raises:
-            WrongMetadata: none is given, and the folder was served with another than the file.
+            WrongMetadata: no URI is given, and the folder was last served with another store than its SQLite file.
         """
         if not self.store_uri:
             check_file(self.data_dir)
@@ -212,30 +212,30 @@ class ServerOptions:
 
     @property
     def holds_objects(self) -> bool:
-        """Tell whether objects of `local://` namespaces lie in the data folder."""
+        """Return whether objects of `local://` namespaces are stored in the data folder."""
         return self.blockstore == "local" and self.objectstore.local_root is None
 
     @property
     def objects_options(self) -> ObjectStoreOptions:
-        """The options of object stores, with a folder for `local://` namespaces."""
+        """Return the options of object stores, with a folder for `local://` namespaces."""
         if self.objectstore.local_root is not None:
             return self.objectstore
         return replace(self.objectstore, local_root=self.data_dir / OBJECTS_FOLDER)
 
 
 def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | None = None) -> ServerOptions:
-    """Read the settings of a server. `store_uri` goes before LAKEBED_STORE_URI.
+    """Read the settings of a server. `store_uri` overrides LAKEBED_STORE_URI.
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
     LAKEBED_AUDIT_STDOUT (`1`),
-    LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (addresses and networks, with commas between),
-    LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and those of hooks, of providers of identities
+    LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks),
+    LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of identity providers
     (`provider_options`) and of the object stores.
 
     Raises:
-        UnknownObjectStore: a kind of object store that there is no driver for.
-        InvalidSetting: the audit log cannot be kept like this, or a number is none or too small.
+        UnknownObjectStore: no driver supports this kind of object store.
+        InvalidSetting: the audit settings are invalid, or a number is malformed or too small.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
@@ -296,7 +296,8 @@ def _days(name: str, text: str) -> int:
 
 @asynccontextmanager
 async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
-    """Everything a server process needs, open. Each process is an instance of its own, with slices of its own.
+    """Open every part of a server process, and close it at the end. Each process is an instance with slices of its
+    own.
 
     Raises:
         StoreUnavailable, StoreFormat, InvalidStoreUri: see `open_store`.
@@ -321,7 +322,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
 
 
 async def _close_slices(catalog: Catalog) -> None:
-    """So that collectors need not wait for them. One that stays open is given up by a run, as after a crash."""
+    """Close the slices of this process, so that collectors do not wait for them. A run abandons a slice left open."""
     for versions in catalog.opened():
         try:
             await versions.slices.end()
@@ -397,7 +398,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
 
 
 def namespace_opener(options: ServerOptions) -> Callable[[str], ObjectStore]:
-    """Return the function that opens storage namespaces of this server, and no others."""
+    """Return the function that opens storage namespaces of this server. It refuses other schemes."""
     objectstore = options.objects_options
 
     def open_namespace(uri: str) -> ObjectStore:
@@ -409,7 +410,7 @@ def namespace_opener(options: ServerOptions) -> Callable[[str], ObjectStore]:
 
 
 def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
-    # Clients of the contract know Azure under another name, and by the URLs of its accounts.
+    # Clients of the contract call this block store `azure`, and use the https URLs of its storage accounts.
     scheme = "(az|https)" if blockstore == "az" else blockstore
     return StorageConfig(
         blockstore_type="azure" if blockstore == "az" else blockstore,
@@ -426,8 +427,8 @@ def storage_config(blockstore: str, *, presign: bool) -> StorageConfig:
 def create_app(state: AppState, *, trusted_user: str = "") -> App:
     """Give each operation of the table its handler.
 
-    `trusted_user`: every request is this user's, who may do anything. For an application that only its own process
-    reaches, whose user can open the data folder.
+    `trusted_user`: run every request as this user, with all permissions. Use it for an application that only its own
+    process reaches, and whose user can open the data folder.
     """
     routes = [route for resource in RESOURCES for route in resource.routes(state)]
     missing = set(table.OPERATIONS) - {route.operation for route in routes}
@@ -446,7 +447,7 @@ The <code>lakebed</code> command and the <code>lakefs</code> packages speak it.<
 
 
 class App:
-    """The ASGI application. It has no lifespan of its own: who opened the state closes it."""
+    """The ASGI application. It has no lifespan: the opener of the state closes it."""
 
     def __init__(self, state: AppState, routes: Sequence[Route], trusted: Identity | None = None) -> None:
         self._state = state
@@ -472,20 +473,22 @@ class App:
         metrics.in_progress += 1
         try:
             response = await self._answer_or_error(request, request_id)
-            # Before the answer: an acknowledged change has its line, whatever becomes of this process.
+            # Write the audit line before the answer, so that each acknowledged change has one even if this process
+            # dies.
             self._state.audit.note(request, request_id, response.status_code)
             response.raw_headers.append((b"x-request-id", request_id.encode()))
             if type(request) is S3Request:
                 response.raw_headers.append((b"x-amz-request-id", request_id.encode()))
             if self._state.drain.is_draining or request.may_leave_its_body():
-                # Draining: the client is to open its next connection to another process. Else: it may send the body
-                # that it announced or leave it out, so the server could not tell where its next request begins.
+                # Draining: make the client open its next connection to another process. Otherwise: the client may or
+                # may not
+                # send the announced body, so the server could not find the start of the next request.
                 response.raw_headers.append((b"connection", b"close"))
             await response(scope, receive, send)
         except ClientDisconnect:
             return
         except asyncio.CancelledError:
-            # Cut off after the drain: the connection is gone, and the server has logged how many there were.
+            # The drain cut the request off. The connection is closed, and the drain logs the number of such requests.
             if not self._state.drain.is_over:
                 raise
         finally:
@@ -494,7 +497,7 @@ class App:
 
     async def _answer_or_error(self, request: RestRequest, request_id: str) -> Response:
         try:
-            # By its exact type: `isinstance` asks the abstract classes below Starlette's, at each request.
+            # Compare the exact type: `isinstance` would check the abstract base classes of Starlette at each request.
             if type(request) is S3Request:
                 return await self._s3.answer(request)
             return await self._answer(request)
@@ -516,7 +519,7 @@ class App:
             return message_response(500, "internal server error")
 
     def _note_answered(self, request: RestRequest, status: int, began_s: float) -> None:
-        """Count the request, and log it where a log is kept. 499: the client went away before its answer."""
+        """Count the request, and log it if access logging is on. 499: the client disconnected before its answer."""
         seconds = time.perf_counter() - began_s
         operation = request.shown_operation
         self._state.metrics.count_request(operation, status, seconds)
@@ -540,7 +543,7 @@ class App:
         elif route.gate is not None:
             authorization, session = _proofs(request)
             if authorization is None and request.scope["method"] not in {"GET", "HEAD"}:
-                # A browser adds the cookie to requests of any page; a header it adds to none.
+                # A browser adds the cookie to requests from any page. It adds an Authorization header to none.
                 check_origin(request)
             request.identity = await self._state.authenticator.authenticate(authorization, session)
             if request.identity.delegation is not None:
@@ -551,7 +554,7 @@ class App:
 
     @cached_property
     def _openapi(self) -> bytes:
-        """The public document, encoded once: it takes 26 ms, and any stranger may ask for it."""
+        """Return the public document, encoded once: encoding takes 26 ms, and the route needs no login."""
         return bytes(answer(openapi.document(self._state.version)).body)
 
     async def _answer_outside(self, request: RestRequest, path: bytes) -> Response:
@@ -570,7 +573,7 @@ class App:
             return await self._web.answer(request)
         if request.scope["method"] not in {"GET", "HEAD"}:
             raise NoSuchEndpoint("invalid API endpoint")
-        # Clients tell a wrong endpoint from wrong credentials by the page that they get.
+        # Answer with a page: clients use it to distinguish a wrong endpoint from wrong credentials.
         return Response(_PAGE, media_type="text/html")
 
     async def _answer_metrics(self, request: RestRequest) -> Response:
@@ -581,13 +584,13 @@ class App:
 
 
 def _proofs(request: RestRequest) -> tuple[bytes | None, bytes | None]:
-    """Return the Authorization header or, where there is none, the session cookie."""
+    """Return the Authorization header, or else the session cookie."""
     authorization = request.raw_header(b"authorization")
     return authorization, request.cookie(SESSION_COOKIE) if authorization is None else None
 
 
 def _shown(request: RestRequest) -> str:
-    """Describe a request for the log, in one line, whatever its path holds."""
+    """Describe a request for the log in one line, with unprintable characters of its path escaped."""
     identity = getattr(request, "identity", None)
     user = "nobody" if identity is None else identity.user_id
     path = request.scope["raw_path"].decode("latin-1")
@@ -596,11 +599,11 @@ def _shown(request: RestRequest) -> str:
 
 _PROCESS: Final = secrets.token_hex(8)
 _NUMBERS: Final = itertools.count(1)
-"""Together a fresh id for each request of any process, without asking the system for random bytes each time."""
+"""With `_PROCESS`, makes a unique id for each request of any process, without a system call for random bytes."""
 
 
 def _request_id(request: RestRequest) -> str:
-    """The caller's own, so that it finds itself in logs, or a fresh one."""
+    """Return the caller's own request id, so that it can find its request in logs, or a fresh id."""
     given = request.header(b"x-request-id")
     if given is not None and given.isascii() and given.isprintable() and len(given) <= 128:
         return given

@@ -1,10 +1,10 @@
-"""Run the collectors that this server process is asked for (`lakebed.gc.messages`, jobs.py), a process each.
+"""Run the collectors that clients request from this server process (`lakebed.gc.messages`, jobs.py), a process each.
 
-A collector speaks to this very server with a token of the user who asked, so nothing is decided here. The token allows
-what the job needs on its repository, and only while the job runs. A collector reads and writes the object store with
-the server's settings, which reach it as its environment. The first line of its standard input is the request. The pipe
-stays open: when it ends, because the job is to stop or because this process died, the collector ends as well. Progress
-is its stderr, results are its stdout, a JSON record a line.
+A collector calls this server with a token of the requesting user, so this module decides nothing. The token allows
+the actions of the job on its repository, and only while the job runs. A collector uses the server's object store
+settings, which it gets as environment variables. The first line of its standard input is the request. The pipe stays
+open. When it closes, because the job is stopped or this process died, the collector ends as well. The collector writes
+progress to stderr and results to stdout, a JSON record a line.
 """
 
 from __future__ import annotations
@@ -50,13 +50,12 @@ PROGRAM: Final = (sys.executable, "-m", "lakebed.gc")
 JOB: Final = "job"
 """The action that reads its request from standard input."""
 TOKEN_LIFETIME_S: Final = 24 * 3600
-"""The token of a job ends with it, and at the latest then: a job that takes longer is refused, and fails."""
+"""The longest life of a job's token. The token ends with its job. A longer job is refused, and fails."""
 BEAT_S: Final = 2.0
 STOP_S: Final = 7.0
-"""How long a collector, and what it started, may take to end by itself: less than a server is given to
-stop."""
+"""Seconds for a collector and its child processes to end by themselves. Shorter than the server's own stop time."""
 LAST_WORDS_S: Final = 1.0
-"""How long its last output may take to arrive after it was killed."""
+"""Seconds to wait for the last output after a kill."""
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
 SECRETS: Final = frozenset(
@@ -69,12 +68,12 @@ SECRETS: Final = frozenset(
         "LAKEBED_OIDC_CLIENT_SECRET",
     }
 )
-"""Variables of this process that no collector gets, besides those of hooks, whose values are the operator's secrets."""
+"""Secret variables of this process that no collector gets. Variables of hooks are removed as well."""
 AWS_NAMES: Final = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
 
 
 class NoSpark(LakebedError):
-    """This server has no collector to start."""
+    """This server has no Spark for a collector."""
 
 
 class _Printed(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +97,12 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collectors:
-    """`environment` is what collectors get besides where the server is and a token; `program` is for tests."""
+    """`environment` is passed to collectors, with the server's address and a token. `program` is for tests."""
 
     def __init__(
         self, environment: Mapping[str, str], authenticator: Authenticator, *, program: Sequence[str] = PROGRAM
     ) -> None:
-        # Where our names carry the store's credentials, AWS's names would carry them a second time.
+        # With our own variables set, the AWS variables would pass the store's credentials a second time.
         secrets = SECRETS | (AWS_NAMES if "LAKEBED_S3_SECRET_ACCESS_KEY" in environment else frozenset())
         self._environment = {
             name: value
@@ -128,15 +127,15 @@ class Collectors:
         actions: tuple[str, ...],
         on_branches: tuple[str, ...] = (),
     ) -> JobView:
-        """Begin a job; it goes on when this has returned. It may do these actions, as far as its user may: those
-        `on_branches` on each branch, the others on the repository.
+        """Begin a job, which continues after this call. Its token allows these actions as far as its user may do them:
+        those `on_branches` on each branch, the others on the repository.
 
-        `deleted`: the uid of the repository, where it is deleted.
+        `deleted`: the uid of the repository if it is deleted.
 
         Raises:
             InvalidRequest, InvalidRunId, InvalidDuration, InvalidRules, BadWindow: see `check` of the request.
-            NoSpark: this server cannot run any.
-            JobRunning: one is running in this repository.
+            NoSpark: the job needs Spark, and this server has none.
+            JobRunning: a job is running in this repository.
             UserNotFound: the user was deleted meanwhile.
         """
         request.check()
@@ -168,15 +167,16 @@ class Collectors:
         return job
 
     async def close(self) -> None:
-        """Stop whatever runs. Its jobs count as failed."""
+        """Stop all running jobs. They are recorded as failed."""
         self._is_closing.set()
         await asyncio.gather(*self._tasks)
 
 
 async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
-    """
+    """Check that the job of a delegated login still runs.
+
     Raises:
-        NotAuthenticated: the job ended, or its server was silent for too long. Its token is orphaned.
+        NotAuthenticated: the job ended, or its server was silent for too long, so its token is no longer valid.
     """
     try:
         if delegation.deleted:
@@ -190,7 +190,7 @@ async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
 
 
 class _Job:
-    """One collector, from its first line to its last."""
+    """One collector process, from its start to its end."""
 
     def __init__(self, book: JobBook, job: JobView, is_closing: asyncio.Event) -> None:
         self._book = book
@@ -226,7 +226,7 @@ class _Job:
         heard = asyncio.create_task(self._listen(process))
         stopped = ""
         try:
-            # A process that it started may hold its pipes for long after it has ended itself.
+            # A child process of the collector may keep the pipes open long after the collector ended.
             while not stopped and process.returncode is None and not heard.done():
                 await asyncio.wait({heard}, timeout=BEAT_S)
                 if self._is_closing.is_set():
@@ -237,7 +237,7 @@ class _Job:
         finally:
             _kill(process)
             heard.cancel()
-            # What left its process group may hold the pipes for as long as it likes.
+            # Close our ends: a process that left the group may keep the pipes open without limit.
             process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - no other way to let go of them
         if heard.done():
             await heard  # Its error is raised here.
@@ -249,7 +249,7 @@ class _Job:
         return JobState.DONE, ""
 
     def _last_words(self) -> str:
-        """Return its error, or its last line."""
+        """Return the collector's error, or its last line."""
         errors = [line for line in self._lines if line.startswith("error: ")]
         return next(reversed(errors or self._lines), "")
 
@@ -278,7 +278,8 @@ class _Job:
         try:
             return await self._book.beat(self._seen())
         except LakebedError as error:
-            # The collector asks this server for everything: if the store stays away it fails by itself.
+            # The collector calls this server for everything. If the store stays unavailable, the collector fails by
+            # itself.
             logger.warning("the progress of job %s is not recorded: %s", self._job.id, error)
             return True
 
@@ -287,7 +288,7 @@ class _Job:
 
 
 async def _end(process: Process, heard: asyncio.Task[int]) -> None:
-    """Wait for its end, and kill it if that does not come in time. Output that comes in time is kept."""
+    """Wait for the end of the process, and kill it after STOP_S. Keep output that arrives in time."""
     assert process.stdin is not None, "it is a pipe"
     process.stdin.close()
     await asyncio.wait({heard}, timeout=STOP_S)
@@ -296,10 +297,10 @@ async def _end(process: Process, heard: asyncio.Task[int]) -> None:
 
 
 def _kill(process: Process) -> None:
-    """The collector and all of its process group, also where it has ended itself. Nothing where none of it is left."""
+    """Kill the collector's process group, even if the collector itself ended. Do nothing if the group is empty."""
     with contextlib.suppress(ProcessLookupError):
         if process.returncode is not None and _is_alive(process.pid):
-            return  # Its number is another's now, and so may be that of its group.
+            return  # The number belongs to another process now, and its group's number may as well.
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -312,7 +313,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _result(printed: _Printed) -> JobResult | None:
-    """Return what this record counts for; None where it is no result."""
+    """Return the job result in this record, or None if it is no result."""
     failed = printed.objects_failed
     if printed.totals is not None:
         deed, objects, size_bytes = JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes

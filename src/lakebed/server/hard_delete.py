@@ -1,6 +1,6 @@
-"""Do the server's part of hard delete: write down what the process let go, and delete what is due.
+"""Run the server's part of hard delete: queue the addresses that this process released, and delete due objects.
 
-Every process works on every queue: pages are idempotent, and a process that dies leaves them to the others. A queue
+Every process works on every queue. Pages are idempotent, so other processes take over from one that dies. A queue
 that is off costs one read a minute.
 """
 
@@ -25,12 +25,12 @@ from .operate.metrics import Sample
 logger = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
-"""How often a process writes down what it let go: a crash loses as much."""
+"""Seconds between writes of released addresses to the queue. A crash loses at most this much."""
 WORK_S: Final = 5.0
 ASK_S: Final = 60.0
-"""How often a setting that was off is read."""
+"""Seconds between reads of a setting that was off."""
 BACK_OFF_S: Final = 60.0
-"""How long a queue is left alone after an error."""
+"""Seconds to leave a queue alone after an error."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Queue:
 
 
 class HardDeleting:
-    """One for each process of a server."""
+    """The hard delete work of one server process."""
 
     def __init__(self, catalog: Catalog, options: ObjectStoreOptions) -> None:
         self._catalog = catalog
@@ -58,7 +58,7 @@ class HardDeleting:
             await self.step(asyncio.get_running_loop().time())
 
     async def step(self, now_s: float) -> None:
-        """Write down what waits in this process, and work on each queue whose time it is."""
+        """Queue the addresses that this process released, and work on each queue that is due."""
         for versions in self._catalog.opened():
             queue = self._queues.get(versions.uid) or self._open(versions)
             try:
@@ -81,7 +81,7 @@ class HardDeleting:
         return queue
 
     async def _work(self, versions: Versions, worker: QueueWorker) -> float:
-        """Return after how many seconds to look again."""
+        """Work on one queue, and return the seconds until its next turn."""
         setting = await versions.hard_delete.setting()
         if not setting.changed_ms:
             return ASK_S
@@ -98,7 +98,7 @@ class HardDeleting:
             yield Sample("lakebed_hard_delete_failures_total", "", (("reason", reason[:200]),), count)
 
     async def close(self) -> None:
-        """Write down what waits. What cannot be written is left to the offline collector."""
+        """Queue the remaining addresses. The offline collector deletes those that cannot be queued."""
         for versions in self._catalog.opened():
             try:
                 await versions.hard_delete.flush()

@@ -1,4 +1,4 @@
-"""Hooks as this server runs them: scripts read through the catalog, with the permissions of the committer."""
+"""Run hooks on this server: scripts read through the catalog, with the permissions of the committer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .http.requests import PAGE_MAX, RestRequest
 
 OBJECT_BYTES_MAX: Final = 16 << 20
 HOOKS_AT_ONCE: Final = 128
-"""Of all repositories together. Most hooks wait for an answer, and threads start as they are needed."""
+"""The limit for all repositories together. Most hooks wait for an answer. Threads start on demand."""
 
 
 class ScriptReads:
-    """Answer what a script may ask for. Each function returns a status of HTTP and a value, as scripts expect it."""
+    """Answer the calls of a script. Each function returns an HTTP status and a value, as scripts expect."""
 
     def __init__(self) -> None:
         self.catalog: Catalog | None = None
-        """Set once the catalog is made, which itself needs the hooks."""
+        """Set after the catalog is made, because the catalog needs the hooks."""
 
     async def ask(self, caller: object, name: str, arguments: list[Any]) -> tuple[int, Any]:
         try:
@@ -50,9 +50,10 @@ class ScriptReads:
         raise Invalid(f"lakefs.{name} is not available to hooks")
 
     async def _open(self, caller: object, operation: AnyOperation, repository: str, **names: str) -> Repository:
-        """
+        """Open the repository for a script, after checking the caller's permissions.
+
         Raises:
-            NotPermitted: the caller may not do this itself.
+            NotPermitted: the caller may not call this operation.
         """
         if not isinstance(caller, RestRequest):
             raise NotPermitted("no user made this change")
@@ -128,9 +129,9 @@ class ScriptReads:
 def make_hooks(
     options: HookOptions, reads: ScriptReads, keep: Callable[[asyncio.Future[Any]], None]
 ) -> Callable[[RepositoryId, Versions, Objects], RepositoryHooks]:
-    # Their own threads: hooks that wait for slow webhooks must not keep the server from reading its files.
+    # Use separate threads: hooks that wait for slow webhooks must not block the server's file reads.
     pool = ThreadPoolExecutor(HOOKS_AT_ONCE, thread_name_prefix="hook")
-    # By repository, and not by handle: a change of its record makes a new handle, and not a new share.
+    # Key by repository, not by handle: a change of its record makes a new handle, which must share the same turns.
     turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_MAX))
 
     def make(repository: RepositoryId, versions: Versions, objects: Objects) -> RepositoryHooks:
@@ -149,7 +150,7 @@ def make_hooks(
 
 
 def _texts(arguments: list[Any], count: int) -> list[str]:
-    """The first arguments as texts; those left out are empty."""
+    """Return the first `count` arguments as texts. A missing argument becomes an empty text."""
     padded = [*arguments, *([None] * count)][:count]
     return ["" if each is None else str(each) for each in padded]
 

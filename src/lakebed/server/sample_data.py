@@ -1,4 +1,4 @@
-"""A few small files for a repository in which its maker wants to look around (`sample_data`)."""
+"""A few small sample files for a new repository (`sample_data`)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DAYS = {"2026-01": 31, "2026-02": 28}
 
 
 def sample_files() -> Iterator[tuple[str, str, str]]:
-    """Yield path, content type and text of each file; the same each time."""
+    """Yield path, content type and text of each file. The files are always the same."""
     yield "sample/README.md", "text/markdown", _README
     rows = [f"{name},{latitude},{longitude}" for name, (latitude, longitude) in _STATIONS.items()]
     yield "sample/stations.csv", "text/csv", "\n".join(["station,latitude,longitude", *rows]) + "\n"
     for month, days in _DAYS.items():
         lines = ["day,station,celsius"]
         for day in range(1, days + 1):
-            # Colder in the north, and up and down within a week: enough to draw a line.
+            # Colder in the north, and varying within a week: enough to draw a line.
             lines += [
                 f"{month}-{day:02},{name},{30 - latitude / 2 + day % 7 - 3:.1f}"
                 for name, (latitude, _) in _STATIONS.items()

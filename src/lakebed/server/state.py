@@ -1,4 +1,4 @@
-"""The parts that every route is built with, opened once for each process. No globals anywhere."""
+"""The parts that every route uses, opened once for each process. There are no globals."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from .s3.options import S3Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppState:
-    """`presign_s` is how long signed URLs last; None where the block store signs none. `continuation_key`,
-    `login_key` and `certificate_key`: see `lakebed.auth.ServerKeys`. `setup_secret`: see `setting_up.check_set_up`."""
+    """`presign_s` is the lifetime of signed URLs; None if the block store signs none. `continuation_key`,
+    `login_key` and `certificate_key`: see `lakebed.auth.ServerKeys`. `setup_secret`: see `setting_up.check_set_up`.
+    """
 
     store: Store
     ports: Ports

@@ -1,7 +1,7 @@
-"""One POST of an agent: who asks, what it may do, and only then its body.
+"""Answer one POST of an agent: check the caller, then its permissions, and read the body last.
 
-Logins are those of the API, by header: no cookie counts here, and no page of a browser may ask (DNS rebinding). The
-query says where writes go: `?branch=REPOSITORY/BRANCH`. Without it the connection is read-only.
+Logins are those of the API, by header. The endpoint ignores cookies and refuses pages of a browser (DNS rebinding).
+The query names the branch to write to: `?branch=REPOSITORY/BRANCH`. Without it the connection is read-only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ B = TypeVar("B")
 
 PATH: Final = b"/mcp"
 BODY_BYTES_MAX: Final = 512 << 10
-"""Of one message. The package decodes 20 MiB a second, and nothing else runs meanwhile."""
+"""The size limit of one message. The package decodes 20 MiB a second and blocks the event loop meanwhile."""
 _QUERY: Final = frozenset({"branch", "repository", "read_only"})
 
 
@@ -44,19 +44,20 @@ class AgentsDoor:
         self._loading: asyncio.Task[None] | None = None
 
     async def answer(self, request: RestRequest) -> Response:
-        """
+        """Answer one message of an agent.
+
         Raises:
-            MethodNotAllowed: it is no POST. No stream is offered.
-            NotPermitted: a page in a browser asks.
+            MethodNotAllowed: the method is not POST. No stream is offered.
+            NotPermitted: a page in a browser sent the request.
             NotAuthenticated: the login is missing or wrong.
-            Answer: the package is not installed here.
+            Answer: the package of agents is not installed on this server.
             InvalidBody, InvalidParameter: the body is too large, or the query is wrong.
         """
         request.operation_name = "mcp"
         if request.scope["method"] != "POST":
             raise MethodNotAllowed("agents send POST to /mcp", allowed="POST")
         if request.header(b"origin") is not None:
-            # Agents are no pages. A page could have given this machine a name of its own.
+            # Agents send no Origin. A page could have given this machine a name of its own (DNS rebinding).
             raise NotPermitted("a page in a browser may not ask /mcp")
         await self._log_in(request)
         if not agents.is_installed():
@@ -77,7 +78,9 @@ class AgentsDoor:
         request.permissions = await permissions_of(self._state, request)
 
     async def _load(self) -> None:
-        """Import the package in a thread, once. Requests that come meanwhile wait, and others go on."""
+        """Import the package in a thread, once. Requests to this endpoint wait for the import; other requests do
+        not.
+        """
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(agents.load))
         await asyncio.shield(self._loading)

@@ -1,4 +1,4 @@
-"""What conditions of policies ask about a request: its time, the address of its caller, and what its refs name."""
+"""The facts of a request for conditions of policies: its time, its caller's address, and the kinds of its refs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .requests import RestRequest
 
 
 async def permissions_of(state: AppState, request: RestRequest) -> Permissions:
-    """Return what the caller of a request may do. Each door asks here once it knows the caller.
+    """Return the caller's permissions. Each door calls this once it knows the caller.
 
     Raises:
         NotAuthenticated: the user was deleted meanwhile.
@@ -21,7 +21,7 @@ async def permissions_of(state: AppState, request: RestRequest) -> Permissions:
     if not found.has_conditions:
         return found
     delegation = request.identity.delegation
-    # A job runs on the server's machine, for a user who asked from elsewhere.
+    # A job runs on the server's machine, so use the address of the user who started it.
     address = address_of(request) if delegation is None else delegation.address
 
     async def look(repository: str, expression: str) -> Ref:
@@ -31,14 +31,14 @@ async def permissions_of(state: AppState, request: RestRequest) -> Permissions:
 
 
 def address_of(request: RestRequest) -> str:
-    """Return the caller's address, as the audit log has it: behind a trusted proxy, the one that it forwards for."""
+    """Return the caller's address as in the audit log. Behind a trusted proxy it is the forwarded address."""
     return str((request.scope.get("client") or ("",))[0])
 
 
 async def _look(state: AppState, repository: str, expression: str) -> Ref:
-    """Return what an expression names, as a read will find it. A branch costs what its cached head costs.
+    """Return the ref that an expression names, as a read will resolve it. A branch costs a read of its cached head.
 
-    Where nothing has the name, it may have it a moment later, and that is doubt.
+    Return UNKNOWN_REF for a missing ref: it may exist a moment later, so conditions on it are in doubt.
     """
     base = CANONICAL["ref"](expression)
     if not base:
@@ -52,9 +52,9 @@ async def _look(state: AppState, repository: str, expression: str) -> Ref:
     except (NotFound, Invalid, Conflict):
         return UNKNOWN_REF
     if kind is not None:
-        # A branch that appeared since the first look.
+        # A branch appeared since the first look.
         return Ref.of_tag(base) if kind is RefKind.TAG else UNKNOWN_REF
-    # `NAME@{yesterday}` reads a log of a branch or a tag, and never a commit.
+    # `NAME@{yesterday}` reads the log of a branch or a tag, never of a commit.
     if "@{" in expression or not resolved.commit_id.startswith(base):
         return UNKNOWN_REF
     return Ref(ref=resolved.commit_id)

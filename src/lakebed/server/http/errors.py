@@ -1,8 +1,8 @@
 """The one table from errors to HTTP answers. Clients print the messages, and scripts depend on the words.
 
-A row is a class, its status, and its words: None is the error's own message. The row of the nearest base class counts,
-so a family is a row and a concrete error that needs words of its own is another. Where the words need what only a
-handler knows (which argument, which branch), the handler raises `Answer` with them.
+A row has a class, its status, and its words. None keeps the error's own message. The row of the nearest base class
+applies, so a family has one row, and a concrete error with its own words has another. If the words need facts that
+only a handler knows (an argument, a branch), the handler raises `Answer` with them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from lakebed.wire import Error, Expired
 logger = logging.getLogger(__name__)
 
 QUIET_S: Final = 5.0
-"""A process logs unavailable parts in at most one line for each kind of error in this many seconds."""
+"""A process logs at most one line in this many seconds for each kind of unavailability error."""
 
 _told: Final[dict[type, tuple[float, int]]] = {}
-"""When a line of this kind was last logged, and how many were not since."""
+"""By error class: the time of its last logged line, and the number of lines suppressed since."""
 
 
 class Answer(base.LakebedError):
-    """An error whose status and words a handler chose."""
+    """An error with a status and words that a handler chose."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message, status=status)
@@ -40,11 +40,11 @@ class Answer(base.LakebedError):
 
 
 class InvalidParameter(base.Invalid):
-    """A parameter in path, query or header that is missing or malformed."""
+    """A parameter in path, query or header is missing or malformed."""
 
 
 class InvalidBody(base.Invalid):
-    """A request body that is not what its schema says."""
+    """A request body does not match its schema."""
 
 
 class NoSuchEndpoint(base.NotFound):
@@ -52,7 +52,7 @@ class NoSuchEndpoint(base.NotFound):
 
 
 class MethodNotAllowed(base.Invalid):
-    """The path has routes, none for this method. Facts: `allowed`."""
+    """The path has routes, but none for this method. Facts: `allowed`."""
 
 
 TABLE: Final[dict[type[base.LakebedError], tuple[int, str | None]]] = {
@@ -109,7 +109,7 @@ def status_and_message(error: base.LakebedError) -> tuple[int, str]:
     if isinstance(error, Answer):
         return error.status, str(error)
     if isinstance(error, StoreUnavailable) and not isinstance(error, base.NotFound):
-        # Or it would read as if the client had to reach the database.
+        # Name the server, or the message reads as if the client had to reach the database.
         return 503, f"the server cannot use its database now: {error}"
     for kind in type(error).__mro__:
         row = TABLE.get(kind)
@@ -119,7 +119,7 @@ def status_and_message(error: base.LakebedError) -> tuple[int, str]:
 
 
 def error_response(error: base.LakebedError, request: Callable[[], str] = str) -> Response:
-    """`request` says for the log what was asked and by whom."""
+    """Return the answer for an error. `request` describes the request and its user for the log."""
     status, message = status_and_message(error)
     response = message_response(status, message, expired=_expired(error))
     log_failure(logger, status, request, error)
@@ -131,14 +131,14 @@ def error_response(error: base.LakebedError, request: Callable[[], str] = str) -
 
 
 def log_failure(log: logging.Logger, status: int, shown: Callable[[], str], error: base.LakebedError) -> None:
-    """Log why a request is answered with this status, from 500 on. `shown` describes the request."""
+    """Log the reason of an answer with status 500 or more. `shown` describes the request."""
     if status < 500:
         return
     if status == 501:
-        # Nothing is wrong here: the caller asked for what this server is not equipped for.
+        # 501 is no fault of the server: it lacks an optional part that the caller needs.
         log.info("answered 501 to %s: %s", shown(), error)
     elif isinstance(error, base.Unavailable) and not log.isEnabledFor(logging.DEBUG):
-        # While a database is away, every request fails alike, and at no place that a traceback would help to find.
+        # While a database is unavailable, every request fails alike, and a traceback would not help.
         now_s = time.monotonic()
         told_s, untold = _told.get(type(error), (-QUIET_S, 0))
         if now_s - told_s < QUIET_S:
@@ -154,7 +154,7 @@ def log_failure(log: logging.Logger, status: int, shown: Callable[[], str], erro
 def warn_of_wrong_secret(
     log: logging.Logger, error: base.LakebedError, client: object, shown: Callable[[], str]
 ) -> None:
-    """Log a login with a wrong secret: an operator sees who guesses."""
+    """Log a login with a wrong secret, so that operators see guessing."""
     if isinstance(error, auth.NotAuthenticated) and "failures" in error.facts:
         key, count = error.facts["access_key_id"], error.facts["failures"]
         log.warning("wrong secret for %s from %s, %s in a row: %s", key, client, count, shown())

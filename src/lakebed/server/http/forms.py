@@ -1,8 +1,8 @@
-"""multipart/form-data, streamed: one file field, whose bytes are handed on as they arrive and never kept. Small fields
-that come before it are kept.
+"""Read multipart/form-data as a stream: pass the bytes of one file field on as they arrive, and never store them.
+Small fields before the file are kept.
 
-The form says nowhere how long a field is. So what guards against a broken-off upload is the form's own end: a body that
-stops before the closing boundary raises, and the upload stores nothing.
+The form does not state the length of a field. A body that stops before the closing boundary raises an error, so an
+interrupted upload stores nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _FORM_FIELD_BYTES_MAX: Final = 1 << 20
 _PARTS_MAX: Final = 100
 _HEADERS_MAX: Final = 16
 _HEADER_BYTES_MAX: Final = 16 << 10
-"""Each part costs as much as a small request, however little it holds. So do headers, and their bytes are kept."""
+"""The limit of a part's headers, which are kept in memory. Each part costs as much as a small request."""
 
 
 class InvalidForm(Invalid):
-    """Not a multipart form, or one without the field."""
+    """The body is no multipart form, or has no such field."""
 
 
 class FormFile:
-    """The file in a form, whose headers have been read. `fields` are the texts of the parts before it."""
+    """The file in a form, with its headers read. `fields` are the texts of the parts before it."""
 
     def __init__(self, reader: _FormReader) -> None:
         self.content_type = reader.content_type
@@ -37,18 +37,19 @@ class FormFile:
         self._reader = reader
 
     def body(self) -> AsyncIterator[bytes]:
-        """
+        """Return the bytes of the file as a stream.
+
         Raises:
-            ShortBody: the form breaks off.
+            ShortBody: the form ends before its closing boundary.
         """
         return self._reader.rest_of_field()
 
 
 async def open_form(content_type: str, stream: AsyncIterator[bytes], field: str) -> FormFile:
-    """Read on until the field begins, and return its file.
+    """Read up to the start of the field, and return its file.
 
     Raises:
-        InvalidForm: there is no such field, or this is no form.
+        InvalidForm: the body is no multipart form, or has no such field.
     """
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
@@ -110,7 +111,7 @@ class _FormReader:
                 raise ShortBody("the form breaks off before its end")
 
     async def _feed(self) -> bool:
-        """Parse one more chunk; False at the end of the stream."""
+        """Parse one more chunk. Return False at the end of the stream."""
         async for data in self._stream:
             if not data:
                 continue

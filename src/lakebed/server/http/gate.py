@@ -1,7 +1,7 @@
-"""The door before the handlers: what an operation asks of its caller, held against what the caller may do.
+"""Check permissions before handlers: compare the permissions of an operation with those of its caller.
 
-A caller who may not do something does not learn what is there, so the gate stands before the handler. For callers who
-may do the action everywhere, which is most, it costs one look-up and puts no resource together.
+Callers must not learn which things exist if they may not read them, so the gate runs before the handler. Most callers
+may do the action everywhere. For them a check costs one look-up and builds no resource name.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {
     "source": _address,
     "ref": _branch,
 }
-"""Names that have several spellings: a statement is held against one of them, whatever the caller wrote."""
+"""Names with several spellings. Statements are compared with one canonical spelling."""
 _ADDRESSES: Final = frozenset(name for name, canonical in CANONICAL.items() if canonical is _address)
 
 
 async def ask(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Look up what the expressions among the names name, where conditions depend on it, and then `require`.
+    """Resolve the refs in the names where conditions depend on them, and then call `require`.
 
     Raises:
         NotPermitted: a permission is missing.
@@ -66,7 +66,7 @@ async def ask(asked: Iterable[Permission], permissions: Permissions, names: Name
 
 
 async def learn(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Look up what `require` and `refuse_denied` of these permissions need to know. Else they are in doubt."""
+    """Look up the refs that `require` and `refuse_denied` need for these permissions. Otherwise they are in doubt."""
     for permission in asked:
         if permission.at and permissions.heeds_refs(permission.action):
             for at in permission.at:
@@ -76,12 +76,12 @@ async def learn(asked: Iterable[Permission], permissions: Permissions, names: Na
 
 
 def require(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Hold each permission on the resources that these names make. Handlers, and doors without a URL, ask here too.
+    """Check each permission on the resources that these names make. Handlers, and doors without a URL, also call this.
 
-    The names have the refs of the permissions too (`At`). What is missing, or was not learned, is in doubt.
+    The names include the refs of the permissions (`At`). A ref that is missing or was not learned is in doubt.
 
     Raises:
-        NotPermitted: one is missing.
+        NotPermitted: a permission is missing.
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
@@ -89,7 +89,8 @@ def require(asked: Iterable[Permission], permissions: Permissions, names: Names)
             for ref in _refs(permission, permissions, names) if permissions.has_conditions else _NO_REFS:
                 for resource, written in _resources(permission, names):
                     if written != resource:
-                        # Azure has two spellings: one that is allowed suffices, one that is denied holds.
+                        # An Azure address has two spellings. It is allowed if one spelling is allowed, and denied if
+                        # one is denied.
                         permissions.refuse_denied(action, written, ref)
                         permissions.refuse_denied(action, resource, ref)
                         if permissions.allows(action, written, ref):
@@ -98,14 +99,14 @@ def require(asked: Iterable[Permission], permissions: Permissions, names: Names)
 
 
 def require_below(permission: Permission, permissions: Permissions, names: Names) -> None:
-    """Require that a permission is held on something with these names, which are not all of them.
+    """Require the permission on some resource with these names, when other names are still unknown.
 
     Raises:
-        NotPermitted: no resource that the rest of the names could make is allowed.
+        NotPermitted: no resource that the remaining names could make is allowed.
     """
     if permissions.allows_everywhere(permission.action):
         return
-    # The text after the first unknown name says nothing of a beginning.
+    # Cut the resource at the first unknown name: the text after it is no prefix.
     for beginning in _beginnings(permission, names):
         if not permissions.allows_below(permission.action, beginning):
             raise permissions.not_permitted(permission.action, beginning + "*")
@@ -117,7 +118,7 @@ def _beginnings(permission: Permission, names: Names) -> list[str]:
 
 
 def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Hold what denies, and nothing else: for what lies below a folder that `require` let through.
+    """Check only deny statements, for entries below a folder that `require` allowed.
 
     Raises:
         NotPermitted: a statement denies one of the resources.
@@ -130,7 +131,7 @@ def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: 
 
 
 def _refs(permission: Permission, permissions: Permissions, names: Names) -> Sequence[Ref]:
-    """Return each ref that the permission is about. Without a condition on one, it does not matter which."""
+    """Return each ref of the permission. Without a condition on refs, return no known ref."""
     if not permission.at or not permissions.heeds_refs(permission.action):
         return _NO_REFS
     asked = [at for at in permission.at if not (at.is_optional and not _named(at, names))]
@@ -156,9 +157,9 @@ def _named(at: At, names: Names) -> str:
 
 
 async def check_source(permissions: Permissions, repository: Repository, ref: str) -> None:
-    """Refuse to put the commit of a ref elsewhere that a statement denies to the caller.
+    """Refuse to copy the commit of a ref elsewhere if a statement denies it to the caller.
 
-    A commit id is held against `fs:ReadCommit` alone: from an id one cannot tell which branches have the commit.
+    Check a commit id against `fs:ReadCommit` alone: the id does not show which branches have the commit.
 
     Raises:
         NotPermitted: a statement denies it.
@@ -174,10 +175,11 @@ async def check_source(permissions: Permissions, repository: Repository, ref: st
 
 
 async def unreadable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:
-    """Return a function that says whether a statement denies the caller to read the object at a path of a ref.
+    """Return a function that returns whether a statement denies the caller to read the object at a path of a ref.
 
-    A listing of any door still shows its path, size and time, and neither checksum, address nor metadata: they tell
-    whether two objects are equal, and an address may be read elsewhere.
+    A listing still shows the path, size and time of a denied object. It hides checksum, address and metadata: a
+    checksum
+    shows whether two objects are equal, and an address may be readable elsewhere.
     """
     asked, names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}
     await learn(asked, permissions, names)
@@ -187,9 +189,9 @@ async def unreadable(permissions: Permissions, repository: str, ref: str) -> Cal
 
 
 def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]]:
-    """Return the resources in their one spelling, and with addresses as the caller wrote them.
+    """Return pairs of resources: in canonical spelling, and with addresses as the caller wrote them.
 
-    A namespace never counts as written: `s3://team/` is no part of what `s3://team/*` allows.
+    A namespace is never compared as written: `s3://team/*` does not allow the namespace `s3://team/`.
     """
 
     def written(name: str) -> str | Sequence[str]:
@@ -207,7 +209,7 @@ def _canonical(name: str, value: str | Sequence[str]) -> str | Sequence[str]:
 
 
 class Gate:
-    """The permissions of one REST route, and where in a request each name stands. Made once, when the server starts."""
+    """The permissions of one REST route, and the place of each name in a request. Made once at the server's start."""
 
     def __init__(self, operation: AnyOperation) -> None:
         self._operation = operation
@@ -218,14 +220,15 @@ class Gate:
         self._arguments: Final = {name: index for index, name in enumerate(operation.arguments)}
 
     async def admit(self, request: RestRequest, permissions: Permissions) -> None:
-        """
+        """Check the permissions of the route against this request.
+
         Raises:
             NotPermitted: a permission is missing.
             InvalidBody: the body names a resource, and is invalid.
         """
         if not self._asked and request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: the token of a job is no login")
-        # A body may be large, and is decoded only for a caller who may do this to something that it could name.
+        # A body may be large. Decode it only for callers who may do this to some resource that it could name.
         later = []
         for permission, of_resource, of_refs in self._asked:
             if not permissions.allows_everywhere(permission.action):
@@ -245,13 +248,13 @@ class Gate:
             await ask((permission,), permissions, names)
 
     def _value(self, request: RestRequest, name: str, place: _Place) -> str:
-        """Return a name that the path or the query has."""
+        """Return a name from the path or the query."""
         return request.args[self._arguments[name]] if place == "path" else request.query(name)
 
 
 def _names_of_refs(permission: Permission) -> list[str]:
     names = [name for at in permission.at for name in (at.name, at.otherwise) if name]
-    # What an expression names depends on the repository.
+    # Resolving an expression needs the repository.
     return [*names, "repository"] if names else []
 
 

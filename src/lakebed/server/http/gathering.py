@@ -1,7 +1,7 @@
-"""Sending the head of an answer and its body in one write.
+"""Send the head of an answer and its body in one write.
 
-uvicorn writes them one after the other, and uvloop hands each write to the kernel at once. On loopback one such call is
-a tenth of what a look-up costs, for the kernel carries each packet to its reader in it.
+uvicorn writes them one after the other, and uvloop passes each write to the kernel at once. On loopback one such call
+takes a tenth of the time of a look-up, because the kernel delivers each packet to its reader in the call.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import asyncio
 from typing import Any, Final
 
 HELD_BYTES_MAX: Final = 4 << 10
-"""A longer piece is written at once, so that flow control sees what is large. Heads are shorter."""
+"""Write a longer piece at once, so that flow control sees large bodies. Heads are shorter."""
 
 
 class GatheringTransport:
-    """A transport that holds a short piece back until the next one comes, or until the loop's next round.
+    """A transport that buffers a short piece until the next piece, or until the loop's next round.
 
-    Order is kept: what else shows in the stream, `close` say, first writes what is held.
+    Order is kept: any other call that affects the stream, such as `close`, first writes the buffer.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._held = b""
-        # Asked after each answer, and by `__getattr__` at a multiple of the cost.
+        # Bind it here: it is called after each answer, and `__getattr__` costs several times as much.
         self.is_closing = transport.is_closing
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the transport itself has for all that does not write."""
+        """Forward every attribute that does not write to the transport itself."""
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:

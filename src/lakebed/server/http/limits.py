@@ -1,22 +1,14 @@
-"""Limits of one connection: how large and how slow a request may be, and how many connections there may be.
+"""Limit one connection: size and speed of its requests, and the number of connections.
 
-The parser (httptools) has none of its own: it joins the pieces of a header that never ends, at a cost that grows with
-the square of its length, and waits for the rest for ever. So a connection is closed when
+A connection is closed when
 
     the head of a request (line and headers) is over HEAD_BYTES_MAX or HEADERS_MAX          431
     it has two Host headers                                                                 400
     the head is not complete after HEAD_S                                                   408
-    less of a body came than BODY_BYTES_MIN in BODY_S, while the server was ready to read   408
+    fewer than BODY_BYTES_MIN of a body arrive in BODY_S while the server is ready to read  408
     there are too many connections, and none of them is idle                                503
 
-A client may send requests before it has the answers to earlier ones. The parser gets one request at a time: the next
-one's bytes wait here until the answer is sent, and meanwhile nothing is read. So a connection holds at most one request
-and one read of bytes (256 KiB), however much its client sends.
-
-A request whose head comes in one piece, as nearly all do, pays for two comparisons and no timer.
-
-After a pause of the process, or of its machine, uvloop may run a timer before it reads what came meanwhile. So a timer
-only asks for a second look, which comes after the reads: a client whose bytes came in time is neither slow nor idle.
+A request whose head arrives in one piece, as nearly all do, costs two comparisons and no timer.
 """
 
 from __future__ import annotations
@@ -32,24 +24,24 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .gathering import GatheringTransport
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""The longest path and query of the contract, encoded, and a token leave half of this free."""
+"""Leaves half free after the longest encoded path and query of the contract, and a token."""
 HEADERS_MAX: Final = 128
 HEAD_S: Final = 20.0
 BODY_S: Final = 30.0
 BODY_BYTES_MIN: Final = 30 << 10
-"""In BODY_S: 1 KiB a second."""
+"""The fewest bytes in BODY_S: 1 KiB a second."""
 CONNECTIONS_MAX: Final = 4096
 DESCRIPTORS_KEPT: Final = 128
-"""For files, the key-value store and the object store."""
+"""Descriptors reserved for files, the key-value store and the object store."""
 REQUEST_BYTES_MIN: Final = len(b"GET / HTTP/1.1")
 CHUNKED_BYTES_MIN: Final = 256
-"""The parser gets at least this much of a chunked body at once, for its end may seem to come every four bytes."""
+"""Give the parser at least this much of a chunked body at once: chunk ends may appear every four bytes."""
 HEAD_END: Final = b"\r\n\r\n"
-"""The end of a head, and of a chunked body. The parser takes no other."""
+"""The end of a head, and of a chunked body. The parser accepts no other."""
 
 
 def connections_max() -> int:
-    """Return how many connections this process has file descriptors for, less those that it needs itself."""
+    """Return the number of connections for which this process has file descriptors, minus those that it needs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, min(CONNECTIONS_MAX, soft - DESCRIPTORS_KEPT))
 
@@ -65,7 +57,11 @@ class HoldingFlow(FlowControl):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol over httptools, with limits."""
+    """uvicorn's protocol over httptools, with limits.
+
+    The parser (httptools) has no limits. It joins the pieces of an endless header at quadratic cost, and waits for the
+    rest without a timeout.
+    """
 
     flow: HoldingFlow
 
@@ -77,7 +73,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._parsed_body_bytes = 0
         self._rest: memoryview | None = None
-        """The bytes after a request that has no answer yet."""
+        """The bytes after a request that has no answer yet. Reading is paused, so they are at most one read (256
+        KiB).
+        """
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -97,7 +95,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._rest is not None:
-            # Reading is paused, so this comes at most once after it was.
+            # Reading is paused, so this happens at most once after the pause.
             self._rest = memoryview(b"".join([self._rest, data]))
         elif not self._is_unanswered and self._end_of_piece(data, 0) == len(data):
             self._parse(data)  # Nearly always: one request, or a part of one.
@@ -113,7 +111,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._parse_requests(rest)
 
     def _parse_requests(self, data: memoryview) -> None:
-        """Parse until a request is complete. The bytes after it wait for its answer."""
+        """Parse until a request is complete. The bytes after it wait for its answer, so a connection has one
+        request.
+        """
         start, whole = 0, data.obj
         assert isinstance(whole, bytes)
         offset = len(whole) - len(data)
@@ -129,7 +129,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _is_unanswered(self) -> bool:
-        """Return whether the last request came whole, and has no answer yet."""
+        """Return whether the last request arrived whole and has no answer yet."""
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
@@ -165,7 +165,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(431, b"the headers are too large")
             return
         if sum(name == b"host" for name, _ in self.headers) > 1:
-            # Two parties on the way could take another one each (RFC 9112, 3.2).
+            # Two proxies on the way could each use another Host (RFC 9112, 3.2).
             self._refuse(400, b"more than one Host header")
             return
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
@@ -187,7 +187,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
 
     def _is_under_way(self) -> bool:
-        """Return whether a part of a request came, and not yet its end."""
+        """Return whether a part of a request arrived, but not its end."""
         if self._is_in_head:
             return self._head_bytes > 0
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
@@ -201,7 +201,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def on_slow(self) -> None:
-        """Refuse a request that is too slow, unless the next reads bring its rest."""
+        """Refuse a request that is too slow, unless the next reads bring its rest.
+
+        After a pause of the process or its machine, uvloop may run a timer before it reads bytes that arrived
+        meanwhile. So
+        a timer only schedules a second check, which runs after the reads.
+        """
         fired = self._timer
         self._after_reads(lambda: self._on_timer() if self._timer is fired else None)
 
@@ -211,7 +216,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._after_reads(lambda: close() if self.timeout_keep_alive_task is fired else None)
 
     def _after_reads(self, act: Callable[[], None]) -> None:
-        # The loop reads between two of its rounds. A second timer could be due in the round of the first.
+        # The loop reads between two rounds. A second timer could fire in the same round as the first.
         self.loop.call_soon(self.loop.call_soon, act)
 
     def _on_timer(self) -> None:
@@ -223,7 +228,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         if not self._is_under_way():
             return
-        # A client that waits to be asked for its body, or whom we do not read from, is not slow.
+        # A client is not slow while it waits for `100 Continue`, or while we do not read from it.
         is_ours = self.flow.read_paused or self.cycle.waiting_for_100_continue
         if not is_ours and self._body_bytes < BODY_BYTES_MIN:
             self._refuse(408, b"the request body came too slowly")
@@ -232,7 +237,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._arm(BODY_S)
 
     def _make_room(self) -> bool:
-        """Close a connection that is idle between two requests, and say whether there was one."""
+        """Close a connection that is idle between two requests, and return whether there was one."""
         for other in [*self.connections]:
             if isinstance(other, LimitedProtocol) and other is not self and other.is_idle:
                 other.transport.close()

@@ -1,7 +1,7 @@
 """Path arguments, parameters and bodies of a request, checked, with the contract's words on error.
 
-Parameters are read from the raw query once, when first asked for. A `+` in a query is a space and `%2B` a plus, in a
-path both are a plus: that is how the contract's clients encode.
+The query is parsed once, on first use. In a query `+` is a space and `%2B` a plus. In a path both are a plus. The
+contract's clients encode that way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ B = TypeVar("B")
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
 PAIRS_MAX: Final = 10_000
-"""Of a query or a form: they decode at a million a second, and nothing else runs meanwhile."""
+"""The limit of pairs in a query or a form. Decoding takes 1 µs a pair and blocks the event loop."""
 _TRUTHS: Final = {
     **dict.fromkeys(("true", "True", "TRUE", "t", "T", "1"), True),
     **dict.fromkeys(("false", "False", "FALSE", "f", "F", "0"), False),
@@ -37,12 +37,12 @@ _decoders: dict[object, msgspec.json.Decoder[object]] = {}
 
 
 class RestRequest(Request):
-    """`args` are the decoded path arguments in order; `identity` is who is calling, and `permissions` what they may do
-    (set on all but public routes). `operation` is what is asked for, None where nothing has the path; `parameters` are
-    the names that it declares. `refusal` says why the caller may not do this, and is empty for all others.
+    """`args` are the decoded path arguments in order. All but public routes have `identity`, the caller, and
+    `permissions`, those of the caller. `operation` is the called operation, or None if no operation has the path.
+    `parameters` are the names that it declares. `refusal` is the reason of a refusal, and empty otherwise.
 
-    Another door than REST states itself what metrics and the audit log show: `operation_name`, the names in `what`, and
-    `through` which key the caller came.
+    A door other than REST sets the fields for metrics and the audit log itself: `operation_name`, the names in `what`,
+    and `through`, the key of the caller.
     """
 
     args: Sequence[str] = ()
@@ -65,15 +65,15 @@ class RestRequest(Request):
             yield chunk
 
     def may_leave_its_body(self) -> bool:
-        """Return True if the client waits to be asked for its body, and was not asked."""
+        """Return True if the client waits for `100 Continue` and did not get it."""
         return not self._is_body_asked and (self.header(b"expect") or "").lower() == "100-continue"
 
     @property
     def shown_operation(self) -> str:
-        """The operation's name in metrics and logs; empty where nothing was asked for that exists."""
+        """The operation's name in metrics and logs; empty for an unknown path."""
         return self.operation_name or ("" if self.operation is None else self.operation.id)
 
-    # Headers: an upload looks for eight, so one dictionary is cheaper than walks through the raw list
+    # Headers: an upload looks up eight, so one dictionary is cheaper than scans of the raw list
 
     def header(self, name: bytes) -> str | None:
         """Return the first header of this lower-case name."""
@@ -84,7 +84,7 @@ class RestRequest(Request):
         return self._by_name().get(name)
 
     def has_any_header(self, names: Set[bytes]) -> bool:
-        """Return whether there is a header with one of these lower-case names."""
+        """Return whether the request has a header with one of these lower-case names."""
         return not names.isdisjoint(self._by_name())
 
     def _by_name(self) -> Mapping[bytes, bytes]:
@@ -116,9 +116,10 @@ class RestRequest(Request):
         return values[0] if values else default
 
     def required(self, name: str) -> str:
-        """
+        """Return the value of a required query parameter.
+
         Raises:
-            InvalidParameter: absent or empty.
+            InvalidParameter: it is absent or empty.
         """
         value = self.query(name)
         if not value:
@@ -142,7 +143,7 @@ class RestRequest(Request):
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """Return one of `choices`, the first of them where the parameter is absent."""
+        """Return one of `choices`. An absent parameter gives the first."""
         value = self.query(name) or choices[0]
         if value not in choices:
             allowed = json.dumps(choices, separators=(",", ":"))
@@ -152,7 +153,7 @@ class RestRequest(Request):
         return value
 
     def amount(self) -> int:
-        """Return how many results a page may have: 100 by default, the most for zero and -1."""
+        """Return the size of a result page: 100 by default, the maximum for zero and -1."""
         amount = self.integer("amount", PAGE_DEFAULT)
         if amount > PAGE_MAX or amount < -1:
             words = f"number must be at most {PAGE_MAX}" if amount > PAGE_MAX else "number must be at least -1"
@@ -166,14 +167,14 @@ class RestRequest(Request):
 
     @property
     def known_record(self) -> object:
-        """The decoded body; None where it was not asked for, or is invalid."""
+        """The decoded body, or None if it was not read or is invalid."""
         return self._record
 
     async def record(self, operation: Operation[B, object]) -> B:
-        """Decode the JSON body, once. An optional body that is empty, or null, is the record of defaults.
+        """Decode the JSON body, once. An optional body that is empty or null gives the default record.
 
         Raises:
-            InvalidBody: no JSON, not of this schema, or too large.
+            InvalidBody: it is no JSON, does not match the schema, or is too large.
         """
         if self._record is None:
             body = await self.small_body(operation.body_bytes_max)
@@ -185,14 +186,14 @@ class RestRequest(Request):
         """Return the whole body.
 
         Raises:
-            InvalidBody: it is larger than that.
+            InvalidBody: it is larger than `size_bytes_max`.
         """
         self._is_body_asked = True
         chunks: list[bytes] = []
         size_bytes = 0
         has_more = True
         while has_more:
-            # Not by `stream`: the event loop registers every asynchronous generator, at 4 µs a request.
+            # Do not use `stream`: the event loop registers every asynchronous generator, which costs 4 µs a request.
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
@@ -224,7 +225,7 @@ def _decode_record(kind: type[B], body: bytes) -> B:
 
 
 def parse_query(raw: bytes) -> dict[str, list[str]]:
-    """Decode the pairs of a query, or of a form that is sent as one.
+    """Decode the pairs of a query, or of a URL-encoded form.
 
     Raises:
         InvalidParameter: it is not valid UTF-8, or has more than PAIRS_MAX pairs.

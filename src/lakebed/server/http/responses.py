@@ -1,4 +1,4 @@
-"""Answers: JSON by msgspec, nothing, text, and bytes that stream."""
+"""Answers: JSON by msgspec, no body, text, and streamed bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class JsonResponse(Response):
 
 
 class RawResponse(Response):
-    """Answer with headers as they are sent, and a body."""
+    """An answer with raw headers and a body."""
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
         self.status_code = status
@@ -57,20 +57,21 @@ def text(words: str, status: int = 200) -> Response:
 
 
 def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Spell headers as REST sends them, in Latin-1."""
+    """Encode headers in Latin-1, as REST sends them."""
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
-    """Describe a page. `last` is the name of the last result, from which the next page goes on."""
+    """Describe a page. `last` is the name of the last result, after which the next page starts."""
     return Pagination(
         has_more=has_more, next_offset=last if has_more else "", results=len(results), max_per_page=PAGE_MAX
     )
 
 
 class StreamedResponse(RawResponse):
-    """Send a body of known size in chunks. Its first chunk is asked for before anything is sent, so a missing object is
-    an error answer and not a broken connection. A client that goes away ends it.
+    """Send a body of known size in chunks. Read the first chunk before sending anything, so that a missing object
+    gives an
+    error answer, not a broken connection. A client that disconnects ends the stream.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""From method and raw path to a handler: a tree of path segments, one dictionary look-up a segment.
+"""Map a method and a raw path to a handler: a tree of path segments, one dictionary look-up a segment.
 
-Segments are split *before* they are percent-decoded, and nothing is normalised: a tag `a/b` travels as `a%2Fb` and
-arrives whole, an empty segment or a trailing slash is no route. A look-up takes 2 µs of CPU; Starlette's list of
-regular expressions, tried in turn, takes 33 for `objects/stat` among our 144 routes, nearly as much as all else in it.
+Segments are split *before* they are percent-decoded, and nothing is normalised: a tag `a/b` is sent as `a%2Fb` and
+arrives whole. An empty segment or a trailing slash matches no route. A look-up takes 2 µs of CPU. Starlette's list of
+regular expressions takes 33 µs for `objects/stat` among our 144 routes, nearly as much as the rest of the request.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 class Route:
-    """An operation, the handler that carries it out, and the gate before it (none: it is public).
+    """An operation, its handler, and the gate before it. A public operation has no gate.
 
-    The handler takes the request and, where the operation has a record for a body, that record. It returns the
-    operation's answer, or a response of its own. The path's arguments are in `request.args`, decoded, in order.
+    The handler takes the request and, if the operation has a record for a body, that record. It returns the
+    operation's answer, or a response of its own. `request.args` has the decoded path arguments in order.
     """
 
     __slots__ = ("gate", "handler", "operation", "parameters", "takes_record")
@@ -60,11 +60,11 @@ class Route:
         return self.operation.path
 
     async def carry_out(self, request: RestRequest) -> object:
-        """Let the request through the gate, and return the handler's answer. The request knows its caller.
+        """Pass the request through the gate, and return the handler's answer. Authenticate the caller first.
 
         Raises:
             NotPermitted: the caller may not do this.
-            LakebedError: the handler's.
+            LakebedError: an error of the handler.
         """
         if self.gate is not None:
             await self.gate.admit(request, request.permissions)
@@ -74,7 +74,7 @@ class Route:
 
 
 class Routed(Protocol):
-    """Something with a place: of a door, or of a page."""
+    """A route with a path: an operation of a door, or a page."""
 
     @property
     def method(self) -> str: ...
@@ -109,8 +109,8 @@ class Router(Generic[R]):
         """Return the route of a raw path (relative, without its first slash), and its decoded arguments.
 
         Raises:
-            NoSuchEndpoint: nothing has this path.
-            MethodNotAllowed: something has, but not with this method.
+            NoSuchEndpoint: no route has this path.
+            MethodNotAllowed: routes have this path, but not with this method.
         """
         segments = path.split(b"/")
         found = _walk_straight(self._root, segments) or _walk(self._root, segments, 0, ())
@@ -124,7 +124,7 @@ class Router(Generic[R]):
 
 
 def _walk_straight(root: _Node[R], segments: Sequence[bytes]) -> tuple[_Node[R], tuple[bytes, ...]] | None:
-    """Find what `_walk` finds, where it need not go back, which is nearly always: at half the cost."""
+    """Return the result of `_walk` when no backtracking is needed, which is nearly always: at half the cost."""
     node, args = root, []
     for segment in segments:
         child = node.fixed.get(segment)
@@ -140,7 +140,7 @@ def _walk_straight(root: _Node[R], segments: Sequence[bytes]) -> tuple[_Node[R],
 def _walk(
     node: _Node[R], segments: Sequence[bytes], index: int, args: tuple[bytes, ...]
 ) -> tuple[_Node[R], tuple[bytes, ...]] | None:
-    """Walk fixed segments first, then variable ones: `objects/delete` is not the object `delete`."""
+    """Try fixed segments first, then variable ones: `objects/delete` is not the object `delete`."""
     if index == len(segments):
         return (node, args) if node.routes else None
     segment = segments[index]

@@ -1,4 +1,4 @@
-"""ETags and dates of requests, as RFC 9110 compares them with an object's. Both doors that serve objects ask here."""
+"""Compare ETags and dates of requests with an object's, as RFC 9110 defines. REST and S3 use these functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def names_etag(tags: str, checksum: str) -> bool:
 
 
 def read_date(text: str | None) -> int | None:
-    """Return a date of HTTP in seconds; None where there is none, or a malformed one."""
+    """Return an HTTP date in seconds, or None if it is missing or malformed."""
     if text is None:
         return None
     try:
@@ -24,10 +24,10 @@ def read_date(text: str | None) -> int | None:
 
 
 def has_same_bytes(if_range: str | None, entry: Entry) -> bool:
-    """Return whether a Range header counts: the object is still the one of If-Range, or the request has none.
+    """Return whether a Range header applies: the object still matches If-Range, or the request has no If-Range.
 
-    A client goes on with a download this way. Where the validator is another one, it gets the whole object
-    (RFC 9110, 13.1.5). An ETag must be equal and strong, a date equal to the second.
+    A client resumes a download this way. With another validator it gets the whole object (RFC 9110, 13.1.5). An ETag
+    must be equal and strong, a date equal to the second.
     """
     if if_range is None:
         return True

@@ -1,1 +1,1 @@
-"""Who a caller is: browsers' logins, other providers, and the first administrator."""
+"""Identify callers: browser logins, identity providers, and the first administrator."""

@@ -1,10 +1,10 @@
-"""Logins that a browser began at the provider of OpenID Connect, and did not finish yet.
+"""Unfinished browser logins at the provider of OpenID Connect.
 
-The server keeps no record of one. The browser keeps a cookie: when the attempt ends, and a random number. State, nonce
-and the verifier of PKCE are MACs of that cookie under a key of the server, each with a label of its own. So any process
-of the server can go on, a changed cookie fits no state, and a page elsewhere cannot finish a login of its own here.
+The server keeps no record of an attempt. The browser keeps a cookie with the end of the attempt and a random number.
+State, nonce and PKCE verifier are MACs of that cookie under a key of the server, each with its own label. So any
+process of the server can continue, a changed cookie matches no state, and a foreign page cannot finish its login here.
 
-A replay buys nothing: the provider takes a code once.
+A replay has no effect: the provider accepts a code once.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from lakebed.base import Ports
 
 ATTEMPT_S: Final = 600
 LOGIN_PAGE: Final = b"/login"
-"""The page where a login begins and where it comes back to (`server/web`)."""
+"""The page where a login begins and ends (`server/web`)."""
 FRESH: Final = "fresh"
-"""The session cookie is `SameSite=Strict`: a browser that comes from the provider does not send it, however it was
-redirected. So the callback sends it to `/login?fresh`, which loads `/login` once more, from our own page."""
+"""The session cookie is `SameSite=Strict`: a browser that comes from the provider does not send it, even after
+redirects. So the callback redirects to `/login?fresh`, which loads `/login` once more from our own page.
+"""
 
 
 class LoginRefused(NotAuthenticated):
-    """A login in a browser did not succeed. Its words are for the person who sits there."""
+    """A browser login failed. The message is for the person at the browser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginAttempt:
-    """`cookie` goes to the browser; `state`, `nonce` and `challenge` to the provider; `verifier` with the code."""
+    """`cookie` is sent to the browser; `state`, `nonce` and `challenge` to the provider; `verifier` with the code."""
 
     cookie: str
     state: str
@@ -57,12 +58,12 @@ class LoginAttempts:
         """Return the attempt that has this cookie and state.
 
         Raises:
-            LoginRefused: the state is of no cookie or another's, or the time is over.
+            LoginRefused: the state does not match the cookie, or the attempt expired.
         """
         attempt = self._attempt(cookie)
         if not cookie or not hmac.compare_digest(attempt.state.encode(), state.encode(errors="surrogatepass")):
             raise LoginRefused("this browser did not begin this login, or began another one since")
-        # The state covers the cookie, so its first part is a number of ours.
+        # The state covers the cookie, so its first part is the number that this server wrote.
         if self._ports.clock.now_ms() >= 1000 * int(cookie.partition(".")[0]):
             raise LoginRefused(f"this login took longer than {ATTEMPT_S // 60} minutes")
         return attempt

@@ -1,16 +1,12 @@
 """Logins with an identity of another provider: OpenID Connect, and roles of AWS.
 
-A provider proves who the caller is, as the id of an external principal. Which user that stands for is ours to say
-(`lakebed.auth.Principals`). Nothing here is in force unless the operator sets it (docs/guide/users.md, "Other
-identities").
+A provider proves who the caller is, as the id of an external principal. `lakebed.auth.Principals` maps the principal
+to a user. All providers are off unless the operator sets them (docs/guide/users.md, "Other identities").
 
-OpenID Connect: the caller brings an id token, or a code that we exchange for one at the provider. Signature, issuer,
-audience and times of the token are checked. The principal is `ISSUER#SUBJECT`. What the provider says of itself and its
-keys is read again every hour, and the keys when a token names one that is new.
-
-AWS: the caller brings a signed request "who am I" that only AWS can check, so we send it there. Its signature covers a
-header with the name of this server; so a request that was signed for another server is worth nothing here. The
-principal is the caller's ARN without `arn:` and without the name of the session.
+OpenID Connect: the caller sends an id token, or a code that the server exchanges for one. The token's signature,
+issuer, audience and times are checked. The principal is `ISSUER#SUBJECT`.
+AWS: the caller sends a signed GetCallerIdentity request, which the server forwards because only AWS can check it.
+The principal is the caller's ARN without `arn:` and without the session name.
 """
 
 from __future__ import annotations
@@ -41,14 +37,14 @@ else:  # Both are slow to import, and a server without a provider needs neither.
 logger = logging.getLogger(__name__)
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Public keys only: a secret that the provider shares with its clients proves nothing."""
+"""Public-key algorithms only: a secret that the provider shares with its clients proves nothing."""
 LEEWAY_S: Final = 60
-"""Clocks of two machines may differ by this much."""
+"""The allowed clock difference of two machines."""
 ANSWER_BYTES_MAX: Final = 1 << 20
 DISCOVERY_KEPT_MS: Final = 3_600_000
 KEYS_KEPT_MS: Final = 3_600_000
 KEYS_ASKED_MS: Final = 60_000
-"""Ask for the provider's keys at most this often, however many tokens name keys that we do not know."""
+"""Read the provider's keys at most this often, even if many tokens name unknown keys."""
 TIMEOUT_S: Final = 10.0
 AT_ONCE: Final = 8
 WAITING_MAX: Final = 64
@@ -56,24 +52,25 @@ SERVER_HEADER: Final = "x-lakefs-server-id"
 CALLBACK: Final = API_ROOT + installation.OAUTH_CALLBACK.path
 _PLAIN_URL: Final = re.compile(r"https?://[^\s?#@\\]+")
 _STS_HOST: Final = re.compile(r"sts(\.[a-z]{2}(-[a-z]{1,20}){1,3}-\d)?\.amazonaws\.com")
-"""The host of a region, or of none: `sts.s3.amazonaws.com` is a customer's bucket."""
+"""The host of a region, or without a region. `sts.s3.amazonaws.com` is a customer's bucket, and must not match."""
 _SAFE: Final = re.compile(r"[A-Za-z0-9/+=_.:%-]{0,8192}")
 _ARN: Final = re.compile(r"arn:(aws[a-z-]*:(?:sts|iam)::\d{12}:.{1,900})", re.DOTALL)
 
 
 class InvalidProvider(Invalid):
-    """A setting of a provider is missing or makes no sense."""
+    """A setting of a provider is missing or invalid."""
 
 
 class NoProvider(Invalid):
-    """This server takes no such identities."""
+    """This server does not accept this kind of identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:
-    """`oidc_issuer` "": no OpenID Connect. `aws_server_id` "": no AWS. The secret is for exchanging codes only.
+    """`oidc_issuer`: empty turns OpenID Connect off. `aws_server_id`: empty turns AWS off.
 
-    `oidc_redirect_uri`: where browsers reach `oauthCallback`, as the provider knows it. "": no logins in a browser.
+    The secret is used only to exchange codes. `oidc_redirect_uri`: the URL of `oauthCallback` for browsers, as the
+    provider knows it. Empty turns browser logins off.
     """
 
     oidc_issuer: str = ""
@@ -88,7 +85,7 @@ def provider_options(environment: Mapping[str, str]) -> ProviderOptions:
     """Read LAKEBED_OIDC_ISSUER, _AUDIENCE, _CLIENT_SECRET, _REDIRECT_URI, LAKEBED_AWS_SERVER_ID and _STS_ENDPOINT.
 
     Raises:
-        InvalidProvider: one is missing, or no URL that it may be.
+        InvalidProvider: a setting is missing, or its URL is not allowed.
     """
     options = ProviderOptions(
         oidc_issuer=environment.get("LAKEBED_OIDC_ISSUER", ""),
@@ -127,7 +124,7 @@ def _is_safe_url(text: str) -> bool:
 
 
 class _Discovery(msgspec.Struct, kw_only=True):
-    """A provider describes itself so at `/.well-known/openid-configuration`."""
+    """The provider's description of itself at `/.well-known/openid-configuration`. It is read again every hour."""
 
     issuer: str
     jwks_uri: str
@@ -137,7 +134,7 @@ class _Discovery(msgspec.Struct, kw_only=True):
 
     @property
     def takes_secrets_in_a_header_only(self) -> bool:
-        # A provider that names no method is asked as most of them take it: by the form.
+        # Use the form if the provider names no method: most providers accept it.
         methods = self.token_endpoint_auth_methods_supported
         return "client_secret_basic" in methods and "client_secret_post" not in methods
 
@@ -164,10 +161,10 @@ class _AwsRequest(msgspec.Struct, kw_only=True):
 
 
 class _Turns:
-    """Let a few requests go on at once, and some wait. The others are refused.
+    """Let a few requests run at once and some wait. Refuse the others.
 
     Raises:
-        Unavailable: too many wait.
+        Unavailable: too many requests wait.
     """
 
     def __init__(self) -> None:
@@ -188,7 +185,7 @@ class _Turns:
 
 
 class Providers:
-    """Ask the configured providers who a caller is. One for each process; close it at the end."""
+    """Ask the configured providers who a caller is. Make one for each process, and close it at the end."""
 
     def __init__(self, options: ProviderOptions, clock: Clock) -> None:
         self._options = options
@@ -198,7 +195,8 @@ class Providers:
         self._discovery_ms = 0
         self._keys: dict[str, jwt.PyJWK] = {}
         self._keys_ms = 0
-        # Each login may cost a request to a provider, and needs no credentials here: those of AWS delay no others.
+        # A login may cost a request to a provider, and needs no credentials. Separate turns: AWS logins delay no
+        # others.
         self._turns, self._aws_turns = _Turns(), _Turns()
 
     async def close(self) -> None:
@@ -207,7 +205,7 @@ class Providers:
 
     @property
     def _http(self) -> httpx.AsyncClient:
-        """Open the client at the first request: it reads certificates for 50 ms, and most servers ask no provider."""
+        """Make the client at the first request: it reads certificates for 50 ms, and most servers ask no provider."""
         if self._opened is None:
             self._opened = httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False)
         return self._opened
@@ -216,8 +214,8 @@ class Providers:
         """Return the principal that an identity request proves: `id_token`, or `identity_token` of AWS.
 
         Raises:
-            NoProvider: it is neither, or this server does not take it.
-            NotAuthenticated: it proves nothing.
+            NoProvider: the request has neither token, or this server does not accept it.
+            NotAuthenticated: the token is invalid.
             Unavailable: the provider does not answer.
         """
         if isinstance(token := request.get("id_token"), str):
@@ -228,18 +226,18 @@ class Providers:
 
     @property
     def redirect_uri(self) -> str:
-        """Return where the provider sends browsers back; empty where none may log in so."""
+        """Return the URL to which the provider sends browsers back; empty if browser logins are off."""
         return self._options.oidc_redirect_uri
 
     def is_issuer(self, named: str) -> bool:
-        """Tell whether an answer may be of our provider; most name none (RFC 9207)."""
+        """Return whether an answer may come from our provider. Most answers name no issuer (RFC 9207)."""
         return named in {"", self._options.oidc_issuer}
 
     async def login_url(self, *, state: str, nonce: str, challenge: str) -> str:
-        """Return the provider's page for a login in a browser. `challenge`: S256 of the verifier (RFC 7636).
+        """Return the URL of the provider's login page. `challenge`: S256 of the verifier (RFC 7636).
 
         Raises:
-            NoProvider: this server begins no such logins, or the provider has no such page.
+            NoProvider: browser logins are off, or the provider has no such page.
             Unavailable: the provider does not answer.
         """
         discovery = await self._discovered()
@@ -260,9 +258,9 @@ class Providers:
         return str(httpx.URL(discovery.authorization_endpoint).copy_merge_params(query))
 
     async def exchange(self, code: str, redirect_uri: str, *, verifier: str = "", nonce: str | None = None) -> str:
-        """Return the principal to whom the provider of OpenID Connect gave this code.
+        """Return the principal for whom the provider of OpenID Connect issued this code.
 
-        `verifier` and `nonce` are of a login that `login_url` began: the token must be made for that one.
+        `verifier` and `nonce` belong to a login that `login_url` began. The token must be issued for that login.
 
         Raises:
             NoProvider, NotAuthenticated, Unavailable: as `identify`.
@@ -278,7 +276,7 @@ class Providers:
         }
         client, secret, headers = self._options.oidc_audience, self._options.oidc_client_secret, {}
         if secret and discovery.takes_secrets_in_a_header_only:
-            # RFC 6749, 2.3.1: both are encoded as in a form before they are joined.
+            # RFC 6749, 2.3.1: form-encode both before joining them.
             pair = f"{quote_plus(client)}:{quote_plus(secret)}"
             headers = {"authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
         else:
@@ -292,7 +290,9 @@ class Providers:
         return await self._subject_of(token, nonce)
 
     async def _subject_of(self, token: str, nonce: str | None = None) -> str:
-        """Check an id token; with a nonce, also that it was made for that login and for this server."""
+        """Check an id token, and return its principal. With a nonce, check that the token is for that login and
+        server.
+        """
         await self._discovered()
         try:
             key_id = str(jwt.get_unverified_header(token).get("kid", ""))
@@ -340,7 +340,7 @@ class Providers:
         return self._discovery
 
     async def _key(self, key_id: str) -> jwt.PyJWK:
-        """Return a key of the provider. An unknown id may be of a new key, so the keys are read again."""
+        """Return a key of the provider. Read the keys again for an unknown id, which may be a new key."""
         age_ms = self._clock.now_ms() - self._keys_ms
         if age_ms >= KEYS_KEPT_MS or (key_id not in self._keys and age_ms >= KEYS_ASKED_MS):
             body = await self._ask("GET", (await self._discovered()).jwks_uri)
@@ -354,7 +354,11 @@ class Providers:
         return self._keys[key_id]
 
     async def _aws_role(self, token: str) -> str:
-        """Send the caller's signed request to AWS, and return who that is."""
+        """Send the caller's signed request to AWS, and return the principal of the caller.
+
+        The signature covers a header with this server's name, so a request that was signed for another server is
+        refused.
+        """
         server = self._options.aws_server_id
         if not server:
             raise NoProvider("this server takes no identities of AWS: LAKEBED_AWS_SERVER_ID is not set")
@@ -405,10 +409,11 @@ class Providers:
         headers: Mapping[str, str] | None = None,
         turns: _Turns | None = None,
     ) -> bytes:
-        """
+        """Send a request to a provider, and return the body of its answer.
+
         Raises:
-            NotAuthenticated: the provider refuses what the caller brought.
-            Unavailable: no answer came, one that is too long, or one that refuses this server.
+            NotAuthenticated: the provider refuses the caller's proof.
+            Unavailable: the provider does not answer, answers too much, or refuses this server.
         """
         host = httpx.URL(url).host
         try:
@@ -431,10 +436,11 @@ class Providers:
 
 
 def principal_of_arn(arn: str) -> str:
-    """Return `aws:sts::123456789012:assumed-role/name` of a role in use, `aws:iam::123456789012:user/name` of a user.
+    """Return `aws:sts::123456789012:assumed-role/name` for an assumed role, `aws:iam::123456789012:user/name` for a
+    user.
 
     Raises:
-        NotAuthenticated: it is no ARN of either.
+        NotAuthenticated: the ARN is of neither.
     """
     match = _ARN.fullmatch(arn)
     if match is None:
@@ -444,7 +450,7 @@ def principal_of_arn(arn: str) -> str:
 
 
 def _arn_in(answer: bytes) -> str:
-    # Entities are how XML grows or reads files. An answer of AWS has none.
+    # Entities let XML expand or read files. An answer of AWS has none.
     if b"<!" in answer:
         raise NotAuthenticated("AWS answers with a document that declares something")
     try:

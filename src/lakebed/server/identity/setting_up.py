@@ -1,11 +1,11 @@
-"""Set a new server up: the first caller becomes its administrator.
+"""Set up a new server: the first caller becomes its administrator.
 
-A page in the operator's browser can send requests to the operator's machine, also under a name of its own (DNS
-rebinding). A server that listens beyond this machine can be reached by others before its operator. So set-up takes JSON
-only, from no foreign origin; on loopback it takes a loopback Host, and elsewhere the secret that the server printed.
+A page in the operator's browser can send requests to the operator's machine, even under its own host name (DNS
+rebinding). Others can reach a server that listens beyond this machine before its operator does. So set-up accepts only
+JSON, and no foreign origin. On loopback it requires a loopback Host, and elsewhere the secret that the server printed.
 
-A proxy on this machine passes on the requests of others. Where a request shows that it came through one, set-up needs a
-secret too. Not every proxy shows it: the guide tells its operator to set one.
+A proxy on this machine forwards requests of others. If a request shows that it came through a proxy, set-up requires a
+secret as well. Not every proxy shows itself: the guide tells its operator to set a secret.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PROXIES = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-f
 
 
 def check_set_up(request: RestRequest, secret: str | None) -> None:
-    """`secret` None: the server listens on loopback only.
+    """Check that this request may set the server up. `secret` None: the server listens on loopback only.
 
     Raises:
         InvalidBody: the body is not sent as JSON.
-        NotPermitted: another origin or host, or the secret is missing or wrong.
+        NotPermitted: the origin or host is foreign, or the secret is missing or wrong.
     """
     if (request.header(b"content-type") or "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidBody("set-up takes application/json")
@@ -50,7 +50,7 @@ THIS_MACHINE: Final = "this machine"
 
 
 def sender_of(request: RestRequest) -> str:
-    """Return which machine sent the request, as far as it shows. All that comes by a proxy here looks alike."""
+    """Return the machine that sent the request, if known. All requests through a proxy on this machine look alike."""
     host = (request.scope.get("client") or ("",))[0]
     if not is_loopback(host):
         return host
@@ -58,14 +58,15 @@ def sender_of(request: RestRequest) -> str:
 
 
 def _came_through_proxy(request: RestRequest) -> bool:
-    # HTTP/1.0 is what nginx speaks to a server behind it unless it is configured otherwise, and no client of ours does.
+    # nginx uses HTTP/1.0 to a server behind it by default. No client of ours does.
     return request.scope["http_version"] == "1.0" or any(request.header(name) is not None for name in _PROXIES)
 
 
 def check_origin(request: RestRequest) -> None:
-    """
+    """Refuse requests that a browser sent from a foreign page.
+
     Raises:
-        NotPermitted: a browser sent this from a page of another origin.
+        NotPermitted: the request comes from a page of another origin.
     """
     origin = request.header(b"origin")
     if origin is None:
@@ -79,7 +80,7 @@ def check_origin(request: RestRequest) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine answers to the name or address."""
+    """Return whether the name or address is this machine's loopback."""
     if host == "localhost":
         return True
     try:

@@ -1,12 +1,13 @@
 """The audit log: a line of JSON for each change and each refusal, in a file a day below the data folder.
 
-A line is written before the answer is sent, so each acknowledged change has one. It is one `write` to a file opened for
-appending: any number of processes share a file, and a killed one leaves no half line. Lines hold names, never a body,
-a header or a secret: what a name is, the table of operations states.
+A line is written before the answer is sent, so each acknowledged change has one. It is one `write` to a file opened
+for
+appending: any number of processes share a file, and a killed process leaves no half line. A line has names, and no
+body, header or secret. The table of operations defines the names. An unwritable log stops no request: it is counted.
 
-A log that cannot be written stops no request: it is reported and counted. Refusals could fill a disk. So a second has
-at most REFUSALS_MAX lines of each user. Of callers who are not logged in it has at most SOURCE_MAX of each address, and
-REFUSALS_MAX in all. No flood hides what another caller is refused. The next line has the count of what was left out.
+To protect the disk, each second has at most REFUSALS_MAX refusals of each user. Callers without a login get at most
+SOURCE_MAX for each address and REFUSALS_MAX in all. No flood hides refusals of other callers. The next line has the
+number of dropped lines.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ BLOCK_BYTES: Final = 1 << 20
 _STDOUT: Final = 1
 _READS: Final = frozenset({"GET", "HEAD"})
 _NOISE: Final = frozenset({"postStatsEvents"})
-"""Clients send these by themselves, and they change nothing."""
+"""Clients send these without a user's action, and they change nothing."""
 _CHANGING_READS: Final = frozenset({"oauthCallback"})
-"""A browser can only be sent to a page, so a login by a provider is a GET. It begins a session."""
+"""GET requests that change state. A provider's login is a GET because browsers follow a redirect. It begins a
+session.
+"""
 _READING_POSTS: Final = frozenset(
     {"checkGcCertificate", "checkGcPlanning", "checkGcPurging", "findGcStaged", "tryGcRules", "validateLifecyclePolicy"}
 )
-"""They have a body, and change nothing."""
+"""POST requests that have a body and change nothing."""
 _LOGIN_NAMES: Final = ("access_key_id", "username")
 _encode: Final = msgspec.json.Encoder().encode
 _TOOL_HEADER: Final = TOOL_HEADER.encode()
@@ -62,12 +65,12 @@ _TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
 
 
 class InvalidAuditQuery(Invalid):
-    """A date or a page token that the audit log cannot read."""
+    """A date or a page token of an audit query is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
-    """Select records; an empty field selects all. `since` and `until` are times as records have them."""
+    """Select records; an empty field selects all. `since` and `until` have the time format of records."""
 
     since: str = ""
     until: str = ""
@@ -88,8 +91,9 @@ class AuditQuery:
 
 
 class AuditLog:
-    """The log of one data folder. `keep_days` 0: files stay for ever. `is_printed`: each line goes to the standard
-    output, too, where a container's folder goes with it.
+    """The log of one data folder. `keep_days` 0 keeps files without limit. `is_printed` also writes each line to
+    standard
+    output, for containers whose folder is deleted with them.
     """
 
     def __init__(
@@ -105,14 +109,14 @@ class AuditLog:
         self._second, self._skipped = 0, 0
         self._refusals: Counter[tuple[str, str]] = Counter()
         self.failures = 0
-        """Lines that could not be written."""
+        """The number of lines that could not be written."""
 
     # Writing
 
     def note(self, request: RestRequest, request_id: str, status: int) -> None:
-        """Write the request down, if it is one to be written."""
+        """Record the request if the log's mode selects it."""
         if self._is_reads_left_out and not request.refusal and _is_read(request) and not _tool(request):
-            return  # Most requests, as early as can be.
+            return  # Most requests end here, so check this first.
         if self._mode == "off" or not self._is_wanted(request):
             return
         operation, identity = request.operation, getattr(request, "identity", None)
@@ -140,7 +144,7 @@ class AuditLog:
         )
 
     def note_local(self, operation: str, **what: str) -> None:
-        """Write down what was done at the data folder itself, without a server."""
+        """Record an action at the data folder itself, without a server."""
         self._write(
             AuditRecord(
                 time=_now(), user="", through="data folder", operation=operation, what={**what}, status=0, allowed=True,
@@ -156,14 +160,14 @@ class AuditLog:
         return self._mode == "all" or not _is_read(request) or bool(_tool(request))
 
     def _is_flood(self, user: str, address: str) -> bool:
-        """Count a refusal, and return whether there were too many of its kind in this second."""
+        """Count a refusal, and return whether this second has too many of its kind."""
         second = int(time.monotonic())
         if second != self._second:
             self._second = second
             self._refusals.clear()
         if user:
             return self._is_over("user", user, REFUSALS_MAX)
-        # The address first: what one of them sends too much of takes no room from the others.
+        # Check the address first: excess requests of one address must use no share of the others.
         return self._is_over("address", _source(address), SOURCE_MAX) or self._is_over("strangers", "", REFUSALS_MAX)
 
     def _is_over(self, kind: str, name: str, most: int) -> bool:
@@ -187,7 +191,7 @@ class AuditLog:
 
     def _print(self, line: bytes) -> None:
         try:
-            # Past Python's buffers: one write, which lines of other processes do not cut.
+            # Bypass Python's buffers: one write, which lines of other processes do not interrupt.
             os.write(_STDOUT, line)
         except OSError as error:
             self.failures += 1
@@ -215,12 +219,12 @@ class AuditLog:
     # Reading
 
     def read(self, query: AuditQuery, *, after: str = "", limit: int = 100) -> tuple[list[AuditRecord], str]:
-        """Return records that match, newest first, and where the next page begins (empty: there is none).
+        """Return matching records, newest first, and the token of the next page (empty at the end).
 
-        Blocks for as long as it reads: call it in a thread. Lines that are damaged are left out.
+        Blocks while it reads: call it in a thread. Damaged lines are skipped.
 
         Raises:
-            InvalidAuditQuery: `after` is not such a place.
+            InvalidAuditQuery: `after` is no valid token.
         """
         found: list[AuditRecord] = []
         for day, end, line in self._lines(query, after):
@@ -235,7 +239,7 @@ class AuditLog:
         return found, ""
 
     def _lines(self, query: AuditQuery, after: str) -> Iterator[tuple[str, int, bytes]]:
-        """Each line that may match, newest first, with its day and the offset of its end."""
+        """Yield each line that may match, newest first, with its day and the offset of its end."""
         match = _TOKEN.fullmatch(after)
         if after and match is None:
             raise InvalidAuditQuery(f"{after!r} is no place in the audit log")
@@ -256,7 +260,7 @@ class AuditLog:
 
 
 def _source(address: str) -> str:
-    """Return the network that one caller has: an address of IPv4, the 64 bits of IPv6 that a provider hands out."""
+    """Return the network of one caller: an IPv4 address, or the IPv6 /64 that a provider assigns."""
     if ":" not in address:
         return address
     try:
@@ -266,7 +270,7 @@ def _source(address: str) -> str:
 
 
 def lines_backwards(file: Path, end: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file from its end (or from offset `end`) to its beginning, each with the offset of its end."""
+    """Yield the lines of a file from its end (or from offset `end`) to its start, each with the offset of its end."""
     with file.open("rb") as opened:
         size = opened.seek(0, os.SEEK_END)
         position = size if end is None else min(end, size)
@@ -276,7 +280,7 @@ def lines_backwards(file: Path, end: int | None = None) -> Iterator[tuple[int, b
             opened.seek(start)
             lines = (opened.read(position - start) + rest).split(b"\n")
             offset = start + sum(map(len, lines)) + len(lines) - 1
-            # The first line may begin in the block before.
+            # The first line may begin in the previous block.
             for line in reversed(lines[1:]):
                 if line:
                     yield offset, line
@@ -287,7 +291,7 @@ def lines_backwards(file: Path, end: int | None = None) -> Iterator[tuple[int, b
 
 
 def query_time(text: str) -> str:
-    """A time of a query as records have it: ISO 8601, UTC where no zone is given. Empty stays empty.
+    """Return a query's time in the format of records: ISO 8601, UTC without a zone. Empty stays empty.
 
     Raises:
         InvalidAuditQuery: it is no date or time.
@@ -316,7 +320,7 @@ def _text(moment: datetime) -> str:
 
 
 def _through(request: RestRequest) -> str:
-    """The key, login or job that the caller proved itself with. A key's id is no secret; its other half is."""
+    """Return the key, login or job with which the caller authenticated. A key's id is no secret; its other half is."""
     if request.through:
         return request.through
     identity = getattr(request, "identity", None)
@@ -337,13 +341,13 @@ def _through(request: RestRequest) -> str:
 
 
 def _tool(request: RestRequest) -> str:
-    """Name the tool of an agent that asks. Its reads are written down, too; but not those of strangers."""
+    """Return the name of the agent's tool. Reads of tools are recorded too, but only of known users."""
     name = request.header(_TOOL_HEADER)
     return name if name and _TOOL.fullmatch(name) and hasattr(request, "identity") else ""
 
 
 def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str | list[str]]:
-    """The names that the operation's path and permissions have, with their values in this request."""
+    """Return the names in the operation's path and permissions, with their values in this request."""
     if request.what is not None:
         return {name: _shortened(value) for name, value in request.what.items()}
     if operation is None:
@@ -354,7 +358,7 @@ def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str
         for name in from_query:
             if value := request.query(name):
                 what[name] = _cut(value)
-    except InvalidParameter:  # The query is malformed, and the answer has the reason.
+    except InvalidParameter:  # The query is malformed, and the answer gives the reason.
         pass
     if request.known_record is not None:
         for name in from_body:
@@ -369,7 +373,7 @@ def _what(request: RestRequest, operation: AnyOperation | None) -> dict[str, str
 
 @functools.cache
 def _names(operation: AnyOperation) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The names that say what an operation is about, by where a request has them: path, query, body."""
+    """Return the names that identify the target of an operation, by their place: path, query, body."""
     permissions = (*(operation.permissions or ()), *operation.asked_later)
     asked = dict.fromkeys([name for each in permissions for name in each.names] + list(_LOGIN_NAMES))
     in_path = tuple(operation.arguments)

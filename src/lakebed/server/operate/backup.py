@@ -1,14 +1,13 @@
-"""Backups of a data folder: made while servers write to it, checked, and brought back into a new folder.
+"""Back up a data folder while servers write to it, check a backup, and restore it into a new folder.
 
-A backup is a folder laid out as a data folder (`folder.py`), and `backup.json`, which is written last. Its objects are
-those of `local://` namespaces; those of S3 stay where they are.
+A backup has the layout of a data folder (`folder.py`), and `backup.json`, which is written last. It has the objects of
+`local://` namespaces. Objects in S3 are not copied.
 
-1. Copy the installation marks of all namespaces. Each is in the records before it is in its namespace, so the snapshot
-   knows every mark that is copied, and the restored server takes none for another's.
+1. Copy the installation marks. A mark is recorded before it is stored, so the snapshot knows every copied mark.
 2. Copy the metadata as of one moment.
-3. Copy the objects. What that moment names lies there already, and nothing replaces an object.
-4. Look for each object and each file of a tree that the snapshot names. A collection may have deleted one since. Then
-   take another snapshot, and copy only what is new.
+3. Copy the objects. Objects that this snapshot names exist already, and no writer replaces an object.
+4. Check each object and tree file that the snapshot names. A collection may have deleted one since. Then take another
+   snapshot, and copy only new files.
 """
 
 from __future__ import annotations
@@ -53,25 +52,25 @@ Say = Callable[[str], object]
 
 
 class FolderTaken(AlreadyExists):
-    """Something lies there. A backup and a restore go into a new or an empty folder."""
+    """The folder is not empty. A backup and a restore need a new or an empty folder."""
 
 
 class NotABackup(NotFound):
-    """The folder has no `backup.json`: it is no backup, or one that was not finished."""
+    """The folder has no `backup.json`: it is no backup, or an unfinished one."""
 
 
 class BackupDamaged(Corrupt):
-    """The backup is not what its `backup.json` says, or something that it names is missing from it."""
+    """The backup does not match its `backup.json`, or an object or file that it names is missing."""
 
 
 class BackupOvertaken(Conflict):
-    """Collections deleted what each snapshot named before it was copied. Try again while no collection runs."""
+    """Collections deleted objects of each snapshot before they were copied. Try again while no collection runs."""
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe a backup in `backup.json`. `files` counts all files below `objects`, of deleted repositories too.
+    """Describe a backup in `backup.json`. `files` counts all files below `objects`, including deleted repositories.
 
-    `files_shared` and `bytes_shared` are those that an older backup has too, and that take no space of their own.
+    `files_shared` and `bytes_shared` count the files that are links to an older backup's files and use no extra space.
     """
 
     format: int = FORMAT
@@ -88,14 +87,14 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_backup(options: ServerOptions, target: Path, *, like: Path | None = None, say: Say | None = None) -> Backup:
-    """Back the data folder up into a new one. Objects that the backup `like` has too become links to its files.
+    """Back the data folder up into a new folder. Objects that the backup `like` also has become links to its files.
 
-    `say` hears of each step. Blocks, and runs an event loop of its own.
+    Call `say` at each step. Blocks, and runs its own event loop.
 
     Raises:
         NoDataFolder, FolderTaken, NotABackup: of the data folder, `target` and `like`.
-        BackupDamaged: the living installation itself lacks something that it names.
-        BackupOvertaken: see there.
+        BackupDamaged: the live installation itself lacks an object or file that it names.
+        BackupOvertaken: see that class.
         StoreUnavailable, InvalidStoreUri: the metadata cannot be copied.
     """
     say = say or (lambda _: None)
@@ -124,7 +123,8 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
         if not checked.missing_count:
             break
         if missing.intersection(checked.missing):
-            # It lay nowhere before this snapshot, and the snapshot names it: no collection took it in between.
+            # The object was missing before this snapshot, and the snapshot names it: no collection deleted it in
+            # between.
             raise _damaged(source, checked)
         missing = set(checked.missing)
         say(f"{count_of(checked.missing_count, 'object')} went meanwhile: once more")
@@ -146,7 +146,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
         bytes_shared=copier.bytes_shared,
         checked=checked,
     )
-    # All of it is on the disk before the file that says so.
+    # Flush all files to disk before writing the file that marks the backup complete.
     os.sync()
     _private(target / BACKUP_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
     unfinished.unlink()
@@ -155,10 +155,10 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
 
 
 def verify_backup(options: ServerOptions, folder: Path) -> Checked:
-    """Check a backup: its metadata byte by byte, its trees by their digests, its objects by their sizes.
+    """Check a backup: its metadata by its digest, its trees by their digests, its objects by their sizes.
 
     Raises:
-        NotABackup, BackupDamaged: see there.
+        NotABackup, BackupDamaged: see those classes.
     """
     described = _described(folder)
     if _sha256(folder / STORE_FILE) != described.metadata_sha256:
@@ -170,7 +170,7 @@ def verify_backup(options: ServerOptions, folder: Path) -> Checked:
 
 
 def restore_backup(options: ServerOptions, folder: Path) -> Checked:
-    """Verify a backup, then make a new data folder of it. The backup stays as it is.
+    """Verify a backup, then make a new data folder from it. The backup is not changed.
 
     Raises:
         NotABackup, BackupDamaged: of the backup.
@@ -183,7 +183,7 @@ def restore_backup(options: ServerOptions, folder: Path) -> Checked:
     _Copier(folder / OBJECTS_FOLDER, target / OBJECTS_FOLDER, None).copy_objects(with_marks=True)
     _copy_audit_log(folder, target)
     shutil.copyfile(folder / MARKER_FILE, _private(target / MARKER_FILE))
-    # All of it is on the disk before a server may start on it.
+    # Flush all files to disk before a server may start on the folder.
     os.sync()
     unfinished.unlink()
     prepare_folder(target)
@@ -191,7 +191,7 @@ def restore_backup(options: ServerOptions, folder: Path) -> Checked:
 
 
 class _Copier:
-    """Copies object files from one folder to another, each once."""
+    """Copy object files from one folder to another, each once."""
 
     def __init__(self, source: Path | None, target: Path, like: Path | None) -> None:
         self._source = source
@@ -212,7 +212,7 @@ class _Copier:
                 self._copy(path)
 
     def _found(self) -> Iterator[str]:
-        """Paths of files, relative to the source; without drafts, which are no objects yet."""
+        """Yield the paths of files, relative to the source. Skip drafts, which are no objects yet."""
         if self._source is None or not self._source.exists():
             return
         waiting = [""]
@@ -241,7 +241,7 @@ class _Copier:
                 shutil.copyfile(self._source / path, _private(target), follow_symlinks=False)
                 os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
         except FileNotFoundError:
-            # A collection took it meanwhile. The check says whether the snapshot names it.
+            # A collection deleted the file meanwhile. The check reports whether the snapshot names it.
             target.unlink(missing_ok=True)
             return
         self.files += 1
@@ -255,20 +255,20 @@ class _Copier:
             if not _same(known.stat(follow_symlinks=False), found):
                 return False
             (self._target / path).hardlink_to(known)
-        except OSError:  # the other backup has it not, or lies on another disk
+        except OSError:  # the other backup lacks the file, or is on another disk
             return False
         return True
 
 
 def _copy_audit_log(source: Path, target: Path) -> None:
-    """Copy its files as far as they are written. A server appends to the last one."""
+    """Copy the audit files as far as they are written. A server may still append to the last one."""
     for file in sorted((source / AUDIT_FOLDER).glob("*")):
         _make_folders(target / AUDIT_FOLDER)
         shutil.copyfile(file, _private(target / AUDIT_FOLDER / file.name))
 
 
 def _make_folders(folder: Path) -> None:
-    """Make the folder and those above it, for their owner alone."""
+    """Make the folder and its parents, accessible to their owner alone."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:
@@ -296,7 +296,7 @@ async def _check(options: ServerOptions, folder: Path) -> Checked:
 
 
 def _objects_of(options: ServerOptions) -> Path | None:
-    """Return the folder of the objects, or None where they lie in no folder."""
+    """Return the folder of the objects, or None if they are not stored in a folder."""
     if options.blockstore != "local":
         return None
     return options.objectstore.local_root or options.data_dir / OBJECTS_FOLDER
@@ -321,7 +321,7 @@ def _described(folder: Path) -> Backup:
 
 
 def _begin(folder: Path) -> Path:
-    """Make the folder, and in it a file that says that it is not whole: no server starts on it before that goes."""
+    """Make the folder and its `unfinished` file. No server starts on the folder until the file is deleted."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderTaken(f"{folder} is not empty: name a new folder", folder=str(folder))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -334,7 +334,7 @@ def _damaged(folder: Path, checked: Checked) -> BackupDamaged:
 
 
 def _private(file: Path) -> Path:
-    """Make the file, readable by its owner alone, before anything is in it."""
+    """Make an empty file that its owner alone can read."""
     file.touch(mode=0o600)
     return file
 

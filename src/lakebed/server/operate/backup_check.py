@@ -1,7 +1,7 @@
-"""Check that all that the metadata names lies in the namespaces: trees of commits, and objects of entries.
+"""Check that the namespaces have everything that the metadata names: trees of commits, and objects of entries.
 
-Of each repository: what its branches and tags lead to, and what is staged. A commit whose data a collection took, or
-is just taking, names no object any more. Its tree stays where merges still compare with it, and is looked for too.
+For each repository, check the commits that its branches and tags reach, and its staged entries. A commit whose data a
+collection took or is taking names no object any more. Its tree is kept while merges compare with it, and is checked.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ from lakebed.versions import (
 )
 
 LISTS_BYTES: Final = 64 << 20
-"""Commits of a wide tree share sublists: this much of them is read once."""
+"""The size of the cache of sublists. Commits of a wide tree share sublists, so each is read once."""
 MISSING_SHOWN: Final = 1000
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """Count what was looked at. `missing` are the first thousand of `missing_count`, each with its repository.
+    """Count the checked objects and files. `missing` has the first thousand of `missing_count`, each with its
+    repository.
 
-    `foreign` counts entries whose objects lie outside of their repository's namespace: these are not looked at.
+    `foreign` counts entries whose objects are outside their repository's namespace. They are not checked.
     """
 
     repositories: int = 0
@@ -73,7 +74,7 @@ class Checked(msgspec.Struct, kw_only=True):
 
 
 async def check_named(store: Store, open_namespace: Callable[[str], ObjectStore], ports: Ports) -> Checked:
-    """Look for everything that the active repositories of this store name."""
+    """Check every object and tree file that the active repositories of this store name."""
     checked = Checked()
     async for key, value in scan_prefix(store, keys.REPOSITORIES, b""):
         record = decode_record(RepositoryRecord, value)
@@ -127,7 +128,7 @@ class _Repository:
         await self._check_bases(ranges)
 
     async def _check_bases(self, seen: AbstractSet[RangeId]) -> None:
-        """Look for the trees that merges compare with, of commits that a collection took: not for their objects."""
+        """Check the trees of collected commits that merges compare with, but not their objects."""
         ranges: set[RangeId] = set()
         for _, metarange in (await read_snapshot(self._versions)).swept_bases():
             if not await self._went(metarange, metarange_key(metarange)):
@@ -138,11 +139,11 @@ class _Repository:
                 self._checked.ranges += 1
 
     async def _went(self, id_: MetarangeId | RangeId, key: str) -> bool:
-        """Return whether a collection deleted the file: it retired the id first."""
+        """Return whether a collection deleted the file: the collection retires the id first."""
         return key not in self._sizes and bool((await self._versions.retired.retired_by([id_]))[0])
 
     async def _named_commits(self) -> list[Commit]:
-        """Commits that a branch or a tag leads to, without those that a collection took."""
+        """Return the commits that a branch or a tag reaches, without commits that a collection took."""
         heads = [record.commit_id async for record in self._branches()]
         heads += [decode_record(TagRecord, value).commit_id async for _, value in self._scan(keys.TAG)]
         taken = await self._taken()
@@ -218,7 +219,8 @@ class _Repository:
                 wrong.append((key, found))
         taken = await self._versions.taken.find([key for key, _ in wrong]) if wrong else []
         for (key, found), by in zip(wrong, taken, strict=True):
-            # A lifecycle run takes what commits go on naming. Each of many ranges and paths may name one object.
+            # A lifecycle run deletes objects that commits still name. Count an object once: many ranges and paths may
+            # name it.
             if by is None and key not in self._missed:
                 self._missed.add(key)
                 self._checked.miss(self._name, f"{key}: {found}")

@@ -1,7 +1,7 @@
-"""Probes: is this process alive (`/_health`), and can it serve (`/_ready`)? A load balancer and people ask.
+"""Probes for load balancers and people: is this process alive (`/_health`), and can it serve (`/_ready`)?
 
-Alive means that the loop answers. Ready means that the key-value store, the object store and the disk work, and that
-the process does not drain. Both are public, so an answer names no path, no address and no error of a driver.
+Alive means that the event loop answers. Ready means that the key-value store, the object store and the disk work, and
+that the process does not drain. Both are public, so an answer names no path, address or driver error.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 CHECK_S: Final = 2.0
 """A part that does not answer within this time is not ready."""
 PLACES_MAX: Final = 8
-"""Ask at most this many buckets, the newest ones first."""
+"""Check at most this many buckets, the newest first."""
 KEPT_S: Final = 1.0
-"""Any number of callers cost one look in this time."""
+"""Seconds to keep an answer. Any number of callers cost one check in this time."""
 OK: Final = "ok"
 
 
@@ -46,7 +46,7 @@ class Probe:
         self._looked_s = 0.0
 
     async def look(self) -> Readiness:
-        """Ask every part at once."""
+        """Check every part at once."""
         now_s = asyncio.get_running_loop().time()
         is_draining = self._state.drain.is_draining
         if self._kept is None or now_s - self._looked_s > KEPT_S or is_draining:
@@ -62,7 +62,7 @@ class Probe:
         await self._state.store.get(b"probe", b"probe")
 
     async def _ask_objects(self) -> None:
-        """Read a missing object in each bucket with open repositories. A server without any asks nothing."""
+        """Read a missing object in each bucket with open repositories. Without open repositories, check nothing."""
         places = {_bucket(one.objectstore.uri): one.objectstore for one in self._state.catalog.opened()}
         await asyncio.gather(*[_ask_for_nothing(store) for store in list(places.values())[-PLACES_MAX:]])
 

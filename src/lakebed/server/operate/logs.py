@@ -1,8 +1,8 @@
-"""Log lines for people or for machines, each with the id of the request that it belongs to.
+"""Log lines for people or for machines, each with the id of its request.
 
-`text` is one line for each record. `json` is one object a line: time, level, process, logger, message, request. For an
-answered request (logger `lakebed.access`, level info) it has method, path, operation, user, status and seconds, too.
-No line holds a header, a query or a body, so none holds a secret.
+`text` is one line for each record. `json` is one object a line: time, level, process, logger, message, request. An
+answered request (logger `lakebed.access`, level info) also has method, path, operation, user, status and seconds.
+No line contains a header, a query or a body, so no line contains a secret.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def configure_logs(options: LogOptions) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if options.format == "json" else _Text())
     logging.basicConfig(level=options.level.upper(), handlers=[handler], force=True)
-    # Its lines about connections repeat ours.
+    # uvicorn's lines about connections repeat ours.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def log_access(fields: dict[str, Any]) -> None:
-    """Log an answered request. The caller looks first whether anyone reads it: `access.isEnabledFor(logging.INFO)`."""
+    """Log an answered request. The caller first checks `access.isEnabledFor(logging.INFO)`."""
     shown = [fields[name] for name in ("method", "path", "status", "seconds")]
     access.info("%s %s: %d in %.4f s", *shown, extra={"fields": fields})
 

@@ -1,8 +1,9 @@
-"""Figures of one server process, as Prometheus reads them: counts while it serves, and the text of `/metrics`.
+"""Metrics of one server process for Prometheus: counters while it serves, and the text of `/metrics`.
 
-The workers of one server share a port, and any of them may be asked. Each writes its figures to a folder of the parent,
-every SHARE_S, and the one that answers adds those of the others. A label names the process, so that a rate over
-the sum is right although processes end and start.
+The workers of one server share a port, and Prometheus may reach any of them. Each writes its figures to a folder of
+the
+parent every SHARE_S. The worker that answers adds the figures of the others. A label names the process, so that a rate
+over the sum is right although processes end and start.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Timings:
 
 
 class Metrics:
-    """Count what one process does."""
+    """Count the work of one process."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], Timings] = {}
@@ -108,9 +109,9 @@ class Metrics:
         self.upkeep_done_s: dict[str, float] = {}
         self.upkeep_failures: Counter[str] = Counter()
         self.gauges: dict[str, Callable[[], float]] = {}
-        """Read when the figures are asked for."""
+        """Functions that return the current value, called when the metrics are read."""
         self.sources: list[Callable[[], Iterable[Sample]]] = []
-        """Likewise, for figures with labels."""
+        """Functions that return samples with labels, called when the metrics are read."""
         self._started_s = time.time()
         self._folder: Path | None = None
 
@@ -163,7 +164,7 @@ class Metrics:
             await asyncio.sleep(SHARE_S)
 
     def of_all_workers(self) -> list[Sample]:
-        """The samples of this process and of each other worker that lives, with a label for the process."""
+        """Return the samples of this process and of each other live worker, with a label for the process."""
         found = _of_process(os.getpid(), self.samples())
         for file in sorted(self._folder.iterdir()) if self._folder is not None else []:
             if file.name.isdigit() and int(file.name) != os.getpid():
@@ -197,7 +198,7 @@ def _resident_bytes() -> int:
 
 
 def as_text(samples: Iterable[Sample]) -> str:
-    """The exposition format of Prometheus, families in the order of FAMILIES."""
+    """Return the samples in the exposition format of Prometheus, families in the order of FAMILIES."""
     by_family: dict[str, list[Sample]] = {name: [] for name in FAMILIES}
     for sample in samples:
         by_family[sample.family].append(sample)
@@ -221,7 +222,7 @@ def _escaped(value: str) -> str:
 
 
 class MeasuredStore:
-    """A Store that counts and times each operation of another one."""
+    """A Store that counts and times each operation of another Store."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
@@ -247,7 +248,7 @@ class MeasuredStore:
         return found
 
     async def get(self, partition: bytes, key: bytes) -> Held | None:
-        # Each request makes several of these, and of `get_many` and `set_if`: `_timed` would be one more coroutine.
+        # Inline the timing: each request calls this several times, and `_timed` would add a coroutine.
         began_s = perf_counter()
         try:
             found = await self._store.get(partition, key)

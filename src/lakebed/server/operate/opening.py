@@ -1,4 +1,4 @@
-"""Log the person at the data folder in. Who writes to it could recover any user, so no login is asked for."""
+"""Log in the person at the data folder. A person who can write to it could recover any user, so no login is needed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .audit import AuditLog
 
 
 class NoKeyPair(NotFound):
-    """The user has no key pair, so a login could not end with it."""
+    """The user has no key pair, so no login can be made."""
 
 
 async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
-    """Make a ticket for this user, or for the first one where the name is empty. None: the folder has no user yet.
+    """Make a ticket for this user, or for the first user if the name is empty. Return None if the folder has no user.
 
     Raises:
         NotADataFolder, DataFolderFormat: another program or another release made the folder.
-        UserNotFound, NoKeyPair: there is no such user, or it has no key pair to log in with.
+        UserNotFound, NoKeyPair: the user does not exist, or has no key pair to log in with.
     """
     if not (options.data_dir / MARKER_FILE).exists() and not options.store_uri:
         return None

@@ -1,4 +1,4 @@
-"""Getting back in at the data folder, when no administrator can log in any more."""
+"""Recover access at the data folder when no administrator can log in."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .audit import AuditLog
 
 
 class NoDataFolder(NotFound):
-    """There is no data folder at this place: recovery makes none."""
+    """The path has no data folder. Recovery does not make one."""
 
 
 async def recover(options: ServerOptions, user_id: str) -> IssuedCredentials:
-    """Make this user an administrator with a fresh key pair. Servers that run on the folder may go on running.
+    """Make this user an administrator with a fresh key pair. Servers on the folder may keep running.
 
     Raises:
         NoDataFolder, NotADataFolder, DataFolderFormat: this is not a data folder of this release.
-        InvalidUser: a name that cannot be taken.
+        InvalidUser: the name is invalid.
     """
     folder = options.data_dir
     if not (folder / MARKER_FILE).exists():

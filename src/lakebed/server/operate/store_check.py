@@ -1,4 +1,4 @@
-"""Look for what is broken in the metadata of an installation, and say which command mends it. Changes nothing."""
+"""Find damage in the metadata of an installation, and name the command that repairs it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIR_ADVICE: Final = "name the right pair of --data and --kv"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`advice` is what to do where it failed."""
+    """The result of one check. `advice` is the remedy for a failed check."""
 
     name: str
     passed: bool
@@ -35,7 +35,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def check_metadata(options: ServerOptions, *, objects: bool) -> AsyncIterator[Finding]:
-    """Check in turn; what a failed check makes senseless is left out. `objects`: look for every named object, too."""
+    """Yield the result of each check in turn. Skip checks that need a failed one. `objects`: also check every
+    object.
+    """
     data = options.data_dir
     if not (data / MARKER_FILE).exists():
         yield Finding(
@@ -43,7 +45,7 @@ async def check_metadata(options: ServerOptions, *, objects: bool) -> AsyncItera
         )
         return
     try:
-        # Opening a SQLite file that is absent would make it.
+        # Check first: opening a missing SQLite file would create it.
         partitions = store_partitions(options.metadata_uri)
         store = open_store(options.metadata_uri)
     except LakebedError as error:

@@ -1,6 +1,6 @@
-"""Figures of the repositories themselves: what is staged, what collections did. Counted when asked for, and not often.
+"""Metrics of the repositories: staged objects and results of collections. Counted on request, and rarely.
 
-A survey reads every cell that is staged, so it is kept for SURVEY_S and stops counting cells at CELLS_MAX.
+A survey reads every staged cell, so it is kept for SURVEY_S and stops counting cells at CELLS_MAX.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 SURVEY_S: Final = 60.0
 WAIT_S: Final = 5.0
-"""A request waits this long for a survey, and then answers with the one before it."""
+"""A request waits this long for a survey, and then answers with the previous one."""
 CELLS_MAX: Final = 500_000
 PAGE: Final = 1000
 AT_ONCE: Final = 16
-"""Scans at once. Requests go on meanwhile, over the same connections to the database."""
+"""Parallel scans. Requests use the same database connections meanwhile."""
 
 
 class Survey:
@@ -42,11 +42,15 @@ class Survey:
         self._made_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
         self._reclaimed: dict[tuple[str, RunKind], dict[RunId, int]] = {}
-        """Bytes that each ended run deleted, also where its record went since: a counter never falls. A report of an
-        ended run changes no more, so it is read once. A deferred run ends with its purge."""
+        """Bytes that each ended run deleted, even if its record was removed since: a counter never decreases. The
+        report of
+        an ended run does not change, so it is read once. A deferred run ends with its purge.
+        """
 
     async def samples(self) -> list[Sample]:
-        """The figures, at most SURVEY_S and one survey old; none if the first survey takes longer than WAIT_S."""
+        """Return the metrics, at most SURVEY_S and one survey old. Empty if the first survey takes longer than
+        WAIT_S.
+        """
         loop = asyncio.get_running_loop()
         if loop.time() - self._made_s > SURVEY_S and self._under_way is None:
             self._under_way = asyncio.create_task(self._make())
@@ -137,15 +141,15 @@ class Survey:
         by_run = self._reclaimed.setdefault((repository.record.uid, kind), {})
         if run_id not in by_run:
             path = report_path(kind, run_id)
-            # A run may end without one: it was abandoned, or it had nothing to do.
+            # A run may end without a report: it was abandoned, or it had no work.
             with contextlib.suppress(ObjectMissing):
                 by_run[run_id] = decode_report(await repository.objectstore.get(path), name=path).bytes_deleted
 
 
 async def _staged(repository: Repository, cells_max: int) -> tuple[int, int, int]:
-    """Staged objects, their size, and how many cells were read: at most AT_ONCE pages more than `cells_max`.
+    """Return the staged objects, their size, and the cells read: at most AT_ONCE pages more than `cells_max`.
 
-    Most tokens are empty or of one page, so the first pages of AT_ONCE tokens are read together.
+    Most tokens are empty or have one page, so the first pages of AT_ONCE tokens are read together.
     """
     versions = repository.versions
     tokens = [token for _, branch in await versions.context.branches.every() for token in branch.tokens()]

@@ -1,1 +1,1 @@
-"""Server processes: their data folder, their start, their end, and what they do beside answering."""
+"""Server processes: their data folder, start, end and background work."""

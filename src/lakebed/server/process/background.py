@@ -1,4 +1,4 @@
-"""Work that goes on in this process after its request was answered: tasks, which end with the process."""
+"""Tasks that continue in this process after their request was answered. They end with the process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 5.0
 CLOSE_S: Final = 8.0
-"""How long work may take to end when the process does. A merge that an import began is not broken off before."""
+"""Seconds for tasks to end when the process ends. A merge that an import began is not interrupted before."""
 
 R = TypeVar("R", contravariant=True)
 
 
 class Book(Protocol[R]):
-    """Keeps the records of such work."""
+    """Keep the records of background work."""
 
     async def beat(self, begun: R, /) -> None:
-        """Record that the process at work lives."""
+        """Record that the working process is alive."""
 
     async def stop(self, begun: R, why: str, /) -> None:
         """Record that the work failed."""
@@ -37,16 +37,17 @@ class Background:
     def start(
         self, book: Book[R], begun: R, work: Callable[[Callable[[], bool]], Awaitable[object]], what: str
     ) -> None:
-        """Do `work`, which asks now and then whether to stop. It records its end itself, and an error of ours too.
+        """Run `work`, which checks regularly whether to stop and records its own end. Record a failure by our own
+        error.
 
-        `what` names it in logs.
+        `what` names the work in logs.
         """
         task = asyncio.create_task(self._run(book, begun, work, what))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """End what runs. What does not end in time is left without a record of its end, and counts as lost."""
+        """Stop running work. Work that does not end in time leaves no record of its end, and is treated as lost."""
         self._is_closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=CLOSE_S)
@@ -71,7 +72,7 @@ class Background:
 
 
 async def _beat(book: Book[R], begun: R, what: str) -> None:
-    """One step may take longer than work may be silent."""
+    """Record a beat every BEAT_S, because one step of the work may take longer than the allowed silence."""
     while True:
         await asyncio.sleep(BEAT_S)
         try:

@@ -1,10 +1,10 @@
-"""Ending a server process without losing a request.
+"""End a server process without losing a request.
 
-1. For `notice_s`, say "draining" at `/_ready` and go on taking connections, so that a balancer leaves first. What
-   waits in the queue of a socket that no other process shares is lost when that closes.
-2. Take no more connections. Those that wait in the queue of a shared socket go to another process.
-3. Answer what comes on open connections with `connection: close`. Close those that are idle.
-4. When all are closed, or after `drain_s`, or at a second signal: cut off what is left, and log how much that was.
+1. For `notice_s`, answer "draining" at `/_ready` and keep accepting connections, so that a balancer leaves first.
+   Connections that wait in the queue of an unshared socket are lost when it closes.
+2. Accept no more connections. Connections in the queue of a shared socket are accepted by another process.
+3. Answer requests on open connections with `connection: close`. Close idle connections.
+4. When all are closed, or after `drain_s`, or at a second signal: cut off the remaining ones, and log their number.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S: Final = 300.0
 IDLE_S: Final = 0.5
-"""A connection without a request for this long is closed. A busier client reads `connection: close` in an answer."""
+"""Close a connection without a request for this long. Busier clients read `connection: close` in an answer."""
 STEP_S: Final = 0.05
 CUT_S: Final = 1.0
-"""How long handlers get to end after they were cut off."""
+"""Seconds for handlers to end after they were cut off."""
 
 
 @dataclass(slots=True)
 class Drain:
-    """Say how far the end of this process is. Probes, answers and metrics read it.
+    """The progress of this process's end. Probes, answers and metrics read it.
 
     The server changes it, and handlers add `work`.
     """
@@ -43,7 +43,7 @@ class Drain:
     is_draining: bool = False
     is_over: bool = False
     work: set[asyncio.Future[Any]] = field(default_factory=set)
-    """What goes on when its client has gone away. The process waits for it as for a request."""
+    """Work that continues after its client disconnected. The process waits for it as for a request."""
 
     def keep(self, work: asyncio.Future[Any]) -> None:
         self.work.add(work)
@@ -51,9 +51,10 @@ class Drain:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn with a shutdown of our own, and without its signal handlers.
+    """uvicorn with its own shutdown, and without its signal handlers.
 
-    These raise the signal again afterwards, before anything is closed. `others` are sockets of workers that it helps.
+    The handlers of uvicorn raise the signal again after the shutdown, before our parts are closed. `others` are
+    sockets of workers that it helps.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ class DrainingServer(uvicorn.Server):
         yield
 
     def cut_off(self) -> None:
-        """Wait no longer for requests under way."""
+        """Stop waiting for requests under way."""
         self._drain.is_over = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close every connection, in the order that heads this file. Nothing runs afterwards."""
+        """Close every connection, in the order of this file's head. Nothing runs afterwards."""
         self._drain.is_draining = True
         await self._give_notice()
         if self._helping is not None:
@@ -125,14 +126,14 @@ class DrainingServer(uvicorn.Server):
                 if not connection.is_between_requests:
                     idle_since.pop(connection, None)
                     continue
-                # The same finished request, or none, in two looks: nothing came in between.
+                # Two looks saw the same finished request, or none: no request arrived in between.
                 known, since = idle_since.get(connection, (self, now))
                 if known is not cycle:
                     idle_since[connection] = (cycle, now)
                 elif now - since >= IDLE_S:
                     connection.shutdown()
             await asyncio.sleep(STEP_S)
-            # After a pause of the process a request may wait that came in time: read it before the next look.
+            # After a pause of the process, a request that arrived in time may wait. Read it before the next look.
             await asyncio.sleep(0)
 
     def _connections(self) -> list[LimitedProtocol]:
@@ -144,7 +145,7 @@ class DrainingServer(uvicorn.Server):
             logger.warning("cut off %d requests that took longer than the server waits for them", len(tasks))
         for connection in self._connections():
             connection.transport.abort()
-        # One turn of the loop, so that handlers see the connection gone before they are cancelled.
+        # Wait one turn of the loop, so that handlers see the closed connection before they are cancelled.
         await asyncio.sleep(0)
         for task in tasks:
             task.cancel()

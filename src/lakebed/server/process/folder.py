@@ -1,13 +1,13 @@
-"""The data folder of an embedded installation: what lies in it, and telling whether a folder is one.
+"""The data folder of an embedded installation: its content, and the check that a folder is one.
 
-lakebed.json    {"format": 4, "id": "…"}: this is a data folder, of this format
+lakebed.json    {"format": 4, "id": "…"}: marks a data folder of this format
 metadata        the id of the store that it was served with (`pairing.py`)
-reserve         space set aside, so that a server can still work on a full disk
+reserve         reserved space, so that a server can still work on a full disk
 metadata.db     the key-value store (SQLite); -wal and -shm beside it
-objects/        what storage namespaces of local:// lie below
+objects/        objects of local:// namespaces
 audit/          the audit log (`audit.py`)
-backup.json     only in a backup, which no server starts on (`backup.py`)
-unfinished      a backup or a restore that was not finished; no server starts on it either
+backup.json     only in a backup, on which no server starts (`backup.py`)
+unfinished      only in an unfinished backup or restore, on which no server starts
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FORMAT: Final = 5
 
 RESERVE_FILE: Final = "reserve"
 RESERVE_BYTES: Final = 4 << 20
-"""Room for the write-ahead log of the metadata, and for the plan of a collection that frees more."""
+"""Space for the write-ahead log of the metadata, and for the plan of a collection that frees more."""
 
 
 class NotADataFolder(Invalid):
-    """The folder holds something else. We do not mix with it."""
+    """The folder has other content, which a server must not mix with its own."""
 
 
 class DataFolderFormat(Corrupt):
@@ -48,10 +48,10 @@ class DataFolderUnavailable(Unavailable):
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder, if there is none or an empty one, and check that it is ours. Any number may do this at once.
+    """Make the folder if it is missing or empty, and check that it is ours. Any number of callers may do this at once.
 
     Raises:
-        NotADataFolder, DataFolderFormat, DataFolderUnavailable: see there.
+        NotADataFolder, DataFolderFormat, DataFolderUnavailable: see those classes.
     """
     marker = folder / MARKER_FILE
     if (folder / BACKUP_FILE).exists():
@@ -62,11 +62,11 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not marker.exists():
             _check_empty(folder)
-            # Under its name only when it is whole: a second server may start at this moment.
+            # Give the marker its name only when it is complete: a second server may start at this moment.
             draft = folder / f"{MARKER_FILE}.{os.getpid()}"
             draft.touch(mode=0o600)
             draft.write_text(json.dumps({"format": FORMAT, "id": secrets.token_hex(16)}) + "\n")
-            # Of two servers the first gives the folder its id.
+            # If two servers start at once, the first one's id is kept.
             with contextlib.suppress(FileExistsError):
                 marker.hardlink_to(draft)
             draft.unlink()
@@ -87,7 +87,9 @@ def prepare_folder(folder: Path) -> None:
 
 
 def keep_reserve(folder: Path) -> bool:
-    """Set the reserve aside where the disk has plenty, release it where the disk is full; return whether it did."""
+    """Make the reserve if the disk has plenty of space, or delete it if the disk is full. Return whether it deleted
+    it.
+    """
     reserve = folder / RESERVE_FILE
     try:
         free_bytes = shutil.disk_usage(folder).free
@@ -104,15 +106,16 @@ def keep_reserve(folder: Path) -> bool:
 def _allocate(file: Path) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # Blocks, and not only a length: a sparse file would keep no space.
+        # Allocate blocks, not only a length: a sparse file would reserve no space.
         os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
     finally:
         os.close(descriptor)
 
 
 def _check_empty(folder: Path) -> None:
-    """Refuse a folder that holds foreign things. A server that starts at the same time makes ours, and `lost+found` is
-    the file system's.
+    """Refuse a folder with foreign content. Accept the files of a server that starts at the same time, and
+    `lost+found`
+    of the file system.
     """
     for name in sorted(entry.name for entry in folder.iterdir()):
         if not name.startswith((MARKER_FILE, STORE_FILE)) and name not in {OBJECTS_FOLDER, "lost+found"}:

@@ -1,9 +1,9 @@
-"""Taking the connections of a worker that hangs.
+"""Accept the connections of a worker that hangs.
 
-Each worker has a socket of its own, and the kernel goes on dealing connections to one whose process stands still. So
-each worker also looks at the queues of the others. One that is never found empty for a while belongs to a worker that
-does not take what it gets: then the first that looks takes all of it. No process tells the others who hangs, and a
-worker that goes on finds its queue empty, or takes part.
+Each worker has a socket of its own, and the kernel keeps sending connections to a hanging process. So each worker also
+checks the queues of the others. If a queue is not empty for LOOKS checks, its worker does not accept. The first worker
+that checks then accepts all of its connections. No messages are needed. A worker that resumes finds its queue empty,
+or accepts its share.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final
 
 LOOK_S: Final = 0.25
 LOOKS: Final = 4
-"""A queue found with connections this often in a row is helped with. Its worker would have taken them at once."""
+"""Help a queue that had connections at this many checks in a row. A live worker accepts at once."""
 
 
 async def help_others(
     listeners: Sequence[socket.socket], make_protocol: Callable[[], asyncio.Protocol], stop: asyncio.Event
 ) -> None:
-    """Take what waits in these sockets of other workers, until `stop` is set."""
+    """Accept the connections that wait in these sockets of other workers, until `stop` is set."""
     poll = select.poll()
     for listener in listeners:
         listener.setblocking(False)
@@ -42,7 +42,7 @@ async def help_others(
 
 async def _take_all(listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol]) -> None:
     loop = asyncio.get_running_loop()
-    # BlockingIOError: the queue is empty. Others: a client that left, or no descriptors; the next look tries again.
+    # BlockingIOError: the queue is empty. Other errors: a client left, or no descriptors; the next check tries again.
     with contextlib.suppress(OSError):
         while True:
             connection, _ = listener.accept()

@@ -1,13 +1,13 @@
-"""A data folder and its metadata belong together: refuse to start where they do not.
+"""Refuse to start when a data folder and its metadata do not belong together.
 
-The folder's marker has an id, and the metadata has one too. A start writes down in each which other one it saw:
+The folder's marker has an id, and the metadata has one too. Each start records the other's id:
 
-- `metadata` in the folder names the store. So a start that forgets `--kv` is refused, instead of making a new, empty
-  installation over the objects of another one, which the collections of both would not know of.
-- `server/folder` in the store names the folder that `local://` namespaces lie below. So a second machine that shares
-  the store, and has a folder of its own, is refused: it would not find one object of the first.
+- `metadata` in the folder names the store. So a start without the needed `--kv` is refused. It would otherwise make a
+  new, empty installation over the objects of another one, which the collections of both would not know of.
+- `server/folder` in the store names the folder of `local://` namespaces. So a second machine that shares the store but
+  has its own folder is refused: it would not find any object of the first.
 
-Copies of a store, and data folders made of a backup, keep both ids.
+Copies of a store, and data folders restored from a backup, keep both ids.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class WrongMetadata(Invalid):
 
 
 class WrongFolder(Invalid):
-    """The objects of this metadata lie in another data folder."""
+    """The objects of this metadata are in another data folder."""
 
 
 class Pairing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Name this store, and the id of the data folder with its objects: empty where they lie in no data folder."""
+    """The id of this store, and of the data folder with its objects: empty if no data folder has them."""
 
     store: str
     folder: str = ""
 
 
 async def pair(folder: Path, store: Store, ids: Ids, *, holds_objects: bool) -> None:
-    """Check that the folder and the store belong together, and note it where they met for the first time.
+    """Check that the folder and the store belong together. At their first use together, record both ids.
 
     Raises:
-        WrongMetadata, WrongFolder: they do not.
+        WrongMetadata, WrongFolder: they do not belong together.
     """
     folder_id = _id_of(folder)
     if folder_id is None:
-        return  # not a data folder on disk: a test's, or one that an early release made
+        return  # not a data folder on disk, but a test's or an early release's
     found = await check_pair(folder, store, holds_objects=holds_objects)
     seen = None if found is None else msgspec.json.decode(found.value, type=Pairing)
     if found is None or seen is None or (holds_objects and not seen.folder):
@@ -70,7 +70,7 @@ def check_file(folder: Path) -> None:
     Raises:
         WrongMetadata: the folder was served with another database.
     """
-    # Before the file is opened: that would leave an empty one, which the next command would take for the metadata.
+    # Check before the file is opened: opening makes an empty file, which the next command would take for the metadata.
     if not (folder / STORE_FILE).exists() and _known_store(folder) is not None:
         raise _new_beside(folder)
 
@@ -79,7 +79,7 @@ async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held
     """Return the store's record if the two belong together, or None if no server has run on the store yet.
 
     Raises:
-        WrongMetadata, WrongFolder: they do not.
+        WrongMetadata, WrongFolder: they do not belong together.
     """
     folder_id, known = _id_of(folder), _known_store(folder)
     found = await store.get(PARTITION, FOLDER)

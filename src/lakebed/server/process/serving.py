@@ -1,15 +1,13 @@
-"""Running the server: one process, or several that share one port.
+"""Run the server: one process, or several workers that share one port.
 
-The parent binds the socket before anything else, so a port that is taken is an error at once. With one worker it
-serves itself. With more it starts them as fresh Python processes (no fork of a threaded program), each an instance of
-its own, and watches over them: one that dies, or does not answer for SILENT_S, is replaced; one that cannot start ends
-the server. Meanwhile the others take the connections of that one (`helping.py`).
+With one worker the parent serves itself. With more it starts them as fresh Python processes, each an instance of its
+own, and watches them. It replaces a worker that dies or is silent for SILENT_S. If a worker cannot start, the server
+ends. Meanwhile the others accept its connections (`helping.py`).
 
-SIGTERM and SIGINT end a server when its requests have ended (`draining.py`); a second one ends it now. SIGHUP replaces
-the workers one by one: a fresh one serves before an old one drains, and the socket stays open in the parent.
-
-A worker stops at SIGTERM, or at the end of its standard input, which the parent holds: so not even a parent that was
-killed leaves one behind.
+SIGTERM and SIGINT end a server when its requests have ended (`draining.py`); a second signal ends it at once. SIGHUP
+replaces the workers one by one: a fresh one serves before an old one drains, and the socket stays open in the parent.
+A worker stops at SIGTERM, or at the end of its standard input, which the parent holds. So a killed parent leaves no
+worker behind.
 """
 
 from __future__ import annotations
@@ -51,31 +49,31 @@ from .upkeep_loop import run_upkeep
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 75
-"""Longer than clients and proxies keep an idle connection: the side that sends closes it, so no request is lost."""
+"""Longer than clients and proxies keep an idle connection: the sender closes it, so no request is lost."""
 CLOSE_S: Final = 10
-"""How long a worker may take to close what it has open, after it drained."""
+"""Seconds for a worker to close its parts after it drained."""
 RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
 FIRST_FD: Final = 3
-"""The descriptor of the first socket that a service manager hands over."""
+"""The descriptor of the first socket that a service manager passes on."""
 NOTICE: Final = b"n"
-"""The parent writes this to a worker when the whole server ends: balancers have to leave it."""
+"""The parent writes this to a worker when the whole server ends, because balancers must leave it."""
 BEAT_S: Final = 1.0
-"""How often the event loop of a worker tells the parent that it runs."""
+"""Seconds between beats of a worker's event loop to the parent."""
 SILENT_S: Final = 30.0
-"""A worker that was not heard of for this long is killed and replaced: its loop hangs, and it hears no signal."""
+"""Kill and replace a worker that sent no beat for this long: its loop hangs, so it would not handle a signal."""
 
 
 class AddressTaken(Unavailable):
-    """Something else listens on this host and port."""
+    """Another program listens on this host and port."""
 
 
 class BadAddress(Invalid):
-    """There is no such host, or no such port, or we may not listen there."""
+    """The host or port does not exist, or the process may not listen there."""
 
 
 class WorkerFailed(Unavailable):
-    """A worker process ended before it could serve; its last words are in the log."""
+    """A worker process ended before it could serve. The log has its last output."""
 
 
 def serve(
@@ -92,22 +90,22 @@ def serve(
     on_s3_ready: Callable[[str], None] | None = None,
     sockets: Sequence[socket.socket] = (),
 ) -> None:
-    """Serve until SIGTERM or SIGINT; returns when everything is closed. To be called in the main thread.
+    """Serve until SIGTERM or SIGINT, and return when everything is closed. Call it in the main thread.
 
-    `on_ready` is called once, with the URL, when requests are answered. Port 0 takes a free one. At the end, it
-    takes connections for `notice_s` and is not ready; then requests under way get `drain_s` to end.
+    `on_ready` is called once, with the URL, when requests are answered. Port 0 selects a free port. At the end, the
+    server accepts connections for `notice_s` but is not ready; then requests under way get `drain_s` to end.
     `log` None: the caller configured the logs of this process; its workers log warnings as text.
-    `s3_listen` is a host and port where every request is S3's; `on_s3_ready` gets the URL of that one, and goes first.
-    `sockets` listen already (`inherited_sockets`) and take the place of both addresses: the API's, and perhaps S3's.
+    `s3_listen` is a host and port for S3 requests only. `on_s3_ready` gets its URL, and is called first.
+    `sockets` listen already (`inherited_sockets`) and replace both addresses: the API's and optionally S3's.
 
     Raises:
-        AddressTaken, BadAddress: nothing can listen there.
+        AddressTaken, BadAddress: the server cannot listen at the address.
         NotADataFolder, DataFolderFormat, DataFolderUnavailable: see `prepare_folder`.
         StoreUnavailable, StoreFormat: see `open_store`; with several workers it is WorkerFailed.
     """
     if workers < 1:
         raise BadAddress(f"at least one worker is needed, not {workers}")
-    # First of all: a port that is taken leaves no folder behind.
+    # Bind first, so that a port in use is an error at once and leaves no folder behind.
     with contextlib.ExitStack() as stack:
         addresses = [(host, port)] if s3_listen is None else [(host, port), s3_listen]
         listeners = [stack.enter_context(one) for one in sockets or [listen(*one) for one in addresses]]
@@ -123,7 +121,7 @@ def serve(
             )
         if not is_loopback(listeners[0].getsockname()[0]) and options.setup_secret is None:
             options = replace(options, setup_secret=secrets.token_urlsafe(16))
-            # To the terminal of the operator and nowhere else: not to a log that others read.
+            # Print only to the operator's terminal, not to a log that others read.
             print(f"set-up secret, if this server is new: {options.setup_secret}", file=sys.stderr, flush=True)  # noqa: T201  # see above
         urls = [_url_of(listener) for listener in listeners]
 
@@ -151,13 +149,13 @@ def _url_of(listener: socket.socket) -> str:
 
 
 def inherited_sockets(environment: Mapping[str, str]) -> list[socket.socket]:
-    """Return the sockets that a service manager opened for this very process, as systemd does; none: it opened none.
+    """Return the sockets that a service manager such as systemd opened for this process, or an empty list.
 
-    Such a socket outlives the server. Connections that come between two servers wait in it, and two servers that hold
-    it share them: that is why no restart loses a request.
+    Such a socket outlives the server. Connections between two servers wait in it, and two servers that hold the socket
+    share them. So no restart loses a request.
 
     Raises:
-        BadAddress: these are not one or two sockets that listen for TCP.
+        BadAddress: these are not one or two listening TCP sockets.
     """
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return []
@@ -180,14 +178,14 @@ def inherited_sockets(environment: Mapping[str, str]) -> list[socket.socket]:
 def _shares_of(
     stack: contextlib.ExitStack, listeners: Sequence[socket.socket], workers: int
 ) -> list[Sequence[socket.socket]]:
-    """Return the sockets of each worker, on the same addresses. Linux deals new connections to them evenly.
+    """Return the sockets of each worker, on the same addresses. Linux distributes new connections evenly among them.
 
-    From one socket for all, the worker that wakes first takes nearly all connections. Elsewhere there is no such deal.
+    With one shared socket, the worker that wakes first would accept nearly all connections. Other systems share one.
     """
     if sys.platform != "linux":
         return [listeners] * workers
     for listener in listeners:
-        # Only now: set before it was bound, it would have let us join another server that listens there.
+        # Set it after binding. Set before, it would let us join another server that listens there.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     more = [
         [stack.enter_context(listen(*listener.getsockname()[:2], joins=True)) for listener in listeners]
@@ -197,10 +195,10 @@ def _shares_of(
 
 
 def listen(host: str, port: int, *, joins: bool = False) -> socket.socket:
-    """Listen at an address where nothing does; with `joins`, where this process does.
+    """Listen at a free address, or with `joins` at an address where this process already listens.
 
     Raises:
-        AddressTaken, BadAddress.
+        AddressTaken, BadAddress: see those classes.
     """
     if not 0 <= port <= 65535:
         raise BadAddress(f"there is no port {port}", host=host, port=port)
@@ -235,7 +233,7 @@ def run_in_loop(main: Awaitable[None]) -> None:
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Say how one process serves. `metrics_folder` is where the workers of one server show each other their figures."""
+    """The settings of one serving process. `metrics_folder` is where the workers of one server share their metrics."""
 
     drain_s: float
     notice_s: float
@@ -255,8 +253,8 @@ async def serve_here(
 ) -> None:
     """Serve in this process until a signal, or until `stop` is set; then drain.
 
-    `others` are the sockets of other workers, for when one of these hangs (`helping.py`).
-    `at_once` set as well: it drains without notice, for no balancer has to leave.
+    `others` are the sockets of other workers, for when one of them hangs (`helping.py`).
+    `at_once` set as well: drain without notice, because no balancer has to leave.
     """
     leave_pandas_out()
     stop = stop or asyncio.Event()
@@ -277,7 +275,7 @@ async def serve_here(
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                # By default uvicorn believes every caller on loopback, and an environment variable of its own.
+                # By default uvicorn trusts every caller on loopback, and an environment variable of its own.
                 proxy_headers=bool(options.trusted_proxies),
                 forwarded_allow_ips=[*options.trusted_proxies],
             )
@@ -306,10 +304,10 @@ async def serve_here(
 
 
 def _calm_the_collector() -> None:
-    """Take what is there from start-up out of the cycle collector's sight, and let it look less often.
+    """Exclude the objects of the start from the cycle collector, and let it run less often.
 
-    A page of a listing makes thousands of small objects and no cycle; with the usual thresholds each page pays for
-    walks through the objects of every module (a staged page of 1,000: 4.0 ms of CPU before, 2.9 after).
+    A page of a listing makes thousands of small objects and no cycle. With the default thresholds each page pays for
+    scans of the objects of every module (a staged page of 1,000: 4.0 ms of CPU before, 2.9 after).
     """
     gc.collect()
     gc.freeze()
@@ -323,7 +321,7 @@ def _signals(
     """Set `stop` at the first SIGTERM or SIGINT, and call `hurry` at the next ones; call `reload` at SIGHUP."""
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread can have signal handlers. A caller in another one has `stop`.
+        yield  # Only the main thread can have signal handlers. A caller in another thread sets `stop`.
         return
 
     def end() -> None:
@@ -345,8 +343,8 @@ def _signals(
 
 
 class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """Carry what the parent writes to a worker's standard input, as one line of JSON. Secrets do not go on command
-    lines.
+    """The orders that the parent writes to a worker's standard input, as one line of JSON. Secrets are not passed on
+    command lines.
     """
 
     options: ServerOptions
@@ -373,8 +371,8 @@ def _to_path(kind: type, value: object) -> object:
 class _Parent:
     """Watch the workers: those that serve, and those that drain after a signal to stop.
 
-    Each worker has a share of the sockets, which its successor gets: what waits in their queues meanwhile is not lost.
-    It holds those of the others, too, and takes what waits there while one of them hangs.
+    Each worker has a share of the sockets. Its successor gets the share, so waiting connections are not lost. A worker
+    also has the sockets of the others, and accepts their connections while one of them hangs.
     """
 
     def __init__(
@@ -398,7 +396,7 @@ class _Parent:
         self._running: list[Popen[bytes]] = []
         self._leaving: list[Popen[bytes]] = []
         self._heard: dict[int, float] = {}
-        """When each worker, by process id, was last heard of."""
+        """The time of the last beat of each worker, by process id."""
         self._restarted: list[float] = []
         self._to_replace: list[Popen[bytes]] = []
 
@@ -428,7 +426,7 @@ class _Parent:
         threading.Thread(target=self._listen_to, args=(process,), daemon=True).start()
 
     def _listen_to(self, process: Popen[bytes]) -> None:
-        """Note each beat, until the worker ends or its pipe is closed."""
+        """Record each beat, until the worker ends or its pipe is closed."""
         assert process.stdout is not None
         with contextlib.suppress(OSError, ValueError):
             while os.read(process.stdout.fileno(), 64):
@@ -460,7 +458,7 @@ class _Parent:
                 await self._replace(self._to_replace.pop(0))
 
     async def _replace(self, process: Popen[bytes]) -> None:
-        """Start a fresh worker, and tell the old one to go only when that one serves."""
+        """Start a fresh worker, and stop the old one when the fresh one serves."""
         if process in self._running:
             await self._start(self._share_of.pop(process.pid))
             self._running.remove(process)
@@ -478,7 +476,7 @@ class _Parent:
             process.terminate()
 
     async def _stop_all(self) -> None:
-        # Refuse connections from now on. Where another process listens there too, it gets them.
+        # Refuse connections from now on. Another process that listens on the address gets them.
         for listener in self._listeners:
             listener.close()
         for process in self._running:
@@ -504,9 +502,9 @@ def _spawn(orders: WorkerOrders) -> Popen[bytes]:
 
 
 def _tell_to_go(process: Popen[bytes], *, notice: bool = False) -> None:
-    """End the worker's standard input, after NOTICE where balancers have to leave it.
+    """End the worker's standard input, after NOTICE if balancers have to leave it.
 
-    A service manager may send SIGTERM to it as well, and two would hurry it.
+    Do not send SIGTERM: a service manager may also send it, and a second one would cut requests off.
     """
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):

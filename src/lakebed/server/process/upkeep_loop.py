@@ -1,7 +1,7 @@
-"""Clean the key-value store now and then, beside answering.
+"""Clean the key-value store regularly, beside answering.
 
-Each step is idempotent and safe beside any number of others, so every process does all of them, at its own time. A step
-that fails is logged and tried again the next time round; nothing that users are promised waits for it.
+Each step is idempotent and safe to run in parallel, so every process runs all of them, at its own times. A step that
+fails is logged and tried again the next time. No promise to users depends on it.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ Step: TypeAlias = Callable[[AppState], Awaitable[None]]
 
 
 async def clean_catalog(state: AppState) -> None:
-    """Finish deletions of repositories that a crash left half done."""
+    """Finish repository deletions that a crash interrupted."""
     await state.catalog.clean()
 
 
 async def clean_versions(state: AppState) -> None:
-    """Clean up retired tokens, finished records, refs half made, and uploads in parts that were given up."""
+    """Clean up retired tokens, finished records, half-made refs, and abandoned multipart uploads."""
     async for repository in state.catalog.each():
         await repository.versions.cleanup.clean()
         await repository.versions.parts.clean()
 
 
 async def clean_imports(state: AppState) -> None:
-    """End imports whose server is gone, with the branches that they wrote to. Forget old tasks."""
+    """End imports whose server is gone, with their branches. Remove old task records."""
     async for repository in state.catalog.each():
         await repository.imports.clean()
         await repository.tasks.clean()
 
 
 async def end_sandboxes(state: AppState) -> None:
-    """End sandboxes that are due, that lost their branch, or that a crash left half made or half ended."""
+    """End sandboxes that are due, that lost their branch, or whose making or end a crash interrupted."""
     await state.sandboxes.clean()
 
 
 async def clean_hook_runs(state: AppState) -> None:
-    """Forget old runs of hooks, with what they wrote."""
+    """Remove old runs of hooks, with their output."""
     async for repository in state.catalog.each():
         await Runs(repository.versions).clean()
 
@@ -63,19 +63,21 @@ async def clean_events(state: AppState) -> None:
 
 
 async def abandon_dead_runs(state: AppState) -> None:
-    """Abandon runs that were left marking. While they seem to run, finished records of uploads and copies stay."""
+    """Abandon runs that were left marking. While they seem active, finished records of uploads and copies are kept."""
     async for repository in state.catalog.each():
         await CollectionService(repository.versions).abandon_dead_runs()
 
 
 async def close_slices_for_runs(state: AppState) -> None:
-    """Close slices that runs wait for: a collection reads only closed ones, and any process may get its request."""
+    """Close slices that runs wait for: a collection reads only closed slices, and any process may get its request."""
     async for repository in state.catalog.each():
         await CollectionService(repository.versions).close_slices_for_runs()
 
 
 async def say_alive(state: AppState, *, at_start: bool = False) -> None:
-    """Record that this installation lives, so that a copy of its key-value store elsewhere does not collect here."""
+    """Record that this installation is alive, so that a copy of its key-value store elsewhere does not collect
+    here.
+    """
     async for repository in state.catalog.each():
         try:
             await Installation(repository.versions).say_alive(at_start=at_start)
@@ -97,7 +99,7 @@ STEPS: Final[tuple[Step, ...]] = (
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
-    """All steps, again and again, until cancelled. Processes do not march in step."""
+    """Run all steps repeatedly until cancelled. Processes run them at different times."""
     await _take(partial(say_alive, at_start=True), state)
     while True:
         await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))  # noqa: S311  # no secret, only spread
@@ -115,6 +117,6 @@ async def _take(step: Step, state: AppState) -> None:
         logger.warning("upkeep: %s: %s", name, error)
     except Exception:  # a bug in one step must not end the others, nor the server
         if not threading.main_thread().is_alive():
-            return  # The program ends with its lake open: there are no more threads to be had.
+            return  # The program ends while its lake is open: no more threads can start.
         state.metrics.upkeep_failures[name] += 1
         logger.exception("upkeep: %s failed", name)

@@ -1,8 +1,8 @@
 """One of several worker processes: `python -m lakebed.server.process.worker`. Only serving.py starts it.
 
-Standard input brings the orders as its first line, and its end is the order to stop: at once, for another worker has
-its place or the parent is gone, or with notice where NOTICE came before. Standard output says `ready` once, and then a
-byte each BEAT_S for as long as the event loop runs.
+The first line of standard input has the orders. Its end is the order to stop: with notice after a NOTICE byte, and
+otherwise at once, because another worker replaces it or the parent died. Standard output gets `ready` once, and then
+a byte each BEAT_S while the event loop runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def _work(orders: WorkerOrders) -> None:
         beat()
 
     def beat() -> None:
-        with contextlib.suppress(OSError):  # The parent is gone: the end of standard input tells so, too.
+        with contextlib.suppress(OSError):  # The parent is gone. The end of standard input reports it too.
             os.write(sys.stdout.fileno(), b".")
             loop.call_later(BEAT_S, beat)
 
@@ -55,7 +55,7 @@ async def _work(orders: WorkerOrders) -> None:
 def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
-        return 1  # The parent is gone already.
+        return 1  # The parent already ended.
     orders = decode_orders(line)
     configure_logs(orders.process.log)
     try:

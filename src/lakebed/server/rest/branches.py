@@ -109,7 +109,8 @@ async def _with_details(repository: Repository, refs: Sequence[wire.Ref]) -> lis
         try:
             changes, _ = await versions.history.diff_branch(ref.id, limit=1)
         except (Conflict, Corrupt, NotFound, Unavailable):
-            # It was deleted meanwhile, or files of its tree are lost: a recovery begins with this list.
+            # The branch was deleted meanwhile, or files of its tree are lost. A recovery starts with this list, so
+            # return it.
             return None
         return bool(changes)
 
@@ -140,14 +141,15 @@ def _shown(branch: Branch) -> wire.Ref:
 
 
 def _lasts_ms(ttl: str | None, now_ms: int) -> int:
-    """
+    """Return how long a branch lives in ms, or 0 without an end.
+
     Raises:
-        InvalidDuration: it is none.
+        InvalidDuration: the text is no duration.
     """
     if not ttl:
         return 0
     over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
-    # It goes when it is exactly so old; `over_ms` is the instant after that.
+    # The branch is deleted at exactly this age; `over_ms` is the instant after that.
     return 0 if over_ms is None else over_ms - 1 - now_ms
 
 

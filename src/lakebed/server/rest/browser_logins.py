@@ -1,11 +1,12 @@
-"""Logins in a browser at the provider of OpenID Connect: begin one, and finish it.
+"""Logins in a browser at the provider of OpenID Connect: begin a login, and finish it.
 
 1. Begin: send the browser to the provider, with a cookie that ties the attempt to this browser.
-2. The provider asks who is there, and sends the browser back with a code and our state.
-3. Finish: state against cookie, code against id token, nonce, principal, user. Then set the session cookie.
+2. The provider identifies the person, and sends the browser back with a code and our state.
+3. Finish: check the state against the cookie, exchange the code for an id token, check the nonce, and map the
+   principal to a user. Then set the session cookie.
 
-Every address comes from the operator's setting or from the provider's description of itself. None comes from the
-request, neither from its parameters nor from its Host, so no link sends a browser elsewhere.
+Every URL comes from the operator's setting or from the provider's description of itself. None comes from the
+request's parameters or Host, so no link can redirect a browser elsewhere.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ class BrowserLogins:
         self._authenticator = state.authenticator
         self._providers = state.providers
         self._attempts = LoginAttempts(state.login_key, state.ports)
-        # Behind a proxy that ends TLS, only the setting says how browsers come.
+        # Behind a proxy that ends TLS, only the setting shows whether browsers use https.
         self._secure = self._providers.redirect_uri.startswith("https:")
-        # Browsers take a cookie with this prefix from this very host only, not from a neighbour below its domain.
+        # Browsers accept a cookie with this prefix from this host only, not from another host of its domain.
         self._cookie = f"__Host-{_COOKIE}" if self._secure else _COOKIE
 
     async def begin(self, _: RestRequest) -> Response:
         attempt = self._attempts.begin()
         url = await self._providers.login_url(state=attempt.state, nonce=attempt.nonce, challenge=attempt.challenge)
         response = _redirect(url)
-        # Lax: the provider sends the browser back, and the cookie must come with it.
+        # Lax: the provider redirects the browser back, and that request must send the cookie.
         response.set_cookie(
             self._cookie, attempt.cookie, max_age=ATTEMPT_S, httponly=True, samesite="lax", secure=self._secure
         )
@@ -68,7 +69,8 @@ class BrowserLogins:
         return response
 
     def _attempt_of(self, request: RestRequest) -> LoginAttempt:
-        """
+        """Return the attempt that this browser began, from its cookie and state.
+
         Raises:
             LoginRefused: this browser did not begin this login, or the provider refused it.
         """
@@ -79,7 +81,7 @@ class BrowserLogins:
         except LoginRefused as error:
             raise LoginRefused(f"{error}: begin at {begin}") from error
         if refusal := request.query("error"):
-            # Only a code of the standard is shown: these words may be anyone's.
+            # Show only an error code of the standard: anyone can write this text into a link.
             shown = refusal if _ERROR.fullmatch(refusal) else "an error"
             raise LoginRefused(f"the provider answers with {shown}: begin again at {begin}")
         if not self._providers.is_issuer(request.query("iss")):
@@ -87,10 +89,10 @@ class BrowserLogins:
         return attempt
 
     async def _token_of(self, request: RestRequest, attempt: LoginAttempt) -> str:
-        """Log in as the user for whom the provider's code stands, and note it for the audit log.
+        """Log in as the user of the provider's code, and record the login for the audit log.
 
         Raises:
-            LoginRefused: the code proves nothing, or stands for no user.
+            LoginRefused: the code is invalid, or its principal maps to no user.
         """
         code, redirect_uri = request.required("code"), self._providers.redirect_uri
         try:

@@ -1,4 +1,4 @@
-"""Commits: making them, reading them, undoing and repeating them; the log; and the files their trees lie in."""
+"""Commits: make, read, revert and cherry-pick them; the log; and the files of their trees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
 
 _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist": "sublists"}
-"""The contract knows the first two. The metarange of a wide tree lists sublists."""
+"""Folders by the type of a tree file. `sublist` is not in the contract: a wide tree's metarange lists sublists."""
 
 
 class Commits:
@@ -34,7 +34,7 @@ class Commits:
     async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
         repository, tree = await self._catalog.get(request.args[0]), request.query("source_metarange")
         if tree:
-            # As for a commit by its id: nothing says of which branch it is.
+            # Check deny statements as for a commit by its id: the request names no branch of it.
             refuse_denied(history.COMMIT.asked_later, request.permissions, {"repository": request.args[0]})
         note = Note(
             message=body.message,
@@ -52,7 +52,7 @@ class Commits:
         return commit_record(commit)
 
     async def record(self, request: RestRequest, body: wire.CommitRecordCreation) -> None:
-        """Write a record for no branch and without a nonce, so that its sender can compute the id."""
+        """Write a commit record for no branch and without a nonce, so that its sender can compute the id."""
         commit = Commit(
             version=body.version,
             generation=body.generation,
@@ -67,7 +67,7 @@ class Commits:
         await repository.changes.record_commit(body.commit_id, commit, force=bool(body.force))
 
     async def get(self, request: RestRequest) -> wire.Commit:
-        """By id, as the contract says, or by any other ref expression, as its clients do."""
+        """Return a commit by id, as in the contract, or by any other ref expression, as its clients send."""
         if request.args[1].endswith("$"):
             raise Answer(400, f"{request.args[1]!r} stands for uncommitted changes, which are no commit")
         versions = (await self._catalog.get(request.args[0])).versions
@@ -78,8 +78,9 @@ class Commits:
         return commit_record(commit)
 
     async def log(self, request: RestRequest) -> wire.CommitList:
-        """List commits. With `limit` the caller wants `amount` of them and no more pages. Where a filter ends a page
-        early, there is a next page all the same: its offset is a position, and no commit of the page need be there.
+        """List commits. With `limit` the caller wants `amount` commits and no further page. A page that a filter ends
+        early
+        still has a next page: the offset is a position in the log, and may be a commit that the page does not show.
         """
         repository = await self._catalog.get(request.args[0])
         is_limited, amount = request.flag("limit"), request.amount()
@@ -108,7 +109,7 @@ class Commits:
         repository = await self._catalog.get(request.args[0])
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
-            # What it takes away or brings back is what that commit changed.
+            # A revert writes content of the commit and its parent, so check read access to the commit.
             await check_source(request.permissions, repository, body.ref)
             await repository.changes.revert(
                 request.args[1],
@@ -147,7 +148,7 @@ class Commits:
         return wire.StorageUri(location=repository.full_address(found.key))
 
     async def tree_file(self, request: RestRequest) -> Response:
-        """Answer with the bytes of a range or metarange, in Lakebed's format. Other servers do not read it."""
+        """Return the bytes of a range, metarange or sublist in Lakebed's format. Other servers do not read it."""
         kind = request.args[1]
         if kind not in _TREE_FOLDERS:
             raise InvalidParameter(f'parameter "type" in path is {kind!r}: it is range, meta_range or sublist')
@@ -198,7 +199,7 @@ def _note(request: RestRequest, overrides: wire.CommitOverrides | None) -> Note:
 
 @contextmanager
 def _naming(ref: str) -> Iterator[None]:
-    """Say which ref was not found, in the contract's words."""
+    """Name the missing ref in the error, in the contract's words."""
     try:
         yield
     except RefNotFound as error:

@@ -1,7 +1,7 @@
-"""The bytes of objects: upload and download. Neither ever holds more of a large one than a few chunks.
+"""The bytes of objects: upload and download. Both keep at most a few chunks of a large object in memory.
 
-A body that says it is small is read whole, which spares the store a temporary file of chunks; a body that ends before
-its declared length never arrives here as a whole, so nothing is stored.
+A body that declares a small size is read whole, which saves the store a temporary file. A body that ends before its
+declared length raises an error, so nothing is stored.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from .stats import stats_of_entry
 
 SMALL_BYTES_MAX: Final = 1 << 20
 _METADATA_PREFIXES: Final = {b"x-lakefs-meta-": "", b"x-lakefs-internal-": "::lakefs::"}
-"""Headers that become user metadata, and what their names begin with there. The second one is for the contract's
-clients: the times and permissions of the files that they sent."""
+"""Headers that become user metadata, with the prefix of their names there. The second header is for the contract's
+clients, which send the times and permissions of files.
+"""
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
-# One class and one quantifier, so that no header can make it go back.
+# One class and one quantifier, so that no header can cause backtracking.
 _RANGES: Final = re.compile(r"bytes=[\d, \t-]*")
 _INLINE: Final = re.compile(r"(text/plain|application/(json|pdf)|image/(gif|jpeg|png|webp))(;.*)?", re.IGNORECASE)
 """Types that a browser may show. HTML and SVG could run scripts on the server's own origin."""
@@ -126,7 +127,7 @@ def routes(state: AppState) -> list[Route]:
 
 
 async def _open_body(request: RestRequest) -> tuple[str, Body, int | None]:
-    """Content type, bytes, and how many, where that is known before they are read."""
+    """Return the content type, the bytes, and their number if it is known before reading."""
     content_type = request.header(b"content-type") or CONTENT_TYPE_DEFAULT
     if content_type.lower().startswith("multipart/form-data"):
         form = await open_form(content_type, request.stream(), "content")
@@ -139,7 +140,7 @@ async def _open_body(request: RestRequest) -> tuple[str, Body, int | None]:
 
 
 async def _chunks(request: RestRequest) -> AsyncIterator[bytes]:
-    """The body without the empty chunk that ends it."""
+    """Yield the body without the empty chunk that ends it."""
     async for chunk in request.stream():
         if chunk:
             yield chunk
@@ -149,14 +150,14 @@ def _user_metadata(request: RestRequest) -> dict[str, str]:
     return {
         shown + key[len(prefix) :].decode("latin-1"): _header_text(value)
         for key, value in request.scope["headers"]
-        if key.startswith(b"x-lakefs-")  # Few headers are worth the inner loop.
+        if key.startswith(b"x-lakefs-")  # Skip the inner loop for most headers.
         for prefix, shown in _METADATA_PREFIXES.items()
         if key.startswith(prefix)
     }
 
 
 def _header_text(value: bytes) -> str:
-    """Clients send UTF-8 or, as HTTP has it, Latin-1."""
+    """Decode a header as UTF-8 or, as in HTTP, Latin-1. Clients send both."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -175,7 +176,7 @@ def _if_none_match(header: str | None) -> bool:
 
 
 async def _gone(repository: Repository, ref: str, error: ObjectMissing) -> LakebedError:
-    """Name the run that took the data, where one expired the commit that was read; else return the store's error."""
+    """Return an error that names the run which expired the commit; otherwise return the store's error."""
     try:
         await repository.versions.retired.check_not_expiring([await repository.versions.refs.resolve_commit(ref)])
     except CommitExpired as taken:
@@ -217,9 +218,9 @@ def _asked_span(request: RestRequest, entry: Entry) -> tuple[int, int] | None:
 
 
 def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
-    """Return the bytes that a Range header asks for, from start to before end, cut to the size; start ≥ end: none.
+    """Return the bytes that a Range header selects, from start to before end, cut to the size.
 
-    None: the whole object. Several ranges at once are refused as if there were none of them.
+    None selects the whole object. start ≥ end selects no bytes. Several ranges at once are refused as unsatisfiable.
     """
     if header is None:
         return None
@@ -243,5 +244,5 @@ def _unsatisfiable(entry: Entry) -> Response:
 
 
 def _bare(status: int, headers: dict[str, str]) -> Response:
-    """Headers alone; their content-length is that of the body which GET would send."""
+    """Return headers alone. Their content-length is that of the body of a GET."""
     return RawResponse(status, raw_headers(headers))

@@ -1,4 +1,4 @@
-"""Deleted repositories, branches and tags, the way back, and protection against deletion."""
+"""Deleted repositories, branches and tags: list and undelete them, and protect against deletion."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class DeletedRefs:
 
 
 def _page(request: RestRequest, found: builtins.list[D]) -> tuple[builtins.list[D], wire.Pagination]:
-    """Cut a page from what is in order of name. It ends with a name, of which it has all."""
+    """Cut a page from a list in order of name. Keep all entries of the page's last name together."""
     after, amount = request.query("after"), request.amount()
     rest = [one for one in found if one.id > after]
     end = min(amount, len(rest))

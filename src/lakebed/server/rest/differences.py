@@ -44,7 +44,7 @@ class Differences:
             limit=request.amount(),
             three_dot=request.choice("type", ("three_dot", "two_dot")) == "three_dot",
         )
-        # Of a path that was removed, this is what the left side had.
+        # A removed path has the left side's row here, because the right side has none.
         taken = await repository.versions.taken.shown([one.row for one in found if one.row is not None])
         shows = request.flag("include_right_stats")
         is_hidden = await unreadable(request.permissions, request.args[0], request.args[2])
@@ -110,7 +110,10 @@ def _page(
     taken: Sequence[TakenBy | None] = (),
     hidden: Set[bytes] = frozenset(),
 ) -> wire.DiffList:
-    """`taken`: by whom each row was, in their order. What is staged never is. Rows of `hidden` keys have no stats."""
+    """Build a page of differences. `taken`: the run that took each row's object, in order of the rows. Staged entries
+    have
+    none. Rows of `hidden` keys have no stats.
+    """
     by_row = iter(taken)
     results = [
         _difference(
@@ -134,7 +137,7 @@ def _difference(difference: Difference, is_with_stats: bool, is_uncommitted: boo
         right = wire.DiffObjectStat(
             checksum=row[5], mtime=row[6] // 1000, content_type=row[7], metadata=decode_metadata(row[8])
         )
-    # Of a branch's uncommitted changes the contract's server shows what is there now: of a removal nothing.
+    # For uncommitted changes, the contract's server shows the current size: none for a removed path.
     size_bytes = 0 if is_uncommitted and difference.kind == "removed" else row[4]
     return wire.Diff(
         path=path,

@@ -1,4 +1,4 @@
-"""Dumps of a repository's refs, and their way back: at once, or as tasks that go on after the answer."""
+"""Dump and restore a repository's refs: at once, or as tasks that continue after the answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BRANCHES: Final = "branches"
 _TAGS: Final = "tags"
 _COMMITS: Final = "commits"
 DUMPS_AT_ONCE: Final = 2
-"""In this process. A dump has the ids of all commits in memory."""
+"""The limit of this process. A dump keeps the ids of all commits in memory."""
 DUMPS_AN_HOUR: Final = 60
-"""Of one user and repository, in this process. A dump writes files, and asks for permission to read only."""
+"""The limit of one user and repository in this process. A dump writes files, but needs only read permission."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -90,7 +90,7 @@ class Dumps:
         """Count a dump of this user and repository.
 
         Raises:
-            Answer: the user began as many within an hour as one may.
+            Answer: the user began DUMPS_AN_HOUR dumps within an hour.
         """
         now_ms = self._clock.now_ms()
         for key, times in [*self._begun.items()]:

@@ -1,4 +1,4 @@
-"""Login, users, credentials. What they may do is in roles.py."""
+"""Login, users, credentials. Their permissions are in roles.py."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Identities:
         return await self._token_of(request, principal, lifetime_s)
 
     async def _token_of(self, request: RestRequest, principal: str, lifetime_s: int) -> wire.AuthenticationToken:
-        """Log in as the user of a principal, and note both for the audit log: also a principal without a user."""
+        """Log in as the user of a principal. Record both for the audit log, even for a principal without a user."""
         request.what = {"principal": principal}
         token, expires_s = await self._authenticator.log_in_as(principal, lifetime_s=lifetime_s)
         request.identity = await self._authenticator.authenticate(None, token.encode())
@@ -148,7 +148,7 @@ class Identities:
 
     async def create_credentials(self, request: RestRequest) -> wire.CredentialsWithSecret:
         issued = await self._accounts.create_credentials(request.args[0])
-        # The audit log names the key, so that a later line of its requests leads here.
+        # Record the key in the audit log, so that later lines of its requests can be traced to this one.
         request.what = {"userId": request.args[0], "access_key_id": issued.access_key_id}
         return wire.CredentialsWithSecret(
             access_key_id=issued.access_key_id,
@@ -200,7 +200,8 @@ def _principal(record: PrincipalRecord) -> wire.ExternalPrincipal:
 
 
 def _lifetime_s(asked: int | None) -> int:
-    """
+    """Return the requested lifetime of a token in seconds, or the default.
+
     Raises:
         InvalidParameter: it is not between a second and twelve hours.
     """
@@ -212,14 +213,14 @@ def _lifetime_s(asked: int | None) -> int:
 
 def _logged_in(request: RestRequest, token: str, expires_s: int, lifetime_s: int) -> Response:
     response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
-    # Behind a proxy that ends TLS. Any caller may say so: only its own cookie gets stricter.
+    # A proxy may end TLS. Any caller may send this header: it only makes the caller's own cookie stricter.
     secure = "https" in {request.scope["scheme"], request.header(b"x-forwarded-proto")}
     keep_session(response, token, lifetime_s, secure=secure)
     return response
 
 
 def keep_session(response: Response, token: str, lifetime_s: int, *, secure: bool) -> None:
-    """Let the browser send this login with every request of our own pages, and of no other's."""
+    """Set the session cookie. The browser sends it with requests from our own pages only."""
     response.set_cookie(SESSION_COOKIE, token, max_age=lifetime_s, httponly=True, samesite="strict", secure=secure)
 
 

@@ -1,4 +1,4 @@
-"""Imports: begin one, ask how far it is, stop it. The work goes on in this process after the answer."""
+"""Imports: begin one, show its progress, stop it. The work continues in this process after the answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Imports:
             try:
                 refuse_denied((read,), permissions, {**names, "source": address})
             except NotPermitted as error:
-                # A caller who may not read there must not learn the names of what lies there.
+                # A caller who may not read there must not learn the names of its objects.
                 raise NotPermitted(
                     f"insufficient permissions: a statement denies {permissions.user_id} {error.facts['action']} on an"
                     f" object of {location.source}",

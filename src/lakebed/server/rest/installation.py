@@ -1,4 +1,4 @@
-"""Health, set-up, configuration, usage: what a client asks of the server rather than of a repository."""
+"""Operations on the server itself: health, set-up, configuration, usage."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Installation:
         )
 
     async def communication_preferences(self, _: RestRequest) -> dict[str, str]:
-        """Accept the address, and forget it: this server sends no mail."""
+        """Accept the address and discard it: this server sends no mail."""
         return {}
 
     async def config(self, _: RestRequest) -> Config:
@@ -68,7 +68,7 @@ class Installation:
         return self._state.storage
 
     async def statistics(self, _: RestRequest, __: StatsEventsList) -> None:
-        """Check the events, and forget them: this server keeps no statistics of its users."""
+        """Check the events and discard them: this server keeps no usage statistics."""
 
     async def usage(self, _: RestRequest) -> UsageReportSummary:
         installation = await self._state.accounts.installation()

@@ -1,7 +1,8 @@
-"""Uploads in parts that clients put into the object store themselves, with signed URLs.
+"""Uploads in parts that clients send to the object store themselves, with signed URLs.
 
-Each part is an object at an address of its own, so any store that signs URLs will do. The completion reads the parts
-and writes one object, as the S3 door's does. An only part is read, too, and then linked as it lies.
+Each part is an object at its own address, so any store that signs URLs works. The completion reads the parts and
+writes
+one object, as the S3 door's does. A single part is rewritten as well.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Uploads:
         )
         content_type = body.content_type or CONTENT_TYPE_DEFAULT
         multipart, metadata = repository.multipart, body.user_metadata or {}
-        # One part is put anew, too: its signed URL could replace the bytes after they are committed.
+        # Rewrite a single part as well: its signed URL could replace the bytes after they are committed.
         entry = await multipart.complete(
             upload_id,
             _checked(multipart, parts),
@@ -102,10 +103,10 @@ class Uploads:
         return stats_of_entry(repository, request.required("path"), entry)
 
     async def _completed(self, request: RestRequest) -> wire.ObjectStats:
-        """Answer a completion that is sent again because its answer was lost.
+        """Answer a repeated completion, whose first answer was lost.
 
         Raises:
-            MultipartNotFound: there was none, or the path has another object since.
+            MultipartNotFound: there was no such completion, or the path has another object since.
         """
         repository, path = await self._catalog.get(request.args[0]), request.required("path")
         record = await repository.versions.parts.completed(request.args[2])
@@ -120,9 +121,10 @@ class Uploads:
         await repository.multipart.abort(upload_id)
 
     async def _find(self, request: RestRequest) -> tuple[Repository, str]:
-        """
+        """Return the repository and the id of the upload of this path.
+
         Raises:
-            MultipartNotFound: the path has no such upload. An id is no right to another path.
+            MultipartNotFound: the path has no such upload. An id gives no right to another path.
         """
         repository, upload_id = await self._catalog.get(request.args[0]), request.args[2]
         record = await repository.versions.parts.get(upload_id)
@@ -156,8 +158,8 @@ async def _chosen(repository: Repository, upload_id: str, wanted: Sequence[wire.
     """Return the parts that a completion names, with their sizes, and the ETags as their MD5s.
 
     Raises:
-        Invalid: one was never handed out, or they are out of order.
-        PartMissing: nothing was put at one of them.
+        Invalid: a part was never issued, or the parts are out of order.
+        PartMissing: no object was stored for one of them.
     """
     numbers = [part.part_number for part in wanted]
     if not numbers or numbers != sorted(set(numbers)):
@@ -176,7 +178,9 @@ async def _chosen(repository: Repository, upload_id: str, wanted: Sequence[wire.
 
 
 async def _checked(multipart: Multipart, parts: Sequence[PartRecord]) -> AsyncIterator[bytes]:
-    """Yield the bytes of the parts. A part whose ETag is an MD5, and not its own, breaks off the object."""
+    """Yield the bytes of the parts. Stop with an error at a part whose ETag is an MD5 that does not match its
+    bytes.
+    """
     for number, part in enumerate(parts, start=1):
         digest = hashlib.md5(usedforsecurity=False)
         async for chunk in multipart.stream([part]):

@@ -77,7 +77,7 @@ class Objects:
                 results[index] = replace(results[index], checksum="", physical_address="", metadata={})
         if request.flag("presign") and self._presign_s is not None:
             for index, (key, row) in enumerate(listing.items):
-                # A signed URL reads the object, which listing alone does not allow.
+                # A signed URL allows reading the object, which the permission to list does not include.
                 if row is not None and results[index].expired is None and _may_read(request, key.decode()):
                     results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
@@ -145,7 +145,7 @@ class Objects:
         try:
             failed = await repository.objects.delete_many(request.args[1], body.paths, force=request.flag("force"))
         except (ProtectedBranch, ReadOnly) as refused:
-            request.refusal = str(refused)  # The answer is 200: only the audit log tells that nothing was done.
+            request.refusal = str(refused)  # The answer is 200: only the audit log shows the refusal.
             failed = [(path, refused) for path in body.paths]
         errors = []
         for path, error in failed:
@@ -201,7 +201,7 @@ class Objects:
         await repository.objects.set_metadata(request.args[1], path, body.set)
 
     async def _presigned(self, repository: Repository, stats: wire.ObjectStats, entry: Entry) -> wire.ObjectStats:
-        """Put a signed URL in place of the address, where the store signs any."""
+        """Replace the address by a signed URL, if the store signs URLs."""
         if self._presign_s is None:
             return stats
         url = await repository.objects.presign_get(stats.path, entry, expires_s=self._presign_s)
@@ -212,7 +212,7 @@ class Objects:
 
 
 def _may_read(request: RestRequest, path: str) -> bool:
-    """Return whether the caller may read a path of the listed ref, which `unreadable` has learned."""
+    """Return whether the caller may read a path of the listed ref. `unreadable` looked the ref up before."""
     names = {"repository": request.args[0], "ref": request.args[1], "path": path}
     try:
         require(objects.LIST_OBJECTS.asked_later, request.permissions, names)

@@ -1,4 +1,4 @@
-"""What operators look at: the audit log, and the state of the server with its processes."""
+"""For operators: the audit log, and the state of the server and its processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Status:
         try:
             disk = shutil.disk_usage(self._state.data_dir)
             disk_bytes, free_bytes = disk.total, disk.free
-        except OSError:  # `checks` says so.
+        except OSError:  # `checks` reports it.
             disk_bytes = free_bytes = 0
         by_process: dict[str, list[Sample]] = {}
         for sample in self._state.metrics.of_all_workers():

@@ -62,7 +62,7 @@ class PullRequests:
     async def merge(self, request: RestRequest) -> wire.MergeResult:
         repository = await self._catalog.get(request.args[0])
         record = await repository.pulls.get(request.args[1])
-        # As for a merge without a request: the right to write requests is none to commit.
+        # Check as for a direct merge: the permission to write pull requests does not allow commits.
         names = {"repository": request.args[0], "branch": record.destination, "destinationBranch": record.destination}
         require(history.MERGE_INTO_BRANCH.permissions or (), request.permissions, names)
         await check_source(request.permissions, repository, record.source)

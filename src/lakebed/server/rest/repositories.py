@@ -72,7 +72,7 @@ class Repositories:
                 "storage namespace already in use",
             ) from error
         if repository.record.salted and not is_bare:
-            # What the earlier repository left of marks is higher than ours: without this no collection goes on.
+            # The marks of the earlier repository are higher than ours. Adopt them, or no collection can run.
             await CollectionService(repository.versions, user_id=request.identity.user_id).adopting()
         if body.sample_data:
             branch = repository.record.default_branch
@@ -86,7 +86,7 @@ class Repositories:
     async def delete(self, request: RestRequest) -> None:
         by = request.identity.user_id
         await self._catalog.delete(request.args[0], force=request.flag("force"), by=by)
-        # Their keys name the repository by its id, which another one may get. Upkeep would end them, too, but later.
+        # Their keys name the repository by id, which a new repository may get. Upkeep would end the sandboxes later.
         with suppress(LakebedError):
             await self._sandboxes.clean(request.args[0])
 
@@ -117,7 +117,8 @@ class Repositories:
         await self._change_protection(request, lambda patterns: [*patterns, rule.pattern])
 
     async def remove_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
-        """
+        """Remove a protection rule.
+
         Raises:
             Answer: no rule has this pattern.
         """

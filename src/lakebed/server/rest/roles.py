@@ -1,4 +1,4 @@
-"""Groups, policies, memberships, attachments, access levels. What is changed counts at once in this process, and within
+"""Groups, policies, memberships, attachments, access levels. A change applies at once in this process, and within
 seconds in others (`lakebed.auth.Authorizer`).
 """
 
@@ -148,7 +148,7 @@ def routes(state: AppState) -> list[Route]:
     groups, policies = Groups(state), Policies(state)
 
     def changing(handler: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Make a change of permissions count at once in this process; others notice it within seconds."""
+        """Apply a change of permissions at once in this process. Other processes notice it within seconds."""
 
         async def handle(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -229,7 +229,8 @@ def _statement(statement: Statement) -> wire.Statement:
 
 
 def _statements(body: wire.Policy) -> list[Statement]:
-    """
+    """Read the statements of a policy.
+
     Raises:
         InvalidCondition: a condition names no key.
     """
@@ -245,7 +246,7 @@ def _statements(body: wire.Policy) -> list[Statement]:
 
 
 def _ref(request: RestRequest) -> Ref:
-    """Return the ref that a question is about; one that is not known where it names none.
+    """Return the ref of a question, or UNKNOWN_REF if the question names none.
 
     Raises:
         InvalidParameter: it names several.

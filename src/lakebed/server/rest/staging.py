@@ -1,4 +1,4 @@
-"""Uploads that clients make themselves: an address to put bytes at, and linking it to a path then."""
+"""Uploads by clients themselves: get an address for the bytes, and then link it to a path."""
 
 from __future__ import annotations
 

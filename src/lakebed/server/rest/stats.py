@@ -1,5 +1,6 @@
-"""From rows and entries to the contract's object records. A listing builds a thousand of these: it goes from row to
-record directly, and names each slice once.
+"""Convert rows and entries to the contract's object records. A listing converts a thousand of them, so it converts
+rows
+directly, and builds the name of each slice once.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def stats_of_page(
     is_with_metadata: bool,
     taken: Sequence[TakenBy | None],
 ) -> list[ObjectStats]:
-    """Common prefixes (no row) are shown as of `now_s`, as the contract wants some time.
+    """Return the records of a page. A common prefix (no row) has the time `now_s`: the contract requires one.
 
-    `taken` says for each row which lifecycle run took its object.
+    `taken` has for each row the lifecycle run that took its object.
     """
     by_row = map(expired_by, taken) if any(taken) else None
     prefixes: dict[int, str] = {}

@@ -1,8 +1,8 @@
-"""The S3 gateway: S3's operations over branches, on the server's own port or one of its own.
+"""The S3 gateway: S3's operations over branches, on the server's own port or a separate one.
 
-A request goes through `gateway.py` (who asks, for what, may they) to a handler in `buckets.py` or `objects.py`.
-`signatures.py`, `bodies.py`, `checksums.py` and `documents.py` are what S3 has of its own: signatures, the frame and
-the digests of bodies, XML. `operations.py` is the table; what stands in none of its rows is refused by name.
+`gateway.py` identifies the caller and the operation of a request, and calls a handler in `buckets.py` or `objects.py`.
+`signatures.py`, `bodies.py`, `checksums.py` and `documents.py` implement formats of S3: signatures, the frame and
+digests of bodies, XML. `operations.py` is the table of operations. The gateway refuses any other operation by name.
 
-Other files are imported by their names: the server's state holds the options, and the gateway holds the state.
+Import other files by their names: the server's state holds the options, and the gateway holds the state.
 """

@@ -1,8 +1,8 @@
-"""Bodies of uploads: taken out of their frame, and held against every digest that the client sent, while they stream.
+"""Bodies of uploads: remove their frame, and check every digest that the client sent, while they stream.
 
-A body may come plain or in the frame `aws-chunked`. The frame's chunks may be signed, and a trailer may follow them,
-with a checksum and a signature of its own. Nothing of a body is held back: the last check comes at the end of the
-stream, and its error ends the store's put, so that nothing is stored.
+A body may be plain or framed as `aws-chunked`. The frame's chunks may be signed, and a trailer may follow with a
+checksum and a signature of its own. No bytes are held back: the last check runs at the end of the stream. Its error
+fails the store's put, so nothing is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .requests import S3Request
 from .signatures import EMPTY_SHA256, UNSIGNED, AnySigned, Signed, SigningKey
 
 CHUNK_BYTES_MIN: Final = 8192
-"""A chunk may be smaller only if it is the last one."""
+"""Only the last chunk may be smaller."""
 LINE_BYTES_MAX: Final = 1024
 TRAILERS_MAX: Final = 8
 SIZE_BYTES_MAX: Final = 5 << 30
@@ -37,10 +37,10 @@ _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{6
 
 
 def check_word(word: str) -> None:
-    """Check what a signature says of the body: its digest, that it is left out, or a frame.
+    """Check the digest field of a signature: a digest, UNSIGNED-PAYLOAD, or a frame.
 
     Raises:
-        S3Error: it is none of these.
+        S3Error: the value is none of these.
     """
     if word in _FRAMED or word == UNSIGNED or _SHA256.fullmatch(word):
         return
@@ -60,9 +60,10 @@ def check_word(word: str) -> None:
 class Payload:
     """A body with the size and the digests that its request declares.
 
-    `size_bytes` is the number of bytes of the object. After the body was read, `checksums` has the checksum that the
-    client sent, by algorithm, in base64, and that of the algorithm `also`.
-    `has_checksum` False: checksums in its headers are of something else.
+    `size_bytes` is the size of the object. After the body was read, `checksums` has the client's checksum and the
+    checksum
+    of the algorithm `also`, by algorithm, in base64.
+    `has_checksum` False: checksums in the headers are not of this body.
     """
 
     def __init__(self, request: S3Request, *, also: str = "", has_checksum: bool = True) -> None:
@@ -103,16 +104,16 @@ class Payload:
         return int(text)
 
     async def body(self) -> bytes | AsyncIterator[bytes]:
-        """Return a small body whole and checked, a large one as a stream that checks itself at its end."""
+        """Return a small body whole and checked, and a large body as a stream that checks itself at its end."""
         if self.size_bytes <= SMALL_BYTES_MAX:
             return b"".join([chunk async for chunk in self.chunks()])
         return self.chunks()
 
     async def document(self, root: str, size_bytes_max: int, read: Callable[[Node], T]) -> T:
-        """Read the whole body as XML, and return what `read` makes of it.
+        """Read the whole body as XML, and return the result of `read`.
 
         Raises:
-            S3Error: it is larger than that, no XML, or `read` raises MalformedXml.
+            S3Error: the body is larger than `size_bytes_max` or no XML, or `read` raises MalformedXml.
         """
         if self.size_bytes > size_bytes_max:
             raise S3Error("MaxMessageLengthExceeded", MaxMessageLengthBytes=size_bytes_max)
@@ -123,9 +124,10 @@ class Payload:
             raise S3Error("MalformedXML") from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """
+        """Yield the bytes of the body, checked.
+
         Raises:
-            S3Error: a digest, a signature or the length does not fit. It comes at the end of the body.
+            S3Error: a digest, a signature or the length does not match. Raised at the end of the body.
         """
         digests: list[tuple[Checksum, str, bytes | None]] = []
         if self._md5 is not None:
@@ -227,7 +229,7 @@ class Payload:
 
 
 class _Chain:
-    """The signatures of chunks: each covers the one before it, the first one that of the request."""
+    """The chain of chunk signatures: each covers the previous one. The first covers the request's signature."""
 
     def __init__(self, signed: AnySigned, key: SigningKey) -> None:
         if not isinstance(signed, Signed):
@@ -253,7 +255,7 @@ class _Chain:
 
 
 class _Source:
-    """The framed bytes, by line and by piece. It holds one piece of the connection at a time."""
+    """Read the framed bytes, by line and by piece. Keeps one piece of the connection at a time."""
 
     def __init__(self, stream: AsyncIterator[bytes]) -> None:
         self._stream = stream
@@ -261,7 +263,7 @@ class _Source:
         self._position = 0
 
     async def _fill(self) -> bool:
-        """Make sure that there is a byte; return False at the end."""
+        """Make sure that a byte is available. Return False at the end."""
         while self._position >= len(self._piece):
             piece = await anext(self._stream, None)
             if piece is None:
@@ -270,7 +272,7 @@ class _Source:
         return True
 
     async def line(self, *, may_end: bool = False) -> bytes:
-        """Return a line without its CR LF. At the end of the body with `may_end`: None."""
+        """Return a line without its CR LF. With `may_end`, return None at the end of the body."""
         begun = b""
         while True:
             if not await self._fill():
@@ -321,7 +323,7 @@ def declared_algorithm(request: S3Request, header: bytes) -> str | None:
 
 
 def _declared_checksum(request: S3Request) -> tuple[str | None, bytes | None]:
-    """Return the algorithm, and the digest where a header has it already."""
+    """Return the algorithm, and the digest if a header has it already."""
     named = declared_algorithm(request, b"x-amz-sdk-checksum-algorithm")
     found = sent_checksums(request)
     if len(found) > 1:

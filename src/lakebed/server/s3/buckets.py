@@ -1,4 +1,4 @@
-"""Buckets: which there are, and what lies in them. A bucket is a repository, or one ref of it (`requests.py`)."""
+"""Buckets: list them and their objects. A bucket is a repository, or one ref of a repository (`requests.py`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000
 REGION: Final = "us-east-1"
 VERSION: Final = "null"
-"""The version of every object, as S3 has it where versioning never was on."""
+"""The version of every object, as in S3 without versioning."""
 CONFIGURATION_BYTES_MAX: Final = 64 << 10
 _CHECKSUM: Final = re.compile(rb"::s3::checksum-([a-z0-9]+)")
 _WHOLE: Final = frozenset({b"crc64nvme"})
@@ -58,7 +58,7 @@ class Buckets:
     # Buckets
 
     async def list_buckets(self, request: S3Request) -> Response:
-        """List repositories. A prefix with a dot lists the branches of one: `lake.` those of `lake`."""
+        """List repositories. A prefix with a dot lists the branches of a repository: `lake.` lists those of `lake`."""
         await admit(request, repositories.LIST_REPOSITORIES)
         prefix, limit = (
             request.parameter("prefix"),
@@ -125,9 +125,9 @@ class Buckets:
         return Response(status_code=200, headers={"location": "/" + request.bucket})
 
     async def delete(self, request: S3Request) -> Response:
-        """Refuse to delete a bucket: S3 promises that only an empty one goes.
+        """Refuse to delete a bucket: S3 promises to delete only an empty bucket.
 
-        No write can be kept out between a look at a branch and its deletion: an acknowledged upload could go with it.
+        A write could come between a look at the branch and its deletion, and an acknowledged upload would be lost.
         """
         place = request.place()
         await admit(request, history.DELETE_BRANCH, place)
@@ -148,9 +148,10 @@ class Buckets:
         return xml(Element("LocationConstraint"))
 
     async def check(self, request: S3Request) -> None:
-        """
+        """Check that the bucket exists and that the caller may read its properties.
+
         Raises:
-            LakebedError: there is no such bucket, or the caller may not read what is known of it.
+            LakebedError: the bucket does not exist, or the caller may not read it.
         """
         place = request.place()
         if place.has_ref:
@@ -188,7 +189,7 @@ class Buckets:
         return page.answer(is_with_owner=request.parameter("fetch-owner") == "true")
 
     async def list_versions(self, request: S3Request) -> Response:
-        """List each object with the version `null`, as S3 does where versioning never was on."""
+        """List each object with the version `null`, as S3 does without versioning."""
         marker, version = request.parameter("key-marker"), request.parameter("version-id-marker")
         if version and not marker:
             raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
@@ -221,7 +222,7 @@ class Buckets:
         return page
 
     async def _list_refs(self, request: S3Request, repository: Repository, page: _Page, after: str) -> None:
-        """List a repository's bucket: the refs that a prefix names, or else all branches, as the first folder."""
+        """List a repository's bucket: the refs that a prefix names, or else all branches as folders."""
         if "/" in page.prefix:
             refs = [page.prefix.partition("/")[0]]
         else:
@@ -245,7 +246,7 @@ class Buckets:
                 continue
             place = Place(bucket="", repository=repository.id, ref=ref)
             if not is_asked and not await may(request, objects.LIST_OBJECTS, place):
-                continue  # A list of all branches shows the names of the others, and nothing of what is in them.
+                continue  # A list of all branches shows the names of the others, but not their content.
             await admit(request, objects.LIST_OBJECTS, place)
             try:
                 listing = await repository.versions.staging.list(
@@ -280,12 +281,14 @@ async def _shown_items(
 
 
 class _Page:
-    """One page of a listing, on its way into XML. `items` are keys with their rows, and common prefixes without."""
+    """One page of a listing, to be written as XML. `items` are keys with their rows, and common prefixes without
+    rows.
+    """
 
     document = "ListBucketResult"
     element = "Contents"
     version = ""
-    """Elements that each object has of its version."""
+    """Elements that describe the version of each object."""
 
     def __init__(self, bucket: str, prefix: str, delimiter: str, limit: int, *, is_encoded: bool) -> None:
         self.prefix = prefix
@@ -332,7 +335,7 @@ class _Versions(_Page):
 
 
 def _shown_checksum(row: Row) -> str:
-    """Show the algorithm of an object's checksum. Its metadata need not be decoded for that."""
+    """Return the element with the algorithm of an object's checksum, without decoding its metadata."""
     found = _CHECKSUM.search(row[8])
     if found is None:
         return ""
@@ -353,7 +356,7 @@ async def _branch_names(repository: Repository, prefix: str) -> list[str]:
 
 
 async def _read_configuration(request: S3Request) -> None:
-    """Read the body of a CreateBucket. Its only content that counts is none: there is one region."""
+    """Read the body of a CreateBucket. Ignore its region, because there is only one, and refuse other content."""
     payload = Payload(request)
     if payload.size_bytes == 0:
         return

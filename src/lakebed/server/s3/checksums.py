@@ -1,4 +1,4 @@
-"""The checksums of S3: computed while bytes pass, and spelled in base64 as its headers have them."""
+"""The checksums of S3: compute them from a stream, and encode them in base64 for its headers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def new(algorithm: str) -> Checksum:
             return hashlib.sha512()
         case "MD5":
             return hashlib.md5(usedforsecurity=False)
-    # Loading it takes 20 ms, and most servers never meet these.
+    # Import late: it takes 20 ms, and most servers never need these algorithms.
     from awscrt import checksums
 
     match algorithm:
@@ -96,7 +96,7 @@ def spell(digest: bytes) -> str:
 
 
 def read(text: str, size_bytes: int) -> bytes | None:
-    """Return the digest that a header spells; None where it is none of this size."""
+    """Return the digest in a header, or None if it is no digest of this size."""
     try:
         digest = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -109,9 +109,9 @@ def header_of(algorithm: str) -> str:
 
 
 def part_count(etag: str) -> int | None:
-    """Return how many parts an ETag says its object was uploaded in; None: it is not that of an upload in parts.
+    """Return the number of parts in an ETag, or None if it is not that of a multipart upload.
 
-    An entry from elsewhere has the ETag that its store or its client gave it, which may have any form.
+    An entry from another store or client may have an ETag of any form.
     """
     match = _IN_PARTS.fullmatch(etag)
     return None if match is None else int(match[1])

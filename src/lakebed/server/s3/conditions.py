@@ -22,7 +22,7 @@ class _Conditions:
     unmodified_since_s: int | None
 
     def fails(self, entry: Entry) -> bool:
-        """The precedence of RFC 9110: an ETag goes before a date."""
+        """Return whether the conditions fail. An ETag takes precedence over a date (RFC 9110)."""
         if self.if_match is not None:
             return not names_etag(self.if_match, entry.checksum)
         return self.unmodified_since_s is not None and entry.modified_ms // 1000 > self.unmodified_since_s
@@ -43,7 +43,7 @@ def _conditions(request: S3Request, prefix: bytes = b"") -> _Conditions:
 
 
 def check_conditions(request: S3Request, entry: Entry) -> bool:
-    """Hold the conditions of a read, and return whether the client needs the object (else 304).
+    """Check the conditions of a read. Return whether the client needs the object (else 304).
 
     Raises:
         S3Error: a condition does not hold.
@@ -61,12 +61,12 @@ def check_source_conditions(request: S3Request, entry: Entry) -> None:
 
 
 def write_conditions(request: S3Request) -> tuple[bool, str | None]:
-    """Return If-None-Match: * and the ETag of If-Match.
+    """Return whether If-None-Match is `*`, and the ETag of If-Match.
 
     Raises:
-        S3Error: it has a value that S3 does not have for writes.
+        S3Error: S3 does not support the value for writes.
     """
-    # An empty If-None-Match names no object, so it holds. Settings of some tools send it.
+    # An empty If-None-Match matches no object, so the condition holds. Some tools send it by their settings.
     if_none_match, if_match = request.header(b"if-none-match") or None, request.header(b"if-match")
     if if_none_match is not None and if_none_match.strip() != "*":
         raise NotImplementedByName("the header If-None-Match of a write with another value than *")

@@ -1,7 +1,8 @@
-"""The settings that S3 keeps of a bucket or an object, and that this gateway never has: reads answer S3's default.
+"""Settings of buckets and objects that this gateway never has: reads return S3's default.
 
-Programs read them before they copy, list or back up. A setting that holds anyway is answered as it is; one that S3
-answers with a named 404 where it was never made is answered so. Writes of all of them are refused by name.
+Programs read them before they copy, list or back up. A setting that is always in force is returned. A setting for
+which
+S3 returns a named 404 by default returns that error. Writes of all of them are refused by name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OWNER_ID: Final = f"<ID>{OWNER}</ID><DisplayName>{OWNER}</DisplayName>"
 _GRANTEE: Final = (
     f'<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">{_OWNER_ID}</Grantee>'
 )
-# The installation owns all objects, and policies say who may do what with them.
+# The installation owns all objects, and policies define who may use them.
 _ACL: Final = (
     Element("AccessControlPolicy")
     .add(OWNER_ELEMENT)
@@ -52,7 +53,7 @@ OF_BUCKETS: Final[Mapping[str, Element | str]] = {
     "replication": "ReplicationConfigurationNotFoundError",
     "requestPayment": Element("RequestPaymentConfiguration").text("Payer", "BucketOwner"),
     "tagging": "NoSuchTagSet",
-    "versioning": Element("VersioningConfiguration"),  # It never was on: commits are how versions are kept here.
+    "versioning": Element("VersioningConfiguration"),  # Never enabled: commits keep the versions here.
     "website": "NoSuchWebsiteConfiguration",
 }
 """The answer by sub-resource: a document, or the code of an error."""

@@ -1,9 +1,10 @@
 """XML: a writer for answers, and a bounded reader for bodies.
 
-The reader refuses what an S3 body never has: a document type, entities, depth, many attributes, text beside elements,
-long tags, and more elements or lines than the largest request. Its time is linear in the body, at most 0.3 s of CPU for
-8 MiB.
-A larger body than LOOP_BYTES_MAX is read in a thread, in pieces between which the event loop gets its turn.
+The reader refuses content that no S3 body has: a document type, entities, depth, many attributes, text beside
+elements,
+long tags, and more elements or lines than the largest request. Its time is linear in the body, at most 0.3 s of CPU
+for
+8 MiB. A body over LOOP_BYTES_MAX is read in a thread, in pieces, so that the event loop can run in between.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from lakebed.base import Invalid
 NAMESPACE: Final = "http://s3.amazonaws.com/doc/2006-03-01/"
 DEPTH_MAX: Final = 6
 ELEMENTS_MAX: Final = 45_000
-"""A completion of 10,000 parts with a checksum each has 40,000."""
+"""More than the 40,000 elements of a completion of 10,000 parts with a checksum each."""
 DELETE_ELEMENTS_MAX: Final = 8_000
-"""A deletion of 1,000 keys with all that S3 allows beside each has 6,000. Its body may be the larger one."""
+"""More than the 6,000 elements of a deletion of 1,000 keys with all that S3 allows. Its body may be the larger one."""
 LINES_OF_ELEMENT_MAX: Final = 3
-"""Allow each tag a line of its own. The parser stops at each line end, which costs as much as a short tag."""
+"""Allow a line for each tag. The parser stops at each line end, which costs as much as a short tag."""
 ATTRIBUTES_MAX: Final = 64
-"""In the whole document, with the declarations of namespaces."""
+"""The limit for the whole document, including namespace declarations."""
 PIECE_BYTES: Final = 32 << 10
-"""No tag and no text fills one whole piece: keys have 1,024 bytes."""
+"""Larger than any tag or text: keys have at most 1,024 bytes."""
 LOOP_BYTES_MAX: Final = 64 << 10
 _threads: Final = ThreadPoolExecutor(1, thread_name_prefix="documents")
-"""One, and not the threads that read files: more would only compete for the interpreter."""
+"""One thread, separate from the file threads: more would only compete for the interpreter lock."""
 T = TypeVar("T")
 
 
 class MalformedXml(Invalid):
-    """A body that is no XML, or none that an S3 request has."""
+    """The body is no XML, or not the XML of an S3 request."""
 
 
 class Element:
-    """An element of an answer, as text from the start: a listing has thousands of them."""
+    """An element of an answer, built as text: a listing has thousands of them."""
 
     __slots__ = ("_parts", "name")
 
@@ -49,7 +50,7 @@ class Element:
         self._parts: list[str] = []
 
     def text(self, name: str, value: str | int | None) -> Element:
-        """Add an element with a text; none for None."""
+        """Add an element with a text. None adds no element."""
         if value is not None:
             self._parts.append(f"<{name}>{escape_text(str(value))}</{name}>")
         return self
@@ -63,7 +64,7 @@ class Element:
         return self
 
     def markup(self, parts: Sequence[str]) -> Element:
-        """Add what is XML already."""
+        """Add markup that is XML already."""
         self._parts += parts
         return self
 
@@ -72,7 +73,7 @@ class Element:
 
 
 def escape_text(text: str) -> str:
-    """Escape a text for XML. Characters that XML 1.0 cannot hold become character references, as S3 has them."""
+    """Escape a text for XML. Characters that XML 1.0 does not allow become character references, as in S3."""
     escaped = escape(text, {'"': "&quot;", "\r": "&#13;"})
     if escaped.isprintable():
         return escaped
@@ -86,7 +87,7 @@ def document(root: Element) -> bytes:
 
 
 class Node:
-    """An element of a body: its local name, its children in order, and its text where it has none."""
+    """An element of a body: its local name, its children in order, and its text if it has no children."""
 
     __slots__ = ("children", "name", "pieces")
 
@@ -103,7 +104,7 @@ class Node:
         return (child for child in self.children if child.name == name)
 
     def value(self, name: str) -> str | None:
-        """Return the text of the only child of this name; None where there is none.
+        """Return the text of the only child of this name, or None if there is no such child.
 
         Raises:
             MalformedXml: there are several.
@@ -115,10 +116,10 @@ class Node:
 
 
 async def read_document(data: bytes, root: str, read: Callable[[Node], T]) -> T:
-    """Parse a body, and return what `read` makes of it. Both run in a thread where the body is large.
+    """Parse a body, and return the result of `read`. Both run in a thread if the body is large.
 
     Raises:
-        MalformedXml: it is something else, or `read` says so.
+        MalformedXml: the body is malformed, or `read` refuses it.
     """
     if len(data) <= LOOP_BYTES_MAX:
         return read(parse(data, root))
@@ -126,13 +127,13 @@ async def read_document(data: bytes, root: str, read: Callable[[Node], T]) -> T:
 
 
 def parse(data: bytes, root: str) -> Node:
-    """Read a body whose outermost element is `root`, in S3's namespace or in none.
+    """Read a body whose outermost element is `root`, in S3's namespace or without one.
 
     Raises:
-        MalformedXml: it is something else.
+        MalformedXml: the body is malformed, or has another outermost element.
     """
     if b"\0" in data:
-        # No XML in UTF-8 has one, and all of it in UTF-16, where `<` is no single byte.
+        # XML in UTF-8 never has a zero byte. UTF-16, in which `<` is no single byte, always has.
         raise MalformedXml("the document is not UTF-8")
     elements_max = DELETE_ELEMENTS_MAX if root == "Delete" else ELEMENTS_MAX
     if data.count(b"\n") + data.count(b"\r") > LINES_OF_ELEMENT_MAX * elements_max:
@@ -146,7 +147,7 @@ def parse(data: bytes, root: str) -> Node:
                 raise MalformedXml("a tag or a text is too long")
             parser.Parse(piece, False)  # expat takes it by position only
             if start - parser.CurrentByteIndex > PIECE_BYTES:
-                # Each further piece would make expat read the unfinished comment from its start.
+                # With each further piece, expat would read the unfinished comment again from its start.
                 raise MalformedXml("a comment is too long")
         parser.Parse(b"", True)
     except (expat.ExpatError, ValueError) as error:

@@ -1,4 +1,6 @@
-"""Metadata beyond ASCII, as S3 has it in headers: decoded by RFC 2047 when it comes, and encoded so when it is sent."""
+"""Metadata beyond ASCII in headers: decode it by RFC 2047 when it arrives, and encode it when it is sent, as S3
+does.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def encode_words(text: str) -> str:
-    """Return a text that any header can have. ASCII stays as it is."""
+    """Encode a text so that any header can contain it. ASCII is not changed."""
     return text if text.isascii() else f"=?UTF-8?B?{base64.b64encode(text.encode()).decode()}?="
 
 
 def decode_words(text: str) -> str:
-    """Return the text that a header spells. One that no header could have again stays encoded."""
+    """Decode the text of a header. A text that no header could contain again stays encoded."""
     if "=?" not in text:
         return text
     shown = ""
@@ -26,7 +28,7 @@ def decode_words(text: str) -> str:
     for match in _WORD.finditer(text):
         between = text[end : match.start()]
         if not end or not between.isspace():
-            shown += between  # White space between two encoded words is none of the text.
+            shown += between  # White space between two encoded words is not part of the text.
         try:
             shown += _decoded(match[2], match[3]).decode(match[1])
         except (binascii.Error, UnicodeError):

@@ -1,7 +1,7 @@
 """The one table from errors to S3's codes, and the XML in which S3 answers them.
 
-Clients act on the code, so it is S3's; the words are those of its documentation where it has some. An error of the core
-gets the code of its nearest base class. Where the code depends on what was asked, the handler raises `S3Error`.
+Clients act on the code, so it is S3's. The message is that of its documentation, if it has one. An error of the core
+gets the code of its nearest base class. If the code depends on the request, the handler raises `S3Error`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
         "The provided 'x-amz-content-sha256' header does not match what was computed.",
     ),
 }
-"""S3's codes that the gateway answers with: the status, and the words where the raiser has none."""
+"""S3's codes that the gateway uses: the status, and the message if the raiser gives none."""
 
 BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     # Families
@@ -128,7 +128,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     base.OutcomeUnknown: "InternalError",
     base.Corrupt: "InternalError",
     base.LakebedError: "InternalError",
-    # Those with a code of their own
+    # Errors with their own codes
     auth.UnknownAccessKey: "InvalidAccessKeyId",
     auth.NotAuthenticated: "SignatureDoesNotMatch",
     catalog.RepositoryNotFound: "NoSuchBucket",
@@ -157,7 +157,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     base.InvalidName: "KeyTooLongError",
 }
 _OWN_WORDS: Final = frozenset({"InvalidArgument", "AccessDenied", "ObjectExpired", "ServiceUnavailable"})
-"""Codes under which an error of the core says itself what is wrong."""
+"""Codes for which an error of the core keeps its own message."""
 
 
 class S3Error(base.LakebedError):
@@ -173,7 +173,7 @@ class S3Error(base.LakebedError):
 
 
 class NotImplementedByName(S3Error):
-    """An S3 operation, parameter or header that this gateway does not have. The message names it."""
+    """The gateway does not support an S3 operation, parameter or header. The message names it."""
 
     def __init__(self, what: str) -> None:
         super().__init__("NotImplemented", f"{what} is not implemented")

@@ -1,7 +1,7 @@
 """The S3 gateway: one request from its signature to its answer, beside the REST door and with the same parts.
 
-Order of steps: read the path, read the signature and check its time, find the caller by it, find the operation, then
-run the handler, which holds the permissions of the table first. Errors become S3's XML in one place.
+Order of steps: read the path, read the signature and check its time, find its caller, find the operation, then run the
+handler, which first checks the permissions of the table. One function turns errors into S3's XML.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Gateway:
         """
         request.parse()
         if request.scope["method"] == "POST" and _is_form(request.scope):
-            # Its signature is a field of the body, so nothing would know its caller.
+            # Its signature is a field of the body, so its caller would be unknown here.
             raise NotImplementedByName("PostObject")
         await self._authenticate(request)
         if f"{request.resource}/".startswith("/api/v1/") and not self._options.repository:
@@ -83,9 +83,10 @@ class Gateway:
             raise await self._about(request, error) from error
 
     async def _check_endpoint(self) -> None:
-        """
+        """Explain a request to the API's URL by an S3 client.
+
         Raises:
-            S3Error: no repository is called `api`, so the client took the URL of the API for that of S3.
+            S3Error: no repository is named `api`, so the client used the API's URL for S3.
         """
         try:
             await self._state.catalog.get("api")
@@ -94,8 +95,9 @@ class Gateway:
             raise S3Error("NoSuchBucket", text) from error
 
     async def _about(self, request: S3Request, error: BranchNotFound) -> LakebedError:
-        """Return the error to answer with: a tag or a commit is there, and is read-only. A handler looks for a branch
-        after it has asked for the permission to write, so this tells a stranger nothing.
+        """Return the error to answer with: tags and commits exist but are read-only. A handler checks the permission
+        to write
+        before it looks for a branch, so this error reveals nothing to other callers.
         """
         place = request.place()
         if request.scope["method"] in {"GET", "HEAD"} or error.facts.get("branch") != place.ref:
@@ -130,7 +132,7 @@ class Gateway:
         return error_response(error, request_id=request_id, resource=request.resource, shown=shown)
 
     def unexpected(self, request: S3Request, request_id: str) -> Response:
-        """Answer for an error of our own, which the caller has logged."""
+        """Return the answer for an unexpected error, which the caller has logged."""
         return error_document(S3Error("InternalError"), request_id=request_id, resource=request.resource)
 
 

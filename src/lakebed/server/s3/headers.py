@@ -1,7 +1,7 @@
-"""Headers that ask S3 to keep an object in a certain way: which are taken, and which are refused by name.
+"""Headers that ask S3 to store an object in a certain way: accept some, and refuse the others by name.
 
-A value that states S3's default, or something that holds here anyway, is taken. One that asks for more is refused: a
-client that asks for a lock, a tag or its own key must not believe that it has it.
+A value that states S3's default, or a property that always holds here, is accepted. Other values are refused: a client
+that asks for a lock, a tag or its own key must not believe that the object has it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _REFUSED: Final = (
     b"x-amz-copy-source-server-side-encryption",
 )
 _TAKEN: Final[dict[bytes, frozenset[str]]] = {
-    # Whatever store holds the bytes may encrypt them so, and S3 does it for every object.
+    # The object store may encrypt the bytes this way, and S3 does it for every object.
     b"x-amz-server-side-encryption": frozenset({"AES256"}),
-    # Bucket keys save calls of KMS, and no object is encrypted by KMS.
+    # Bucket keys save calls of KMS, and KMS encrypts no object here.
     b"x-amz-server-side-encryption-bucket-key-enabled": frozenset({"true", "false"}),
     b"x-amz-tagging": frozenset({""}),
 }
-"""The values that change nothing, by header."""
+"""The accepted values by header. They change nothing."""
 _ACLS: Final = frozenset({"private", "bucket-owner-read", "bucket-owner-full-control"})
-"""ACLs that give no one more than the owner of the bucket, who owns every object."""
+"""ACLs that grant access only to the bucket's owner, who owns every object."""
 _STORAGE_CLASSES: Final = frozenset(
     {
         "DEEP_ARCHIVE",
@@ -56,9 +56,10 @@ _CUSTOMER_KEYS: Final = frozenset(
 
 
 def check_upload_headers(request: S3Request) -> None:
-    """
+    """Check the headers of an upload.
+
     Raises:
-        S3Error: a header asks for what this gateway does not keep.
+        S3Error: a header asks for a property that this gateway does not support.
     """
     request.refuse_headers(_REFUSED)
     for header, values in _TAKEN.items():
@@ -77,9 +78,10 @@ def check_upload_headers(request: S3Request) -> None:
 
 
 def check_acl(request: S3Request) -> None:
-    """
+    """Check that the headers grant no access.
+
     Raises:
-        S3Error: a header asks for access that policies alone can give.
+        S3Error: a header grants access. Only policies can do that.
     """
     request.refuse_headers([b"x-amz-grant-"])
     acl = request.header(b"x-amz-acl")
@@ -92,9 +94,10 @@ def check_acl(request: S3Request) -> None:
 
 
 def refuse_customer_keys(request: S3Request) -> None:
-    """
+    """Refuse encryption keys of the client.
+
     Raises:
-        NotImplementedByName: the client sends a key of its own, by which no object is encrypted here.
+        NotImplementedByName: the client sends its own key. The gateway encrypts no object with it.
     """
     if request.has_any_header(_CUSTOMER_KEYS):
         request.refuse_headers([*_CUSTOMER_KEYS])

@@ -1,6 +1,6 @@
-"""Uploads in parts, as S3 has them: begin, parts, copies as parts, complete, abort, and two listings.
+"""Uploads in parts, as in S3: begin, parts, copies as parts, complete, abort, and two listings.
 
-An upload belongs to the bucket and key that it was begun for. An id is no right: with another key it is unknown.
+An upload belongs to the bucket and key of its start. An id gives no rights: with another key it is unknown.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .stored import checksum_headers, checksum_type, keep_checksums, keep_parts,
 logger = logging.getLogger(__name__)
 
 PART_BYTES_MIN: Final = 5 << 20
-"""Every part but the last has at least this."""
+"""The smallest size of every part but the last."""
 OBJECT_BYTES_MAX: Final = 5 << 40
 COMPLETION_BYTES_MAX: Final = 4 << 20
-"""10,000 parts with the longest checksum, on a line for each tag, have 3 MB."""
+"""More than the 3 MB of 10,000 parts with the longest checksum, on a line for each tag."""
 LISTED_MAX: Final = 1000
 ANSWER_S: Final = 10.0
-"""A completion that takes longer begins its answer, so that no client gives up waiting."""
+"""A completion that takes longer begins its answer, so that clients keep waiting."""
 SPACE_S: Final = 5.0
 T = TypeVar("T")
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
@@ -54,7 +54,7 @@ _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An upload of this request: its repository, id and record."""
+    """The upload of a request: its repository, id and record."""
 
     repository: Repository
     id: str
@@ -191,13 +191,13 @@ class MultipartUploads:
         if if_match is not None:
             await self._sources.find(request.place())
         making = asyncio.ensure_future(self._make(request, begun, parts, size_bytes, if_none_match, if_match))
-        # It goes on when the client goes away.
+        # The completion continues when the client disconnects.
         self._drain.keep(making)
         done, _ = await asyncio.wait([making], timeout=ANSWER_S)
         return making.result() if done else SlowAnswer(making)
 
     async def _completed(self, request: S3Request) -> Response:
-        """Answer a completion that was answered before, as a client sends it again whose answer was lost.
+        """Answer a repeated completion, whose first answer was lost.
 
         Raises:
             MultipartNotFound: there was no such completion.
@@ -326,7 +326,7 @@ class MultipartUploads:
         delimiter: str,
         after: tuple[str, str],
     ) -> list[tuple[str, str, MultipartRecord | None]]:
-        """Return uploads by key and id, and common prefixes without a record, behind `after`."""
+        """Return uploads by key and id, and common prefixes without a record, after `after`."""
         found: dict[tuple[str, str], MultipartRecord | None] = {}
         listed: dict[str, bool] = {place.ref: place.has_ref}
         for name, record in await repository.versions.parts.begun_on(place.ref if place.has_ref else ""):
@@ -344,12 +344,13 @@ class MultipartUploads:
                 found[key[: cut + len(delimiter)], ""] = None
             else:
                 found[key, name] = record
-        # With a key alone the page begins behind all uploads of this key.
+        # With a key alone, the page begins after all uploads of this key.
         start = after if after[1] else (after[0], "\U0010ffff")
         return [(*item, found[item]) for item in sorted(found) if not after[0] or item > start]
 
     async def _find(self, request: S3Request) -> Begun:
-        """
+        """Return the upload of the request's key.
+
         Raises:
             S3Error: the key has no such upload.
         """
@@ -369,10 +370,10 @@ class MultipartUploads:
 
 
 class SlowAnswer(Response):
-    """The answer to a completion that takes long: 200 and spaces, then the result, or the error in its place.
+    """The answer to a slow completion: 200 and spaces, then the result or the error.
 
-    The client reads the outcome from the document, as S3's documentation says it must. One that goes away does not
-    stop the completion.
+    The client must read the outcome from the document, as S3 documents. A client that disconnects does not stop the
+    completion.
     """
 
     def __init__(self, making: asyncio.Future[Response]) -> None:
@@ -382,7 +383,7 @@ class SlowAnswer(Response):
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        # Spaces may stand behind the XML declaration, and not before it.
+        # Spaces are allowed only after the XML declaration.
         declaration = document(Element("x")).partition(b"\n")[0]
         await send({"type": "http.response.body", "body": declaration + b"\n", "more_body": True})
         while not (await asyncio.wait([self._making], timeout=SPACE_S))[0]:
@@ -408,7 +409,7 @@ def _result(request: S3Request, etag: str) -> Element:
 
 
 async def _summed(body: AsyncIterator[bytes], algorithm: str, found: dict[str, str]) -> AsyncIterator[bytes]:
-    """Yield the body, and put its checksum into `found` at its end. No algorithm: no checksum."""
+    """Yield the body, and store its checksum in `found` at the end. An empty algorithm computes no checksum."""
     checksum = checksums.new(algorithm) if algorithm else None
     async for chunk in body:
         if checksum is not None:
@@ -419,7 +420,7 @@ async def _summed(body: AsyncIterator[bytes], algorithm: str, found: dict[str, s
 
 
 def _composite(algorithm: str, parts: Sequence[PartRecord]) -> str:
-    """The checksum of the parts' checksums, as S3 writes it."""
+    """Return the checksum of the parts' checksums, in the format of S3."""
     whole = checksums.new(algorithm)
     for part in parts:
         whole.update(checksums.read(part.checksum, SIZES[algorithm]) or b"")
@@ -427,9 +428,10 @@ def _composite(algorithm: str, parts: Sequence[PartRecord]) -> str:
 
 
 def _hold(declared: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """
+    """Compare the declared checksums of the whole object with the computed ones.
+
     Raises:
-        S3Error: the checksum that the client declared of the whole object is another one.
+        S3Error: a checksum differs.
     """
     for algorithm, value in declared.items():
         if algorithm in found and found[algorithm].partition("-")[0] != value.partition("-")[0]:
@@ -469,9 +471,10 @@ def _part_number(request: S3Request) -> int:
 
 
 def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
-    """
+    """Return the range of a copied part, or the whole object.
+
     Raises:
-        S3Error: the range is malformed, or lies outside the object.
+        S3Error: the range is malformed, or outside the object.
     """
     text = request.header(b"x-amz-copy-source-range")
     if text is None:
@@ -491,7 +494,7 @@ def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
 
 
 async def _read_completion(request: S3Request, read: Callable[[Sequence[Node]], T]) -> T:
-    """Return what `read` makes of the parts that a completion names."""
+    """Read the body of a completion, and return the result of `read` for its parts."""
 
     def read_parts(body: Node) -> T:
         parts = [*body.all("Part")]
@@ -505,14 +508,14 @@ async def _read_completion(request: S3Request, read: Callable[[Sequence[Node]], 
 
 
 def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm: str) -> list[PartRecord]:
-    """Return the parts that a completion names, held against what was stored.
+    """Return the parts that a completion names, checked against the stored parts.
 
     Raises:
-        S3Error: one is unknown or another one, out of order, or too small.
-        MalformedXml: one has no number or no ETag, or has an element twice.
+        S3Error: a part is unknown, changed, out of order, or too small.
+        MalformedXml: a part has no number or no ETag, or has an element twice.
     """
     numbers = [_number_of(node) for node in wanted]
-    # First of all: a list that names a part twice does not say which of the two uploads is meant.
+    # Check the order first: a list that names a part twice does not say which of its two uploads is meant.
     if any(later <= number for number, later in itertools.pairwise(numbers)):
         raise S3Error("InvalidPartOrder")
     chosen: list[PartRecord] = []
@@ -533,7 +536,7 @@ def _number_of(node: Node) -> int:
     """Return the number of a part that a completion names.
 
     Raises:
-        S3Error: it is none, or the part has no ETag.
+        S3Error: it is no valid number, or the part has no ETag.
     """
     number = node.value("PartNumber") or ""
     if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not _etag_of(node):
@@ -548,9 +551,10 @@ def _etag_of(node: Node) -> str:
 
 
 def _check_given(given: Mapping[str, str], part: PartRecord, number: int, algorithm: str) -> None:
-    """
+    """Compare the checksums that a completion gives for a part with the stored checksum.
+
     Raises:
-        S3Error: the checksum that a completion has for a part is malformed, or another one.
+        S3Error: a checksum is malformed, or differs.
     """
     if len(given) > 1:
         raise S3Error("InvalidArgument", f"More than one checksum was given for part {number}")

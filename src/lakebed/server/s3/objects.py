@@ -1,7 +1,8 @@
 """Objects: read, write, copy and delete them.
 
-S3 keeps a few headers of an upload beside the user's metadata, and gives them back. Here they lie in the entry's
-metadata under SYSTEM, together with the checksum that the client sent, and no client of S3 sees them as metadata.
+S3 keeps a few headers of an upload beside the user's metadata, and returns them. The gateway stores them in the
+entry's
+metadata under SYSTEM, with the client's checksum. S3 clients do not see them as metadata.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from .stored import (
 
 OVERRIDES: Final = (*S3_HEADERS, "content-type")
 _OF_BYTES: Final = (LAKEBED_METADATA, SYSTEM + "parts")
-"""Metadata of the bytes, which another metadata of the user leaves as it is."""
+"""Metadata of the bytes. Replacing the user's metadata keeps it."""
 DELETE_BYTES_MAX: Final = 8 << 20
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -142,10 +143,10 @@ class Objects:
         return StreamedResponse(await anext(stream, b""), stream, status=status, headers=raw)
 
     async def find_asked(self, request: S3Request) -> tuple[Repository, Entry]:
-        """Return the repository and the entry that a read asks for.
+        """Return the repository and the entry of a read.
 
         Raises:
-            LakebedError: there is no such key, or the caller may not read it.
+            LakebedError: the key does not exist, or the caller may not read it.
         """
         place = request.place()
         await admit(request, objects.GET_OBJECT, place)
@@ -154,17 +155,17 @@ class Objects:
         return await self.find(place, is_read=True)
 
     async def find(self, place: Place, *, is_read: bool = False) -> tuple[Repository, Entry]:
-        """Return the repository and the entry of a place, without asking for permissions.
+        """Return the repository and the entry of a place, without checking permissions.
 
-        `is_read`: its bytes are to be read.
+        `is_read`: the caller will read its bytes.
 
         Raises:
-            S3Error: there is no such key.
+            S3Error: the key does not exist.
         """
         repository = await self._catalog.get(place.repository)
         try:
             if place.is_root:
-                # `main/` is the folder of a branch, and what lists folders wants to see it.
+                # `main/` is the folder of a branch. Clients that list folders expect it to exist.
                 await repository.versions.refs.resolve(place.ref)
                 if place.is_folder:
                     return repository, ROOT
@@ -179,7 +180,7 @@ class Objects:
             raise S3Error("KeyTooLongError") from error
 
     def _headers(self, request: S3Request, entry: Entry) -> dict[bytes, bytes]:
-        """Return the object's headers. Those that S3 gives back as they came are sent in UTF-8."""
+        """Return the object's headers. Headers that S3 returns unchanged are sent in UTF-8."""
         headers = {
             **_FIXED_HEADERS,
             b"content-type": entry.content_type.encode(),
@@ -194,7 +195,7 @@ class Objects:
                     headers[header.encode()] = value.encode()
             elif not name.startswith(HIDDEN):
                 size_bytes += len(name) + len(value)
-                # An import or a migration may bring more than a client takes as headers.
+                # An import or a migration may store more metadata than clients accept as headers.
                 if size_bytes <= METADATA_BYTES_MAX and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
                     headers[f"x-amz-meta-{name.lower()}".encode()] = encode_words(value).encode()
                 else:
@@ -210,10 +211,10 @@ class Objects:
         return headers
 
     def _span(self, request: S3Request, entry: Entry) -> tuple[int, int] | None:
-        """Return the bytes that are asked for, from start to before end; None: the whole object.
+        """Return the requested bytes, from start to before end, or None for the whole object.
 
         Raises:
-            S3Error: the object has none of them.
+            S3Error: the object has no byte of the range.
         """
         header, part = request.header(b"range"), request.parameter("partNumber")
         if request.has("partNumber"):
@@ -228,7 +229,7 @@ class Objects:
             return None
         match = _RANGE.fullmatch(header.strip())
         if match is None or not (match[1] or match[2]):
-            return None  # As HTTP has it, what is no range that we know is not there.
+            return None  # HTTP ignores a range of an unknown form.
         size = entry.size_bytes
         if match[1]:
             start, end = int(match[1]), min(int(match[2]) + 1, size) if match[2] else size
@@ -253,7 +254,7 @@ class Objects:
         if place.is_root:
             return await self._put_root(repository, place, payload)
         if if_match is not None:
-            # S3 answers 404 where nothing is; the write below decides.
+            # S3 answers 404 if the object is missing. The write below checks again.
             await self.find(place)
 
         async def checked() -> bytes:
@@ -279,7 +280,9 @@ class Objects:
         return acknowledged(entry.checksum, typed_checksum_headers(payload.checksums))
 
     async def _put_root(self, repository: Repository, place: Place, payload: Payload) -> Response:
-        """Take the folder of a branch for made, which it is. A program makes folders before it writes into them."""
+        """Accept a request to make the folder of a branch, which exists already. Some programs make folders before
+        writing.
+        """
         if not place.is_folder or payload.size_bytes:
             raise S3Error("InvalidArgument", f"the key names no path: {place.ref}/PATH would")
         await repository.versions.refs.get_branch(place.ref)
@@ -302,7 +305,7 @@ class Objects:
         if place.is_root:
             raise S3Error("InvalidArgument", f"the key names no path: {place.ref}/PATH would")
         is_same = (place.repository, place.ref, place.path) == (source.repository, source.ref, source.path)
-        request.user_metadata()  # Too much of it is refused, even where the source's counts.
+        request.user_metadata()  # Refuse too much of it, even if the source's metadata is used.
         if is_same and directive == "COPY":
             raise S3Error(
                 "InvalidRequest",
@@ -325,8 +328,9 @@ class Objects:
         if found is ROOT:
             raise S3Error("NoSuchKey")
         if source.repository == place.repository:
-            # Shallow: many clients move an object by a copy and a delete, and bytes need not follow it. Its date is
-            # new, as S3 has it: policies count the age of a copy from there.
+            # Copy shallowly: many clients move an object by a copy and a delete, and its bytes can stay. Its date is
+            # new, as in
+            # S3: policies compute the age of a copy from it.
             now_ms = repository.versions.ports.clock.now_ms()
             entry = await repository.objects.copy(
                 source.ref,
@@ -363,7 +367,7 @@ class Objects:
         text = request.header(b"x-amz-copy-source") or ""
         path, mark, query = text.partition("?")
         try:
-            # A plus is a space, as S3 reads it: some clients encode keys as queries.
+            # A plus is a space, as in S3: some clients encode keys as queries.
             name = unquote_to_bytes(path.replace("+", " ").encode("latin-1")).decode()
         except UnicodeDecodeError as error:
             raise S3Error("InvalidURI") from error
@@ -396,7 +400,7 @@ class Objects:
 
     async def delete_many(self, request: S3Request) -> Response:
         request.refuse_headers([b"x-amz-mfa"])
-        # Each key is asked for below. A caller who may delete none of them does not have the body read.
+        # Each key is checked below. If the caller may delete no key at all, the body is not read.
         admit_below(request, objects.DELETE_OBJECT, request.place().repository)
         wanted, is_quiet = await Payload(request).document("Delete", DELETE_BYTES_MAX, _keys_to_delete)
         keys = [key for key, refusal in wanted if refusal is None]
@@ -412,7 +416,7 @@ class Objects:
         return xml(root)
 
     async def _delete_keys(self, request: S3Request, keys: list[str]) -> dict[str, S3Error]:
-        """Delete each key that the caller may delete, and return those that are still there, with the reason."""
+        """Delete each key that the caller may delete. Return the keys that failed, with the reason."""
         failed: dict[str, S3Error] = {}
         by_ref: dict[tuple[str, str], dict[str, str]] = {}
         for key in dict.fromkeys(keys):
@@ -440,7 +444,7 @@ class Objects:
 
 _FIXED_HEADERS: Final = {
     b"accept-ranges": b"bytes",
-    # A page of the object's must not run as one of this server, whose cookie the browser may have.
+    # An HTML object must not run as a page of this server, whose cookie the browser may have.
     b"content-security-policy": b"sandbox; default-src 'none'",
     b"x-content-type-options": b"nosniff",
 }
@@ -448,7 +452,7 @@ _FIXED_HEADERS: Final = {
 ROOT: Final = Entry(
     address="", size_bytes=0, checksum=_EMPTY_MD5, modified_ms=0, content_type="application/x-directory"
 )
-"""Stands for the folder of a branch, which has no entry."""
+"""The entry of the folder of a branch, which has no stored entry."""
 
 
 def _check_part_number(request: S3Request) -> None:
@@ -462,16 +466,17 @@ def _check_part_number(request: S3Request) -> None:
 
 
 def check_version(version: str) -> None:
-    """
+    """Refuse versions other than `null`.
+
     Raises:
-        S3Error: a version is asked for. Commits keep versions here.
+        S3Error: a version is requested. Commits keep versions here.
     """
     if version not in {"", "null"}:
         raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
 
 
 def acknowledged(checksum: str, headers: Mapping[bytes, bytes]) -> Response:
-    """Answer a write with its ETag, and these headers."""
+    """Answer a write with its ETag and these headers."""
     return RawResponse(200, [(b"etag", b'"%s"' % checksum.encode()), (b"content-length", b"0"), *headers.items()])
 
 
@@ -500,4 +505,4 @@ def _http_date(unix_ms: int) -> str:
 
 
 _formatted: Final = functools.lru_cache(maxsize=1024)(functools.partial(formatdate, usegmt=True))
-"""Objects of one upload have few dates, and a date costs as much as a read of the store's cache."""
+"""Cached: objects of one upload have few dates, and formatting one costs as much as a read of the store's cache."""

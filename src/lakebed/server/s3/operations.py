@@ -1,8 +1,8 @@
-"""The operations of S3: how a request names one, which parameters it takes, and whose permissions it asks for.
+"""The operations of S3: how a request selects one, its parameters, and its permissions.
 
-A request is one operation of S3, by its method, its level and its sub-resource (`?tagging`). One that this gateway does
-not have is refused by that name. So is a parameter that an operation does not take, because a client that sends it
-means something else: a PutObjectTagging must never become a PutObject.
+Method, level and sub-resource (`?tagging`) select the operation. An operation that this gateway does not support is
+refused by name. Unknown parameters are refused as well, because their client means another operation: a
+PutObjectTagging must never become a PutObject.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .requests import Level, S3Request
 
 @dataclass(frozen=True, slots=True, eq=False)
 class S3Operation:
-    """`operation` is the one of the table whose permissions it asks for, and which the audit log names the target by.
+    """`operation` is the operation of the table that gives the permissions, and the target for the audit log.
 
-    A handler asks itself where those depend on more than the place.
+    A handler checks permissions itself if they depend on more than the place.
     """
 
     name: str
     operation: AnyOperation
     parameters: frozenset[str] = frozenset()
     conditions: frozenset[bytes] = frozenset()
-    """Those that a write holds. All others are refused; a read passes over what it does not have."""
+    """The condition headers that a write checks. Others are refused. A read ignores unsupported ones."""
     sends_body: bool = False
 
 
@@ -163,7 +163,7 @@ _BY_SUBRESOURCE: Final[dict[tuple[Level, str, str], S3Operation]] = {
     **{("object", "GET", name): operation for name, operation in OBJECT_SETTINGS.items()},
 }
 OPERATIONS: Final = tuple(dict.fromkeys([*_PLAIN.values(), *_BY_SUBRESOURCE.values(), COPY_OBJECT, UPLOAD_PART_COPY]))
-"""Every operation that the gateway has."""
+"""Every operation that the gateway supports."""
 
 _VERBS: Final = {"GET": "Get", "HEAD": "Head", "PUT": "Put", "POST": "Post", "DELETE": "Delete"}
 _OTHERS: Final[dict[tuple[Level, str, str], str]] = {
@@ -175,10 +175,10 @@ _OTHERS: Final[dict[tuple[Level, str, str], str]] = {
 
 
 def find(request: S3Request) -> S3Operation:
-    """Return the operation that a request asks for.
+    """Return the operation of a request.
 
     Raises:
-        NotImplementedByName: the gateway does not have it, or it does not take a parameter or a condition.
+        NotImplementedByName: the gateway does not support the operation, a parameter or a condition.
         S3Error: no operation has this method.
     """
     method, level = request.scope["method"], request.level
@@ -196,7 +196,7 @@ def find(request: S3Request) -> S3Operation:
             raise NotImplementedByName(f"the parameter {name} of {found.name}")
     if method not in {"GET", "HEAD"} and request.has_any_header(CONDITIONS):
         for header in sorted(CONDITIONS - found.conditions):
-            # Without its condition a write could take away what its client wants to keep.
+            # Without its condition, a write could replace an object that its client wants to keep.
             if request.header(header):
                 raise NotImplementedByName(f"the header {header.decode()} of {found.name}")
     return found

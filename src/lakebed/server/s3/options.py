@@ -13,14 +13,14 @@ _DOMAIN: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0
 
 
 class InvalidGatewaySetting(Invalid):
-    """A domain that no host can have, or a repository of an impossible name."""
+    """A domain is no valid host name, or a repository's name is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """`domains`: hosts whose first labels name a bucket. `ports`: those on which every request is S3's.
+    """`domains`: hosts whose first labels name a bucket. `ports`: ports for S3 requests only.
 
-    `repository`: every bucket is a branch of this one. Empty: a bucket is a repository, or a ref of one.
+    `repository`: every bucket is a branch of this repository. Empty: a bucket is a repository, or a ref of one.
     """
 
     domains: tuple[str, ...] = ()
@@ -29,10 +29,10 @@ class S3Options:
 
 
 def s3_options(environment: Mapping[str, str]) -> S3Options:
-    """Read LAKEBED_GATEWAY_DOMAINS (hosts, with commas between) and LAKEBED_GATEWAY_REPOSITORY.
+    """Read LAKEBED_GATEWAY_DOMAINS (comma-separated hosts) and LAKEBED_GATEWAY_REPOSITORY.
 
     Raises:
-        InvalidGatewaySetting: a value is impossible.
+        InvalidGatewaySetting: a value is invalid.
     """
     domains = tuple(
         domain for text in environment.get("LAKEBED_GATEWAY_DOMAINS", "").split(",") if (domain := text.strip().lower())

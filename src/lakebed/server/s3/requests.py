@@ -1,11 +1,11 @@
-"""An S3 request: what its path, its host and its query name.
+"""An S3 request: map its path, host and query to a place in the catalog.
 
-Two ways lead to an object, in any client:
+Clients can address an object in two ways:
 
     bucket `lake`,      key `main/logs/1.parquet`    a repository, and a ref before the path
     bucket `lake.main`, key `logs/1.parquet`         a bucket for each ref
 
-A gateway that serves one repository only takes every bucket for a branch of it.
+In a gateway for one repository, every bucket is a branch of it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, SigningKey, parse_
 Level: TypeAlias = Literal["service", "bucket", "object"]
 
 OWNER: Final = "lakebed"
-"""All objects belong to the installation: policies say who may do what."""
+"""The owner of all objects is the installation. Policies define permissions."""
 METADATA: Final = b"x-amz-meta-"
 METADATA_BYTES_MAX: Final = 2048
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket or a key, as the catalog knows it. `has_ref`: the bucket itself names the ref.
+    """A bucket or a key in terms of the catalog. `has_ref`: the bucket itself names the ref.
 
-    `ref` is empty for the bucket of a whole repository and a key that is empty.
+    `ref` is empty for the bucket of a whole repository with an empty key.
     """
 
-    # A struct for the reason that `Signed` gives.
+    # A struct for speed, as `Signed` is.
 
     bucket: str
     repository: str
@@ -51,12 +51,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
 
     def names(self) -> dict[str, str]:
-        """Return what it names, for the audit log."""
+        """Return the names of the place, for the audit log."""
         names = {"repository": self.repository, "ref": self.ref, "path": self.path}
         return names if self.path and self.ref else {name: value for name, value in names.items() if value}
 
     def as_names(self) -> dict[str, str]:
-        """Return the values that permissions of the table ask for. A door cannot forget its ref."""
+        """Return the values for the permissions of the table, always with a ref."""
         return {
             "repository": self.repository,
             "ref": self.ref,
@@ -67,7 +67,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_root(self) -> bool:
-        """Return whether a key names a ref and nothing in it: `main` or `main/`."""
+        """Return whether a key names a ref without a path: `main` or `main/`."""
         return not self.path
 
     @property
@@ -97,7 +97,7 @@ class S3Request(RestRequest):
         """Read the path and the query.
 
         Raises:
-            S3Error: they are no UTF-8, or name a parameter twice.
+            S3Error: they are not UTF-8, or name a parameter twice.
         """
         path = self.raw_path.removeprefix(b"/")
         if self.bucket_of_host:
@@ -137,7 +137,7 @@ class S3Request(RestRequest):
         return "/" + self.bucket + ("/" + self.key_name if self.key_name else "")
 
     def place(self) -> Place:
-        """Return what this request's bucket and key name."""
+        """Return the place of this request's bucket and key."""
         if self._place is None:
             self._place = place_of(self.bucket, self.key_name, self.options)
         return self._place
@@ -151,15 +151,15 @@ class S3Request(RestRequest):
         return self.asked_for.get(name, "")
 
     def number(self, name: str, *, default: int, most: int, least: int = 0) -> int:
-        """Return a number, cut to `most`.
+        """Return a numeric parameter, cut to `most`.
 
         Raises:
-            S3Error: it is none, or below `least`.
+            S3Error: it is no number, or below `least`.
         """
         return self.number_of(name, self.asked_for.get(name), default=default, most=most, least=least)
 
     def number_of(self, name: str, text: str | None, *, default: int, most: int, least: int = 0) -> int:
-        """Return the number that a parameter or header spells, as `number` does."""
+        """Return the number in a parameter or header, as `number` does."""
         if not text:
             return default
         if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > 2**31 - 1:
@@ -176,7 +176,7 @@ class S3Request(RestRequest):
         return min(int(text), most)
 
     def text_header(self, name: bytes) -> str | None:
-        """Return a header as text: UTF-8, or Latin-1 where it is none."""
+        """Return a header as text: decoded as UTF-8, or else as Latin-1."""
         for key, value in self.scope["headers"]:
             if key == name:
                 return header_text(value)
@@ -200,11 +200,12 @@ class S3Request(RestRequest):
         return found
 
     def all_of_header(self, name: bytes) -> str:
-        """Return every header of this name, with commas between."""
+        """Return every header of this name, joined by commas."""
         return ",".join([value.decode("latin-1") for key, value in self.scope["headers"] if key == name])
 
     def check_owner(self) -> None:
-        """
+        """Check the owner that the client expects.
+
         Raises:
             S3Error: the client expects another owner of a bucket.
         """
@@ -213,9 +214,10 @@ class S3Request(RestRequest):
                 raise S3Error("AccessDenied")
 
     def refuse_headers(self, names: Sequence[bytes]) -> None:
-        """
+        """Refuse headers with these beginnings.
+
         Raises:
-            NotImplementedByName: the request has a header that begins so.
+            NotImplementedByName: the request has such a header.
         """
         beginnings = tuple(names)
         for name, _ in self.scope["headers"]:
@@ -224,16 +226,17 @@ class S3Request(RestRequest):
 
 
 async def admit(request: S3Request, operation: AnyOperation, place: Place | None = None) -> None:
-    """Hold the permissions of an operation of the table on a place. None: on no single thing.
+    """Check the permissions of an operation of the table on a place. None: the operation has no place.
 
     Raises:
-        NotPermitted: one is missing.
+        NotPermitted: a permission is missing.
     """
     await ask(operation.permissions or (), request.permissions, {} if place is None else place.as_names())
 
 
 async def admit_list(request: S3Request, place: Place) -> None:
-    """Hold what a list of objects needs. In the bucket of a whole repository, conditions are held for each ref later.
+    """Check the permissions for a listing. In the bucket of a whole repository, conditions are checked later for each
+    ref.
 
     Raises:
         NotPermitted: the caller may not list.
@@ -254,10 +257,10 @@ async def may(request: S3Request, operation: AnyOperation, place: Place) -> bool
 
 
 def admit_below(request: S3Request, operation: AnyOperation, repository: str) -> None:
-    """Hold the permissions of an operation where the body, or what is found, has the rest of the names.
+    """Check permissions of an operation for which the body or a listing gives the remaining names.
 
     Raises:
-        NotPermitted: the caller may do this to nothing in the repository.
+        NotPermitted: the caller may not do this to any resource of the repository.
     """
     for permission in operation.permissions or ():
         require_below(permission, request.permissions, {"repository": repository})
@@ -288,7 +291,7 @@ def _bucket_of_host(host: str, domains: Sequence[str]) -> str:
     name = host.lower().rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host.lower()
     for domain in domains:
         if name.endswith("." + domain):
-            # A branch may have capitals, and a host has none of its own: the client's spelling counts.
+            # A branch may have capitals, which host names ignore. Keep the client's spelling.
             return host[: len(name) - len(domain) - 1]
     return ""
 

@@ -3,9 +3,9 @@
 From the AWS documents "Signature Version 4 for API requests", its pages for S3, and "Signing and authenticating REST
 requests" (version 2). S3 signs the path as sent, encoded once, and never normalises it.
 
-Each part of a request that changes what it does must be signed: the method, path, query, host and every `x-amz-`
-header. A header that was added on the way is refused. The body is signed by its digest, or chunk by chunk
-(`bodies.py`), unless the client left it out on purpose.
+All parts that affect a request must be signed: the method, path, query, host and every `x-amz-` header. An added
+header
+is refused. The body is signed by its digest or chunk by chunk (`bodies.py`), unless the client excludes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIME: Final = re.compile(r"(\d{8})T\d{6}Z")
 _DATE: Final = re.compile(r"\d{8}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _OPENING: Final = re.compile(r"AWS4-HMAC-SHA256 +Credential=([^,\s]+) *, *SignedHeaders=([^,\s]+) *, *")
-"""All before `Signature=`, in the order in which nearly every client has the fields."""
+"""The text before `Signature=`, with the fields in the order of nearly every client."""
 _FIELD: Final = re.compile(r"\s*(Credential|SignedHeaders|Signature)=([^,\s]*)\s*")
 _SPACES: Final = re.compile(rb" {2,}")
 _PLAIN_PATH: Final = re.compile(rb"[A-Za-z0-9/\-_.~]+")
@@ -66,7 +66,7 @@ Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
 
 class Asked:
-    """A request as signatures see it: the raw path, the decoded query in its order, lower-case header names."""
+    """A request in the form that signatures need: the raw path, the ordered decoded query, lower-case header names."""
 
     __slots__ = ("first", "headers", "method", "query", "raw_path")
 
@@ -90,8 +90,9 @@ class Asked:
 
 
 class SigningKey:
-    """Sign texts by HMAC. Both of its hashes are begun here: the library looks for its algorithm at each call of its
-    own HMAC, which costs more than the hash of so short a text.
+    """Sign texts by HMAC. Both hashes are started once: the library's HMAC searches for its algorithm at each call,
+    which
+    costs more than the hash of such a short text.
     """
 
     __slots__ = ("_inner", "_outer")
@@ -114,17 +115,18 @@ class SigningKey:
         return outer.digest()
 
     def sign(self, text: str) -> str:
-        """Return the signature of a text, as version 4 spells it."""
+        """Return the signature of a text, in the format of version 4."""
         return self.digest(text.encode("latin-1", errors="replace")).hex()
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True):
-    """A signature of version 4. `scope` is date/region/s3/aws4_request: what a key made from the secret is good for.
+    """A signature of version 4. `scope` is date/region/s3/aws4_request: the scope of a key made from the secret.
 
-    `payload` is its word about the body; `expires_s` None: it is in the headers.
+    `payload` is its digest field for the body. `expires_s` None: the signature is in the headers.
     """
 
-    # A struct although nothing stores or sends it: each request makes one, at a third of the cost of a dataclass.
+    # Use a struct, although it is never stored or sent: one is made for each request, at a third of a dataclass's
+    # cost.
 
     access_key_id: str
     scope: str
@@ -135,9 +137,10 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: int | None = None
 
     def check_time(self, now_s: int) -> None:
-        """
+        """Check that the signature is valid now.
+
         Raises:
-            S3Error: made too long ago, in the future, or expired.
+            S3Error: it was made too long ago, in the future, or expired.
         """
         made_s = _seconds(self.time)
         if self.expires_s is not None:
@@ -150,7 +153,7 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
             raise S3Error("RequestTimeTooSkewed", RequestTime=self.time, ServerTime=_iso(now_s))
 
     def is_of(self, key: SigningKey, asked: Asked) -> bool:
-        """Return whether the holder of the secret that this key was made from signed this request."""
+        """Return whether this key signed this request."""
         query = asked.query
         canonical = canonical_request(
             asked.method,
@@ -212,7 +215,7 @@ AnySigned: TypeAlias = Signed | SignedV2
 
 
 def is_signed(headers: Headers, raw_query: bytes) -> bool:
-    """Return whether a request carries a signature of S3, good or bad. This tells S3 requests from all others."""
+    """Return whether a request has an S3 signature, valid or not. This separates S3 requests from all others."""
     for name, value in headers:
         if name == b"authorization":
             return value.startswith((b"AWS4-", b"AWS "))
@@ -227,7 +230,7 @@ def read_signature(asked: Asked, bucket_of_host: str) -> AnySigned:
     """Read the signature of a request. `bucket_of_host`: the bucket that only the Host header names, or empty.
 
     Raises:
-        S3Error: there is none, or it is malformed.
+        S3Error: the signature is missing or malformed.
     """
     if b"x-amz-security-token" in asked.first or asked.parameter("X-Amz-Security-Token") is not None:
         raise S3Error(
@@ -270,7 +273,7 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
 
 
 def _read_header(authorization: str) -> tuple[str, str, str]:
-    """Read the credential, the signed headers and the signature, in any order, and say what is wrong."""
+    """Read the credential, the signed headers and the signature, in any order. Errors name the wrong field."""
     algorithm, _, rest = authorization.partition(" ")
     if algorithm == "AWS":
         raise S3Error(
@@ -344,7 +347,7 @@ def _from_query(asked: Asked) -> Signed:
 
 
 class _Opening(msgspec.Struct, frozen=True):
-    """The part that a client sends alike with each request of a day: its key, the scope, the headers it signs."""
+    """The constant part of a client's requests in one day: its key, the scope, the signed headers."""
 
     access_key_id: str
     scope: str
@@ -352,10 +355,10 @@ class _Opening(msgspec.Struct, frozen=True):
     known: frozenset[bytes]
 
 
-# Few are kept, for a stranger may send 64 KiB.
+# Cache few of them: a stranger may send 64 KiB each.
 @functools.lru_cache(maxsize=64)
 def _opening_of(start: str) -> _Opening | None:
-    """Read a header up to the signature. None: it is malformed, or in another order."""
+    """Read a header up to the signature. Return None if it is malformed or in another order."""
     match = _OPENING.fullmatch(start)
     try:
         return None if match is None else _Opening(*_scope_of(match[1]), *_names_of(match[2]))
@@ -387,7 +390,7 @@ def _signed(
     known, present = opening.known, asked.first.keys()
     unsigned = [name for name in present - known if name == b"host" or name.startswith(b"x-amz-")]
     if expires_s is not None:
-        # The digest of the body of a presigned request is a word of the client to itself.
+        # In a presigned request, nothing compares the body's digest, so it need not be signed.
         unsigned = [name for name in unsigned if name != b"x-amz-content-sha256"]
     if unsigned:
         raise S3Error(
@@ -412,9 +415,9 @@ def _scope_of(credential: str) -> tuple[str, str]:
     """Return the access key and the scope of a credential.
 
     Raises:
-        ValueError: it is malformed, and the message says where.
+        ValueError: it is malformed. The message names the wrong field.
     """
-    # A key id may hold slashes, the rest of the scope none.
+    # A key id may contain slashes; the rest of the scope does not.
     access_key_id, *parts = credential.rsplit("/", 4)
     if len(parts) != 4 or not access_key_id:
         raise ValueError('the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".')
@@ -441,7 +444,7 @@ def _from_query_v2(asked: Asked, bucket_of_host: str) -> SignedV2:
         raise S3Error("AccessDenied", "Query-string authentication requires the Signature, Expires and AWSAccessKeyId")
     chosen = sorted((name, value) for name, value in asked.query if _V2_SUBRESOURCES.fullmatch(name))
     for name, _ in asked.query:
-        # Whoever got the URL could change these: a link to one object of a bucket would list all of it.
+        # Any holder of the URL could change these: a link to one object of a bucket would list all of it.
         if name not in V2_QUERY and not name.lower().startswith("x-") and not _V2_SUBRESOURCES.fullmatch(name):
             raise S3Error("AccessDenied", f"a signature of version 2 does not cover the parameter {name[:100]}")
     resource = (f"/{bucket_of_host}" if bucket_of_host else "") + asked.raw_path.decode("latin-1")
@@ -454,9 +457,9 @@ def _from_query_v2(asked: Asked, bucket_of_host: str) -> SignedV2:
 
 
 def canonical_path(raw_path: bytes) -> bytes:
-    """Encode the path anew, once: clients differ in what they encode, and agree in what they sign."""
+    """Encode the path again, once: clients encode differently, but sign the same encoding."""
     if _PLAIN_PATH.fullmatch(raw_path):
-        return raw_path  # There is nothing to encode, as mostly.
+        return raw_path  # There is usually nothing to encode.
     return quote(unquote_to_bytes(raw_path), safe="/-_.~").encode() or b"/"
 
 
@@ -469,7 +472,7 @@ def canonical_query(query: Query) -> bytes:
 
 def canonical_headers(headers: Headers, names: Sequence[bytes]) -> bytes:
     found = dict(headers)
-    if len(found) < len(headers):  # One of them comes more than once.
+    if len(found) < len(headers):  # A header appears more than once.
         found = {}
         for name, value in headers:
             found[name] = b"%s,%s" % (found[name], value.strip()) if name in found else value.strip()
@@ -512,9 +515,10 @@ def _is_time(text: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _seconds(time: str) -> int:
-    """
+    """Return a time of a signature in seconds.
+
     Raises:
-        ValueError: this is no time.
+        ValueError: the text is no time.
     """
     if not _TIME.fullmatch(time):
         raise ValueError(time)
@@ -522,7 +526,7 @@ def _seconds(time: str) -> int:
 
 
 def _http_date(text: str | None) -> str | None:
-    """The Date header, which is signed where there is no x-amz-date."""
+    """Return the Date header, which is signed if there is no x-amz-date."""
     if text is None or _TIME.fullmatch(text):
         return text
     try:
@@ -536,15 +540,15 @@ def _iso(seconds: int) -> str:
 
 
 def parse_query(raw: bytes) -> list[tuple[str, str]]:
-    """Decode a query. A `+` is a space, as every client of S3 that writes one means it.
+    """Decode a query. A `+` is a space, as in every S3 client that writes one.
 
     Raises:
-        S3Error: it is no UTF-8, or has more than PAIRS_MAX parameters.
+        S3Error: it is not UTF-8, or has more than PAIRS_MAX parameters.
     """
     if not raw:
         return []
     if raw.count(b"&") >= PAIRS_MAX:
-        # A stranger can send 30,000, which cost 30 ms of the event loop, and no request of S3 has 50.
+        # A stranger can send 30,000, which take 30 ms of the event loop. No request of S3 has 50.
         raise S3Error("InvalidURI", f"at most {PAIRS_MAX:,} parameters are allowed")
     pairs: list[tuple[str, str]] = []
     try:

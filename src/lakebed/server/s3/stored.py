@@ -1,7 +1,7 @@
-"""What an entry keeps of S3: headers that are given back, checksums, and the parts of an upload.
+"""S3 data of an entry: headers to return, checksums, and the parts of an upload.
 
-All of it lies in the entry's metadata under SYSTEM. It may come from another door, another store or an older release,
-so each value is checked where it is read.
+All of it is stored in the entry's metadata under SYSTEM. Another door, another store or an older release may have
+written it, so each value is checked when it is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHECKSUM: Final = re.compile(r"[0-9A-Za-z+/=]{1,100}(-\d{1,5})?", re.ASCII)
 
 
 def metadata_of(request: S3Request) -> dict[str, str]:
-    """Return the metadata that the request gives an object: the user's, and the headers that S3 gives back."""
+    """Return the metadata that the request gives an object: the user's, and the headers that S3 returns."""
     metadata = request.user_metadata()
     for name in S3_HEADERS:
         value = request.text_header(name.encode())
@@ -53,9 +53,9 @@ def stored_checksums(entry: Entry) -> dict[str, str]:
 
 
 def part_sizes(entry: Entry) -> list[int] | None:
-    """Return the sizes of the parts that an object was uploaded in.
+    """Return the sizes of the parts in which an object was uploaded.
 
-    None: they were too many to keep, or what was kept is no layout of this object.
+    None: there were too many to store, or the stored layout does not match this object.
     """
     layout = entry.metadata.get(SYSTEM + "parts")
     if layout is None:
@@ -71,7 +71,7 @@ def part_sizes(entry: Entry) -> list[int] | None:
 
 
 def keep_parts(metadata: dict[str, str], sizes: Sequence[int], algorithm: str, sums: Sequence[str]) -> None:
-    """Keep the sizes and the checksums of parts where they are few enough: a row of a commit holds them."""
+    """Store the sizes and checksums of parts if they are few enough: each row of a commit stores them."""
     layout = spell_layout(sizes)
     if len(layout) <= LAYOUT_CHARACTERS_MAX:
         metadata[SYSTEM + "parts"] = layout
@@ -82,7 +82,7 @@ def keep_parts(metadata: dict[str, str], sizes: Sequence[int], algorithm: str, s
 
 
 def part_checksums(entry: Entry) -> tuple[str, list[str]] | None:
-    """Return the algorithm and the checksum of each part, where they were kept, by the layout of the same parts."""
+    """Return the algorithm and the checksum of each part, if they were stored with a layout of the same parts."""
     sizes = part_sizes(entry)
     for algorithm, size_bytes in SIZES.items():
         spelled = entry.metadata.get(f"{SYSTEM}parts-{algorithm.lower()}")
@@ -96,7 +96,7 @@ def part_checksums(entry: Entry) -> tuple[str, list[str]] | None:
 
 
 def spell_layout(sizes: Sequence[int]) -> str:
-    """Write the sizes of parts, equal ones together: `5242880*3,17`."""
+    """Encode the sizes of parts, with runs of equal sizes: `5242880*3,17`."""
     runs: list[list[int]] = []
     for size in sizes:
         if runs and runs[-1][0] == size:
@@ -107,7 +107,7 @@ def spell_layout(sizes: Sequence[int]) -> str:
 
 
 def shown_checksums(request: S3Request, entry: Entry, *, is_whole: bool) -> Mapping[bytes, bytes]:
-    """Return the checksum of the part that is asked for, or of the whole object. A range has none."""
+    """Return the checksum of the requested part, or of the whole object. A range has no checksum."""
     if is_whole:
         return typed_checksum_headers(stored_checksums(entry))
     of_parts = part_checksums(entry) if request.has("partNumber") else None
@@ -119,7 +119,7 @@ def shown_checksums(request: S3Request, entry: Entry, *, is_whole: bool) -> Mapp
 
 
 def shown_parts(request: S3Request, entry: Entry) -> Element:
-    """Show how many parts there are, and a page of them where their checksums were kept, as S3 has it."""
+    """Return the number of parts, and a page of them if their checksums were stored, as in S3."""
     root = Element("ObjectParts").text("PartsCount", part_count(entry.checksum))
     sizes, of_parts = part_sizes(entry), part_checksums(entry)
     if sizes is None or of_parts is None:
@@ -142,7 +142,7 @@ def checksum_type(found: Mapping[str, str]) -> str:
 
 
 def checksum_headers(found: Mapping[str, str]) -> dict[bytes, bytes]:
-    """Spell checksums, by algorithm, as headers."""
+    """Encode checksums, by algorithm, as headers."""
     return {checksums.header_of(algorithm).encode(): value.encode() for algorithm, value in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Deleting replaced objects at once: the setting, the queue, and what went."""
+"""Hard delete of replaced objects: its setting, its queue, and its deleted objects."""
 
 from __future__ import annotations
 

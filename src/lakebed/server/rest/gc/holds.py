@@ -1,4 +1,4 @@
-"""Legal holds: added, listed, released."""
+"""Legal holds: add, list and release them."""
 
 from __future__ import annotations
 

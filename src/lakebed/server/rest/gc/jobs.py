@@ -35,17 +35,17 @@ NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
     RunRequest: ("gc:Plan", "gc:Apply"),
     PurgeRequest: ("gc:Apply",),
     PlanErasureRequest: ("gc:Plan", "gc:Erase"),
-    # To certify begins a run, as a plan does.
+    # Certifying begins a run, as a plan does.
     EraseRequest: ("gc:Plan", "gc:Apply", "gc:Erase"),
 }
-"""The permissions that starting a job asks for besides those of the table: its collector will be asked for them."""
+"""Permissions that a job needs besides those of the table, by request type: its collector calls these operations."""
 DELETED_NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {PlanRequest: (), ApplyRequest: ("gc:CollectDeleted",)}
-"""The same in addition where the repository is deleted, for the requests that it takes."""
+"""Additional permissions for a deleted repository, by the request types that it supports."""
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
 ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",)}
-"""A plan that fails ends the run that it began."""
+"""A plan that fails abandons its run."""
 SWEEPING: Final = ("fs:DeleteBranch",)
-"""The facts of each branch that a sweep is asked for."""
+"""Permissions that a sweep needs on each branch."""
 
 
 class Jobs:
@@ -62,7 +62,7 @@ class Jobs:
         needed, uid = NEEDED[type(body.request)], ""
         if (asked_uid := deleted_uid(request)) is not None:
             check_of_deleted(body.request)
-            # Of several that had the name, the collector asks after this one.
+            # If several deleted repositories had the name, the collector asks for this uid.
             uid = (await self._catalog.open_deleted(request.args[0], asked_uid))[0]
             needed += DELETED_NEEDED[type(body.request)]
         asked = [one for one in collectors.START_GC_JOB.asked_later if one.action in needed]
@@ -90,9 +90,10 @@ class Jobs:
 
 
 def check_of_deleted(request: Request) -> None:
-    """
+    """Check that the request is supported for a deleted repository.
+
     Raises:
-        InvalidRequest: a deleted repository takes no such request.
+        InvalidRequest: the request is not supported.
     """
     plans = isinstance(request, PlanRequest) and [kind.spec.of_deleted for kind in request.kinds] == [True]
     if not plans and not (isinstance(request, ApplyRequest) and request.window is None):
@@ -112,6 +113,6 @@ def routes(state: AppState) -> list[Route]:
 
 
 def _own_endpoint(request: RestRequest) -> str:
-    """Return where this request arrived: a collector on this machine can go there too, whatever stands before us."""
+    """Return the URL where this request arrived. A collector on this machine can use it, even behind a proxy."""
     host, port = request.scope["server"]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""The ledger: answer which run took which object, page by page. None of it needs Spark."""
+"""The ledger: which run deleted which object, page by page. It does not need Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 RECORDS_MAX: Final = 100
-"""A page looks into at most this many records. It has a token then, even with fewer rows than were asked for."""
+"""The most records that a page reads. It then has a token, even with fewer rows than requested."""
 
 
 class Ledger:
@@ -34,9 +34,9 @@ class Ledger:
         self._catalog = state.catalog
 
     async def rows(self, request: RestRequest) -> Response:
-        """Answer one page. Costs a listing of the ledger, and a read of each file looked into.
+        """Answer one page. Costs a listing of the ledger, and a read of each file of a record in the page.
 
-        The token is the record to go on with, by its first file, and how many of its rows were shown.
+        The token is the next record, by its first file, and the number of its rows that were shown.
         """
         objectstore = (await self._catalog.get(request.args[0])).objectstore
         query, limit = _query(request), request.amount()

@@ -1,4 +1,4 @@
-"""Lifecycle policies: set, read, checked; and sweeps of branches by them."""
+"""Lifecycle policies: set, read and check them; and sweeps of branches by a policy."""
 
 from __future__ import annotations
 

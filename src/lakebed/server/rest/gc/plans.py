@@ -1,6 +1,6 @@
-"""Plans as they lie in the namespace: which there are, what one says, and what differs between two. None needs Spark.
+"""Plans in the namespace: list them, read one, and compare two. They do not need Spark.
 
-A collector writes them there. The server checks every file against its manifest, as a collector does.
+A collector writes the plans. The server checks every file against its manifest, as a collector does.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from lakebed.server.state import AppState
 from .runs import collected_versions
 
 ROWS_MAX: Final = 2_000_000
-"""Compare plans of at most this many objects together. More would take the memory that requests need."""
+"""The limit of both plans' objects in a comparison. More would use the memory of other requests."""
 CERTIFICATE_BYTES_MAX: Final = 2 << 20
-"""Read a certificate of at most this many bytes at once: some 10,000 objects."""
+"""The limit of a certificate that is read whole: some 10,000 objects."""
 _TOKEN: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,9}")
 
 PARTS_MAX: Final = 10
-"""A page looks into at most this many parts. It has a token then, even with fewer objects than were asked for."""
+"""The most parts that a page reads. It then has a token, even with fewer objects than requested."""
 
 
 class CertificateMissing(NotFound):
-    """The run is no erasure, or it was not certified."""
+    """The run is no erasure, or it has no certificate."""
 
 
 class Plans:
@@ -75,7 +75,7 @@ class Plans:
         return (await collected_versions(self._catalog, request)).objectstore
 
     async def list(self, request: RestRequest) -> PlanList:
-        """Newest first. Costs the names of the run folders, and one small read for each plan shown."""
+        """List plans, newest first. Costs the names of the run folders, and one small read for each plan shown."""
         versions = await collected_versions(self._catalog, request)
         objectstore = versions.objectstore
         after, limit, kind = request.query("after"), request.amount(), request.query("kind")
@@ -94,8 +94,10 @@ class Plans:
         return await self._read(await self._objectstore(request), request.args[1])
 
     async def objects(self, request: RestRequest) -> GarbagePage:
-        """List the objects that a plan deletes. The token is the part to go on with, and how many of its matching rows
-        were shown. Costs a read of each part looked into."""
+        """List the objects that a plan deletes. The token is the next part, and the number of its matching rows that
+        were
+        shown. Costs a read of each part in the page.
+        """
         objectstore = await self._objectstore(request)
         manifest = (await self._read(objectstore, request.args[1])).garbage
         prefix, limit = request.query("prefix"), request.amount()
@@ -114,7 +116,7 @@ class Plans:
         return GarbagePage(objects=tuple(found))
 
     async def certificate(self, request: RestRequest) -> Response:
-        """Send the file of a certificate. It may have 64 MiB: then it streams."""
+        """Send the file of a certificate. It may have up to 64 MiB, so stream a large one."""
         objectstore = await self._objectstore(request)
         run_id = check_run_id(request.args[1])
         try:
@@ -135,7 +137,7 @@ class Plans:
             raise Answer(400, f"plans of more than {ROWS_MAX:,} objects are not compared here: use `lakebed gc diff`")
         objects = await _table(objectstore, a.garbage, GARBAGE), await _table(objectstore, b.garbage, GARBAGE)
         commits = await _table(objectstore, a.expired, EXPIRED), await _table(objectstore, b.expired, EXPIRED)
-        # Seconds of work for millions of rows, most of it outside the interpreter: other requests go on meanwhile.
+        # Use a thread: millions of rows take seconds, mostly without the interpreter lock, so other requests continue.
         return await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount())
 
     async def _read(self, objectstore: ObjectStore, run_id: str) -> Plan:
@@ -149,7 +151,7 @@ class Plans:
 
 
 async def run_names(objectstore: ObjectStore, kinds: Iterable[RunKind] = RunKind) -> list[tuple[str, RunKind]]:
-    """Return the runs that have a folder, newest first, each with its kind. Costs a level of each kind's folder."""
+    """Return the runs that have a folder, newest first, each with its kind. Costs a listing of each kind's folder."""
     names: list[tuple[str, RunKind]] = []
     for kind in kinds:
         root = run_folder(kind, RunId("x")).removesuffix("x/")
@@ -158,11 +160,11 @@ async def run_names(objectstore: ObjectStore, kinds: Iterable[RunKind] = RunKind
 
 
 async def plans_of(objectstore: ObjectStore, runs: Iterable[tuple[str, RunKind]]) -> AsyncIterator[Plan]:
-    """Read the plans of these runs in turn. A run without one, such as a run that was stopped, costs a read, too."""
+    """Yield the plans of these runs in turn. A run without a plan, such as a stopped run, also costs a read."""
     for run_id, kind in runs:
         try:
             plan = await read_plan(objectstore, kind, check_run_id(run_id))
-        except (PlanMissing, InvalidRunId):  # The folder may be another program's.
+        except (PlanMissing, InvalidRunId):  # Another program may have made the folder.
             continue
         yield plan
 
@@ -199,9 +201,10 @@ async def read_plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> Pla
 
 
 async def _table(objectstore: ObjectStore, manifest: Manifest | None, table: Table) -> pa.Table:
-    """
+    """Read all parts of a manifest as one table.
+
     Raises:
-        BadInput: something of it is missing, short or changed.
+        BadInput: a part is missing, short or changed.
     """
     if manifest is None:
         return arrow_schema(table).empty_table()
@@ -211,9 +214,10 @@ async def _table(objectstore: ObjectStore, manifest: Manifest | None, table: Tab
 
 
 async def _part(objectstore: ObjectStore, manifest: Manifest, table: Table, part: Part) -> pa.Table:
-    """
+    """Read and check one part of a manifest.
+
     Raises:
-        BadInput: it is missing, short or changed.
+        BadInput: the part is missing, short or changed.
     """
     try:
         data = await objectstore.get(manifest.folder + part.name)

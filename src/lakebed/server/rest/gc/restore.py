@@ -1,7 +1,8 @@
-"""Restore what deferred runs hold, page by page: one record in, one out (`lakebed.gc.messages`, restoring).
+"""Restore objects of deferred runs, page by page: one record in, one out (`lakebed.gc.messages`, restoring).
 
-Besides `gc:Restore` on the repository, each object asks for what an upload or a copy of it would: to write its path,
-and to read the path that it had, where that is another one. What is refused counts as failed.
+Besides `gc:Restore` on the repository, each object needs the permissions of an upload or a copy: to write its path,
+and
+to read its former path if that differs. Refused objects are counted as failed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class Restores:
         self._key = state.continuation_key
 
     async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
-        """Restore a page. Restored objects are staged, so the branch must be writable. Without a name it is the
-        repository's default branch."""
+        """Restore a page. Restored objects are staged, so the branch must be writable. Without a branch name, use the
+        repository's default branch.
+        """
         repository = await self._catalog.get(request.args[0])
         branch = body.branch or repository.record.default_branch
         await repository.guards.check_branch_writable(branch)
@@ -42,7 +44,7 @@ def _refusal(permissions: Permissions, names: Mapping[str, str]) -> Refusal:
     def refusal(path: str, target: str) -> str:
         try:
             require([write], permissions, {**names, "path": target})
-            # An object of another branch comes back to this one, and nothing says of which it was.
+            # An object of another branch may be restored to this one, and no record names its former branch.
             if path and (path != target or permissions.heeds_refs(read.action)):
                 require([read], permissions, {**names, "path": path})
         except NotPermitted as error:

@@ -1,7 +1,7 @@
-"""Retention rules, in two vocabularies: the contract's, days as integers, and ours, which says everything.
+"""Retention rules in two forms: the contract's whole days, and our full form.
 
-Both read and write the same rules. The contract's form shows periods in whole days, rounded up, and says nothing of
-pins; written through it, pins stay, and so does every period whose number of days is the one it shows.
+Both read and write the same rules. The contract's form rounds periods up to whole days and shows no pins. A write in
+that form keeps the pins, and keeps each period whose rounded days did not change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakebed.server.state import AppState
 
 
 class DayRules:
-    """The contract's words."""
+    """The contract's form of the rules."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
@@ -65,13 +65,13 @@ class DayRules:
 def _done(written: RulesSet) -> Response:
     response = nothing()
     if written.counts_after:
-        # A run that expires or sweeps by the former rules goes on; the contract's 204 has no body to say so.
+        # A run that expires or sweeps by the former rules continues. The contract's 204 has no body to report it.
         response.headers["x-lakebed-counts-after-run"] = ",".join(written.counts_after)
     return response
 
 
 class FullRules:
-    """Our own words (`lakebed.gc.messages`, rules.py)."""
+    """Our full form of the rules (`lakebed.gc.messages`, rules.py)."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog

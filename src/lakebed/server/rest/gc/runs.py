@@ -1,7 +1,7 @@
 """The live side of garbage collection.
 
-Two vocabularies over `lakebed.gc.live`: the contract's ("prepare"), and our own for our collectors
-(`lakebed.gc.messages.calls`), which says more: manifests, states, what was expiring. Neither deletes anything here.
+Two sets of routes over `lakebed.gc.live`: the contract's ("prepare"), and our own for our collectors
+(`lakebed.gc.messages.calls`), which also have manifests, states and expiring commits. Neither deletes objects here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakebed.versions import Options, Versions
 logger = logging.getLogger(__name__)
 
 ONLY: Final = "only"
-"""In place of the uid of a deleted repository: the only one that had the name."""
+"""Replaces the uid of a deleted repository: selects it by name when the name is unique."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -36,29 +36,31 @@ Live: TypeAlias = CollectionService | DeletedCollections
 
 
 def deleted_uid(request: RestRequest) -> str | None:
-    """Return the uid of the deleted repository that is asked after, empty for the only one; None: one in use."""
-    # Of the steps that a collection of a deleted repository has. The others know repositories in use alone.
+    """Return the uid of the requested deleted repository: empty for ONLY, None for a repository in use."""
+    # Only operations for collections of a deleted repository have the parameter. The others need one in use.
     if "deleted" not in request.parameters or not (deleted := request.query("deleted")):
         return None
     return "" if deleted == ONLY else deleted
 
 
 async def collected_versions(catalog: Catalog, request: RestRequest) -> Versions:
-    """Return those of the repository that is asked after, in use or deleted."""
+    """Return the versions of the requested repository, in use or deleted."""
     if (uid := deleted_uid(request)) is not None:
         return (await catalog.open_deleted(request.args[0], uid))[1]
     return (await catalog.get(request.args[0])).versions
 
 
 class Contract:
-    """The contract's own operations for collectors: what it calls preparing is reading, here as there."""
+    """The contract's own operations for collectors. The operations that it calls "prepare" only read data."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
         self._background = state.background
 
     async def config(self, _: RestRequest) -> wire.GarbageCollectionConfig:
-        """No object is kept for its age here; for this long an address that was handed out may be linked."""
+        """Return how long an address that was issued for an upload may be linked. No object is kept for its age
+        here.
+        """
         return wire.GarbageCollectionConfig(grace_period=Options().upload_ttl_ms // 1000)
 
     async def prepare_commits(self, request: RestRequest) -> wire.GarbageCollectionPrepareResponse:
@@ -98,11 +100,12 @@ class Contract:
         else:
             run_id, token = (await service.start(messages.StartRun(kind=RunKind.UNCOMMITTED))).run_id, None
         following = messages.ReadUncommitted(continuation_token=token)
-        # Only tokens of this route are good here: a run that was begun by a collector is not this caller's to abandon.
+        # Accept only tokens of this route: this caller may not abandon a run that a collector began.
         page = await service.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
         if page.continuation_token is None:
-            # The contract has no word for what comes next, and while a run marks nothing is cleaned up. All that this
-            # one wanted to read of the records that would go is read: copies come last.
+            # The contract has no later call, and while a run marks nothing is cleaned up. So end the run here. It has
+            # read all
+            # records that the cleaner may remove: copies are read last.
             await service.abandon(page.run_id)
         return wire.PrepareGCUncommittedResponse(
             run_id=page.run_id,
@@ -112,7 +115,7 @@ class Contract:
 
 
 class Runs:
-    """Our own routes: a record in, one call of the service, a record out."""
+    """Our own routes: each takes a record, calls the service once, and returns a record."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
@@ -159,13 +162,13 @@ class Runs:
         return handle
 
     async def expire(self, request: RestRequest, body: messages.Expire) -> messages.RecheckInputs:
-        """An erasure is published here, and so is a deleted repository, so here is where their permissions count."""
+        """Check the permissions of erasures and deleted repositories here: this call publishes their expiry."""
         self._require_own(collectors.EXPIRE_GC_COMMITS, request, body.kind)
         _check_manifests(body)
         return await (await self._service(request)).expire(request.args[1], body)
 
     async def note_planned(self, request: RestRequest, body: messages.NotePlanned) -> messages.PlannedBy:
-        """Ask for the permission of the kind: an apply of an erasure believes the order of a plan on record."""
+        """Check the permission of the kind: an apply of an erasure trusts the recorded order of a plan."""
         self._require_own(collectors.NOTE_GC_PLAN, request, body.kind)
         return await (await self._service(request)).note_planned(request.args[1], body)
 
@@ -263,10 +266,10 @@ async def _prepare(repository: Repository) -> dict[str, str]:
 
 
 def _check_manifests(body: object) -> None:
-    """Hold the manifests that the caller sent against their form, before they are taken for damaged files of ours.
+    """Check the caller's manifests for their form, so that errors in them are not reported as damaged files.
 
     Raises:
-        InvalidBody: one is of an unknown table or version, or its sums do not add up.
+        InvalidBody: a manifest has an unknown table or version, or its sums do not add up.
     """
     for name in getattr(body, "__struct_fields__", ()):
         manifest = getattr(body, name)

@@ -1,4 +1,4 @@
-"""What keeps the storage of a repository: put together from plans, records of runs, and the default branch's lists.
+"""Explain the storage of a repository, from plans, records of runs, and the range lists of the default branch.
 
 Costs the names of the run folders, a small read for each of some plans, and the list of ranges of one tree. With
 `committed` also every commit record, and 400 lists of ranges for each part at most (`lakebed.gc.live.explain.trees`).
@@ -24,7 +24,7 @@ from .plans import plans_of, read_plan, run_names
 
 DEFERRED_MAX: Final = 20
 CLEAN_SOUGHT_MAX: Final = 10
-"""Look into at most this many plans of uncommitted data for one that listed everything."""
+"""The most plans of uncommitted data to read in search of a plan that listed every closed slice."""
 
 
 class Storages:
@@ -78,7 +78,7 @@ class Storages:
 
 async def _clean_plan(objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]]) -> Plan | None:
     """Return the newest plan that listed every closed slice."""
-    # Runs of uncommitted data list what lies there. They are those that publish nothing.
+    # Only runs of uncommitted data list slices. They are the kinds that publish nothing.
     listing = [(run_id, kind) for run_id, kind in names if not kind.publishes]
     async for plan in plans_of(objectstore, listing[:CLEAN_SOUGHT_MAX]):
         if plan.mode is RunMode.CLEAN and plan.listing is not None:
@@ -89,7 +89,7 @@ async def _clean_plan(objectstore: ObjectStore, names: Sequence[tuple[str, RunKi
 async def _waiting(
     objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]], runs: Mapping[RunId, RunRecord]
 ) -> list[StoragePart]:
-    """Return what the newest plan of each kind would delete, if no apply of it has begun."""
+    """Return the objects that the newest plan of each kind would delete, unless an apply of the plan has begun."""
     parts: list[StoragePart] = []
     for kind in RunKind:
         if not kind.takes_objects:
@@ -133,7 +133,7 @@ def _takes_committed(part: StoragePart) -> bool:
 
 
 def _less(total: Total, parts: Sequence[Total]) -> Total:
-    """Return what the parts leave. They were counted at other times, so it may be less than nothing: none then."""
+    """Return the total minus the parts, at least zero: the parts were counted at other times."""
     objects = total.objects - sum(part.objects for part in parts)
     size_bytes = total.size_bytes - sum(part.size_bytes for part in parts)
     return Total(objects=max(0, objects), size_bytes=max(0, size_bytes))

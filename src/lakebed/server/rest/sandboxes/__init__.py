@@ -1,1 +1,1 @@
-"""What bounds those who write: sandboxes."""
+"""Sandboxes: they limit their writers to a branch and a time."""
