@@ -1,12 +1,10 @@
 """Changes of branches and tags, with the guards and the queue in front of them.
 
-Commits, merges, reverts and cherry-picks of one branch take turns (`queue.py`). A commit that waits behind others may
-find that one of them took its data along. If the branch moved since it arrived, it then makes a commit without changes.
-The tree of that commit holds every write acknowledged before it began, and history shows the request.
+Commits, merges, reverts and cherry-picks of one branch take turns (`queue.py`). An earlier commit in the queue may
+include the data of a later one. If the branch moved since the later one arrived, it then makes a commit without
+changes. The tree of that commit has every write acknowledged before it began, and history shows the request.
 
-Between processes there is no queue. The cached head, and cells that were set again, show that another process took the
-data along. A committer that finds another one's sealed tokens waits a little before it seals
-its own. If both built at once, one of them would have to build twice.
+Processes share no queue. The cached head and rewritten cells show that another process committed the data.
 """
 
 from __future__ import annotations
@@ -42,10 +40,12 @@ T = TypeVar("T")
 PICKED_KEY: Final = "cherry-pick-origin"
 PICKED_COMMITTER_KEY: Final = "cherry-pick-committer"
 ATTEMPTS_MAX: Final = 5
-"""Start a commit again at most this often, after another process or a reset took the tokens that it had sealed."""
+"""The most attempts of a commit whose sealed tokens another process or a reset took."""
 POLITE_STEPS: Final = 20
 POLITE_STEP_S: Final = 0.02
-"""Wait at most 0.4 s: a committer that died leaves sealed tokens, and the next commit must not take long."""
+"""A committer that finds sealed tokens of another one waits in such steps before it seals its own: if both built at
+once, one would have to build twice. It waits at most 0.4 s, because the tokens may belong to a dead committer.
+"""
 
 
 class Changes:
@@ -79,16 +79,16 @@ class Changes:
         allow_empty: bool = False,
         force: bool = False,
     ) -> Commit:
-        """Commit what is staged on a branch, after every commit that arrived earlier.
+        """Commit the staged changes of a branch, after every commit that arrived earlier.
 
-        With `tree`, commit the tree of another commit, as it is, in the place of the branch's.
+        With `tree`, commit the unchanged tree of another commit instead of the branch's.
 
         Raises:
-            NoChanges: nothing was staged, and no other commit took it meanwhile.
-            HookRefused: a hook did.
-            CommitQueueTimeout: the branch stayed busy.
-            CommitOvertaken: other processes committed first, again and again.
-            UncommittedChanges: the branch has some, and is to have `tree`.
+            NoChanges: nothing was staged, and no other commit took the caller's changes meanwhile.
+            HookRefused: a hook refused the commit.
+            CommitQueueTimeout: the branch was busy for too long.
+            CommitOvertaken: other processes committed first in every attempt.
+            UncommittedChanges: `tree` is given, and the branch has uncommitted changes.
             TreeNotFound, CommitExpired: see `Recorder.commit_tree`.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
@@ -96,7 +96,7 @@ class Changes:
         if tree:
             make = partial(self._versions.recorder.commit_tree, branch, tree, note, allow_empty=allow_empty)
             return await self._on_clean(event, make)
-        # The cached head: that of the caller's last write. Another process may have committed the write since.
+        # Use the cached head of the caller's last write: another process may have committed that write since.
         head = (await self._versions.context.branches.cached(branch)).record.commit_id
         attempt = partial(self._versions.commits.commit, branch, note)
 
@@ -119,8 +119,8 @@ class Changes:
         """Write the record of a commit that no branch has: see `Recorder.record`.
 
         Raises:
-            ReadOnly: the repository is, and not `force`.
-            InvalidNote: the date is out of bounds, or the words are too many.
+            ReadOnly: the repository is read-only, and `force` is not set.
+            InvalidNote: the date is out of bounds, or the message is too long.
         """
         self._guards.check_writable(force=force)
         Note(
@@ -144,14 +144,14 @@ class Changes:
         force: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
-        """Merge a ref into a branch. A protected branch takes merges.
+        """Merge a ref into a branch. Protected branches allow merges.
 
         Raises:
-            UncommittedChanges: the branch has some.
-            HookRefused: a hook did.
+            UncommittedChanges: the branch has uncommitted changes.
+            HookRefused: a hook refused the merge.
         """
         self._guards.check_writable(force=force)
-        # Merge what the hooks looked at, and no commit that comes to the source after it.
+        # Merge the commit that the hooks checked, not a later one of the source.
         source_id = await self._versions.refs.resolve_commit(source)
         note = replace(note, message=note.message or f"Merge '{source}' into '{branch}'")
         return await self._on_clean(
@@ -185,7 +185,7 @@ class Changes:
         force: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
-        """Commit on a branch the opposite of another commit. A protected branch takes reverts."""
+        """Commit the opposite of another commit on a branch. Protected branches allow reverts."""
         self._guards.check_writable(force=force)
         note = replace(note, message=note.message or f"Revert {ref}")
         return await self._on_clean(
@@ -210,10 +210,10 @@ class Changes:
         force: bool = False,
         refuse_expired: bool = False,
     ) -> Commit:
-        """Commit on a branch what another commit changed, and name that commit in the metadata.
+        """Commit the changes of another commit on a branch, and name that commit in the metadata.
 
         Raises:
-            UncommittedChanges: the branch has some.
+            UncommittedChanges: the branch has uncommitted changes.
         """
         self._guards.check_writable(force=force)
         picked = await self._versions.history.get_commit(await self._versions.refs.resolve_commit(ref))
@@ -230,7 +230,7 @@ class Changes:
     # Resets
 
     async def reset(self, branch: str, *, force: bool = False) -> None:
-        """Drop everything that is staged."""
+        """Discard all uncommitted changes of a branch."""
         await self._guards.check_branch_writable(branch, force=force)
         await self._versions.resets.reset(branch)
 
@@ -268,10 +268,11 @@ class Changes:
     ) -> CommitId:
         """Create a branch. `lasts_ms` and `sandbox`: see `Refs`.
 
-        `work_of` is a flow of this package that makes the branch for itself, under a fresh name. No hook sees it.
+        `work_of` names a flow of this package that makes the branch for its own work, under a fresh name. No hook
+        runs.
 
         Raises:
-            BranchExists, RefNotFound, ReadOnly, HookRefused.
+            BranchExists, RefNotFound, ReadOnly, HookRefused: the branch cannot be created.
         """
         self._guards.check_writable(force=force)
 
@@ -282,7 +283,7 @@ class Changes:
             return commit_id
 
         if work_of:
-            # Before it is there: a branch without this mark is a user's.
+            # Set the mark before creating the branch: a branch without it is treated as a user's.
             await self._settings.hide_branch(name, work_of=work_of)
             return await make()
         event = Event(type=EventType.PRE_CREATE_BRANCH, source_ref=source, branch=name, committer=by)
@@ -298,14 +299,14 @@ class Changes:
         may_go: Callable[[BranchRecord], Awaitable[bool]] | None = None,
         sandbox: str | None = None,
     ) -> bool:
-        """Delete a branch, which can come back for a while. `is_ours`: made with `work_of`; such a one does not.
-        With `sandbox` it goes only if it was made for that sandbox.
+        """Delete a branch, and keep the record for an undelete. Branches made with `work_of` (`is_ours`) cannot be
+        undeleted. With `sandbox`, delete the branch only if it was made for that sandbox.
 
-        With `may_go` it goes only if that allows it and no one uses it meanwhile (`Refs.delete_unused_branch`). Return
-        whether it is gone.
+        With `may_go`, delete it only if `may_go` allows it and the branch is not used meanwhile
+        (`Refs.delete_unused_branch`). Return whether the branch is deleted.
 
         Raises:
-            DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused.
+            DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused: the branch cannot be deleted.
         """
         self._guards.check_writable(force=force)
         if name == self._default_branch:
@@ -329,7 +330,7 @@ class Changes:
         elif not await self._versions.refs.delete_unused_branch(name, may_go=may_go, by=by):
             return False
         await self._settings.unhide_branch(name)
-        # The branch is gone: its actions are those of its last commit.
+        # The branch is deleted, so read the actions from its last commit.
         after = replace(event, type=event.type.after, source_ref=head, source_is_commit=True, pre_run=run)
         await self._hooks.after(after)
         return True
@@ -355,19 +356,21 @@ class Changes:
         await self._hooks.after(replace(event, type=event.type.after, pre_run=run))
 
     async def forget_deleted(self, kind: RefKind, name: str) -> None:
-        """Give up the way back to a deleted branch or tag: retention may expire its commits at once.
+        """Remove the record of a deleted branch or tag. It cannot be undeleted, and retention may expire its commits
+        at once.
 
         Raises:
-            DeletedRefNotFound, ReadOnly.
+            DeletedRefNotFound, ReadOnly: the record is missing, or the repository is read-only.
         """
         self._guards.check_writable()
         await self._versions.refs.forget_deleted(kind, name)
 
     async def undelete_branch(self, name: str, *, by: str = "") -> CommitId:
-        """Make a deleted branch again where it was, without what was staged on it. Hooks take it for a new branch.
+        """Restore a deleted branch at its last commit, without its staged changes. Hooks see a new branch.
 
         Raises:
-            DeletedRefNotFound, BranchExists, NameTaken, CommitExpired, ReadOnly, HookRefused.
+            DeletedRefNotFound, BranchExists, NameTaken, CommitExpired, ReadOnly, HookRefused: the branch cannot be
+            restored.
         """
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.BRANCH, name)).commit_id
@@ -375,10 +378,10 @@ class Changes:
         return await self._make_ref(event, lambda: self._versions.refs.undelete_branch(name, by=by))
 
     async def undelete_tag(self, name: str, *, by: str = "") -> CommitId:
-        """Make a deleted tag again. Hooks take it for a new one.
+        """Restore a deleted tag. Hooks see a new tag.
 
         Raises:
-            DeletedRefNotFound, TagExists, NameTaken, CommitExpired, ReadOnly, HookRefused.
+            DeletedRefNotFound, TagExists, NameTaken, CommitExpired, ReadOnly, HookRefused: the tag cannot be restored.
         """
         self._guards.check_writable()
         source = (await self._versions.refs.find_deleted(RefKind.TAG, name)).commit_id
@@ -386,28 +389,29 @@ class Changes:
         return await self._make_ref(event, lambda: self._versions.refs.undelete_tag(name, by=by))
 
     async def _make_ref(self, event: Event, make: Callable[[], Awaitable[CommitId]]) -> CommitId:
-        """Let hooks look at a new branch or tag, make it, and tell them."""
+        """Run the hooks before a new branch or tag, make it, and begin the hooks after it."""
         run = await self._hooks.before(event)
         commit_id = await make()
-        # A branch is named by its name, and a tag's actions are those of its commit.
+        # Read the actions of a branch by its name, and those of a tag from its commit.
         source, is_commit = event.branch or commit_id, not event.branch
         after = replace(event, type=event.type.after, source_ref=source, source_is_commit=is_commit, pre_run=run)
         await self._hooks.after(replace(after, commit_id=commit_id))
         return commit_id
 
     async def check_clean(self, branch: str) -> None:
-        """
+        """Check that a branch has no uncommitted changes.
+
         Raises:
-            UncommittedChanges: the branch has some.
+            UncommittedChanges: the branch has uncommitted changes.
         """
         changes, _ = await self._versions.history.diff_branch(branch, limit=1)
         if changes:
             raise UncommittedChanges("uncommitted changes (dirty branch)", branch=branch)
 
     async def _on_clean(self, event: Event, work: Callable[[], Awaitable[Commit]]) -> Commit:
-        """Do the work in turn, on a branch without uncommitted changes, if its hooks allow it.
+        """Run the work in turn, on a branch without uncommitted changes, if its hooks allow it.
 
-        A write that arrives after the check stays staged on top of what the work publishes: nothing is lost.
+        A write that arrives after the check remains staged on top of the published commit, so no write is lost.
         """
 
         return await self._watched(event, work, before=partial(self.check_clean, event.branch))
@@ -415,7 +419,7 @@ class Changes:
     async def _watched(
         self, event: Event, work: Callable[[], Awaitable[Commit]], before: Callable[[], Awaitable[None]] | None = None
     ) -> Commit:
-        """Do the work in turn if its hooks allow it, and begin those that come after it."""
+        """Run the work in turn if its hooks allow it, and begin the hooks after it."""
         run = ""
 
         async def in_turn() -> Commit:
@@ -443,7 +447,7 @@ class Changes:
 
 
 def _event(type_: EventType, branch: str, note: Note) -> Event:
-    """Return what hooks learn of a commit that is asked for."""
+    """Return the hooks' description of a requested commit."""
     return Event(
         type=type_,
         source_ref=branch,

@@ -1,21 +1,13 @@
-"""Deleted repositories: kept for a window, brought back, or forgotten.
+"""Deleted repositories: keep them for a window, restore, collect or forget them. Any process may continue a flow.
 
-Deleting takes away the name and nothing else: every record of the repository's partition stays as it is.
-1 `set_if` active → deleting, so no new request finds it; 2 suspend each branch, so a request that found it before
-fails; 3 write the DeletedRecord as `kept`; 4 `delete_if` the repository's record: its name is free.
-
-Bringing back: 1 `set_if` kept → restoring; 2 `set_if` absent → the repository's record, unusable as yet; 3 make each
+Deleting removes only the name. 1 `set_if` active → deleting, so new requests do not find it; 2 suspend each branch, so
+older requests fail; 3 write the DeletedRecord as `kept`; 4 `delete_if` the repository's record, which frees the name.
+Restoring: 1 `set_if` kept → restoring; 2 `set_if` absent → the repository's record, unusable as yet; 3 make each
 branch active, with a new epoch; 4 `set_if` restoring → restored; 5 `set_if` the repository's record → active.
-
-Collecting (gc/kinds/deleted/plan.py) deletes the objects. 1 `set_if` kept → collecting, once the window is over,
-and from then on nothing comes back; 2 `set_if` collecting → collected, when no object is left; 3 an hour later the
-upkeep purges the records; 4 `set_if` purging → gone. Then the namespace may be used again.
-
-Forgetting: `set_if` kept → purging: the records go, and the objects stay for ever. Note each token, remove the records,
-then the tokens' cells. Older requests may still write, so the upkeep cleans once more when they must be over.
-
-Any process may go on with each of them. Every record here is written with a fresh id, so that a process that slept
-through a whole deletion and its undoing finds nothing as it was.
+Collecting (gc/kinds/deleted/plan.py): 1 `set_if` kept → collecting after the window, from then on a restore is
+refused; 2 `set_if` collecting → collected, when no object is left; 3 an hour later the upkeep purges the records;
+4 `set_if` purging → gone. Then the namespace may be used again.
+Forgetting: `set_if` kept → purging. The records are removed, and the objects remain without limit.
 """
 
 from __future__ import annotations
@@ -55,11 +47,11 @@ from .records import (
 )
 
 DELETED_DAYS: Final = 7
-"""A deleted repository is kept for this long, unless a setting says otherwise."""
+"""Days for which a deleted repository is kept by default."""
 DAY_MS: Final = 86_400_000
 DELETED_AGE_MS: Final = 3_600_000
 SIGNED_MS_MAX: Final = DAY_MS
-"""No address or URL that was handed out for an upload is good for longer."""
+"""The longest validity of an address or URL that was issued for an upload."""
 _KEPT: Final = frozenset({DeletedState.KEPT})
 _FORGETTABLE: Final = frozenset({DeletedState.KEPT, DeletedState.GONE})
 _COLLECTABLE: Final = frozenset({DeletedState.KEPT, DeletedState.COLLECTING})
@@ -75,10 +67,10 @@ class DeletedRepository:
 
 
 def namespaces_of(deleted: Iterable[DeletedRepository], *, reused: str | None = None) -> Sequence[str]:
-    """Return the namespaces that hold their objects, or held them and are not used again.
+    """Return the namespaces that contain their objects, or contained them and are not used again.
 
-    One that is back counts, too: its other record may have been missed. `reused`: without this one, where it may be
-    used again.
+    Include restored repositories: a reader may have missed their other record. `reused`: exclude this namespace if it
+    may be used again.
     """
     return [
         one.record.repository.namespace_uri
@@ -96,23 +88,23 @@ class DeletedRepositories:
         self._kept_ms = kept_days * DAY_MS
 
     async def list(self, *, prefix: str = "") -> Sequence[DeletedRepository]:
-        """List every one that users see, by name; the newest of a name first."""
+        """List the deleted repositories that users see, by name, the newest of a name first."""
         found = [one async for one in self._every() if one.record.is_shown and one.record.name.startswith(prefix)]
         return sorted(found, key=lambda one: (one.record.name, -one.record.deleted_ms, one.uid))
 
     async def every(self) -> Sequence[DeletedRepository]:
-        """Return every record, also of attempts that failed, and of repositories that are in use again."""
+        """Return every record, including those of failed attempts and of restored repositories."""
         return [one async for one in self._every()]
 
     async def restorable(self) -> Sequence[DeletedRepository]:
-        """Return those that may be in use again, or come back: whatever their records name counts as named."""
+        """Return the repositories that may be restored or in use again. Objects that their records name are kept."""
         states = {DeletedState.KEPT, DeletedState.RESTORING, DeletedState.RESTORED}
         return [one async for one in self._every() if one.record.state in states]
 
     # Deleting
 
     def began(self, record: RepositoryRecord, *, by: str) -> RepositoryRecord:
-        """Return the record of step 1."""
+        """Return the record of step 1. Its fresh `attempt` stops a process that slept through an undeletion."""
         return replace(
             record,
             state=RepositoryState.DELETING,
@@ -136,8 +128,8 @@ class DeletedRepositories:
                 branch = decode_record(BranchRecord, found.value)
                 if branch.state is RefState.SUSPENDED:
                     return
-                # After the branch was read: a process that sleeps here until the repository is in use again finds
-                # that the branch has another epoch.
+                # Check after reading the branch: if this process sleeps here until the repository is restored, the
+                # branch has another epoch, and the write fails.
                 if not await self._is_still(name, held):
                     return
                 with suppress(PredicateFailed):
@@ -150,7 +142,7 @@ class DeletedRepositories:
         await self._each_branch(uid, suspend)
 
     async def _each_branch(self, uid: RepositoryUid, act: Callable[[bytes], Awaitable[None]]) -> None:
-        """Act on the key of each branch, some at once."""
+        """Call `act` with the key of each branch, several at once."""
         partition = keys.repository_partition(uid)
         async for branches, _ in scan_pages(self._store, partition, keys.BRANCH, first=AT_ONCE):
             await in_waves(self._ports.tasks, branches, act)
@@ -159,7 +151,7 @@ class DeletedRepositories:
         before = await self._store.get(DELETED_REPOSITORIES, record.uid.encode())
         if before is not None and decode_record(DeletedRecord, before.value).state is not DeletedState.RESTORED:
             return
-        # After the look at what is there: a process that slept through the undoing must not call it deleted again.
+        # Check after the read: a process that slept through a restore must not record the repository as deleted again.
         if not await self._is_still(name, held):
             return
         kept = DeletedRecord(
@@ -182,11 +174,11 @@ class DeletedRepositories:
     # Bringing back
 
     async def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> RepositoryId:
-        """Bring a repository back with everything that it had, under its name or another.
+        """Restore a repository with all of its data, under its name or another.
 
         Raises:
-            DeletedNotFound: none of this name is kept, or it is being forgotten.
-            SeveralDeleted: several are, and no `uid` says which.
+            DeletedNotFound: no repository of this name is kept, or it is being forgotten.
+            SeveralDeleted: several are kept, and `uid` is not given.
             RepositoryExists: the name is taken.
         """
         found, held = await self._find_kept(name, uid)
@@ -214,17 +206,17 @@ class DeletedRepositories:
         raise DeletedNotFound(f"no deleted repository {name} can be {deed}{state}", repository=name)
 
     async def _move(self, uid: RepositoryUid, record: DeletedRecord, held: Held) -> tuple[DeletedRecord, Held]:
-        """Replace the record by another, whose `move` is fresh: no other process writes the same bytes.
+        """Replace the record by another with a fresh `move`, so that no other process writes the same bytes.
 
         Raises:
-            DeletedNotFound: another process moved it meanwhile.
-            OutcomeUnknown: the answer was lost, and the record proves nothing.
+            DeletedNotFound: another process replaced the record meanwhile.
+            OutcomeUnknown: the answer was lost, and the record does not show the outcome.
         """
         value = encode_record(record)
         try:
             predicate = await self._store.set_if(DELETED_REPOSITORIES, uid.encode(), value, held.predicate)
         except (PredicateFailed, OutcomeUnknown) as error:
-            # Where an answer was lost, or a driver repeated the write, the record may be ours.
+            # If an answer was lost, or a driver repeated the write, the stored record may be ours.
             now = await self._store.get(DELETED_REPOSITORIES, uid.encode())
             if now is not None and now.value == value:
                 return record, now
@@ -235,7 +227,7 @@ class DeletedRepositories:
         return record, Held(value, predicate)
 
     async def _restore(self, uid: RepositoryUid, restoring: DeletedRecord, held: Held) -> RepositoryId:
-        """Steps 2 to 5. Any number of processes may be at it."""
+        """Run steps 2 to 5. Any number of processes may run them at once."""
         assert restoring.repository is not None
         name = RepositoryId(restoring.restoring_as)
         attempt = f"{restoring.move}/{self._ports.ids.fresh()}"
@@ -262,9 +254,10 @@ class DeletedRepositories:
         return await self._restored(uid, name)
 
     async def _restored(self, uid: RepositoryUid, name: RepositoryId) -> RepositoryId:
-        """
+        """Return the name of a repository that another process restored.
+
         Raises:
-            RepositoryExists: the name was taken, and the repository stays deleted.
+            RepositoryExists: the name was taken, and the repository remains deleted.
         """
         now = await self._store.get(DELETED_REPOSITORIES, uid.encode())
         if now is None or decode_record(DeletedRecord, now.value).state is not DeletedState.RESTORED:
@@ -289,11 +282,11 @@ class DeletedRepositories:
         await self._each_branch(uid, resume)
 
     async def settle(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        """Step 5 for a repository that is `restoring`; or remove the claim of a process that came too late."""
+        """Run step 5 for a repository that is `restoring`, or remove the claim of a process that was too late."""
         deleted = await self._store.get(DELETED_REPOSITORIES, record.uid.encode())
         now = None if deleted is None else decode_record(DeletedRecord, deleted.value)
         if now is not None and now.state is DeletedState.RESTORING and record.attempt.startswith(f"{now.move}/"):
-            return  # Step 4 is not done: `clean` goes on with it.
+            return  # Step 4 is not done: `clean` continues it.
         with suppress(PredicateFailed):
             if now is not None and now.state is DeletedState.RESTORED and now.restored_by == record.attempt:
                 active = encode_record(replace(record, state=RepositoryState.ACTIVE, attempt=""))
@@ -304,7 +297,7 @@ class DeletedRepositories:
     # Collecting
 
     async def find(self, name: str, *, uid: str = "") -> DeletedRepository:
-        """Return the one that can be collected, is being collected, or was just now.
+        """Return a repository that can be collected, is being collected, or was just collected.
 
         Raises:
             DeletedNotFound, SeveralDeleted: as for `undelete`.
@@ -312,30 +305,30 @@ class DeletedRepositories:
         return (await self._find_kept(name, uid, _COLLECTABLE | {DeletedState.COLLECTED}))[0]
 
     async def check_collectable(self, uid: RepositoryUid) -> int:
-        """Return the instant (Unix ms) from which collections delete, by plans that were made from then on.
+        """Return the instant (Unix ms) after which collections delete. Their plans must be made after it as well.
 
         Raises:
-            DeletedNotFound: it was brought back, forgotten or collected.
+            DeletedNotFound: it was restored, forgotten or collected.
         """
         return _collectable_ms((await self._read_as(uid, _COLLECTABLE))[0])
 
     async def delete_from_ms(self, uid: RepositoryUid) -> int:
-        """Return the same of one that may be collected already.
+        """Return the instant of `check_collectable`, also for a repository that was collected.
 
         Raises:
-            DeletedNotFound: it was brought back or forgotten, or its records are gone.
+            DeletedNotFound: it was restored or forgotten, or its records were purged.
         """
         return _collectable_ms((await self._read_as(uid, _COLLECTABLE | {DeletedState.COLLECTED}))[0])
 
     async def begin_collecting(self, uid: RepositoryUid, *, planned_ms: int, store_ms: int) -> None:
-        """Let collections delete from now on: nothing comes back. Done already: nothing happens.
+        """Allow collections to delete, and refuse a restore from now on. Repeated calls change nothing.
 
-        The window must be over by the server's clock and the object store's (`store_ms`), and the plan made after that:
-        uploads that were under way at the deletion have ended then, so its listing shows their bytes.
+        The window must be over by the server's clock and the object store's (`store_ms`), and the plan made after
+        that. Uploads that were under way at the deletion have ended by then, so the plan's listing has their bytes.
 
         Raises:
-            DeletedNotFound: it was brought back or forgotten, or is just now.
-            WindowNotOver: now, or when the collection was planned.
+            DeletedNotFound: it was restored or forgotten, or is being so now.
+            WindowNotOver: the window is not over, or was not when the collection was planned.
             DeleteProtected: legal holds are in force.
         """
         record, held = await self._read_as(uid, _COLLECTABLE)
@@ -359,18 +352,19 @@ class DeletedRepositories:
             await self._move(uid, self._moved(record, DeletedState.COLLECTING), held)
 
     async def note_named(self, uid: RepositoryUid, run: RunId, named: int) -> None:
-        """Note how many names of its objects a collection found in other repositories, before it deletes.
+        """Record, before the deletes, how many names of its objects a collection found in other repositories.
 
         Raises:
-            DeletedNotFound: it is not being collected, or another collection noted the same just now.
+            DeletedNotFound: it is not being collected, or another collection recorded its number at this moment.
         """
         record, held = await self._read_as(uid, {DeletedState.COLLECTING})
         await self._move(uid, replace(record, move=self._ports.ids.fresh(), run=run, named=named), held)
 
     async def end_collecting(self, uid: RepositoryUid, run: RunId) -> None:
-        """Note that the collection deleted every object that it planned: nothing is left, unless names were found.
+        """Record that the collection deleted every planned object. No object is left, unless other repositories name
+        some.
 
-        Where another collection looked for names after this one, that one says what is left.
+        If another collection searched for names after this one, its result decides.
         """
         record, held = await self._read_as(uid, {DeletedState.COLLECTING, DeletedState.COLLECTED})
         if record.state is DeletedState.COLLECTING and record.run == run and not record.named:
@@ -389,14 +383,14 @@ class DeletedRepositories:
         return record, held
 
     async def free_marker(self, uri: str) -> str | None:
-        """Return the content of the marker of a namespace that may be used again, None where it may not be."""
+        """Return the content of the marker of a namespace that may be used again, or None if it may not."""
         every = [one.record async for one in self._every()]
         mine = [one for one in every if one.repository is not None and one.repository.namespace_uri == uri]
         free = [one for one in mine if one.state is DeletedState.GONE]
         return free[0].repository.marker if free and len(free) == len(mine) and free[0].repository else None
 
     async def use_again(self, uri: str) -> None:
-        """Forget that the namespace was free, for it is in use again."""
+        """Remove the records that the namespace is free, because it is in use again."""
         async for one in self._every():
             record = one.record
             if record.state is DeletedState.GONE and record.repository and record.repository.namespace_uri == uri:
@@ -409,7 +403,7 @@ class DeletedRepositories:
     # Forgetting
 
     async def forget(self, name: str, *, uid: str = "") -> RepositoryUid:
-        """Remove every record of a deleted repository, for good. Objects that were not collected stay.
+        """Remove every record of a deleted repository permanently. Objects that were not collected remain.
 
         Raises:
             DeletedNotFound, SeveralDeleted: as for `undelete`.
@@ -421,7 +415,7 @@ class DeletedRepositories:
             with suppress(PredicateFailed):
                 await self._store.delete_if(DELETED_REPOSITORIES, found.uid.encode(), held.predicate)
             return found.uid
-        # No request finds a deleted repository, so no hold is added after this look.
+        # Requests do not find a deleted repository, so no hold can be added after this check.
         await self.check_holds(found.record.name, found.uid)
         purging = replace(found.record, state=DeletedState.PURGING, move=self._ports.ids.fresh(), purged_ms=0)
         await self._move(found.uid, purging, held)
@@ -429,7 +423,8 @@ class DeletedRepositories:
         return found.uid
 
     async def check_holds(self, name: str, uid: RepositoryUid) -> None:
-        """
+        """Check that no legal hold is in force.
+
         Raises:
             DeleteProtected: legal holds keep data of the repository.
         """
@@ -442,7 +437,7 @@ class DeletedRepositories:
             )
 
     async def clean(self) -> None:
-        """Go on with what a crash interrupted, and clean once more after old requests."""
+        """Continue steps that a crash interrupted, and purge once more after older requests ended."""
         async for one in self._every():
             match one.record.state:
                 case DeletedState.RESTORING:
@@ -458,7 +453,9 @@ class DeletedRepositories:
                     pass
 
     async def _purge_again(self, one: DeletedRepository) -> None:
-        """Purge if no purge began yet, and for the last time if one began so long ago that older requests are over."""
+        """Purge if no purge began yet. Purge for the last time once older requests must be over: they may still
+        write.
+        """
         if self._ports.clock.now_ms() - one.record.purged_ms < DELETED_AGE_MS:
             return
         await self.purge(one.uid)
@@ -469,13 +466,13 @@ class DeletedRepositories:
             await self._forget_place(one)
             await self._store.delete(DELETED_REPOSITORIES, one.uid.encode())
             return
-        # By `set_if`: a process that slept here until the namespace was used again must not call it free.
+        # Use `set_if`: a process that slept here until the namespace was used again must not mark it free.
         with suppress(DeletedNotFound):
             record, held = await self._read_as(one.uid, {DeletedState.PURGING})
             await self._move(one.uid, self._moved(record, DeletedState.GONE), held)
 
     async def _purge_collected(self, one: DeletedRepository) -> None:
-        """Purge the records of one whose objects went, once its collection has had an hour to report that."""
+        """Purge the records of a collected repository, after an hour for its collection to report."""
         if self._ports.clock.now_ms() - one.record.collected_ms < DELETED_AGE_MS:
             return
         with suppress(DeletedNotFound):
@@ -484,7 +481,7 @@ class DeletedRepositories:
             await self.purge(one.uid)
 
     async def purge(self, uid: RepositoryUid) -> None:
-        """Remove everything that the key-value store holds of a repository that is unusable for good."""
+        """Note the tokens of a permanently unusable repository, remove its records, and then the tokens' cells."""
         partition = keys.repository_partition(uid)
         noted = {StagingToken(key.decode()) async for key, _ in scan_prefix(self._store, deleted_partition(uid), b"")}
         await self._note(uid, (), noted)
@@ -504,7 +501,7 @@ class DeletedRepositories:
         await in_waves(self._ports.tasks, tokens, self._purge_partition)
 
     async def _remove_branch(self, uid: RepositoryUid, key: bytes, noted: set[StagingToken]) -> None:
-        """Remove a branch only as it was when its tokens were noted.
+        """Remove a branch only if it did not change since its tokens were noted.
 
         A commit under way makes a new token. Removing that branch unnoted would leave cells that no record names.
         """
@@ -515,14 +512,14 @@ class DeletedRepositories:
                 await self._store.delete_if(partition, key, held.predicate)
 
     async def _note(self, uid: RepositoryUid, tokens: Iterable[StagingToken], noted: set[StagingToken]) -> None:
-        """Note tokens, whose cells are removed now and once more, and add them to `noted`."""
+        """Record tokens, whose cells are removed now and once more later, and add them to `noted`."""
         fresh = sorted(set(tokens) - noted)
         while fresh or not noted:
             held = await self._store.get(DELETED_REPOSITORIES, uid.encode())
             known = DeletedRecord() if held is None else decode_record(DeletedRecord, held.value)
             if known.state is not DeletedState.PURGING or not (fresh or not known.purged_ms):
                 break
-            # The record goes first: the list is found through it.
+            # Write the record before the list, because the list is found through it.
             noting = encode_record(replace(known, purged_ms=max(self._ports.clock.now_ms(), 1)))
             with suppress(PredicateFailed):
                 predicate = None if held is None else held.predicate
@@ -534,7 +531,7 @@ class DeletedRepositories:
         noted.update(fresh)
 
     async def _forget_place(self, one: DeletedRepository) -> None:
-        """Right before the record goes: a note that a crash leaves behind would stay."""
+        """Remove the place note right before the record: a note that a crash leaves behind would never be removed."""
         if one.record.repository is not None:
             await self._places.forget(one.record.repository.namespace_uri, one.uid)
 
@@ -559,10 +556,10 @@ def _tokens(page: Page) -> set[StagingToken]:
 
 
 def _collectable_ms(record: DeletedRecord) -> int:
-    """The end of the window; and of the day in which uploads that were under way may still put bytes."""
+    """Return the end of the window, and of the day in which uploads under way may still write bytes."""
     return max(record.kept_until_ms, record.deleted_ms + SIGNED_MS_MAX)
 
 
 def _utc(unix_ms: int) -> str:
-    # Rounded up: at the second that is named it is over.
+    # Round up, so that the window is over at the named second.
     return datetime.fromtimestamp(-(-unix_ms // 1000), UTC).strftime("%Y-%m-%d %H:%M:%SZ")

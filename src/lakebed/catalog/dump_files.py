@@ -1,6 +1,7 @@
 """The files of a dump of refs (docs/formats/dump.md): bytes in, records out. Pure.
 
-A dump has three files: its branches, its tags, its commits. Each is named by the dump and by the digest of its bytes.
+A dump has three files: its branches, its tags, its commits. A file's name has the dump's id and the digest of its
+bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DumpCorrupt(Corrupt):
 
 
 class InvalidDump(Invalid):
-    """The dump cannot be restored here. The message says why; nothing was written."""
+    """The dump cannot be restored here. The message gives the reason. Nothing was written."""
 
 
 class DumpKind(StrEnum):
@@ -55,13 +56,13 @@ class FileId(NamedTuple):
 
 
 def parse_file_id(text: str) -> FileId | None:
-    """Return what `DumpWriter.finish` named; None for any other text."""
+    """Parse an id that `DumpWriter.finish` returned. Return None for any other text."""
     match = _ID.fullmatch(text)
     return None if match is None else FileId(match[1], match[2])
 
 
 class DumpWriter:
-    """Takes rows one by one, in ascending order of key."""
+    """Write rows one by one, in ascending order of key."""
 
     def __init__(self, dump: str, kind: DumpKind) -> None:
         self._dump = dump
@@ -95,8 +96,8 @@ def read_dump(file_id: FileId, kind: DumpKind, data: bytes) -> Iterator[tuple[by
     """Yield keys and values, in order.
 
     Raises:
-        DumpCorrupt: the bytes are not those that were written.
-        InvalidDump: the file is of another kind, as where two ids are swapped.
+        DumpCorrupt: the bytes do not match the digest.
+        InvalidDump: the file is of another kind, for example because two ids are swapped.
     """
     if hashlib.sha256(data).hexdigest() != file_id.digest:
         raise DumpCorrupt(f"{file_id.key}: its bytes contradict its name", key=file_id.key)

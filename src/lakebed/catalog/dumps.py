@@ -1,18 +1,14 @@
 """Dump a repository's refs to its namespace, and restore them into a bare repository.
 
-A dump has the branches (but those of flows at work), the tags, and every commit that one of these leads to. It says
-which of the commits are swept, and names the slices. It has neither what is staged nor settings. Objects and trees stay
-where they are: a dump is for a namespace that has them, the same one or a copy.
-
-A restore looks at everything before it writes:
-1 read the three files, and hold every commit against its id, its parents and its generation
-2 look for every file of every tree, and for every object where that is asked for
-3 write what is absent of the slices, the commits as not published yet, and what is swept; retention counts from now
-4 look whether a collection of metadata retired one of these files meanwhile: a run that retires one after this
-  reads these commits; commits that are left here count as orphaned once their files went
-5 note the commits as published; make tags, then branches, as any request makes them, the default branch last
-A restore that died is begun again with the same dump, and goes on. Until then no collection of a bare repository
-begins, for it awaits its default branch (gc/live/installation/installation.py).
+A dump has the branches (without those of running flows), the tags, and every commit that they reach. It also has the
+swept commits and the slices, but no staged entries and no settings. Objects and trees are not copied: restore a dump
+in a namespace that has them. A restore checks everything before it writes:
+1 read the three files, and check every commit against its id, its parents and its generation
+2 check every file of every tree, and with `check_objects` every object
+3 write missing slices, missing commits as not published yet, and swept records; retention counts from now
+4 check that no collection of metadata retired one of these files meanwhile
+5 mark the commits as published; make tags, then branches with the default branch last
+If a restore died, begin it again with the same dump: it continues.
 """
 
 from __future__ import annotations
@@ -66,15 +62,15 @@ _SHOWN: Final = 5
 
 
 class DumpNotFound(NotFound):
-    """No file of a dump has this id here: it is another namespace's, or a collection took the dump for its age."""
+    """No file of a dump has this id: it is in another namespace, or a collection deleted the old dump."""
 
 
 class NotBare(Conflict):
-    """The repository has branches or tags that are not those of the dump."""
+    """The repository has branches or tags that are not in the dump."""
 
 
 class TreesTaken(Conflict):
-    """A collection of metadata took files of the dump's trees during the restore. No ref was made."""
+    """A collection of metadata retired files of the dump's trees during the restore. No ref was made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,18 +110,18 @@ class Dumps:
     # Dumping
 
     async def dump(self) -> DumpIds:
-        """Write the refs, as they stand, to the namespace, and return the ids of the files.
+        """Write the current refs to the namespace, and return the ids of the files.
 
-        Refs are read before commits, so every commit that one names is there. Holds the ids of all commits in memory.
+        Reads refs before commits, so every named commit is included. Keeps the ids of all commits in memory.
         """
         dump = self._ports.ids.fresh()
         branches, tags = await self._branches(), await self._tags()
-        # A flow marks a branch of its own before that is there, so each that was listed is known by now.
+        # A flow marks its branch before creating it, so each listed branch of a flow is known here.
         for name in await self._settings.work_branches():
             branches.pop(name, None)
         heads = [ref.commit_id for ref in (*branches.values(), *tags.values())]
         commits = await self._put(await self._commits(DumpWriter(dump, DumpKind.COMMITS), heads))
-        # The file of branches last: with three files a dump is whole.
+        # Write the file of branches last: a dump is complete with three files.
         return DumpIds(
             commits=commits,
             tags=await self._put(_refs_file(dump, DumpKind.TAGS, tags)),
@@ -159,11 +155,12 @@ class Dumps:
         needed = await self._ports.tasks.apart(partial(_reachable, parents, heads))
         async for name, commit in inventory.every(Commit):
             if name in needed:
-                # Whatever a ref leads to was published, noted or not.
+                # Every commit that a ref reaches was published, even if its record does not show it.
                 writer.add(keys.COMMIT + name.encode(), encode_record(replace(commit, published=True)))
         async for name, slice_ in inventory.every(SliceRecord):
             writer.add(keys.SLICE + name.encode(), encode_record(replace(slice_, state=SliceState.CLOSED)))
-        # A run's record says that it was undone, and is not dumped: so what an undone run swept is not, either.
+        # The record of a run shows that it was undone, and is not dumped. So do not dump the swept records of such a
+        # run.
         found = {name: one async for name, one in inventory.every(SweptRecord) if name in needed}
         undone = await self._versions.retired.undone(RunId(one.run) for one in found.values())
         for name, swept in found.items():
@@ -179,16 +176,16 @@ class Dumps:
     # Restoring
 
     async def restore(self, ids: DumpIds, *, force: bool = False, check_objects: bool = False, by: str = "") -> None:
-        """Make the dump's commits, tags and branches in this repository, which has no others.
+        """Make the dump's commits, tags and branches in this repository, which has no other refs.
 
-        Done twice it is the same. Costs a listing of the trees' files, a read of every tree, and some writes for each
-        commit and ref. `check_objects`: also a read of every range and a listing of every slice.
+        Repeating it gives the same result. Costs a listing of the trees' files, a read of every tree, and some writes
+        for each commit and ref. `check_objects` also costs a read of every range and a listing of every slice.
 
         Raises:
-            DumpNotFound: one of the ids is not there.
+            DumpNotFound: a file of the dump is missing.
             InvalidDump: the dump contradicts itself or the namespace. Nothing was written.
             NotBare: the repository has other branches or tags.
-            ReadOnly: the repository is, and not `force`.
+            ReadOnly: the repository is read-only, and `force` is not set.
             TreesTaken: a collection ran meanwhile.
         """
         self._guards.check_writable(force=force)
@@ -206,12 +203,13 @@ class Dumps:
         await self._guards.confirm()
         await self._write(dump, files)
         await self._make(dump.tags, await self._tags(), partial(self._versions.refs.create_tag, by=by))
-        # The default branch last: what has it is restored.
+        # Make the default branch last. A repository that has it is restored: until then no collection of it begins
+        # (gc/live/installation/installation.py).
         branches = sorted(dump.branches.items(), key=lambda item: (item[0] == self._default_branch, item))
 
         async def make(name: str, commit_id: str) -> CommitId:
             if dump.branches[name].is_hidden:
-                # First: of a branch that is there the next try takes no notice.
+                # Hide it first: a repeated restore skips an existing branch.
                 await self._settings.hide_branch(name)
             return await self._versions.refs.create_branch(name, commit_id, by=by)
 
@@ -245,7 +243,7 @@ class Dumps:
                 dump.swept[CommitId(name.decode())] = value
             elif prefix + b"/" == keys.SLICE and parse_slice_name(name.decode()) is not None:
                 record = decode_record(SliceRecord, value)
-                # A process that had it open is not of this repository.
+                # Close it: the process that had it open does not belong to this repository.
                 dump.slices[name.decode()] = encode_record(replace(record, state=SliceState.CLOSED))
             else:
                 raise DumpCorrupt(f"the dump has a row {key!r}, which none has", key=key)
@@ -265,7 +263,7 @@ class Dumps:
         return await self._ports.tasks.apart(lambda: list(read_dump(file_id, kind, data)))
 
     async def _check_bare(self, dump: _Dump) -> None:
-        """A restore that died may have made some of the refs; the next one finds these and no others."""
+        """Check that the repository has only refs of the dump, which an interrupted restore may have made."""
         there = {**await self._branches(), **await self._tags()}
         wanted = {**dump.branches, **dump.tags}
         for name, ref in there.items():
@@ -273,10 +271,10 @@ class Dumps:
                 raise NotBare(f"the repository is not bare: it has {name} at commit {ref.commit_id[:12]}", ref=name)
 
     async def _check_trees(self, dump: _Dump) -> set[str]:
-        """Return the ids of all files that commits name which are not swept.
+        """Return the ids of all tree files that unswept commits name.
 
         Raises:
-            InvalidDump: one is missing.
+            InvalidDump: a file is missing.
         """
         live = _live(dump)
         look = LackingFiles(self._objectstore, self._versions.trees, self._ports)
@@ -291,9 +289,10 @@ class Dumps:
         return look.files
 
     async def _check_objects(self, dump: _Dump) -> None:
-        """
+        """Check the objects that unswept commits name.
+
         Raises:
-            InvalidDump: an object is missing that a commit names which is not swept.
+            InvalidDump: an object is missing.
         """
         look = LackingObjects(self._objectstore, self._versions.trees, self._ports)
         await look.look(_trees_of(_live(dump)))
@@ -313,7 +312,8 @@ class Dumps:
         )
         await self._set_absent((keys.SLICE + name.encode(), value) for name, value in dump.slices.items())
         await self._set_absent((keys.SWEPT + id_.encode(), value) for id_, value in dump.swept.items())
-        # After the commits are there: a collection that retires a file from now on finds them.
+        # Check after writing the commits: a collection that retires a file from now on reads these commits. If files
+        # are retired, the commits left here are treated as orphaned.
         wanted = sorted(files)
         for batch in _batches(wanted):
             if any(await self._versions.retired.retired_by(batch)):
@@ -321,13 +321,13 @@ class Dumps:
         await self._set_all((keys.COMMIT + id_.encode(), encode_record(one)) for id_, one in commits.items())
 
     async def _unpublished(self, dump: _Dump) -> dict[CommitId, Commit]:
-        """Return the commits to write: all but those that the repository has as published, which stay as they are.
+        """Return the commits to write: all except those that the repository has as published, which are not changed.
 
-        Retention counts from now on, for no ref keeps them until the restore is at its end.
+        Retention counts from now on, because no ref keeps the commits until the restore ends.
         """
         now_ms = self._ports.clock.now_ms()
         found: dict[CommitId, Commit] = {}
-        # The id proves nothing of the ways to far ancestors.
+        # Compute the links to far ancestors again: the id does not cover them.
         commits = await self._ports.tasks.apart(partial(place_all, dump.commits))
         for ids in _batches(commits):
             for id_, there in zip(ids, await self._versions.inventory.commits(ids), strict=True):
@@ -342,7 +342,7 @@ class Dumps:
             await self._versions.context.set_all(batch)
 
     async def _set_absent(self, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write the records that are not there: an open slice stays open."""
+        """Write only missing records, so that an open slice remains open."""
         for batch in _batches(items):
             there = await self._versions.context.get_many([key for key, _ in batch])
             absent = [item for item, held in zip(batch, there, strict=True) if held is None]
@@ -356,7 +356,7 @@ class Dumps:
         make: Callable[[str, str], Awaitable[CommitId]],
     ) -> None:
         missing = [(name, ref.commit_id) for name, ref in wanted.items() if name not in there]
-        # The last one when all others are there.
+        # Make the last one after all others.
         await in_waves(self._ports.tasks, missing[:-1], lambda one: make(*one))
         for one in missing[-1:]:
             await make(*one)
@@ -371,9 +371,10 @@ def _refs_file(dump: str, kind: DumpKind, refs: Mapping[str, DumpedRef]) -> Dump
 
 
 def _reachable(parents: Mapping[CommitId, Sequence[CommitId]], heads: Sequence[CommitId]) -> set[CommitId]:
-    """
+    """Return the commits that the heads reach.
+
     Raises:
-        CommitNotFound: one is not among `parents`.
+        CommitNotFound: a commit is not in `parents`.
     """
     found: set[CommitId] = set()
     waiting = [*heads]
@@ -387,11 +388,11 @@ def _reachable(parents: Mapping[CommitId, Sequence[CommitId]], heads: Sequence[C
 
 
 def _check(dump: _Dump) -> None:
-    """Hold every commit against its id and its parents, and every ref against its name and its commit.
+    """Check every commit against its id and its parents, and every ref against its name and its commit.
 
     Raises:
-        InvalidDump: one contradicts itself.
-        InvalidName: a name that no ref may have.
+        InvalidDump: a commit or ref contradicts itself.
+        InvalidName: a ref has an invalid name.
     """
     for id_, commit in dump.commits.items():
         if commit.id != id_:

@@ -6,39 +6,39 @@ from lakebed.base import AlreadyExists, Conflict, Denied, Invalid, NotFound, Una
 
 
 class RepositoryNotFound(NotFound):
-    """There is no repository of this id, or it is being made or deleted."""
+    """No repository has this id, or it is being made or deleted."""
 
 
 class RepositoryExists(AlreadyExists):
-    """There is a repository of this id."""
+    """A repository has this id."""
 
 
 class DeletedNotFound(NotFound):
-    """No deleted repository of this name is kept: it was forgotten, or brought back. Facts: `repository`."""
+    """No deleted repository of this name is kept: it was forgotten or restored. Facts: `repository`."""
 
 
 class SeveralDeleted(Conflict):
-    """Several deleted repositories had this name, and the caller did not say which."""
+    """Several deleted repositories had this name, and the caller gave no uid."""
 
 
 class WindowNotOver(Conflict):
-    """A deleted repository can be brought back still, so no collection deletes its objects. Facts: `until_ms`."""
+    """A deleted repository can still be restored, so no collection deletes its objects. Facts: `until_ms`."""
 
 
 class DeleteProtected(Denied):
-    """A setting protects the repository or branch against deletion, or legal holds do; `force` does not count."""
+    """A setting or legal holds protect the repository or branch against deletion. `force` does not override it."""
 
 
 class NamespaceInUse(Invalid):
-    """The storage namespace is a repository's, lies inside another one, or contains one. Facts: `namespace`."""
+    """The storage namespace belongs to a repository, is inside another one, or contains one. Facts: `namespace`."""
 
 
 class NamespaceNested(NamespaceInUse):
-    """The storage namespace lies inside another one, or around it."""
+    """The storage namespace is inside another one, or contains one."""
 
 
 class NamespaceUnclear(Unavailable):
-    """The store refuses to show whether a namespace is in use, so it counts as in use. Facts: `namespace`."""
+    """The store denies a check of whether a namespace is in use, so it is treated as in use. Facts: `namespace`."""
 
 
 class ReadOnly(Denied):
@@ -54,34 +54,34 @@ class DefaultBranchKept(Denied):
 
 
 class CommitQueueTimeout(Unavailable):
-    """Other commits kept the branch busy until the time to wait was over. Nothing happened. Facts: `waited_s`."""
+    """Other commits kept the branch busy for the whole wait. Nothing was changed. Facts: `waited_s`."""
 
 
 class SettingChanged(Conflict):
-    """The setting is not the one the caller had seen."""
+    """The setting is not the version that the caller had read."""
 
 
 class TooMuchMetadata(Invalid):
-    """The metadata of a repository would make a record that not every store takes."""
+    """The metadata of a repository would make a record too large for some stores."""
 
 
 class TooManyPaths(Invalid):
-    """A batch names more paths than one request may."""
+    """A batch names more paths than one request allows."""
 
 
 class AddressInNamespace(Invalid):
-    """No repository can stage an address that lies in a repository's namespace. Facts: `address`.
+    """No repository can stage an address inside a repository's namespace. Facts: `address`.
 
-    Only uploads to that repository, and copies of those, name such an address.
+    Only uploads to that repository, and copies of them, name such an address.
     """
 
 
 class TooManyPatterns(Invalid):
-    """A repository would have more patterns of branches, or dearer ones, than each write should be held against."""
+    """The repository would have more branch patterns, or more complex ones, than each write can check."""
 
 
 class InvalidImport(Invalid):
-    """The import names no location, too many, or one that holds nothing."""
+    """The import names no location, too many, or a location without objects."""
 
 
 class SourceChanged(Conflict):
@@ -89,15 +89,15 @@ class SourceChanged(Conflict):
 
 
 class NotHeaderText(Invalid):
-    """The content type or checksum has characters that no HTTP header can carry. Facts: `name`."""
+    """The content type or checksum has characters that no HTTP header can have. Facts: `name`."""
 
 
 class ReservedMetadata(Invalid):
-    """The metadata has a name that only the S3 gateway gives. Facts: `name`."""
+    """The metadata has a name that is reserved for the S3 gateway. Facts: `name`."""
 
 
 class MetadataTooLarge(Invalid):
-    """The metadata of a user is more than clients of S3 can read as headers. Facts: `size_bytes`, `names`."""
+    """A user's metadata is larger than clients of S3 can read as headers. Facts: `size_bytes`, `names`."""
 
 
 class StorageMissing(Invalid):
@@ -105,12 +105,12 @@ class StorageMissing(Invalid):
 
 
 class UploadMissing(Invalid):
-    """The address to be linked holds no bytes, or another number of them than declared."""
+    """The address to be linked has no bytes, or not the declared number."""
 
 
 class BytesInNamespace(Denied):
-    """A staged address lies in a namespace that a repository took later: its bytes are that repository's now."""
+    """A staged address is inside a namespace that a repository took later. The bytes belong to that repository now."""
 
 
 class ForeignAddress(Invalid):
-    """An entry's address is of a store that this server does not open."""
+    """An entry's address is in a store that this server does not open."""

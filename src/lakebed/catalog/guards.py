@@ -22,31 +22,31 @@ class Guards:
         """Refuse changes of a read-only repository.
 
         Raises:
-            ReadOnly: the repository is, and the caller does not force it.
+            ReadOnly: the repository is read-only, and `force` is not set.
         """
         if self._record.read_only and not force:
             raise ReadOnly("read-only repository", repository=self._id)
 
     async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
-        """Refuse a change that protection forbids. Others call `check_writable` only: merges, imports,
-        reverts, cherry-picks and deletions.
+        """Refuse a change that protection forbids. Merges, imports, reverts, cherry-picks and deletions call only
+        `check_writable`.
 
         Raises:
             ReadOnly: as for `check_writable`.
-            ProtectedBranch: a rule protects the branch; the caller cannot force that.
+            ProtectedBranch: a rule protects the branch. `force` does not override it.
         """
         self.check_writable(force=force)
         if await self._settings.is_protected(branch):
             raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)
 
     async def confirm(self) -> None:
-        """Check, after a setting was written and before the server acknowledges it, that the repository still exists.
+        """Check that the repository still exists, after a setting was written and before the server acknowledges it.
 
-        A handle may outlive its repository for a second. A write to a branch notices that when it checks the branch
-        again. A setting has no such check, and would be acknowledged into a repository that is gone.
+        A handle may outlive its repository for a second. A write to a branch fails when it checks the branch again. A
+        setting has no such check, and would be acknowledged in a deleted repository.
 
         Raises:
-            RepositoryNotFound: the repository was deleted meanwhile, or is another one of the same name by now.
+            RepositoryNotFound: the repository was deleted meanwhile, or the name belongs to another one.
         """
         held = await self._store.get(keys.REPOSITORIES, self._id.encode())
         now = None if held is None else decode_record(RepositoryRecord, held.value)

@@ -1,6 +1,6 @@
-"""The port through which changes of branches and tags ask hooks: before a change, which they may refuse, and after it.
+"""The port to hooks for changes of branches and tags: before a change, which hooks may refuse, and after it.
 
-The catalog says what happens and where. Who runs which hooks is the business of the part that implements the port.
+The catalog describes the change. The implementation of the port selects and runs the hooks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakebed.base import Conflict
 
 class EventType(StrEnum):
     PREPARE_COMMIT = "prepare-commit"
-    """Before `pre-commit`: a hook may still write to the branch, and the commit takes that along."""
+    """Before `pre-commit`: a hook may still write to the branch, and the commit includes the write."""
     PRE_COMMIT = "pre-commit"
     POST_COMMIT = "post-commit"
     PRE_MERGE = "pre-merge"
@@ -35,16 +35,16 @@ class EventType(StrEnum):
 
     @property
     def after(self) -> EventType:
-        """Return the event that follows this one, when the change was made."""
+        """Return the event after the change."""
         return EventType("post-" + self.partition("-")[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of one repository. `source_ref` is where its actions are read: an expression, or a commit's id.
+    """One change of one repository. `source_ref` is the ref of its action files: an expression, or a commit's id.
 
-    `branch` is the branch that changes, empty for tags. `commit_id` is the commit that was made. Before that it is the
-    one that a merge brings, or that a branch or tag to delete names. `pre_run` is the run of the event before it.
+    `branch` is the branch that changes, empty for tags. `commit_id` is the new commit. Before the change it is the
+    merged commit, or the commit of a branch or tag to delete. `pre_run` is the run of the event before it.
     """
 
     type: EventType
@@ -58,7 +58,7 @@ class Event:
     committer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     created_ms: int | None = None
-    """The date that the commit was asked to have."""
+    """The requested date of the commit."""
     pre_run: str = ""
 
 
@@ -68,7 +68,7 @@ class HookRefused(Conflict):
 
 class Hooks(Protocol):
     async def before(self, event: Event) -> str:
-        """Run the hooks of a change, and return the run's id: empty where none ran.
+        """Run the hooks of a change, and return the run's id, or an empty text if no hook ran.
 
         Raises:
             HookRefused: the change must not be made.
@@ -76,7 +76,7 @@ class Hooks(Protocol):
         ...
 
     async def after(self, event: Event) -> None:
-        """Begin the hooks of a change that was made. They go on beside the request, and fail nothing."""
+        """Begin the hooks after a change. They run beside the request, and their failures do not affect it."""
         ...
 
 

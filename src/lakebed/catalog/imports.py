@@ -1,17 +1,15 @@
-"""Import objects that lie elsewhere in the object store: name them on a branch, copy no bytes.
+"""Import objects from elsewhere in the object store: name them on a branch, copy no bytes.
 
-An import commits what it lists, part by part, to a hidden branch of its own. At the end it merges that branch into the
-one that was asked for, as one commit in which the source wins. So a reader sees all of it or nothing, however long it
-takes, and every step is a move of a branch that the collectors know.
+An import commits the listed objects, part by part, to a hidden branch of its own. At the end it merges that branch
+into the requested one, as one commit in which the source wins. So a reader sees all of it or nothing, and every step
+is a branch move that the collectors know.
 
-Its record (docs/formats/records.md) is written every few seconds, so any process can answer how far it is. One that was
-not written for LOST_AFTER_MS belongs to a process that is gone: the upkeep ends it and removes its branch.
+Its record (docs/formats/records.md) is written every few seconds, so any process can show its progress. If it was not
+written for LOST_AFTER_MS, its process is dead: the upkeep ends the import and removes its branch.
 
-An imported object is an entry with a full URI. No collection deletes what lies outside the namespace. What a location
-brings, and what it takes away, stands in sources.py.
-
-An import is cancelled by one conditional write to its record, and begins its merge with another. So the first of the
-two counts, and a cancelled import never merges.
+An imported object is an entry with a full URI. No collection deletes objects outside the namespace. sources.py
+computes the changes of a location. One conditional write cancels an import, and another begins its merge: the first
+one wins.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ IMPORT: Final = b"import/"
 WORK: Final = "import"
 """The mark of the hidden branches."""
 PART_OBJECTS: Final = 100_000
-"""Commit this many at a time: about 60 MB of rows."""
+"""Commit this many objects at a time: about 60 MB of rows."""
 BEAT_MS: Final = 2_000
 LOST_AFTER_MS: Final = 60_000
 KEPT_MS: Final = 7 * 24 * 3_600_000
@@ -60,7 +58,7 @@ CANCELLED: Final = "Canceled"
 
 
 class ImportNotFound(NotFound):
-    """There is no import of this id on this branch, or it was so long ago that it was forgotten."""
+    """The branch has no import of this id, or its record was removed because of its age."""
 
 
 class ImportEnded(Conflict):
@@ -68,7 +66,7 @@ class ImportEnded(Conflict):
 
 
 class ImportCancelled(Conflict):
-    """A user asked for it."""
+    """A user cancelled the import, or its server stopped."""
 
 
 class ImportState(StrEnum):
@@ -79,7 +77,7 @@ class ImportState(StrEnum):
 
 
 class ImportRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`own_branch` is the hidden one. `commit_id` is the branch's head once it is completed."""
+    """`own_branch` is the hidden branch. `commit_id` is the branch's head after a completed import."""
 
     id: str
     branch: str
@@ -88,7 +86,7 @@ class ImportRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     objects: int = 0
     left_out_objects: int = 0
     left_out: tuple[str, ...] = ()
-    """The first addresses of those that cannot be imported."""
+    """The first addresses that cannot be imported."""
     started_ms: int
     updated_ms: int
     commit_id: CommitId | None = None
@@ -99,7 +97,7 @@ class ImportRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class _Progress:
-    """The record of the import under way, as it was last written."""
+    """The record of a running import, as last written."""
 
     record: ImportRecord
     is_stopping: Callable[[], bool]
@@ -122,15 +120,15 @@ class Imports:
         self._records = versions.context
 
     async def begin(self, branch: str, locations: Sequence[Location], *, force: bool = False) -> ImportRecord:
-        """Check everything that can be checked before listing, and record the import. `run` does the work.
+        """Check all conditions that need no listing, and record the import. `run` does the work.
 
         Raises:
-            InvalidImport: too many locations, or one that is none.
-            AddressInNamespace: a location lies in a storage namespace, or around one.
+            InvalidImport: there are too many locations, or one is invalid.
+            AddressInNamespace: a location is inside a storage namespace, or contains one.
             ForeignAddress: this server does not open such stores.
-            BranchNotFound, ReadOnly, UncommittedChanges: the branch cannot take it.
+            BranchNotFound, ReadOnly, UncommittedChanges: the branch cannot be changed.
         """
-        # A protected branch takes it: an import works on a branch of its own, and ends in a merge.
+        # Allow protected branches: an import works on its own branch, and ends in a merge.
         self._guards.check_writable(force=force)
         await self._versions.refs.get_branch(branch)
         if len(locations) > LOCATIONS_MAX:
@@ -156,11 +154,11 @@ class Imports:
         is_stopping: Callable[[], bool] = lambda: False,
         refuse: Refuse = lambda _location, _path, _address: None,
     ) -> ImportRecord:
-        """Do all of it, and record how it ended. An error of ours is in the record, and not raised.
+        """Run the import, and record its outcome. An error of ours is stored in the record, not raised.
 
-        `beat` must be called meanwhile. Once `is_stopping` the import ends before its next page; a merge that began is
-        carried out. `refuse` is called before each object is taken. It may raise an error of ours: the import then
-        fails, and the branch stays as it was.
+        Call `beat` meanwhile. When `is_stopping` returns True, the import ends before its next page, but finishes a
+        merge that began. `refuse` is called before each object. If it raises an error of ours, the import fails and
+        the branch is not changed.
         """
         last = _Progress(begun, is_stopping, refuse)
         try:
@@ -176,7 +174,7 @@ class Imports:
         return await self._end(ended)
 
     async def beat(self, begun: ImportRecord) -> None:
-        """Record that the process that runs the import lives."""
+        """Record that the process of the import is alive."""
         now_ms = self._ports.clock.now_ms()
         await self._change(
             begun.id,
@@ -184,13 +182,14 @@ class Imports:
         )
 
     async def stop(self, record: ImportRecord, why: str) -> None:
-        """End an import whose process goes away."""
+        """End an import whose process stops."""
         await self._end(replace(record, state=ImportState.FAILED, error=why))
 
     async def get(self, branch: str, import_id: str) -> ImportRecord:
-        """
+        """Return the record of an import.
+
         Raises:
-            ImportNotFound: there is none.
+            ImportNotFound: the branch has no import of this id.
         """
         held = await self._records.get(IMPORT + import_id.encode())
         record = None if held is None else decode_record(ImportRecord, held.value)
@@ -199,11 +198,11 @@ class Imports:
         return self._shown(record)
 
     async def cancel(self, branch: str, import_id: str) -> None:
-        """Cancel an import: it never changes the branch. The process that imports stops before its next part.
+        """Cancel an import, so that it never changes the branch. Its process stops before its next part.
 
         Raises:
-            ImportNotFound.
-            ImportEnded: it ended, or begins to change the branch.
+            ImportNotFound: the branch has no import of this id.
+            ImportEnded: it ended, or began to change the branch.
         """
         if (await self.get(branch, import_id)).state is not ImportState.RUNNING:
             raise ImportEnded(f"import {import_id} has ended", id=import_id)
@@ -216,7 +215,7 @@ class Imports:
         await self._change(import_id, cancelled)
 
     async def clean(self) -> None:
-        """End imports whose process is gone, and forget those that ended long ago."""
+        """End imports whose process is dead, and remove records of imports that ended long ago."""
         now_ms = self._ports.clock.now_ms()
         async for key, record in self._records.records(ImportRecord, IMPORT):
             if self._is_lost(record):
@@ -250,7 +249,7 @@ class Imports:
                 strategy="source-wins",
                 squash=True,
                 force=True,
-                # An import of no paths asks for its message alone, and clients look for that in the commit.
+                # An import without paths only makes a commit with its message, which clients look for.
                 allow_empty=not locations,
             )
         except NoChanges:
@@ -281,9 +280,10 @@ class Imports:
             yield keys, rows
 
     async def _beat(self, last: _Progress) -> None:
-        """
+        """Record the progress if it is time, and check whether to stop.
+
         Raises:
-            ImportCancelled: a user asked for it, or the upkeep took this import for lost.
+            ImportCancelled: a user cancelled it, the server stops, or the upkeep ended this import as lost.
         """
         if last.is_stopping():
             raise ImportCancelled("the server that imported was stopped: begin again")
@@ -308,10 +308,10 @@ class Imports:
             raise ImportCancelled(CANCELLED)
 
     async def _begin_merge(self, last: _Progress) -> None:
-        """Close the time in which the import can be cancelled.
+        """Record that the merge begins: from now on the import cannot be cancelled.
 
         Raises:
-            ImportCancelled: it was, or the upkeep took it for lost.
+            ImportCancelled: it was cancelled, or the upkeep ended it as lost.
         """
         objects, now_ms = last.record.objects, self._ports.clock.now_ms()
 
@@ -331,9 +331,10 @@ class Imports:
         return ended
 
     async def _change(self, import_id: str, change: _Change) -> ImportRecord:
-        """
+        """Change the record by a conditional write, repeated after lost races.
+
         Raises:
-            ImportNotFound: the record is gone, with its repository.
+            ImportNotFound: the record was removed with its repository.
         """
         key = IMPORT + import_id.encode()
         while True:

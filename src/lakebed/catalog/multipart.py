@@ -1,8 +1,8 @@
-"""Uploads in parts. The parts are objects of their own until the last request makes one object of them.
+"""Uploads in parts. Each part is a separate object until the last request makes one object of them.
 
-The object is written anew from its parts, in one stream, except where there is only one: that is linked as it lies.
-Either way it lies at an address that was handed out, which can be linked once, and the upload notes it first. So a
-completion that is sent again never sets the path a second time. Parts are given up after it, never before.
+The completion writes the object from its parts in one stream. A single part is linked instead, without a copy. In both
+cases the object has an issued address, which can be linked once, and the upload records it first. So a repeated
+completion never sets the path a second time. Parts are released after it, never before.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from .guards import Guards
 from .objects import Objects, check_header_text
 
 LINK_MS_MAX: Final = 60_000
-"""No link takes longer. After that, a completion sent again fences the one before; sooner, it is asked to wait."""
+"""No link takes longer. After that, a repeated completion fences the previous one. Before, it is refused and may
+retry.
+"""
 
 
 WAIT_STEPS: Final = 50
 WAIT_STEP_S: Final = 0.1
-"""A completion waits this long for another one of the same upload."""
+"""Seconds between checks while a completion waits for another one of the same upload."""
 
 
 class CompletionLost(MultipartNotFound):
-    """A completion was interrupted, and it cannot be known any more whether the path had its object."""
+    """A completion was interrupted, and it is no longer known whether the path got its object."""
 
 
 class PartMissing(Invalid):
-    """The bytes of a part are gone: it was replaced, or it is older than an address handed out may be."""
+    """The bytes of a part are gone: it was replaced, or its issued address expired."""
 
 
 class Multipart:
@@ -75,7 +77,7 @@ class Multipart:
         """Begin an upload, and return its id.
 
         Raises:
-            BranchNotFound, ReadOnly, ProtectedBranch, NotHeaderText, InvalidName.
+            BranchNotFound, ReadOnly, ProtectedBranch, NotHeaderText, InvalidName: the object could not be staged.
         """
         await self._guards.check_branch_writable(branch)
         record = MultipartRecord(
@@ -89,7 +91,7 @@ class Multipart:
             user=user,
         )
         check_header_text(content_type=content_type)
-        # Refuse now what no cell could hold, before the client sends its parts.
+        # Refuse a row that no cell could store, before the client sends its parts.
         to_row(
             record.path,
             Entry(
@@ -109,7 +111,7 @@ class Multipart:
         """Store the bytes of a part. `checksums` is read after the body, by the upload's algorithm.
 
         Raises:
-            MultipartNotFound: there is no such upload, or it ended meanwhile.
+            MultipartNotFound: the upload does not exist, or ended meanwhile.
             ShortBody: the body is not `size_bytes` long.
         """
         record = await self._versions.parts.get(multipart_id)
@@ -119,22 +121,23 @@ class Multipart:
     async def copy_part(
         self, multipart_id: str, number: int, source: Entry, *, start: int, end: int, checksums: Mapping[str, str]
     ) -> PartRecord | None:
-        """Make a part of bytes of an object of this repository, by a copy that the store makes itself.
+        """Make a part from bytes of an object of this repository, by a copy inside the store.
 
-        The part has an address of its own, as one that is put. `checksums`: the source's, by algorithm.
-        None: the store copies no ranges, or nothing says the part's checksum. Then put the bytes.
+        The part has its own address. `checksums` are the source's, by algorithm.
+        Return None if the store copies no ranges, or if the part's checksum is unknown. Then put the bytes.
 
         Raises:
-            MultipartNotFound: there is no such upload, or it ended meanwhile.
-            ObjectMissing, ObjectCorrupt: the source's bytes are gone, or are fewer than its entry says.
+            MultipartNotFound: the upload does not exist, or ended meanwhile.
+            ObjectMissing, ObjectCorrupt: the source's bytes are gone, or are fewer than its entry states.
         """
         key, store = key_inside(source.address, self._objectstore.uri), self._objectstore
         algorithm = (await self._versions.parts.get(multipart_id)).algorithm
         is_whole = (start, end) == (0, source.size_bytes)
         if key is None or (algorithm and not (is_whole and algorithm in checksums)):
             return None
-        # The entry's checksum says nothing of the bytes, not even where it looks like an MD5: a client that links an
-        # address sets it, often to an ETag of its store, and one of SSE-KMS is 32 hex digits. So the copy counts anew.
+        # The entry's checksum does not describe the bytes, even if it looks like an MD5: a client that links an
+        # address sets it, often to an ETag of its store, and one of SSE-KMS is 32 hex digits. So the copy computes it
+        # again.
         if not isinstance(store, CopiesRanges):
             return None
         address, stored = await self._store(
@@ -161,7 +164,7 @@ class Multipart:
         )
 
     async def _store(self, multipart_id: str, write: Callable[[str], Awaitable[Stored]]) -> tuple[str, Stored]:
-        """Have bytes written to a fresh address, which is given up where that fails."""
+        """Write bytes to a fresh address, and release the address after a failure."""
         address = await self._versions.parts.issue(multipart_id)
         try:
             return address, await write(address)
@@ -170,10 +173,10 @@ class Multipart:
             raise
 
     async def hand_out_part(self, multipart_id: str, number: int, *, presign_s: int) -> str | None:
-        """Return a signed URL to which a client puts a part itself. None: this store signs no URLs.
+        """Return a signed URL for a client to put a part itself, or None if this store signs no URLs.
 
         Raises:
-            MultipartNotFound: there is no such upload, or it ended meanwhile.
+            MultipartNotFound: the upload does not exist, or ended meanwhile.
         """
         address = await self._versions.parts.issue(multipart_id, is_signed=True)
         url = await self._objectstore.presign_put(address, expires_s=presign_s)
@@ -184,10 +187,10 @@ class Multipart:
         return url
 
     async def find_stored(self, parts: Sequence[PartRecord]) -> list[PartRecord]:
-        """Return parts with the sizes that they have in the store.
+        """Return parts with their sizes in the store.
 
         Raises:
-            PartMissing: nothing was put at one of their addresses.
+            PartMissing: an address has no object.
         """
         return await self._ports.tasks.gather([self._find_stored(part) for part in parts])
 
@@ -210,13 +213,13 @@ class Multipart:
         if_none_match: bool = False,
         if_match: str | None = None,
     ) -> Entry:
-        """Make an object of the bytes of its parts (`stream`), and note that the upload is completed.
+        """Make an object from the bytes of its parts (`stream`), and record the completion.
 
-        `metadata` is read after the last byte. However often it is sent, it sets the path once at most.
+        `metadata` is read after the last byte. Repeated completions set the path at most once.
 
         Raises:
-            MultipartNotFound: there is no such upload, or what became of an interrupted completion cannot be known.
-            CompletionUnderWay: another request is at it, and takes long.
+            MultipartNotFound: the upload does not exist, or the outcome of an interrupted completion is unknown.
+            CompletionUnderWay: another request is completing the upload, and takes long.
             PathExists, PreconditionFailed: the condition does not hold.
         """
         condition = Condition(if_none_match, if_match)
@@ -251,13 +254,14 @@ class Multipart:
         if_none_match: bool = False,
         if_match: str | None = None,
     ) -> Entry:
-        """Make the only part the object, without moving its bytes, and note that the upload is completed.
+        """Make the only part the object, without moving its bytes, and record the completion.
 
         `md5` is that of the bytes.
 
         Raises:
             PartMissing: the part is too old to be linked.
-            UploadMissing, and what `complete` raises.
+            UploadMissing: the part's address has no bytes, or another number of bytes.
+            MultipartNotFound, CompletionUnderWay, PathExists, PreconditionFailed: see `complete`.
         """
         condition = Condition(if_none_match, if_match)
         metadata = {**metadata, BYTES_MD5: md5}
@@ -276,11 +280,11 @@ class Multipart:
         return await self._once(multipart_id, part.size_bytes, checksum, metadata, content_type, attempt)
 
     async def _check_open(self, multipart_id: str, address: str) -> None:
-        """Refuse a part that can never be linked again. One that another completion has is not refused here.
+        """Refuse a part that can never be linked again. Allow a part that another completion uses.
 
         Raises:
-            PartMissing: its address has expired.
-            MultipartNotFound: because the upload ended meanwhile.
+            PartMissing: its address expired.
+            MultipartNotFound: its address expired because the upload ended meanwhile.
         """
         with suppress(UploadRefused):
             record = await self._versions.uploads.record(address)
@@ -315,7 +319,8 @@ class Multipart:
                 if_match=condition.if_match,
             )
         except (PathExists, PreconditionFailed):
-            # Still open: no cell named it. So the client may complete the upload under another condition.
+            # The address is still unused, so no cell names it. Let the client complete the upload under another
+            # condition.
             if await self._state(address) is UploadState.ISSUED:
                 await self._versions.parts.aim(multipart_id, "", instead_of=address)
             raise
@@ -331,7 +336,7 @@ class Multipart:
         content_type: str | None,
         attempt: Callable[[], Awaitable[Entry]],
     ) -> Entry:
-        """Complete an upload, or wait for the request that does, and return what it made.
+        """Complete an upload, or wait for the request that completes it and return its object.
 
         Raises:
             MultipartNotFound: the upload was aborted, or completed with other parts.
@@ -362,13 +367,14 @@ class Multipart:
     async def _interrupted(
         self, multipart_id: str, record: MultipartRecord, checksum: str, *, wanted: str = ""
     ) -> Entry | None:
-        """Return the object of a completion whose process died before it was noted. None: it linked nothing.
+        """Return the object of a completion whose process died before it recorded the object, or None if it linked
+        nothing.
 
         `wanted`: the address that may be linked now, if the earlier completion did not.
 
         Raises:
-            CompletionUnderWay: it may yet link its object.
-            MultipartNotFound: it linked one of other parts, or it is too late to know whether it did.
+            CompletionUnderWay: it may still link its object.
+            MultipartNotFound: it linked an object of other parts, or its outcome is unknown by now.
         """
         if not record.target:
             return None
@@ -383,7 +389,7 @@ class Multipart:
         if entry is None and state in (UploadState.LINKING, UploadState.REVOKED):
             if self._ports.clock.now_ms() - record.target_ms < LINK_MS_MAX:
                 raise CompletionUnderWay("another request is completing this upload", id=multipart_id)
-            # From now on it cannot land any more: either the path has it, or it was replaced or never set.
+            # After the fence it cannot link any more: either the path has the object, or it was replaced or never set.
             await self._versions.fencing.fence(UploadRecord, record.target)
             entry = await self._linked(record)
         if entry is None:
@@ -400,7 +406,7 @@ class Multipart:
         try:
             return (await self._versions.uploads.record(address)).state
         except UploadRefused:
-            return None  # The cleaner removed it: it was linked or expired.
+            return None  # The cleaner removed the record: it was linked or expired.
 
     async def _linked(self, record: MultipartRecord) -> Entry | None:
         row = await self._versions.staging.get_row(record.branch, record.path)
@@ -408,15 +414,15 @@ class Multipart:
         return entry if entry is not None and entry.address == record.target else None
 
     async def _note_completed(self, multipart_id: str, checksum: str) -> None:
-        # Where two requests completed it at once, the object is there, whichever of them was noted.
+        # If two requests completed it at once, the object exists, whichever completion was recorded.
         with suppress(MultipartNotFound):
             await self._versions.parts.complete(multipart_id, checksum)
 
     async def abort(self, multipart_id: str) -> None:
-        """Forget an upload and give up its parts.
+        """End an upload without an object, and release its parts.
 
         Raises:
-            MultipartNotFound: there is no such upload.
+            MultipartNotFound: the upload does not exist.
         """
         await self._versions.parts.get(multipart_id)
         await self._versions.parts.end(multipart_id)
@@ -425,7 +431,7 @@ class Multipart:
         """Yield the bytes of the parts, one part after another.
 
         Raises:
-            PartMissing: one of them is gone.
+            PartMissing: a part is gone.
         """
         for part in parts:
             try:
@@ -436,7 +442,7 @@ class Multipart:
 
 
 def etag_of_parts(digests: Sequence[str]) -> str:
-    """Return the ETag of an object in parts: the MD5 of their MD5s, and how many there are. Empty: one is no MD5."""
+    """Return the ETag of an object in parts: the MD5 of their MD5s, and their number. Empty if a digest is no MD5."""
     if not all(re.fullmatch(r"[0-9a-f]{32}", digest) for digest in digests):
         return ""
     whole = hashlib.md5(b"".join(map(bytes.fromhex, digests)), usedforsecurity=False)

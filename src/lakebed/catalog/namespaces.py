@@ -1,13 +1,12 @@
-"""Storage namespaces: open them, find out whether one is in use, and find bytes that lie outside them.
+"""Storage namespaces: open them, check whether one is in use, and find bytes outside them.
 
-Two namespaces may not overlap: the collector of the outer one would list the objects of the inner one. A namespace is
-in use for ever from its marker object on, and so is everything inside it. Records know the repositories of this
-installation; markers also show deleted repositories and other installations.
-Markers around a namespace have known names. Markers inside it are searched level by level, with LOOKS_MAX requests.
-That search misses deeper ones, and those made at the same moment. Plans of old layouts check every key for them
-(gc/kinds/uncommitted/old_layout.py).
-No repository may stage an address in a namespace: its collector would delete what the other repository names, and
-readers of the other repository would read this one.
+Two namespaces may not overlap: the collector of the outer one would list the objects of the inner one. A marker object
+makes a namespace permanently used, with everything inside. Records show the repositories of this installation. Markers
+also show deleted repositories and other installations. Markers around a namespace have known names. Markers inside it
+are searched level by level, with LOOKS_MAX requests. That search misses deeper ones, and those made at the same
+moment. Plans of old layouts check every key for them (gc/kinds/uncommitted/old_layout.py). No repository may stage an
+address in a namespace: its collector would delete objects that the other repository names, and readers of the other
+repository would read objects of this one.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ OpenNamespace = Callable[[str], ObjectStore]
 """Open the store of a namespace URI, or raise InvalidNamespace."""
 
 LOOKS_MAX: Final = 100
-"""Spend at most this many requests on the search for namespaces inside a new one. An empty one takes one request."""
+"""The most requests to search for namespaces inside a new one. An empty one takes one request."""
 
 OLD_MARKER: Final = b"this is dummy data - created by lakeFS to check accessibility"
-"""The server that users come from puts this where our marker lies. There nothing of ours writes or collects."""
+"""The old server's marker, at the key of ours. In its namespaces Lakebed writes and collects nothing."""
 
 _BEHIND: Final = "\U0010ffff"
-"""Sort behind every character that a key has."""
+"""Sorts after every character of a key."""
 
 
 async def _none_known() -> Sequence[str]:
@@ -65,9 +64,9 @@ async def _none_known() -> Sequence[str]:
 class Namespaces:
     """Open each namespace once.
 
-    `known` returns the namespaces of all records; `known_lately` may be a moment behind, and costs less. A marker is
-    absent only where the store answers that it is. With `trust_denials` a refusal counts as absent too; the operator
-    chooses that.
+    `known` returns the namespaces of all records. `known_lately` may be a moment old, and costs less. A marker is
+    treated as absent only if the store answers so. With `trust_denials`, the operator's choice, a denial is treated so
+    too.
     """
 
     def __init__(
@@ -85,13 +84,13 @@ class Namespaces:
         self._opened: dict[str, ObjectStore] = {}
         self._lately: Sequence[str] = ()
         self._clear: set[str] = set()
-        # Folders that no marker was in, found while `known_lately` returned this very list.
+        # Folders without a marker, checked while `known_lately` returned this very list.
 
     def open(self, uri: str) -> ObjectStore:
         """Return the store of a namespace.
 
         Raises:
-            InvalidNamespace: malformed, or of a store that this server does not use.
+            InvalidNamespace: the URI is malformed, or of a store that this server does not use.
         """
         objectstore = self._opened.get(uri)
         if objectstore is None:
@@ -113,8 +112,8 @@ class Namespaces:
     async def locate_outside(self, address: str, *, own: str) -> tuple[ObjectStore, str]:
         """Return store and key of a full URI that the repository of the namespace `own` may read.
 
-        `check_outside` let it be staged, perhaps long ago. A namespace that was made around it since, in another
-        process, counts within `record_cache_ms`.
+        `check_outside` checked the address when it was staged, perhaps long ago. A namespace that another process made
+        around it since is noticed within `record_cache_ms`.
 
         Raises:
             BytesInNamespace: a repository's namespace was made around it since.
@@ -127,14 +126,14 @@ class Namespaces:
         return objectstore, key
 
     async def mark(self, objectstore: ObjectStore, marker: str) -> None:
-        """Put the marker, which stays for ever. A marker of our own that is there already is kept.
+        """Put the marker, which is permanent. If our own marker exists already, keep it.
 
         Raises:
-            NamespaceInUse: another marker is there.
-            NamespaceNested: one is in a namespace around this one, or was found in one inside it.
-            NamespaceUnclear: the store refuses to show whether one is there.
+            NamespaceInUse: another marker exists.
+            NamespaceNested: a namespace around this one has a marker, or one was found inside it.
+            NamespaceUnclear: the store denies the check for a marker.
         """
-        # Look before and after: a store that ignores the condition would let our put replace another marker.
+        # Check before and after: a store that ignores the condition would let our put replace another marker.
         if not await self._is_taken(objectstore):
             with suppress(ObjectExists):
                 await objectstore.put(MARKER_KEY, marker.encode(), if_absent=True)
@@ -145,7 +144,7 @@ class Namespaces:
         """Refuse a namespace that `mark` would refuse, and write nothing.
 
         Raises:
-            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear.
+            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear: see `open` and `mark`.
         """
         objectstore = self.open(uri)
         other = first_overlap(objectstore.uri, await self._known())
@@ -155,10 +154,10 @@ class Namespaces:
             raise _in_use(objectstore.uri)
 
     async def check_old(self, uri: str) -> None:
-        """Refuse a namespace that is not the old server's alone: `take_over` would. Writes nothing.
+        """Refuse a namespace that `take_over` would refuse, because others than the old server use it. Write nothing.
 
         Raises:
-            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear.
+            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear: see `open` and `mark`.
         """
         objectstore = self.open(uri)
         other = first_overlap(objectstore.uri, await self._known())
@@ -178,13 +177,13 @@ class Namespaces:
                 raise NamespaceNested(f"namespace {objectstore.uri} lies around {inner}", namespace=inner)
 
     async def take_over(self, objectstore: ObjectStore, marker: str, server: str) -> None:
-        """Claim a namespace of the old server at `server`, and put our marker in the place of that server's.
+        """Claim a namespace of the old server at `server`, and replace that server's marker by ours.
 
-        Two installations may try at once: a marker that is there cannot be replaced on a condition, so the first line
-        of the adoption's log decides, and only who wrote it replaces the marker.
+        Two installations may try at once. An existing marker cannot be replaced conditionally, so the first line of
+        the adoption's log decides, and only its writer replaces the marker.
 
         Raises:
-            NamespaceInUse: another repository or installation has it.
+            NamespaceInUse: another repository or installation uses it.
             NamespaceNested, NamespaceUnclear: see `mark`.
         """
         claim = await read_adoption(objectstore)
@@ -200,10 +199,10 @@ class Namespaces:
             await objectstore.put(MARKER_KEY, marker.encode())
 
     async def _is_taken(self, objectstore: ObjectStore) -> bool:
-        """Return whether a marker is there, of whatever server.
+        """Return whether the namespace has a marker of any server.
 
         Raises:
-            NamespaceNested: one is in a namespace around this one, or was found in one inside it.
+            NamespaceNested: a namespace around this one has a marker, or one was found inside it.
         """
         for around in around_namespace(objectstore.uri):
             try:
@@ -221,26 +220,26 @@ class Namespaces:
         return False
 
     async def read_marker(self, objectstore: ObjectStore) -> str | None:
-        """Return the content of the namespace's marker; None where none is there.
+        """Return the content of the namespace's marker, or None if it has none.
 
         Raises:
-            NamespaceUnclear: the store refuses to show whether one is there.
+            NamespaceUnclear: the store denies the check for a marker.
         """
         return (await objectstore.get(MARKER_KEY)).decode() if await self._is_marked(objectstore) else None
 
     async def check_outside(self, address: str, *, is_folder: bool = False) -> None:
-        """Refuse an address that lies in a namespace, or a folder that lies around one of this installation.
+        """Refuse an address inside a namespace, and a folder that contains a namespace of this installation.
 
-        A folder is a text: all addresses that begin with it are meant.
+        A folder is a text, and means all addresses that begin with it.
 
-        Looks at every folder around the address. `check_listed` finds what lies inside a folder. A single address is
-        held against what was known a moment ago: a namespace made since is as one made after this call, and reads
-        are refused then (`locate_outside`).
+        Checks every folder around the address. `check_listed` checks the content of a folder. A single address is
+        compared with namespaces known a moment ago. For a namespace made since, as for one made after this call, reads
+        are refused (`locate_outside`).
 
         Raises:
-            AddressInNamespace: it lies in a namespace that is or was in use, here or by another installation.
+            AddressInNamespace: a namespace around it is or was in use, here or by another installation.
             ForeignAddress: this server does not open such stores.
-            NamespaceUnclear: the store refuses to show whether a marker is there.
+            NamespaceUnclear: the store denies the check for a marker.
         """
         objectstore, key = self.locate(address)
         place = f"{objectstore.uri}/{key}"
@@ -254,7 +253,8 @@ class Namespaces:
             if is_inside(place, uri)
             or (is_folder and (overlap(place.rstrip("/"), uri) or f"{without_account(uri)}/".startswith(begin)))
         ]
-        # Read through the store of the whole bucket, as reads of the object will: no store is opened for each folder.
+        # Read through the store of the whole bucket, as reads of the object do, instead of opening a store for each
+        # folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]
         for folder in folders:
             uri = f"{objectstore.uri}/{folder}"
@@ -269,10 +269,10 @@ class Namespaces:
             raise AddressInNamespace(f"{how} the storage namespace {inside[0]}", address=address, namespace=inside[0])
 
     def check_listed(self, objectstore: ObjectStore, page: Sequence[ObjectStat]) -> None:
-        """Refuse keys of a listing that lie in a storage namespace of any installation.
+        """Refuse keys of a listing that are inside a storage namespace of any installation.
 
         Raises:
-            AddressInNamespace: one does.
+            AddressInNamespace: a key is inside one.
         """
         for stat in page:
             inner = "" if stat.key == MARKER_KEY else inner_namespace(stat.key)
@@ -285,7 +285,7 @@ class Namespaces:
                 )
 
     async def _is_marked(self, objectstore: ObjectStore, folder: str = "", *, is_ours: bool = False) -> bool:
-        """Return whether a marker is there. `is_ours`: pass over the old server's, and over no other content."""
+        """Return whether a marker exists. `is_ours`: ignore the old server's marker, but no other content."""
         try:
             stat = await objectstore.stat(folder + MARKER_KEY)
             if is_ours and stat.size_bytes == len(OLD_MARKER):
@@ -298,9 +298,11 @@ class Namespaces:
         return True
 
     async def _find_inside(self, objectstore: ObjectStore) -> str | None:
-        """Return the folder of a namespace inside this one, or None. Spends LOOKS_MAX requests, outer folders first."""
+        """Return the folder of a namespace inside this one, or None. Spends LOOKS_MAX requests, outer folders
+        first.
+        """
         left, folders = LOOKS_MAX, [""]
-        for folder in folders:  # It grows meanwhile.
+        for folder in folders:  # The loop appends to it.
             start_after = ""
             while left > 0 and (page := await self._page(objectstore, folder, start_after)):
                 left -= 1
@@ -342,7 +344,7 @@ def _in_use(uri: str) -> NamespaceInUse:
 
 
 def overlap(left: str, right: str) -> bool:
-    """Return True where two namespace URIs are equal, or one lies inside the other. Accounts of Azure count as one."""
+    """Return True if two namespace URIs are equal, or one is inside the other. Ignores Azure accounts."""
     return first_overlap(left, [right]) is not None
 
 
@@ -350,7 +352,7 @@ def first_overlap(uri: str, others: Sequence[str]) -> str | None:
     """Return the first of the others that overlaps with this one, or None."""
     uri = without_account(uri)
     scheme, around, inside = uri[: uri.find("://") + 3], {uri, *around_namespace(uri)}, uri + "/"
-    # Nearly always none does. One text is searched in a fortieth of the time that a look at each takes.
+    # Usually there is none. Searching one text takes a fortieth of the time of a check of each.
     text = "\n".join(("", *others, ""))
     is_plain = "\n" not in uri and text.count("\n") - 1 == len(others) == text.count(f"\n{scheme}")
     if is_plain and f"\n{inside}" not in text and not any(f"\n{one}\n" in text for one in around):
@@ -363,7 +365,7 @@ def first_overlap(uri: str, others: Sequence[str]) -> str | None:
 
 
 def _folders_of(page: Sequence[ObjectStat], folder: str) -> list[str]:
-    """List the folders directly in this one that the page shows, except `_lakefs/` and the namespace's own slices."""
+    """Return the direct subfolders in the page, except `_lakefs/` and the namespace's own slices."""
     cuts = (stat.key[len(folder) :].partition("/") for stat in page)
     found = dict.fromkeys(name for name, slash, _ in cuts if slash)
     if not folder:
@@ -372,6 +374,6 @@ def _folders_of(page: Sequence[ObjectStat], folder: str) -> list[str]:
 
 
 def _behind(key: str, folder: str) -> str:
-    """Return the place to continue a listing of `folder` from, past the whole subfolder that this key lies in."""
+    """Return the key after which to continue a listing of `folder`, past the whole subfolder of this key."""
     name, slash, _ = key[len(folder) :].partition("/")
     return f"{folder}{name}/{_BEHIND}" if slash else key

@@ -1,8 +1,8 @@
-"""Objects of a repository: upload, read, copy, stage, delete, and addresses handed out to clients.
+"""Objects of a repository: upload, read, copy, stage, delete, and addresses issued to clients.
 
-Bytes go to the namespace first, then the entry to the branch (`lakebed.versions`). An upload that fails in between
-leaves bytes that no entry names; the uncommitted collector deletes them. Paths are strings here and keys below, and
-no step changes their spelling.
+Bytes are written to the namespace first, then the entry to the branch (`lakebed.versions`). An upload that fails in
+between leaves bytes that no entry names; the uncommitted collector deletes them. Paths are strings here and keys
+below, and no step changes their spelling.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Objects:
         return await self._versions.staging.get(ref, path_to_key(path))
 
     async def open(self, ref: str, path: str) -> Entry:
-        """Return the entry of a path whose bytes are to be read.
+        """Return the entry of a path whose bytes will be read.
 
         Raises:
             PathExpired: a lifecycle run took the object.
@@ -86,7 +86,7 @@ class Objects:
         return await self._versions.staging.open(ref, path_to_key(path))
 
     def stream(self, entry: Entry, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise what `read` does."""
+        """Yield the object's bytes, from `start` to before `end`. The first chunk may raise the errors of `read`."""
         if "://" not in entry.address:
             return self._objectstore.stream(entry.address, start=start, end=end)
         return self._stream_elsewhere(entry, start, end)
@@ -99,7 +99,7 @@ class Objects:
             async for chunk in chunks:
                 yield chunk
         finally:
-            # A reader that goes away ends this generator, and the store's connection with it.
+            # A reader that stops early ends this generator. Close the store's connection with it.
             if isinstance(chunks, AsyncGenerator):
                 await chunks.aclose()
 
@@ -108,7 +108,7 @@ class Objects:
 
         Raises:
             ObjectMissing: the bytes are gone.
-            SourceChanged: the object lies outside the namespace, and now has another size.
+            SourceChanged: the object is outside the namespace, and its size changed.
         """
         if "://" not in entry.address:
             return await self._objectstore.get(entry.address, start=start, end=end)
@@ -117,7 +117,7 @@ class Objects:
         return await objectstore.get(key, start=start, end=end)
 
     async def _check_unchanged(self, objectstore: ObjectStore, key: str, entry: Entry) -> None:
-        """Check the size of an object outside the namespace, which its owner may have overwritten. Costs a request."""
+        """Check the size of an object outside the namespace, because its owner may overwrite it. Costs a request."""
         if is_absolute(entry.address):
             found = (await objectstore.stat(key)).size_bytes
             if found != entry.size_bytes:
@@ -128,7 +128,7 @@ class Objects:
                 )
 
     async def presign_get(self, path: str, entry: Entry, *, expires_s: int) -> str | None:
-        """Return a URL of the object's bytes, which a browser saves under the last part of its path."""
+        """Return a URL of the object's bytes. A browser saves them under the last segment of the path."""
         objectstore, key = await self._locate(entry.address)
         return await objectstore.presign_get(key, expires_s=expires_s, file_name=path.rpartition("/")[2])
 
@@ -148,9 +148,9 @@ class Objects:
         if_match: str | None = None,
         force: bool = False,
     ) -> Entry:
-        """Store a body, then stage it. A body that breaks off stages nothing.
+        """Store a body, then stage it. An incomplete body stages nothing.
 
-        `metadata` is read after the body, so a body may add to it what only its end says. An empty `checksum` becomes
+        `metadata` is read after the body, so a body may add values known only at its end. An empty `checksum` becomes
         the MD5 of the body.
 
         Raises:
@@ -185,10 +185,10 @@ class Objects:
         """Stage a full URI of an object outside the namespace. Does not check that the object exists.
 
         Raises:
-            AddressInNamespace: it lies in this namespace, or in one that is or was in use, here or elsewhere.
+            AddressInNamespace: it is inside this namespace, or in one that is or was in use, here or elsewhere.
             ForeignAddress: this server does not open such stores.
-            NamespaceUnclear: the store refuses to show whether a marker is there.
-            NotHeaderText: the checksum or the content type cannot be sent back.
+            NamespaceUnclear: the store denies the check for a marker.
+            NotHeaderText: the checksum or the content type cannot be sent as a header.
             ReservedMetadata: see `check_user_metadata`.
         """
         check_user_metadata(entry.metadata)
@@ -245,7 +245,7 @@ class Objects:
         """Move an object within the repository; no bytes move.
 
         Raises:
-            MovedAsCopy: the source was replaced meanwhile. It stays, and the target is a copy.
+            MovedAsCopy: the source was replaced meanwhile. The source is kept, and the target is a copy.
         """
         for one in {source_branch, branch}:
             await self._guards.check_branch_writable(one, force=force)
@@ -256,11 +256,12 @@ class Objects:
     async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
         """Replace the user metadata by copying the object onto itself, so that collectors see it as a copy.
 
-        Hidden metadata stay. What is reserved may be given as it is, by a client that sends back what it read.
+        Hidden metadata are kept. Unchanged reserved metadata are allowed, because a client may send back metadata that
+        it read.
 
         Raises:
-            PathNotFound: nothing is at the path.
-            ReservedMetadata: something reserved would change.
+            PathNotFound: the path has no object.
+            ReservedMetadata: reserved metadata would change.
         """
         await self._guards.check_branch_writable(branch)
         key = path_to_key(path)
@@ -273,14 +274,14 @@ class Objects:
         return await self._versions.copies.copy(branch, key, branch, key, alter=altered)
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
-        """Make a path absent. A path that is absent already is no error."""
+        """Delete a path. A missing path is no error."""
         await self._guards.check_branch_writable(branch, force=force)
         await self._versions.staging.delete(branch, path_to_key(path))
 
     async def delete_many(
         self, branch: str, paths: Sequence[str], *, force: bool = False
     ) -> list[tuple[str, LakebedError]]:
-        """Delete up to 1,000 paths, and return those that failed, with their errors.
+        """Delete up to 1,000 paths, and return the failed ones with their errors.
 
         Raises:
             TooManyPaths: there are more than 1,000.
@@ -296,9 +297,9 @@ class Objects:
     async def issue_upload(self, branch: str, path: str, *, presign_s: int | None) -> UploadTarget:
         """Issue a fresh address to a client that stores the bytes itself and then links them.
 
-        A protected branch and a read-only repository issue addresses too: they refuse the link.
+        Protected branches and read-only repositories issue addresses too, and refuse the link.
         """
-        key = path_to_key(path)  # Refuse now, before the client stores bytes for a path that cannot be linked.
+        key = path_to_key(path)  # Refuse an invalid path before the client stores its bytes.
         address = await self._versions.uploads.issue(branch, key, is_signed=presign_s is not None)
         url = None
         if presign_s is not None:
@@ -322,8 +323,8 @@ class Objects:
         """Stage the object that a client stored at an address from `issue_upload`.
 
         Raises:
-            UploadMissing: the address holds nothing, or another number of bytes.
-            UploadRefused: the address was not issued here, has expired, or was used before.
+            UploadMissing: the address has no bytes, or another number of bytes.
+            UploadRefused: the address was not issued here, expired, or was used before.
         """
         key = path_to_key(path)
         check_header_text(checksum=checksum, content_type=content_type)
@@ -360,10 +361,10 @@ class Objects:
         raise PathExists("path already exists", key=key)
 
     async def _locate(self, address: str) -> tuple[ObjectStore, str]:
-        """Return where the bytes lie.
+        """Return store and key of the bytes.
 
         Raises:
-            BytesInNamespace: in the namespace of a repository that was made after they were staged.
+            BytesInNamespace: they are in the namespace of a repository that was made after they were staged.
         """
         if "://" not in address:
             return self._objectstore, address
@@ -371,16 +372,17 @@ class Objects:
 
 
 METADATA_BYTES_MAX: Final = 8192
-"""How large all names and values are together: S3 allows a quarter of it. Clients of S3 get each as a header."""
+"""The limit of all names and values together. S3 allows a quarter of it. Clients of S3 get each as a header."""
 METADATA_NAMES_MAX: Final = 64
-"""Clients in Python refuse an answer with more than a hundred headers."""
+"""The limit of names: Python clients refuse an answer with more than a hundred headers."""
 
 
 def check_user_metadata(metadata: Mapping[str, str]) -> None:
-    """
+    """Check the metadata of a user.
+
     Raises:
         ReservedMetadata: a name belongs to the S3 gateway or to the server.
-        MetadataTooLarge: it is more than clients of S3 can read.
+        MetadataTooLarge: it is larger than clients of S3 can read.
     """
     size_bytes = sum(len(text.encode(errors="surrogatepass")) for pair in metadata.items() for text in pair)
     if size_bytes > METADATA_BYTES_MAX or len(metadata) > METADATA_NAMES_MAX:
@@ -398,7 +400,7 @@ def check_user_metadata(metadata: Mapping[str, str]) -> None:
 
 def check_header_text(**texts: str) -> None:
     for name, text in texts.items():
-        is_plain = text.isascii() and text.isprintable()  # Nearly all are, and this costs a fifth of the expression.
+        is_plain = text.isascii() and text.isprintable()  # True for nearly all, at a fifth of the expression's cost.
         if not is_plain and not _HEADER_TEXT.fullmatch(text):
             shown = name.replace("_", " ")
             raise NotHeaderText(f"{shown} {text!a} has characters that no HTTP header can have", name=name)

@@ -1,12 +1,12 @@
-"""An index of namespaces by place, so that a new one is held against those around and inside it, not against all.
+"""An index of namespaces by place, to compare a new one only with those around and inside it.
 
-namespaces / <place>/ NUL <uid>    empty: the repository of this uid has, or had, its namespace at this place
+    namespaces / <place>/ NUL <uid>    empty: the repository of this uid has, or had, its namespace at this place
 
-A maker notes its place after its record and before it looks, so of two made at once at least one sees the other. Where
-there is a note, the records are asked: they alone decide. So a note too many costs a look, and one too few would let
-two namespaces overlap. A note lacks only where a server of an earlier release made the repository, or the store came
-back from a backup that has no notes. So a process holds the index against all records at its first creation, and again
-where it did not for `CHECKED_MS`. For that long at most what lacks stays unseen.
+A maker writes its note after its record and before its check, so of two made at once at least one sees the other. If
+notes are found, the records decide. So an extra note costs a check, and a missing one would let two namespaces
+overlap. A note is missing only if a server of an earlier release made the repository, or the store was restored from a
+backup without notes. So a process compares the index with all records at its first creation, and again after
+`CHECKED_MS`. A missing note is noticed after that time at most.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lakebed.objectstore import without_account
 NAMESPACES: Final = b"namespaces"
 CHECKED_MS: Final = 600_000
 PLACE_BYTES_MAX: Final = 900
-"""A longer place is cut: it meets more notes than it must. With a uid behind it, a key has at most 1,024 bytes."""
+"""A longer place is cut, and may match additional notes. With a uid added, a key has at most 1,024 bytes."""
 
 
 class Places:
-    """`checked_ms`: when this process last began to hold the notes against all records; None: it never did."""
+    """`checked_ms`: when this process last began to compare the notes with all records, or None if never."""
 
     def __init__(self, store: Store, ports: Ports) -> None:
         self._store = store
@@ -35,20 +35,20 @@ class Places:
 
     @property
     def has_every(self) -> bool:
-        """Return whether each record had its note lately, as far as is known."""
+        """Return whether the notes were recently compared with all records."""
         return self.checked_ms is not None and 0 <= self._clock.now_ms() - self.checked_ms < CHECKED_MS
 
     async def note(self, uri: str, uid: RepositoryUid) -> None:
         await self._store.set(NAMESPACES, _key(uri, uid), b"")
 
     async def forget(self, uri: str, uid: RepositoryUid) -> None:
-        """Remove a note. Only where the repository, or the attempt to make it, is over."""
+        """Remove a note. Call it only after the end of the repository, or of the attempt to make it."""
         await self._store.delete(NAMESPACES, _key(uri, uid))
 
     async def near(self, uri: str, uid: RepositoryUid) -> Set[bytes]:
-        """Return some notes of other repositories at this place, inside or around it; none where there are none.
+        """Return some notes of other repositories at this place, inside or around it.
 
-        Costs a scan of two keys, and one of one key for each folder around the place, all of them at once.
+        Costs a scan of two keys, and one of one key for each folder around the place, all at once.
         """
         around = [_place(folder) + b"\0" for folder in around_namespace(without_account(uri))]
         looks = [(_place(uri), 2), *((prefix, 1) for prefix in around)]
@@ -64,11 +64,11 @@ class Places:
     async def mend(
         self, notes: Set[bytes], known: Mapping[RepositoryUid, str | None], *, checked_ms: int | None
     ) -> None:
-        """Remove those of these notes that no record stands for. With `checked_ms`, these are all notes that there were
-        at that time: add what they lack.
+        """Remove the notes that have no record. With `checked_ms`, `notes` are all notes at that time: add missing
+        ones.
 
-        `known` has the namespace of every record, as far as it says. It was read after the notes, and a note is written
-        after its record. So one without a record is of a repository that is over.
+        `known` has the namespace of every record, if the record states it. It was read after the notes, and a note is
+        written after its record. So a note without a record belongs to a repository that ended.
         """
         over = [note for note in notes if RepositoryUid(note.rpartition(b"\0")[2].decode()) not in known]
         await self._store.delete_many(NAMESPACES, over)

@@ -1,7 +1,8 @@
-"""Pull requests: a wish to merge one branch into another, with a title and a state.
+"""Pull requests: a request to merge one branch into another, with a title and a state.
 
-`pull/<id>` in the repository's partition; ids sort the newest first. The record is no part of the merge. A crash
-between the two leaves a request open whose merge is made. Merging it again finds no changes; close it then.
+`pull/<id>` in the repository's partition; ids sort the newest first. The record is not part of the merge. After a
+crash between the two, the request is open although its merge was made. Merging it again finds no changes; close it
+then.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
 
 
 class PullNotFound(NotFound):
-    """There is no such pull request."""
+    """The repository has no such pull request."""
 
 
 class PullEnded(Conflict):
@@ -33,7 +34,7 @@ class PullEnded(Conflict):
 
 
 class InvalidPull(Invalid):
-    """A pull request without a title, of one branch twice, or with too long a text."""
+    """The pull request has no title, twice the same branch, or too long a text."""
 
 
 class PullState(StrEnum):
@@ -64,7 +65,7 @@ class Pulls:
         """Open a pull request, and return its id.
 
         Raises:
-            InvalidPull, BranchNotFound.
+            InvalidPull, BranchNotFound: see those classes.
         """
         _check(title, description)
         if source == destination:
@@ -84,19 +85,20 @@ class Pulls:
         return pull_id
 
     async def get(self, pull_id: str) -> PullRecord:
-        """
+        """Return a pull request.
+
         Raises:
-            PullNotFound: there is none.
+            PullNotFound: the repository has no such pull request.
         """
         return (await self._find(pull_id))[0]
 
     async def change(
         self, pull_id: str, *, title: str | None = None, description: str | None = None, state: str | None = None
     ) -> None:
-        """Change the texts, close a request, or open a closed one again.
+        """Change the texts, close a request, or reopen a closed one.
 
         Raises:
-            PullNotFound, InvalidPull.
+            PullNotFound, InvalidPull: see those classes.
             PullEnded: it was merged.
         """
         while True:
@@ -118,12 +120,12 @@ class Pulls:
                 return
 
     async def merge(self, pull_id: str, *, committer: str) -> CommitId:
-        """Merge the source into the destination, and note the commit.
+        """Merge the source into the destination, and record the commit.
 
         Raises:
-            PullNotFound.
+            PullNotFound: the repository has no such pull request.
             PullEnded: it was merged or closed.
-            MergeConflict, UncommittedChanges, HookRefused, NoChanges: of the merge. The request stays open.
+            MergeConflict, UncommittedChanges, HookRefused, NoChanges: of the merge. The request remains open.
         """
         record, _ = await self._find(pull_id)
         if record.state is not PullState.OPEN:
@@ -148,19 +150,21 @@ class Pulls:
         return found
 
     async def _replaced(self, pull_id: str, record: PullRecord, held: Held) -> bool:
-        """Write over exactly what was read. False: another request was faster, or its answer was lost."""
+        """Replace exactly the record that was read. Return False if another request was faster, or the answer was
+        lost.
+        """
         try:
             await self._context.set_if(PULL + pull_id.encode(), encode_record(record), held.predicate)
         except (PredicateFailed, OutcomeUnknown):
             return False
         return True
 
-    # Last, because its name hides the type in what follows it.
+    # Defined last, because its name hides the type in later definitions.
 
     async def list(
         self, *, state: str = "", prefix: str = "", after: str = "", limit: int = 100
     ) -> tuple[Sequence[tuple[str, PullRecord]], bool]:
-        """List requests that are open, or that are not (closed), the newest first, and whether more follow."""
+        """List requests that are open, or closed and merged, the newest first, and whether more follow."""
         found: list[tuple[str, PullRecord]] = []
         start = PULL + after.encode() + b"\x00" if after else b""
         async for key, record in self._context.records(PullRecord, PULL + prefix.encode(), start=start):

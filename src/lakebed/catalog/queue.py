@@ -1,8 +1,8 @@
-"""Turns of the changes that want to move one branch: first come, first served.
+"""Turns of the changes of one branch: first come, first served.
 
-Two commits of one branch can run at once and both succeed, but the later one builds twice; of many, some are
-overtaken. So changes of one process queue by arrival. A turn has no time limit, the wait has one, and its error says
-how long the caller waited. Other processes are not in this queue: `changes.py` waits a little for them.
+Two commits of one branch can run at once and both succeed, but the later one builds twice. With many, some are
+overtaken. So the changes of one process queue by arrival. A turn has no time limit. The wait has one, and its error
+states how long the caller waited. Other processes do not share this queue: `changes.py` waits a little for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BranchQueue:
         self._ports = ports
         self._wait_s_max = wait_s_max
         self._waiting: dict[str, deque[Event]] = {}
-        """Map each branch whose turn is taken to the events of those that wait for it, in order."""
+        """By branch whose turn is taken: the events of the waiting callers, in order."""
 
     @property
     def waiting(self) -> int:
@@ -51,7 +51,7 @@ class BranchQueue:
         began_ms = self._ports.clock.now_ms()
         try:
             is_ours = await turn.wait(self._wait_s_max)
-        except BaseException:  # The caller went away. If it just got the turn, the next one gets it.
+        except BaseException:  # The caller was cancelled. If it just got the turn, pass the turn on.
             if turn.is_set():
                 self._pass_on(branch)
             else:

@@ -1,10 +1,10 @@
-"""The records that the catalog stores of a repository (docs/formats/repositories.md).
+"""The records of repositories in the catalog (docs/formats/repositories.md).
 
 repositories / <id>             RepositoryRecord
-deleted-repositories / <uid>    DeletedRecord, from a repository's first deletion until it is forgotten, or until its
-                                namespace is used again
-namespaces / <place>/ NUL <uid> empty; which namespaces are where (places.py)
-<uid>/deleted / <token>         each staging token of one that is being forgotten; one value could not hold them all
+deleted-repositories / <uid>    DeletedRecord, from a repository's first deletion until it is forgotten, or
+                                until its namespace is used again
+namespaces / <place>/ NUL <uid> empty; the index of namespaces (places.py)
+<uid>/deleted / <token>         the staging tokens of a repository being forgotten: too many for one value
 <uid> / setting/<name>          BranchProtection, HiddenBranch, and settings of other parts
 """
 
@@ -20,7 +20,7 @@ from lakebed.versions import Record
 
 DELETED_REPOSITORIES: Final = b"deleted-repositories"
 MARKER_KEY: Final = "_lakefs/dummy"
-"""Mark a namespace as in use, for ever. A repository over a namespace that is free again takes the mark over."""
+"""Marks a namespace as permanently used. A repository in a namespace that is free again takes the marker over."""
 
 
 class RepositoryState(StrEnum):
@@ -31,16 +31,16 @@ class RepositoryState(StrEnum):
 
 
 class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Record a repository.
+    """A repository.
 
-    `storage_namespace` is spelled as by the user, `namespace_uri` as by the driver, without a slash at its end.
+    `storage_namespace` has the user's spelling. `namespace_uri` has the driver's, without a slash at its end.
     `marker` is the content of the namespace's marker object: the uid of this repository, or of an earlier attempt to
-    create it that died and was taken over. It may also be the uid of one that used the namespace before. Then this one
-    is `salted`: no file of its trees has the name that a file of the earlier one had. `protected` and
-    `protected_branches`, which are patterns, cannot be deleted. While it is deleting or restoring, `attempt` is one of
-    a kind, so that no such record is ever the same again. One that is salted and creating `owns_marker` once its maker
-    saw that no other repository uses the namespace; before that it is only a wish, and the marker may come to be
-    another's.
+    create it that died and was taken over. It may also be the uid of a repository that used the namespace before. Then
+    this one is
+    `salted`: no file of its trees has a name that the earlier one used. `protected` and the patterns
+    `protected_branches` prevent deletion. While it is deleting or restoring, `attempt` is unique, so that no such
+    record ever repeats. A record that is salted and creating has `owns_marker` once its maker saw that no other
+    repository uses the namespace. Before that it is only a wish, and another repository may get the marker.
     """
 
     uid: RepositoryUid
@@ -62,7 +62,7 @@ class RepositoryRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NamespaceRecord(Record, frozen=True, kw_only=True):
-    """Read where a repository has its objects from its record, at a quarter of the cost of the whole."""
+    """The namespace in a repository's record, decoded at a quarter of the cost of the whole record."""
 
     uid: RepositoryUid
     namespace_uri: str
@@ -73,16 +73,16 @@ class HoldName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldNamesRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Read the names of a repository's legal holds from its record of them (docs/formats/records.md)."""
+    """The names of a repository's legal holds, decoded from their record (docs/formats/records.md)."""
 
     holds: tuple[HoldName, ...] = ()
 
 
 class DeletedState(StrEnum):
-    """Say how a deleted repository stands: from `collecting` and `purging` on nothing comes back.
+    """The state of a deleted repository. From `collecting` and `purging` on it cannot be restored.
 
-    `collected`: every object that is ours by record went. `gone`: its records went, too, and its namespace may be used
-    again.
+    `collected`: every object that is ours by record was deleted. `gone`: its records were removed too, and its
+    namespace may be used again.
     """
 
     KEPT = "kept"
@@ -95,14 +95,15 @@ class DeletedState(StrEnum):
 
 
 class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Record a deleted repository, as `repository` was when it was active.
+    """A deleted repository. `repository` is its record from when it was active.
 
-    `move` is one of a kind for each write. `restored_by` is the `attempt` of the record that may become active. Of one
-    that is purging, the tokens are the keys of `deleted_partition`, which is emptied first; `purged_ms` is when a token
-    was last added.
+    `move` is unique for each write. `restored_by` is the `attempt` of the record that may become active. While it is
+    purging, the keys of `deleted_partition` are its tokens. That partition is emptied first. `purged_ms` is when a
+    token was last added.
 
-    `run` is the collection that last looked for names of its objects in other repositories, and `named` counts those
-    that it found. `collected_ms` is when nothing was left.
+    `run` is the collection that last searched other repositories for names of its objects, and `named` is their
+    number.
+    `collected_ms` is when no object was left.
     """
 
     state: DeletedState = DeletedState.PURGING
@@ -121,12 +122,12 @@ class DeletedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_shown(self) -> bool:
-        """Return whether users see it: not one that is in use again, nor an attempt to create one that failed."""
+        """Return whether users see it. Restored repositories and failed attempts to create one are not shown."""
         return self.repository is not None and self.state is not DeletedState.RESTORED
 
     @property
     def state_shown(self) -> str:
-        """Return the word for users: of two that are purging only the one that was collected is gone some day."""
+        """Return the state for users. Of repositories that are purging, only a collected one becomes `gone` later."""
         is_forgotten = self.state is DeletedState.PURGING and not self.collected_ms
         return "forgotten" if is_forgotten else self.state.value
 
@@ -137,13 +138,13 @@ def deleted_partition(uid: RepositoryUid) -> bytes:
 
 
 class BranchProtection(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Hold glob patterns of the branch names to protect."""
+    """Glob patterns of the branch names to protect."""
 
     patterns: tuple[str, ...] = ()
 
 
 class HiddenBranch(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Leave a branch out of listings that do not ask for hidden ones.
+    """A branch that listings omit unless they request hidden branches.
 
     `work_of` names the flow that made the branch for its own work. Without it a user hid the branch.
     """

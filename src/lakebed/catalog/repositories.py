@@ -1,12 +1,10 @@
 """All repositories of an installation: make, find, list, change and delete them.
 
-Making one takes six steps. A crash at any of them leaves a record that the next attempt takes over:
-1 write the record as `creating`: it cannot be used, but its namespace counts as in use; 2 note its place (places.py);
+Making one takes six steps. After a crash at any step, the next attempt takes its record over:
+1 write the record as `creating`: it is unusable, but its namespace is in use; 2 note its place (places.py);
 3 check that no other record's namespace overlaps; 4 put the marker object; 5 make first commit and default branch;
-6 `set_if` creating → active.
-A `creating` record older than CREATING_AGE_MS, or given up by its maker, may be taken over; the `set_if` decides.
-
-Deleting one keeps it for a while: deleted.py.
+6 `set_if` creating → active. A `creating` record may be taken over if it is older than CREATING_AGE_MS, or if its
+maker gave it up; the `set_if` decides. A deleted repository is kept for a while: deleted.py.
 """
 
 from __future__ import annotations
@@ -64,14 +62,14 @@ _RECORD_BYTES_MAX: Final = 250_000
 Distrust = Callable[[Versions], Awaitable[None]]
 
 MakeVersions = Callable[[RepositoryUid, ObjectStore, str], Versions]
-"""With a salt for the names of tree files, empty where content alone names them."""
+"""The last argument is the salt of the names of tree files. If it is empty, only the content determines the names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogOptions:
-    """Set how long a repository's record is used without another read (`record_cache_ms`).
+    """`record_cache_ms`: how long a repository's record is used without another read.
 
-    A deleted repository can be brought back for `deleted_days` at least. For `trust_denials` see `Namespaces`.
+    A deleted repository can be restored for at least `deleted_days`. For `trust_denials` see `Namespaces`.
     """
 
     record_cache_ms: int = 1_000
@@ -114,7 +112,7 @@ class Catalog:
         """Return a handle. Costs a dictionary look-up within `record_cache_ms` of the last read of its record.
 
         Raises:
-            RepositoryNotFound: there is none, or it is being made or deleted.
+            RepositoryNotFound: the repository does not exist, or is being made or deleted.
         """
         known = self._handles.get(repository_id)
         now_ms = self._ports.clock.now_ms()
@@ -139,7 +137,7 @@ class Catalog:
     async def list(
         self, *, prefix: str = "", search: str = "", after: str = "", limit: int = 1000
     ) -> tuple[list[tuple[RepositoryId, RepositoryRecord]], bool]:
-        """List usable repositories by id, if it begins with `prefix` and contains `search`; and whether more follow."""
+        """List usable repositories by id that begin with `prefix` and contain `search`, and whether more follow."""
         found: list[tuple[RepositoryId, RepositoryRecord]] = []
         start = after.encode() + b"\x00" if after else b""
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, prefix.encode(), start=start):
@@ -152,7 +150,7 @@ class Catalog:
         return found, False
 
     async def each(self) -> AsyncIterator[Repository]:
-        """Yield every usable repository, by id. One that is deleted meanwhile is left out."""
+        """Yield every usable repository, by id. Skip those that are deleted meanwhile."""
         after, has_more = "", True
         while has_more:
             found, has_more = await self.list(after=after)
@@ -176,21 +174,23 @@ class Catalog:
     ) -> Repository:
         """Create a repository with a first commit and a default branch.
 
-        With `reuse` also over the namespace of a deleted repository, once all of it is gone.
-        A `bare` one has no commit and no branch until refs are restored into it (dumps.py). Its namespace may have a
-        marker that no repository of this installation put there: a copy, or another installation's. The new repository
-        is `salted` then. Before it can be used, `bare` lets nothing be collected until it is restored and a person has
-        chosen, salted or not: objects may be copied into its namespace later.
+        With `reuse`, also in the namespace of a deleted repository, after all of its data was deleted.
+        A `bare` repository has no commit and no branch until refs are restored into it (dumps.py). Its namespace may
+        have a marker that no repository of this installation made: a copy's or another installation's. The new
+        repository is
+        `salted`
+        then. The call to `bare`, before the repository is usable, blocks all collections until refs are restored and a
+        person has chosen, salted or not: objects may be copied into its namespace later.
 
-        With `old_server`, its address, the namespace is that server's, and is claimed (`Namespaces.take_over`).
+        With `old_server`, an address, the namespace belongs to that server, and is claimed (`Namespaces.take_over`).
 
         Raises:
             InvalidName: of the repository or of its default branch.
-            InvalidNamespace: malformed, or of a store that this server does not use.
+            InvalidNamespace: the URI is malformed, or of a store that this server does not use.
             RepositoryExists: the id is taken.
-            NamespaceInUse: by another repository, a deleted one, or one around or inside it.
-            NamespaceUnclear: the store refuses to show whether a marker is there.
-            StorageMissing: the namespace lies in a bucket that does not exist.
+            NamespaceInUse: another or a deleted repository uses it, or one around or inside it.
+            NamespaceUnclear: the store denies the check for a marker.
+            StorageMissing: the bucket of the namespace does not exist.
         """
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
@@ -209,11 +209,11 @@ class Catalog:
                 await self.namespaces.take_over(objectstore, record.marker, old_server)
             await self.namespaces.mark(objectstore, record.marker)
         except (NamespaceInUse, Unavailable) as error:
-            # A marker that was free when this call began is in the record of the deleted repository still, or in that
+            # A marker that was free when this call began is still in the record of the deleted repository, or in that
             # of another call that was faster. Kept here too, it would open the namespace once more after that one.
             if not is_takeover or await self.deleted.free_marker(objectstore.uri) == record.marker:
                 await self._withdraw(name, record, held)
-            else:  # the marker of an attempt that died may be there
+            else:  # the marker of a dead attempt may exist
                 await self._give_up(name, record, held)
             if isinstance(error, BucketMissing):
                 raise StorageMissing(
@@ -234,19 +234,20 @@ class Catalog:
             await self._give_up(name, record, held)
             raise
         if record.salted:
-            # A process that makes one later sees our record. Before it is in use: from here on only our own record says
-            # whose marker is in the namespace, so it has to say that this is no mere wish.
+            # A process that makes one later sees our record. Set it before the repository is usable: from here on only
+            # our own record shows whose marker is in the namespace, so it must show that the marker is ours.
             record = replace(record, owns_marker=True)
             held = await self._replace(name, record, held)
             await self.deleted.use_again(objectstore.uri)
         record = replace(record, state=RepositoryState.ACTIVE)
         written_ms = self._ports.clock.now_ms()
         await self._replace(name, record, held)
-        # Replaces the handle of the repository that had this id before, if it was deleted just now.
+        # Replace the handle of an earlier repository with this id, which may have been deleted just now.
         return self._handle(name, record, written_ms)
 
     async def _replace(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> Held:
-        """
+        """Replace the record by a conditional write.
+
         Raises:
             RepositoryExists: another attempt took it over.
         """
@@ -267,7 +268,7 @@ class Catalog:
         marker: str | None,
         reuse: bool,
     ) -> tuple[RepositoryRecord, Held, bool]:
-        """Return the record too, and whether its marker is that of an attempt that died."""
+        """Reserve the name. Also return the record, and whether its marker is from a dead attempt."""
         uid = RepositoryUid(self._ports.ids.fresh())
         record = RepositoryRecord(
             uid=uid,
@@ -291,7 +292,7 @@ class Catalog:
             if dead.state is not RepositoryState.CREATING or age_ms < CREATING_AGE_MS:
                 raise RepositoryExists("repository exists", repository=name)
             if dead.namespace_uri == uri:
-                # A wish of before may be of a marker that another repository took since, and was forgotten with.
+                # An earlier wish may name a marker that another repository took since, and that was forgotten with it.
                 if dead.salted and not (reuse and (dead.owns_marker or dead.marker == marker)):
                     raise NamespaceInUse(f"namespace {uri} is in use", namespace=uri)
                 record = replace(record, marker=dead.marker, salted=dead.salted, owns_marker=dead.owns_marker)
@@ -310,11 +311,12 @@ class Catalog:
 
     async def _known_namespaces(self) -> Sequence[str]:
         there = [record.namespace_uri for _, record in await self._every_namespace()]
-        # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
+        # Read deleted repositories after the others: deleting writes there first, and then removes the repository's
+        # record.
         return [*there, *namespaces_of(await self.deleted.every())]
 
     async def _every_namespace(self) -> Sequence[tuple[bytes, NamespaceRecord]]:
-        """Return what every record says of its namespace, by name. Costs 2 µs a record."""
+        """Return the namespace of every record, by name. Costs 2 µs a record."""
         found: list[tuple[bytes, NamespaceRecord]] = []
         async for names, values in scan_pages(self.store, keys.REPOSITORIES, b"", first=SCAN_PAGE):
             found += zip(names, decode_records(NamespaceRecord, values), strict=True)
@@ -327,19 +329,21 @@ class Catalog:
         return self._lately[0]
 
     async def _check_no_overlap(self, name: RepositoryId, uri: str, uid: RepositoryUid, *, is_reused: bool) -> None:
-        """Costs some scans of a key or two; where a note is near, and once in `CHECKED_MS`, all records.
+        """Check that no other namespace overlaps. Costs scans of a few keys. If a note is near, and once in
+        `CHECKED_MS`, reads all records.
 
         Raises:
             NamespaceInUse, NamespaceNested: the namespace of another record, perhaps a deleted repository's, overlaps.
         """
         self._lately = None
         checked_ms = None if self.places.has_every else self._ports.clock.now_ms()
-        # Our own record and note are written before we look: of two that are made at once, at least one sees the other.
+        # Our record and note are written before this check: of two that are made at once, at least one sees the other.
         notes = await self.places.near(uri, uid) if checked_ms is None else await self.places.every()
         if checked_ms is None and not notes:
             return
         others = await self._every_namespace()
-        # After the repositories: one that is deleted meanwhile is noted there before it leaves them.
+        # Read deleted repositories after the others: deleting writes there first, and then removes the repository's
+        # record.
         deleted = await self.deleted.every()
         kept = {one.uid: one.record.repository for one in deleted}
         known = {uid: None if one is None else one.namespace_uri for uid, one in kept.items()}
@@ -354,25 +358,27 @@ class Catalog:
             raise NamespaceNested(f"namespace {uri} lies {side} {other}", namespace=other)
 
     async def _withdraw(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        # First: a note that a crash leaves behind would stay.
+        # Remove the note first: a note that a crash leaves behind would never be removed.
         await self.places.forget(record.namespace_uri, record.uid)
         try:
             await self.store.delete_if(keys.REPOSITORIES, name.encode(), held.predicate)
         except PredicateFailed:
-            return  # Taken over: it is not ours any more.
+            return  # Another attempt took it over.
 
     async def _give_up(self, name: RepositoryId, record: RepositoryRecord, held: Held) -> None:
-        """Let the next attempt take over at once. The record stays: only it says whose marker is in the namespace."""
+        """Let the next attempt take over at once. Keep the record: only it shows whose marker is in the namespace."""
         dead = replace(record, created_ms=0)
         try:
             await self.store.set_if(keys.REPOSITORIES, name.encode(), encode_record(dead), held.predicate)
         except PredicateFailed:
-            return  # Taken over already.
+            return  # Another attempt took it over already.
 
     # Changing
 
     async def set_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
-        """Add or replace these keys, and leave the others. Read-only repositories take it: it is not their data."""
+        """Add or replace these keys, and keep the others. Allowed in read-only repositories: it does not change
+        their data.
+        """
         await self._change(repository_id, lambda old: replace(old, metadata={**old.metadata, **metadata}))
 
     async def remove_metadata(self, repository_id: str, names: Sequence[str]) -> None:
@@ -382,7 +388,7 @@ class Catalog:
         )
 
     async def protect_deletion(self, repository_id: str, *, repository: bool, branches: Sequence[str]) -> None:
-        """Say whether the repository can be deleted, and the patterns of branches that cannot.
+        """Set whether the repository can be deleted, and the patterns of branches that cannot.
 
         Raises:
             TooManyPatterns: see `check_patterns`.
@@ -410,12 +416,12 @@ class Catalog:
         """Delete a repository. It is unusable from the first step on; the upkeep finishes after a crash.
 
         Raises:
-            RepositoryNotFound, ReadOnly.
+            RepositoryNotFound, ReadOnly: see those classes.
             DeleteProtected: it is protected, or legal holds are in force.
         """
         while True:
             record, held = await self._find_active(repository_id)
-            # A hold that is added after this look stops the forgetting, and an undelete brings back what it holds.
+            # A hold that is added after this check stops the forgetting, and an undelete restores the held data.
             await self.deleted.check_holds(repository_id, record.uid)
             if record.protected:
                 raise DeleteProtected(
@@ -434,7 +440,7 @@ class Catalog:
             return
 
     async def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> Repository:
-        """Bring a deleted repository back, with all that it had, uncommitted changes too.
+        """Restore a deleted repository with all of its data, including uncommitted changes.
 
         Raises:
             DeletedNotFound, SeveralDeleted, RepositoryExists: see `DeletedRepositories.undelete`.
@@ -448,7 +454,7 @@ class Catalog:
         return await self.get(back)
 
     async def open_deleted(self, name: str, uid: str = "") -> tuple[RepositoryUid, Versions]:
-        """Return what the records of a deleted repository say, for its collection.
+        """Return the uid and the versions of a deleted repository, for its collection.
 
         Raises:
             DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
@@ -458,13 +464,13 @@ class Catalog:
         return found.uid, self._make(found.record.repository)[1]
 
     async def others(self, uid: RepositoryUid) -> Sequence[tuple[str, Versions]]:
-        """Return every other repository of the installation that is in use, or may come to be, by name."""
+        """Return every other repository of the installation that is in use, or may be again, by name."""
         found: dict[RepositoryUid, tuple[str, RepositoryRecord]] = {}
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
             record = decode_record(RepositoryRecord, value)
             found[record.uid] = (key.decode(), record)
-        # After the repositories: one that is deleted meanwhile is noted there before it leaves them. One that came
-        # back meanwhile is noted there for good.
+        # Read deleted repositories after the others: deleting writes there first, and then removes the repository's
+        # record. A repository that was restored meanwhile keeps its record there.
         for one in await self.deleted.restorable():
             if one.record.repository is not None:
                 found.setdefault(one.uid, (one.record.name, one.record.repository))
@@ -472,7 +478,7 @@ class Catalog:
         return [(name, self._make(record)[1]) for name, record in found.values()]
 
     async def clean(self) -> None:
-        """Finish what a crash left half done, and clean once more after old requests. For the upkeep."""
+        """Finish steps that a crash interrupted, and purge once more after older requests. For the upkeep."""
         async for key, value in scan_prefix(self.store, keys.REPOSITORIES, b""):
             if decode_record(RepositoryRecord, value).state in (RepositoryState.DELETING, RepositoryState.RESTORING):
                 name = RepositoryId(key.decode())
@@ -488,7 +494,7 @@ class Catalog:
         return [opened.versions for opened in self._opened.values()]
 
     def count_waiting(self) -> int:
-        """Count the commits and merges that wait for their turn in this process, over all branches."""
+        """Return the number of commits and merges that wait for their turn in this process, over all branches."""
         return sum(opened.queue.waiting for opened in self._opened.values())
 
     async def close(self) -> None:
@@ -504,7 +510,7 @@ class Catalog:
         try:
             check_repository(repository_id)
         except InvalidName:
-            return None  # A text that cannot be an id is not looked up: it might not even be a possible key.
+            return None  # Do not look up an invalid id: it might not even be a possible key.
         held = await self.store.get(keys.REPOSITORIES, repository_id.encode())
         return (decode_record(RepositoryRecord, held.value), held) if held else None
 

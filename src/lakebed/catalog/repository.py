@@ -1,7 +1,7 @@
 """One repository as requests use it: record, versions, namespace, settings, and the guards of changes.
 
-A handle may be `CatalogOptions.record_cache_ms` old. For that long, a repository deleted meanwhile still answers here.
-Writes through it fail when they check the branch again, changes of settings at `Guards.confirm`.
+A handle may be `CatalogOptions.record_cache_ms` old. For that long, it still answers for a deleted repository. Writes
+through it fail when they check the branch again, and changes of settings fail at `Guards.confirm`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MakeHooks: TypeAlias = Callable[[RepositoryId, Versions, Objects], Hooks]
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Hold the caches, slices and queues of a repository's uid, once for each process."""
+    """The caches, slices and queues of a repository's uid, once for each process."""
 
     versions: Versions
     objectstore: ObjectStore
@@ -86,8 +86,8 @@ class Repository:
         """Replace the patterns of protected branches.
 
         Raises:
-            ReadOnly: the repository is, and not `force`.
-            SettingChanged: the ETag stored is not `if_match`.
+            ReadOnly: the repository is read-only, and `force` is not set.
+            SettingChanged: the stored ETag is not `if_match`.
             TooManyPatterns: see `check_patterns`.
             RepositoryNotFound: the repository was deleted meanwhile.
         """
@@ -97,5 +97,5 @@ class Repository:
         await self.guards.confirm()
 
     def full_address(self, address: str) -> str:
-        """Return an entry's address as users see it: a full URI."""
+        """Return an entry's address as a full URI, as users see it."""
         return address if "://" in address else self.address_prefix + address

@@ -1,6 +1,7 @@
 """A repository's settings: small records. The last write wins, unless the writer names the version it had read.
 
-Reads may be `CACHE_MS` old, except for writes by this process. So a protection rule counts everywhere that much later.
+Reads may be `CACHE_MS` old, except after writes by this process. So other processes apply a new protection rule that
+much later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .records import BranchProtection, HiddenBranch
 CACHE_MS: Final = 1_000
 PATTERNS_MAX: Final = 200
 WILDCARDS_MAX: Final = 8
-"""In one pattern. To compile a long one of eight takes 0.7 ms of CPU."""
+"""The limit of one pattern. Compiling a long one with eight takes 0.7 ms of CPU."""
 COMPILED_AT_ONCE: Final = 20
 _PROTECTION: Final = keys.SETTING + b"branch_protection"
 _HIDDEN: Final = keys.SETTING + b"hidden_branch/"
@@ -38,7 +39,7 @@ class Settings:
         self._protection: tuple[BranchProtection, int] | None = None
 
     async def protection_patterns(self) -> tuple[tuple[str, ...], str]:
-        """Return the patterns as stored now, and their ETag; both are empty where nothing is stored."""
+        """Return the currently stored patterns, and their ETag; both are empty if none are stored."""
         held = await self._store.get(self._partition, _PROTECTION)
         if held is None:
             return (), ""
@@ -48,7 +49,7 @@ class Settings:
         """Replace the patterns.
 
         Raises:
-            SettingChanged: the stored ETag is not `if_match` (an empty one: something is stored).
+            SettingChanged: the stored ETag is not `if_match`, or `if_match` is empty and patterns are stored.
         """
         value = encode_record(BranchProtection(patterns=tuple(dict.fromkeys(patterns))))
         self._protection = None
@@ -73,7 +74,7 @@ class Settings:
         return bool(patterns) and await find_match(self._ports.tasks, patterns, branch) is not None
 
     async def hide_branch(self, branch: str, *, work_of: str = "") -> None:
-        """Hide a branch. `work_of`: no request can set it, so that a flow knows its own branches by it."""
+        """Hide a branch. No request can set `work_of`, so a flow recognises its own branches by it."""
         record = HiddenBranch(created_ms=self._ports.clock.now_ms(), work_of=work_of)
         await self._store.set(self._partition, _HIDDEN + branch.encode(), encode_record(record))
 
@@ -87,7 +88,7 @@ class Settings:
         return frozenset([name async for name, _ in self._hidden()])
 
     async def work_branches(self, flow: str = "") -> frozenset[str]:
-        """Return the hidden branches that this flow made, or any flow. One may be gone, or not be made yet."""
+        """Return the hidden branches of this flow, or of all flows. A branch may be deleted, or not made yet."""
         return frozenset([name async for name, one in self._hidden() if one.work_of and flow in ("", one.work_of)])
 
     async def _hidden(self) -> AsyncIterator[tuple[str, HiddenBranch]]:
@@ -96,7 +97,7 @@ class Settings:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Refuse patterns of branches that cost too much: every write holds its branch against each of them.
+    """Refuse patterns of branches that cost too much: every write compares its branch with each of them.
 
     Raises:
         TooManyPatterns: there are too many, or one has too many wildcards.
@@ -109,14 +110,14 @@ def check_patterns(patterns: Sequence[str]) -> None:
 
 
 async def find_match(tasks: Tasks, patterns: Sequence[str], branch: str) -> str | None:
-    """Return the first pattern that this branch matches. The event loop does not wait for many to be compiled."""
+    """Return the first pattern that matches this branch. Compile many patterns without blocking the event loop."""
     if len(patterns) <= COMPILED_AT_ONCE:
         return matching(patterns, branch)
     return await tasks.apart(functools.partial(matching, patterns, branch))
 
 
 def matching(patterns: Sequence[str], branch: str) -> str | None:
-    """Return the first pattern that this branch matches."""
+    """Return the first pattern that matches this branch."""
     return next((pattern for pattern in patterns if _pattern(pattern).match(branch)), None)
 
 

@@ -1,10 +1,10 @@
-"""What an import brings: the objects of a location, and the entries of an earlier import whose objects are gone there.
+"""The changes of an import: the objects of a location, and entries of an earlier import whose objects were deleted.
 
-A source is a text that addresses begin with, as on the contract's server. Paths begin behind its last slash: of
+A source is a prefix of addresses, as on the contract's server. Paths begin after its last slash: with the source
 `s3://b/in/part-`, the object `s3://b/in/part-1` gets the path `part-1` below the destination.
 
-Other programs put objects under names that no store of ours can read: `a//b`, `a/../b`, `a/` with bytes, a name with
-a line break. These are left out and named. An empty object whose name ends with a slash only marks a folder.
+Other programs may write objects under names that our stores cannot read: `a//b`, `a/../b`, `a/` with bytes, a name
+with a line break. These are skipped and reported. An empty object whose name ends with a slash only marks a folder.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from .namespaces import Namespaces
 EARLIER_PAGE: Final = 5_000
 
 Refuse: TypeAlias = "Callable[[Location, str, str], None]"
-"""Called with the location, the path and the full URI of each object. No path: it is left out. No URI: it goes."""
+"""Called with the location, the path and the full URI of each object. An empty path: the object is skipped. An empty
+URI: its entry is removed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A prefix of addresses, or one object; and the folder or the path that it gets on the branch."""
+    """A prefix of addresses, or one object; and its folder or path on the branch."""
 
     source: str
     destination: str
@@ -36,13 +38,13 @@ class Location:
 
     @property
     def folder(self) -> str:
-        """The text that paths begin with: empty, or a folder with its slash."""
+        """The prefix of paths: empty, or a folder with its slash."""
         return self.destination.rstrip("/") + "/" if self.destination.strip("/") else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """A page in key order. A row of None takes the entry away. `left_out` are full URIs."""
+    """A page in key order. A row of None removes the entry. `left_out` are full URIs."""
 
     keys: list[bytes]
     rows: list[Row | None]
@@ -56,11 +58,12 @@ class Sources:
         self._namespaces = namespaces
 
     async def changes(self, location: Location, onto: CommitId, refuse: Refuse) -> AsyncIterator[Changes]:
-        """Yield what makes `onto` follow the location. An entry that is there already is counted, and not yielded.
+        """Yield the changes that make `onto` match the location. An entry that exists already is counted, but not
+        yielded.
 
         Raises:
-            InvalidImport: nothing lies there that can be imported.
-            AddressInNamespace: it lies around a namespace.
+            InvalidImport: the location has no object that can be imported.
+            AddressInNamespace: the location contains a namespace.
         """
         if not location.is_folder:
             yield await self._one(location, refuse)
@@ -88,7 +91,7 @@ class Sources:
             is_missing_any = is_missing_any or bool(listed.left_out)
             yield Changes(keys=keys, rows=rows, objects=len(listed.keys), left_out=listed.left_out)
         if not objects:
-            # An empty source is a mistake more often than a wish: what was imported before stays.
+            # An empty source is usually a mistake. Keep the entries of earlier imports.
             words = "no object below it can be imported" if is_missing_any else "no object lies below it"
             raise InvalidImport(f"{location.source}: {words}", path=location.source)
         while before is not None:
@@ -121,7 +124,7 @@ class Sources:
                 key = _key(path) if is_object_key(stat.key) else None
                 refuse(location, path if key is not None else "", address)
                 if key is None:
-                    # A name that is not Unicode is shown with escapes: no record could hold it.
+                    # Escape a name that is not Unicode: no record could store it.
                     left_out.append(address.encode(errors="backslashreplace").decode())
                 else:
                     keys.append(key)
@@ -129,9 +132,9 @@ class Sources:
             yield Changes(keys=keys, rows=rows, objects=len(keys), left_out=left_out)
 
     async def _earlier(self, location: Location, onto: CommitId) -> AsyncIterator[tuple[bytes, Row]]:
-        """Yield the entries that an import of this location has brought to `onto`, in order, and no others.
+        """Yield the entries on `onto` that an import of this location made, in order, and no others.
 
-        An entry of the branch's own, or of another source, has another address than this location gives its path.
+        Other entries of the branch have another address than this location gives to their path.
         """
         objectstore, prefix = self._namespaces.locate(location.source)
         above, folder, after = prefix[: prefix.rfind("/") + 1], location.folder, b""
@@ -143,7 +146,7 @@ class Sources:
             for key, row in page.items:
                 after = key
                 name = above + key_to_path(key)[len(folder) :]
-                # The address as the row has it: an import names objects outside, by their full URI.
+                # Compare the row's full URI: an import names objects outside the namespace by it.
                 if row is not None and name.startswith(prefix) and row[3] == f"{objectstore.uri}/{name}":
                     yield key, row
             has_more = page.has_more
@@ -161,7 +164,7 @@ def _key(path: str) -> bytes | None:
 
 
 def _entry(address: str, stat: ObjectStat) -> Entry:
-    # A store that shows no ETag gives date and size. No 32 hexadecimal digits: clients would take those for an MD5 of
-    # the bytes. And no `-N` at the end, by which S3's clients know the number of parts.
+    # Without an ETag from the store, use date and size. Avoid 32 hexadecimal digits, which clients would take for an
+    # MD5 of the bytes, and `-N` at the end, which S3 clients read as the number of parts.
     checksum = stat.checksum or f"{stat.modified_ms:x}.{stat.size_bytes:x}"
     return Entry(address=address, size_bytes=stat.size_bytes, checksum=checksum, modified_ms=stat.modified_ms)

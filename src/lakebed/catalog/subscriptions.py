@@ -1,8 +1,8 @@
-"""Subscriptions to the events of a repository: who gets them, how far each has come, and the delivery.
+"""Subscriptions to the events of a repository: their targets, cursors and deliveries.
 
-A subscription is delivered each event behind its cursor, in order, and the cursor moves on once the receiver took
-them. So every event is delivered at least once, and none before those ahead of it. Two processes may deliver the same
-events; a receiver that leaves out positions that it has seen gets each once.
+A subscription delivers each event after its cursor, in order, and moves the cursor after the receiver accepted it. So
+every event is delivered at least once, and never before earlier ones. Two processes may deliver the same events. A
+receiver that skips positions it has seen gets each event once.
 
     subscription/<id>   SubscriptionRecord      cursor/<id>   CursorRecord        (partition of the outbox)
 """
@@ -33,23 +33,23 @@ RETRY_MS: Final = 1_000
 RETRY_MS_MAX: Final = 300_000
 
 PositionedEvent: TypeAlias = tuple[int, EventRecord]
-"""A position and what happened."""
+"""A position and its event."""
 
 
 class SubscriptionNotFound(NotFound):
-    """There is no such subscription."""
+    """The repository has no such subscription."""
 
 
 class InvalidSubscription(Invalid):
-    """A target that no sender knows, too many subscriptions, or a position that is not kept."""
+    """No sender supports the target, there are too many subscriptions, or events at this position are not kept."""
 
 
 class DeliveryFailed(LakebedError):
-    """A receiver did not take events. They are delivered again later."""
+    """A receiver did not accept events. They are delivered again later."""
 
 
 class SubscriptionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`refs`: patterns of branches and tags, `operations`: of moves; empty: all. `secret` is sealed by the server."""
+    """`refs`: patterns of branches and tags, `operations`: of moves. Empty selects all. The server sealed `secret`."""
 
     target: str
     refs: tuple[str, ...] = ()
@@ -64,10 +64,12 @@ class SubscriptionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CursorRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Events up to `position` were delivered, or not wanted. `failures` in a row since, the last at `tried_ms`.
+    """Events up to `position` were delivered or filtered out. `failures`: consecutive failures, the last at
+    `tried_ms`.
 
-    `replay` names the latest replay: a delivery that began before it does not move the cursor. Until `busy_until_ms`
-    a process is at a delivery, and others leave it alone. That clock saves doubles, and nothing rests on it.
+    `replay` is the id of the latest replay: a delivery that began before it does not move the cursor. Until
+    `busy_until_ms` a process is delivering, and others wait. That clock only avoids duplicates, and correctness does
+    not depend on it.
     """
 
     position: int
@@ -83,17 +85,17 @@ class Send(Protocol):
     def __call__(
         self, subscription_id: str, subscription: SubscriptionRecord, events: Sequence[PositionedEvent], /
     ) -> Awaitable[None]:
-        """Hand these events over, and return once the receiver has them.
+        """Send these events, and return once the receiver has them.
 
         Raises:
-            DeliveryFailed: it did not take them, or perhaps did.
+            DeliveryFailed: it did not accept them, or the outcome is unknown.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`behind`: how many events come after its cursor. `missed`: how many of them were removed before they came."""
+    """`behind`: the number of events after its cursor. `missed`: how many of them were removed before delivery."""
 
     id: str
     record: SubscriptionRecord
@@ -113,10 +115,10 @@ class Subscriptions:
     async def create(
         self, subscription_id: str, record: SubscriptionRecord, *, after: int | None = None
     ) -> Subscription:
-        """Deliver every event of a move that begins from now on, or those `after` a position.
+        """Deliver every event of a move that begins from now on, or the events `after` a position.
 
         Raises:
-            InvalidSubscription: there are too many, or that position is not kept.
+            InvalidSubscription: there are too many, or events at that position are not kept.
             TooManyPatterns: see `check_patterns`.
         """
         check_patterns(record.refs)
@@ -129,15 +131,16 @@ class Subscriptions:
         if after is not None:
             await self._check_kept(after)
         cursor = CursorRecord(position=end if after is None else after)
-        # The subscription last: with it the delivery begins.
+        # Write the subscription last: the delivery begins with it.
         await self._store.set(self._partition, CURSOR + subscription_id.encode(), encode_record(cursor))
         await self._store.set(self._partition, SUBSCRIPTION + subscription_id.encode(), encode_record(record))
         return await self.get(subscription_id)
 
     async def get(self, subscription_id: str) -> Subscription:
-        """
+        """Return a subscription.
+
         Raises:
-            SubscriptionNotFound: there is none.
+            SubscriptionNotFound: the repository has no such subscription.
         """
         held = await self._store.get(self._partition, SUBSCRIPTION + subscription_id.encode())
         cursor = await self._cursor(subscription_id)
@@ -168,40 +171,41 @@ class Subscriptions:
         ]
 
     async def delete(self, subscription_id: str) -> None:
-        """
+        """Delete a subscription and its cursor.
+
         Raises:
-            SubscriptionNotFound: there is none.
+            SubscriptionNotFound: the repository has no such subscription.
         """
         await self.get(subscription_id)
         await self._store.delete(self._partition, SUBSCRIPTION + subscription_id.encode())
         await self._store.delete(self._partition, CURSOR + subscription_id.encode())
 
     async def replay(self, subscription_id: str, after: int) -> Subscription:
-        """Deliver the events after this position, again or instead of what waits.
+        """Deliver the events after this position, again or in place of waiting events.
 
         Raises:
-            SubscriptionNotFound: there is none.
-            InvalidSubscription: the position is not kept, or has not come yet.
+            SubscriptionNotFound: the repository has no such subscription.
+            InvalidSubscription: events at the position are not kept, or do not exist yet.
         """
         await self._check_kept(after)
         while True:
             await self.get(subscription_id)
             cursor = await self._cursor(subscription_id)
             if cursor is None:
-                continue  # It was deleted meanwhile: the next look says so.
+                continue  # The subscription was deleted meanwhile: the next look raises the error.
             if await self._moved(
                 subscription_id, CursorRecord(position=after, replay=self._ports.ids.fresh()), cursor[1]
             ):
                 return await self.get(subscription_id)
 
     async def events(self, *, after: int, limit: int) -> tuple[Sequence[PositionedEvent], bool]:
-        """Return kept events after a position, and whether there are more."""
+        """Return kept events after a position, and whether more follow."""
         oldest, _ = await self._outbox.bounds()
         found = [event async for event in self._outbox.events(max(after, oldest - 1), limit=limit + 1)]
         return found[:limit], len(found) > limit
 
     async def deliver(self, subscription_id: str, record: SubscriptionRecord, send: Send) -> bool:
-        """Deliver some of the events that wait, if it is time. Return whether there may be more to deliver at once."""
+        """Deliver some of the waiting events, if it is time. Return whether there may be more to deliver at once."""
         found = await self._cursor(subscription_id)
         if found is None:
             return False
@@ -229,7 +233,8 @@ class Subscriptions:
             failed = replace(cursor, failures=cursor.failures + 1, error=words, tried_ms=now_ms)
             await self._moved(subscription_id, failed, held)
             return False
-        # After the receiver has them. Where another process was faster, or a replay came, its cursor stays.
+        # Move the cursor after the receiver has them. If another process was faster, or a replay began, keep its
+        # cursor.
         done = CursorRecord(position=events[-1][0], replay=cursor.replay, delivered_ms=now_ms)
         await self._moved(subscription_id, done, held)
         return has_more
@@ -246,7 +251,7 @@ class Subscriptions:
         return None if held is None else (decode_record(CursorRecord, held.value), held)
 
     async def _moved(self, subscription_id: str, cursor: CursorRecord, held: Held) -> Held | None:
-        """Replace the cursor as it was read. None: another process moved it, or it is gone."""
+        """Replace the cursor that was read. Return None if another process moved it, or it was removed."""
         key, value = CURSOR + subscription_id.encode(), encode_record(cursor)
         try:
             return Held(value, await self._store.set_if(self._partition, key, value, held.predicate))

@@ -1,9 +1,9 @@
-"""Files that list addresses, for Hive and other engines that read tables by them (SymlinkTextInputFormat).
+"""Files that list addresses, for Hive and other engines that read tables from them (SymlinkTextInputFormat).
 
-For each folder below a location there is one `symlink.txt`, which lists the full addresses of the folder's objects, one
-a line. A set is a snapshot of a commit: it lies in a folder of its own, so a reader of an older one is not disturbed.
-The last file of a set, which Hive ignores for its name, says what it is of. Collectors know sets by their form, and
-take old ones (gc/rules/metadata.py).
+Each folder below a location gets one `symlink.txt` with the full addresses of the folder's objects, one a line. A set
+is a snapshot of a commit in its own folder, so a reader of an older set is not disturbed. The last file of a set,
+which Hive ignores because of its name, describes the set. Collectors recognise sets by their form, and delete old ones
+(gc/rules/metadata.py).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LINES_BYTES_MAX: Final = 256 << 20
 
 
 class InvalidSymlinks(Invalid):
-    """A folder has a name that no object store takes, or the addresses are too many to hold."""
+    """No object store accepts a folder's name, or the addresses are too many for memory."""
 
 
 class SymlinksFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The last file of a set. `branch` also tells collectors whether a set is still wanted."""
+    """The last file of a set. From `branch`, collectors also see whether a set is still needed."""
 
     branch: str
     location: str
@@ -45,14 +45,14 @@ class Symlinks:
         self._address_prefix = address_prefix
 
     async def create(self, branch: str, location: str = "", *, check: Callable[[str], None] = lambda _: None) -> str:
-        """Write the files for what is committed on the branch below a folder, and return the key of the set's folder.
+        """Write the files for the committed objects of a branch below a folder. Return the key of the set's folder.
 
-        Objects that a lifecycle run took are left out. `check` gets each path, and may refuse it: a reader of the table
-        would miss rows of a path that is left out. Holds the addresses of the folders that are not finished.
+        Objects that a lifecycle run took are skipped. `check` gets each path, and may refuse it: if a path were
+        skipped, a reader of the table would miss its rows. Keeps the addresses of unfinished folders in memory.
 
         Raises:
-            BranchNotFound: there is none.
-            PathNotFound: nothing is below the location.
+            BranchNotFound: the branch does not exist.
+            PathNotFound: no object is below the location.
             InvalidSymlinks: a folder cannot be a key, or there are too many addresses.
         """
         location = location.strip("/")
@@ -65,7 +65,7 @@ class Symlinks:
         async for path, address in self._addresses(commit_id, prefix.encode()):
             check(path)
             folder = path[len(prefix) : path.rindex("/") + 1] if "/" in path[len(prefix) :] else ""
-            # Paths come in order, so a folder is finished once a path is not below it.
+            # Paths are in order, so a folder is finished when a path is not below it.
             for done in [one for one in lines if not folder.startswith(one)]:
                 held_bytes -= await self._write(root, done, lines.pop(done))
             lines.setdefault(folder, []).append(address)

@@ -1,7 +1,7 @@
-"""Records of work that goes on after its request was answered: begun, beating, ended (docs/formats/records.md).
+"""Records of work that continues after its request was answered: begun, beating, ended (docs/formats/records.md).
 
-One that was not written for LOST_AFTER_MS belongs to a process that is gone, and counts as failed. What the work does
-must be safe to break off anywhere.
+A record that was not written for LOST_AFTER_MS belongs to a dead process, and is treated as failed. The work must be
+safe to interrupt at any point.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT_MS: Final = 7 * 86_400_000
 
 
 class TaskNotFound(NotFound):
-    """There is no task of this id and kind, or it was so long ago that it was forgotten."""
+    """No task has this id and kind, or its record was removed because of its age."""
 
 
 class TaskKind(StrEnum):
@@ -33,7 +33,7 @@ class TaskKind(StrEnum):
 
 
 class TaskRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`result` is what the work returned, by the name of each value; `error` why it ended without."""
+    """`result` has the work's results by name; `error` is the reason why it ended without them."""
 
     id: str
     kind: TaskKind
@@ -56,9 +56,10 @@ class Tasks:
         return record
 
     async def get(self, kind: TaskKind, task_id: str) -> TaskRecord:
-        """
+        """Return the record of a task.
+
         Raises:
-            TaskNotFound: there is none.
+            TaskNotFound: no task has this id and kind.
         """
         found = await self._find(task_id)
         if found is None or found.kind is not kind:
@@ -69,11 +70,11 @@ class Tasks:
         return replace(found, is_done=True, error="the server that worked on it is gone: begin again")
 
     async def beat(self, begun: TaskRecord) -> None:
-        """Record that the process at work lives."""
+        """Record that the working process is alive."""
         await self._change(begun.id, lambda record: record)
 
     async def run(self, begun: TaskRecord, work: Awaitable[Mapping[str, str]]) -> None:
-        """Do the work, and record what it returned. An error of ours is in the record, and not raised."""
+        """Run the work, and record its result. An error of ours is stored in the record, not raised."""
         try:
             result = await work
         except LakebedError as error:
@@ -88,7 +89,7 @@ class Tasks:
         await self._change(begun.id, lambda record: replace(record, is_done=True, error=why))
 
     async def clean(self) -> None:
-        """Forget tasks that ended, or were given up, long ago."""
+        """Remove records of tasks that ended or were lost long ago."""
         now_ms = self._ports.clock.now_ms()
         tasks = self._records.records(TaskRecord, TASK)
         old = [key async for key, record in tasks if now_ms - record.updated_ms >= KEPT_MS]
@@ -100,7 +101,7 @@ class Tasks:
         return None if held is None else decode_record(TaskRecord, held.value)
 
     async def _change(self, task_id: str, change: Callable[[TaskRecord], TaskRecord]) -> None:
-        """Change one that is under way, and note when."""
+        """Change the record of a running task, and set its time."""
         while True:
             held = await self._records.get(_key(task_id))
             record = None if held is None else decode_record(TaskRecord, held.value)

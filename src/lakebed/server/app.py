@@ -228,10 +228,9 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_AUDIT_STDOUT (`1`),
-    LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks),
-    LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of identity providers
-    (`provider_options`) and of the object stores.
+    LAKEBED_AUDIT_STDOUT (`1`), LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (comma-separated
+    addresses and networks), LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of
+    identity providers (`provider_options`) and of the object stores.
 
     Raises:
         UnknownObjectStore: no driver supports this kind of object store.
@@ -481,8 +480,7 @@ class App:
                 response.raw_headers.append((b"x-amz-request-id", request_id.encode()))
             if self._state.drain.is_draining or request.may_leave_its_body():
                 # Draining: make the client open its next connection to another process. Otherwise: the client may or
-                # may not
-                # send the announced body, so the server could not find the start of the next request.
+                # may not send the announced body, so the server could not find the start of the next request.
                 response.raw_headers.append((b"connection", b"close"))
             await response(scope, receive, send)
         except ClientDisconnect:

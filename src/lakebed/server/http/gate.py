@@ -178,8 +178,7 @@ async def unreadable(permissions: Permissions, repository: str, ref: str) -> Cal
     """Return a function that returns whether a statement denies the caller to read the object at a path of a ref.
 
     A listing still shows the path, size and time of a denied object. It hides checksum, address and metadata: a
-    checksum
-    shows whether two objects are equal, and an address may be readable elsewhere.
+    checksum shows whether two objects are equal, and an address may be readable elsewhere.
     """
     asked, names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}
     await learn(asked, permissions, names)

@@ -204,8 +204,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Refuse a request that is too slow, unless the next reads bring its rest.
 
         After a pause of the process or its machine, uvloop may run a timer before it reads bytes that arrived
-        meanwhile. So
-        a timer only schedules a second check, which runs after the reads.
+        meanwhile. So a timer only schedules a second check, which runs after the reads.
         """
         fired = self._timer
         self._after_reads(lambda: self._on_timer() if self._timer is fired else None)

@@ -70,8 +70,7 @@ def page_of(results: Sequence[T], *, has_more: bool, last: str) -> Pagination:
 
 class StreamedResponse(RawResponse):
     """Send a body of known size in chunks. Read the first chunk before sending anything, so that a missing object
-    gives an
-    error answer, not a broken connection. A client that disconnects ends the stream.
+    gives an error answer, not a broken connection. A client that disconnects ends the stream.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """The audit log: a line of JSON for each change and each refusal, in a file a day below the data folder.
 
 A line is written before the answer is sent, so each acknowledged change has one. It is one `write` to a file opened
-for
-appending: any number of processes share a file, and a killed process leaves no half line. A line has names, and no
+for appending: any number of processes share a file, and a killed process leaves no half line. A line has names, and no
 body, header or secret. The table of operations defines the names. An unwritable log stops no request: it is counted.
 
 To protect the disk, each second has at most REFUSALS_MAX refusals of each user. Callers without a login get at most
@@ -92,8 +91,7 @@ class AuditQuery:
 
 class AuditLog:
     """The log of one data folder. `keep_days` 0 keeps files without limit. `is_printed` also writes each line to
-    standard
-    output, for containers whose folder is deleted with them.
+    standard output, for containers whose folder is deleted with them.
     """
 
     def __init__(

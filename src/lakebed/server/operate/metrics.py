@@ -1,9 +1,8 @@
 """Metrics of one server process for Prometheus: counters while it serves, and the text of `/metrics`.
 
 The workers of one server share a port, and Prometheus may reach any of them. Each writes its figures to a folder of
-the
-parent every SHARE_S. The worker that answers adds the figures of the others. A label names the process, so that a rate
-over the sum is right although processes end and start.
+the parent every SHARE_S. The worker that answers adds the figures of the others. A label names the process, so that a
+rate over the sum is right although processes end and start.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class Survey:
         self._under_way: asyncio.Task[None] | None = None
         self._reclaimed: dict[tuple[str, RunKind], dict[RunId, int]] = {}
         """Bytes that each ended run deleted, even if its record was removed since: a counter never decreases. The
-        report of
-        an ended run does not change, so it is read once. A deferred run ends with its purge.
+        report of an ended run does not change, so it is read once. A deferred run ends with its purge.
         """
 
     async def samples(self) -> list[Sample]:

@@ -114,8 +114,7 @@ def _allocate(file: Path) -> None:
 
 def _check_empty(folder: Path) -> None:
     """Refuse a folder with foreign content. Accept the files of a server that starts at the same time, and
-    `lost+found`
-    of the file system.
+    `lost+found` of the file system.
     """
     for name in sorted(entry.name for entry in folder.iterdir()):
         if not name.startswith((MARKER_FILE, STORE_FILE)) and name not in {OBJECTS_FOLDER, "lost+found"}:

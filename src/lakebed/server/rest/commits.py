@@ -79,8 +79,8 @@ class Commits:
 
     async def log(self, request: RestRequest) -> wire.CommitList:
         """List commits. With `limit` the caller wants `amount` commits and no further page. A page that a filter ends
-        early
-        still has a next page: the offset is a position in the log, and may be a commit that the page does not show.
+        early still has a next page: the offset is a position in the log, and may be a commit that the page does not
+        show.
         """
         repository = await self._catalog.get(request.args[0])
         is_limited, amount = request.flag("limit"), request.amount()

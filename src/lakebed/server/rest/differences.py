@@ -111,8 +111,7 @@ def _page(
     hidden: Set[bytes] = frozenset(),
 ) -> wire.DiffList:
     """Build a page of differences. `taken`: the run that took each row's object, in order of the rows. Staged entries
-    have
-    none. Rows of `hidden` keys have no stats.
+    have none. Rows of `hidden` keys have no stats.
     """
     by_row = iter(taken)
     results = [

@@ -1,8 +1,7 @@
 """Uploads in parts that clients send to the object store themselves, with signed URLs.
 
 Each part is an object at its own address, so any store that signs URLs works. The completion reads the parts and
-writes
-one object, as the S3 door's does. A single part is rewritten as well.
+writes one object, as the S3 door's does. A single part is rewritten as well.
 """
 
 from __future__ import annotations

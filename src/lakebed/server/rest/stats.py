@@ -1,6 +1,5 @@
 """Convert rows and entries to the contract's object records. A listing converts a thousand of them, so it converts
-rows
-directly, and builds the name of each slice once.
+rows directly, and builds the name of each slice once.
 """
 
 from __future__ import annotations

@@ -61,8 +61,7 @@ class Payload:
     """A body with the size and the digests that its request declares.
 
     `size_bytes` is the size of the object. After the body was read, `checksums` has the client's checksum and the
-    checksum
-    of the algorithm `also`, by algorithm, in base64.
+    checksum of the algorithm `also`, by algorithm, in base64.
     `has_checksum` False: checksums in the headers are not of this body.
     """
 

@@ -1,8 +1,7 @@
 """Settings of buckets and objects that this gateway never has: reads return S3's default.
 
 Programs read them before they copy, list or back up. A setting that is always in force is returned. A setting for
-which
-S3 returns a named 404 by default returns that error. Writes of all of them are refused by name.
+which S3 returns a named 404 by default returns that error. Writes of all of them are refused by name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """XML: a writer for answers, and a bounded reader for bodies.
 
 The reader refuses content that no S3 body has: a document type, entities, depth, many attributes, text beside
-elements,
-long tags, and more elements or lines than the largest request. Its time is linear in the body, at most 0.3 s of CPU
-for
+elements, long tags, and more elements or lines than the largest request. Its time is linear in the body, at most 0.3 s
+of CPU for
 8 MiB. A body over LOOP_BYTES_MAX is read in a thread, in pieces, so that the event loop can run in between.
 """
 

@@ -96,8 +96,7 @@ class Gateway:
 
     async def _about(self, request: S3Request, error: BranchNotFound) -> LakebedError:
         """Return the error to answer with: tags and commits exist but are read-only. A handler checks the permission
-        to write
-        before it looks for a branch, so this error reveals nothing to other callers.
+        to write before it looks for a branch, so this error reveals nothing to other callers.
         """
         place = request.place()
         if request.scope["method"] in {"GET", "HEAD"} or error.facts.get("branch") != place.ref:

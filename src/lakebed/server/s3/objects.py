@@ -1,8 +1,7 @@
 """Objects: read, write, copy and delete them.
 
 S3 keeps a few headers of an upload beside the user's metadata, and returns them. The gateway stores them in the
-entry's
-metadata under SYSTEM, with the client's checksum. S3 clients do not see them as metadata.
+entry's metadata under SYSTEM, with the client's checksum. S3 clients do not see them as metadata.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ From the AWS documents "Signature Version 4 for API requests", its pages for S3,
 requests" (version 2). S3 signs the path as sent, encoded once, and never normalises it.
 
 All parts that affect a request must be signed: the method, path, query, host and every `x-amz-` header. An added
-header
-is refused. The body is signed by its digest or chunk by chunk (`bodies.py`), unless the client excludes it.
+header is refused. The body is signed by its digest or chunk by chunk (`bodies.py`), unless the client excludes it.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class Asked:
 
 class SigningKey:
     """Sign texts by HMAC. Both hashes are started once: the library's HMAC searches for its algorithm at each call,
-    which
-    costs more than the hash of such a short text.
+    which costs more than the hash of such a short text.
     """
 
     __slots__ = ("_inner", "_outer")

@@ -1,10 +1,10 @@
 """The third door: pages for people, over the table of operations (docs/design/0012-page.md).
 
-    door.py     which requests are for a page; who asks; errors as pages
+    door.py     select requests for a page; authenticate; show errors as pages
     visit.py    one request of a browser: the operations that it calls, and the answer
-    asking.py   an operation, called as the API calls it: the same gate, audit line and errors
+    asking.py   call an operation as the API does: the same gate, audit line and errors
     tokens.py   the token in each form
-    render.py   templates, and how names, sizes and times are shown
+    render.py   templates, and the display of names, sizes and times
     pages/      a file for each noun, as in `server/rest`
 
 A handler calls operations and fills a template. It computes nothing that a user of the API could not get.

@@ -1,4 +1,4 @@
-"""An operation, called by a page or a tool as the API calls it: its gate, its line in the audit log, its errors."""
+"""Call an operation for a page or a tool as the API calls it, with its gate, its audit line and its errors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _KEPT: Final = frozenset(
     {b"host", b"origin", b"user-agent", b"forwarded", b"via", b"x-real-ip"}
     | {b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"}
 )
-"""Headers that say where a request comes from. Operations look at them, and so does the audit log."""
+"""Headers about the origin of a request. Operations and the audit log read them."""
 
 
 class AskedRequest(RestRequest):
-    """The request that the API would have got. `receive` has its body."""
+    """A request in the form of the API. `receive` returns its body."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Asking:
         headers: Headers | None = None,
         receive: Receive | None = None,
     ) -> AskedRequest:
-        """Put a request together. A record goes through JSON, so the operation checks it as if it came from outside.
+        """Build a request. A record is encoded as JSON, so the operation checks it like one from outside.
 
         `content` is a body of bytes, in place of a record.
         """
@@ -104,7 +104,7 @@ class Asking:
         """Carry the operation out.
 
         Raises:
-            LakebedError: that of the gate or of the operation.
+            LakebedError: an error of the gate or of the operation.
         """
         assert request.operation is not None
         route, began_s, status = self._routes[request.operation], time.perf_counter(), 500
@@ -131,7 +131,7 @@ def api_status(error: LakebedError, operation: AnyOperation | None) -> int:
 
 
 async def body_of(response: Response, request: AskedRequest) -> bytes:
-    """Return the body that an operation answers with, all of it: ask for a range of what may be large."""
+    """Return the whole body of an operation's answer. For large content, request a range."""
     chunks: list[bytes] = []
 
     async def collect(message: Message) -> None:

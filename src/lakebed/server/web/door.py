@@ -1,7 +1,7 @@
-"""Which requests are for a page, who asks, and errors as pages.
+"""Select the requests for a page, authenticate them, and show errors as pages.
 
-A browser sends `Accept: text/html`. A client of the API that has a wrong address does not, and gets what it always got.
-Only the session cookie counts: a header is of no browser.
+A browser sends `Accept: text/html`. A client of the API with a wrong address does not, and gets the API's answer.
+Only the session cookie authenticates here, because browsers send no Authorization header.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .visit import Page, Visit
 logger = logging.getLogger(__name__)
 
 FORM_BYTES_MAX: Final = 384 << 10
-"""A policy of 100,000 bytes, each of which is sent as three. It decodes in 25 ms, and nothing else runs meanwhile."""
+"""Enough for a policy of 100,000 bytes, each sent as three. Decoding it takes 25 ms and blocks the event loop."""
 _FORM: Final = "application/x-www-form-urlencoded"
 _STATIC: Final = b"/static/"
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
@@ -44,12 +44,12 @@ HEADERS: Final = {
         "base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
     ),
     "x-content-type-options": "nosniff",
-    # Not `no-referrer`: with it browsers send `Origin: null` with each form, and we could not check it.
+    # Not `no-referrer`: with it browsers send `Origin: null` with each form, so we could not check the origin.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Of every answer of this door."""
+"""Headers of every answer of this door."""
 
 
 class Door:
@@ -62,7 +62,7 @@ class Door:
         self._digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:16]
 
     def is_asked(self, request: RestRequest) -> bool:
-        """Return whether a browser asks for a page, or sends a form."""
+        """Return whether a browser requests a page or sends a form."""
         path: bytes = request.scope["raw_path"]
         if request.scope["method"] in {"GET", "HEAD"}:
             is_ours = path.startswith(_STATIC) or path == LOGIN_PAGE
@@ -74,7 +74,7 @@ class Door:
         return True
 
     async def answer(self, request: RestRequest) -> Response:
-        """Answer with a page, whatever happens."""
+        """Answer with a page, even after an error."""
         request.operation_name = "page"
         if request.scope["raw_path"].startswith(_STATIC):
             return _with_headers(self._static(request.scope["raw_path"]), "")
@@ -112,7 +112,7 @@ class Door:
         request = visit.request
         method = request.scope["method"]
         path = request.scope["raw_path"][1:]
-        # First, so that a page of an error has the frame of who is logged in.
+        # Log in first, so that an error page shows the frame of the logged-in user.
         refusal = await self._log_in(visit)
         page, visit.args = self._router.find("GET" if method == "HEAD" else method, path)
         visit.address = parse_query(request.scope["query_string"])
@@ -127,7 +127,7 @@ class Door:
         return await page.handler(visit)
 
     async def _log_in(self, visit: Visit) -> NotAuthenticated | None:
-        """Find out who asks, or return why it is no user."""
+        """Identify the user, or return the reason of the failure."""
         request = visit.request
         if self._trusted is not None:
             request.identity, request.permissions = self._trusted, Permissions.everything(self._trusted.user_id)
@@ -147,7 +147,7 @@ class Door:
             return self._ask_to_log_in(visit)
         status, message = status_and_message(error)
         if isinstance(error, StrangeForm):
-            request.refusal = str(error)  # What an operation refuses has a line in the audit log already.
+            request.refusal = str(error)  # Refusals of operations have an audit line already.
         if isinstance(error, NoSuchEndpoint):
             message = "There is no such page."
         log_failure(logger, status, lambda: f"the page {visit.page.path}", error)
@@ -165,7 +165,7 @@ class Door:
         if request.scope["method"] == "POST":
             return _problem(visit, 401, "You are not logged in any more, so this changed nothing.")
         here = "" if request.scope["raw_path"] == b"/" else visit.here
-        # A browser that comes from another site sends no cookie with the first request, but with the next one.
+        # A browser that comes from another site sends no cookie with its first request, but with its next one.
         return visit.go("login", next=here, fresh=None if visit.is_near else 1)
 
     def _static(self, path: bytes) -> Response:
@@ -186,7 +186,8 @@ _NO_PAGE: Final = Page(method="GET", path="", operations=(), handler=_no_handler
 
 
 async def _form_of(request: RestRequest, size_bytes_max: int) -> dict[str, list[str]]:
-    """
+    """Read the fields of a form.
+
     Raises:
         InvalidBody: the body is no form, or too large.
     """

@@ -1,7 +1,7 @@
-"""Templates, and how names, sizes and times are shown. Autoescape is on for every template.
+"""Templates, and the display of names, sizes and times. Autoescape is on for every template.
 
-Names come from anyone. `shown` makes characters visible that would change the order or the end of the text around
-them, and cuts what is longer than a line or two. The whole name is in the address and in the API.
+Any user can choose names. `shown` makes characters visible that would change the order or the end of the surrounding
+text, and cuts long names. The whole name is in the address and in the API.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lakebed.base import Later, human_size
 
 if TYPE_CHECKING:
     import jinja2
-else:  # Slow to import, and a server needs it for its first page only.
+else:  # The import is slow, and a server needs it only for its first page.
     jinja2 = Later("jinja2")
 
 FOLDER: Final = Path(__file__).parent
 SHOWN_MAX: Final = 300
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
-"""Control and format characters (bidi marks are such), and ends of lines."""
+"""Unicode categories of control and format characters (including bidi marks) and line ends."""
 
 
 def shown(text: object, longest: int = SHOWN_MAX) -> str:
-    """Return a name as a reader should see it."""
+    """Return a name in a readable form."""
     words = str(text)
     if len(words) > longest:
         words = f"{words[: longest - 40]}…{words[-39:]}"
@@ -34,7 +34,7 @@ def shown(text: object, longest: int = SHOWN_MAX) -> str:
 
 
 def paragraphs(text: object) -> str:
-    """Return a message of several lines, shown as `shown` shows each of them."""
+    """Return a message of several lines, each treated by `shown`."""
     return "\n".join(shown(line, 2000) for line in str(text)[:20_000].split("\n"))
 
 

@@ -1,7 +1,7 @@
-"""The token in each form: a MAC of the cookie that the browser has, under a key of the server.
+"""The token in each form: a MAC of the browser's cookie, under a key of the server.
 
-A page of another site can send a form to us. It reads neither our cookie nor our pages, so it has no token. Before a
-login the browser has no session: it gets a cookie of its own for this.
+A page of another site can send a form to us. It can read neither our cookie nor our pages, so it has no token. Before
+a login the browser has no session, so it gets a separate cookie.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIELD: Final = "token"
 
 
 def visitor_of(request: RestRequest) -> str:
-    """Return the session or, before a login, the visitor's random name; empty on a first visit."""
+    """Return the session, or before a login the visitor's random name; empty on a first visit."""
     cookie = request.cookie(SESSION_COOKIE) or request.cookie(VISITOR_COOKIE) or b""
     return cookie.decode("latin-1")
 
@@ -30,11 +30,12 @@ def token_of(key: bytes, visitor: str) -> str:
 
 
 class StrangeForm(NotPermitted):
-    """A form that none of our pages has given to this browser."""
+    """The form does not come from one of our pages in this browser."""
 
 
 def check_token(key: bytes, visitor: str, token: str) -> None:
-    """
+    """Check the token of a form.
+
     Raises:
         StrangeForm: this browser got no form with this token.
     """
@@ -43,7 +44,8 @@ def check_token(key: bytes, visitor: str, token: str) -> None:
 
 
 def check_sender(request: RestRequest) -> None:
-    """
+    """Check the origin of a form.
+
     Raises:
         StrangeForm: a page of another origin sent this form.
     """

@@ -1,4 +1,4 @@
-"""One request of a browser for a page: who asks, the operations that it calls, and the answer."""
+"""One request of a browser for a page: its user, the operations that it calls, and the answer."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ COLOURS: Final = ("dark", "light")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page or a form: its place, the operations that it may call, and its handler.
+    """A page or a form: its path, the operations that it may call, and its handler.
 
-    `shown_by`: the page that has the form. A form that fails shows that page again, with the error.
-    `is_public`: callers who are not logged in may see it. `is_upload`: the handler reads the body.
+    `shown_by`: the page with the form. If a form fails, this page is shown again, with the error.
+    `is_public`: no login is needed. `is_upload`: the handler reads the body.
     """
 
     method: str
@@ -50,9 +50,9 @@ class Page:
 
 @dataclass(slots=True)
 class Visit:
-    """`address` is the query, `entered` the form; `problem` is why the form failed.
+    """`address` is the query, `entered` the form; `problem` is the reason why the form failed.
 
-    `hidden`: why parts of the page are not shown.
+    `hidden`: reasons why parts of the page are not shown.
     """
 
     page: Page
@@ -77,21 +77,23 @@ class Visit:
         return values[0] if values else default
 
     def entry(self, name: str, default: str = "") -> str:
-        """Return a field of the form, with the line ends of Unix."""
+        """Return a field of the form, with Unix line ends."""
         values = self.entered.get(name)
         return values[0].replace("\r\n", "\n") if values else default
 
     def check_token(self) -> None:
-        """
+        """Check the token of the form.
+
         Raises:
             StrangeForm: this browser got no such form.
         """
         check_token(self.state.login_key, self.visitor, self.entry(FIELD))
 
     def check_typed(self, expected: str) -> None:
-        """
+        """Check that the user typed the expected text to confirm a change.
+
         Raises:
-            Answer: the person did not type the name of what would be lost.
+            Answer: the text differs.
         """
         if self.entry("typed").strip() != expected.strip():
             raise Answer(400, f"Nothing was changed: type {expected} to confirm.")
@@ -117,12 +119,14 @@ class Visit:
     async def _answer(self, operation: Operation[B, A], request: AskedRequest) -> A:
         result = await self.asking.answer(request)
         if isinstance(result, Response):
-            # Handlers answer like this to set a header beside the record.
+            # A handler returns a response to set a header beside the record.
             result = msgspec.json.decode(result.body, type=operation.answer) if result.body else None
         return result  # type: ignore[return-value]  # the table's promise
 
     async def look(self, operation: Operation[B, A], /, *args: str, **query: Value) -> A | None:
-        """Call an operation for a part of a page. Where the user may not, the page says so and shows the rest."""
+        """Call an operation for a part of a page. If the user may not call it, note that on the page and return
+        None.
+        """
         try:
             return await self._answer(operation, self._request(operation, args, query))
         except NotPermitted as refused:
@@ -177,23 +181,23 @@ class Visit:
     # Answering
 
     def url(self, *segments: str, **query: Value) -> str:
-        """Return a relative address of this server, which holds below any path of a proxy."""
+        """Return a relative address of this server. It works below any path of a proxy."""
         texts = texts_of(query)
         names = [quote(segment, safe="") for segment in segments]
         here = self.request.scope["raw_path"].decode("latin-1").split("/")[1:-1]
-        # A page has hundreds of links, and most stay in its folder.
+        # A page has hundreds of links. Most link to the same folder.
         while here and len(names) > 1 and here[0] == names[0]:
             del here[0], names[0]
         path = ("../" * len(here) or "./") + "/".join(names)
         return f"{path}?{urlencode(texts, doseq=True)}" if texts else path
 
     def url_of_path(self, path: str) -> str:
-        """Return the relative address of a path with its query, which begins with a slash."""
+        """Return the relative address of a path, which begins with a slash, with its query."""
         return self.url() + path.removeprefix("/")
 
     @property
     def here(self) -> str:
-        """The path and query of this request, to come back to."""
+        """The path and query of this request, to return to it."""
         query = self.request.scope["query_string"].decode("latin-1")
         path: str = self.request.scope["raw_path"].decode("latin-1")
         return f"{path}?{query}" if query else path
@@ -229,22 +233,22 @@ class Visit:
         return Response(text, self.status, media_type="text/html")
 
     def go(self, *segments: str, notice: str = "", **query: Value) -> Response:
-        """Send the browser to a page, which says `notice` once."""
+        """Redirect the browser to a page, which shows `notice` once."""
         return self.go_to(self.url(*segments, **query), notice)
 
     def go_to(self, url: str, notice: str = "") -> Response:
         if notice:
-            # In a cookie: a link of another site cannot make our pages say something.
+            # Use a cookie: a link on another site must not make our pages show a notice.
             self.set_cookie(NOTICE_COOKIE, quote(notice[:500], safe=""), NOTICE_S)
         return Response(status_code=303, headers={"location": url})
 
     @property
     def is_near(self) -> bool:
-        """Return whether a page of ours or the person's own hand led here: the browser sends its session then."""
+        """Return whether one of our pages or the address bar led here. The browser then sends its session."""
         return self.request.header(b"sec-fetch-site") in {"same-origin", "none"}
 
     def log_in(self, response: Response) -> None:
-        """Hand the session of a login on to the browser, and bind the forms of this page to it."""
+        """Pass the session of a login on to the browser, and bind the forms of this page to it."""
         for name, value in response.raw_headers:
             if name == b"set-cookie":
                 cookie = value.decode("latin-1")
@@ -254,7 +258,7 @@ class Visit:
                     self.visitor = rest.partition(";")[0]
 
     async def show_again(self, error: LakebedError, status: int, message: str) -> Response | None:
-        """Show the page of a form that failed, with the error; None where this user may not see it."""
+        """Show the page of a failed form again, with the error. Return None if this user may not see the page."""
         if self.page.shown_by is None:
             return None
         self.problem, self.status, self.page = message, status, self.page.shown_by

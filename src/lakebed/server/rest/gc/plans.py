@@ -95,8 +95,7 @@ class Plans:
 
     async def objects(self, request: RestRequest) -> GarbagePage:
         """List the objects that a plan deletes. The token is the next part, and the number of its matching rows that
-        were
-        shown. Costs a read of each part in the page.
+        were shown. Costs a read of each part in the page.
         """
         objectstore = await self._objectstore(request)
         manifest = (await self._read(objectstore, request.args[1])).garbage

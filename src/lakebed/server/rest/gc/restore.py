@@ -1,8 +1,7 @@
 """Restore objects of deferred runs, page by page: one record in, one out (`lakebed.gc.messages`, restoring).
 
 Besides `gc:Restore` on the repository, each object needs the permissions of an upload or a copy: to write its path,
-and
-to read its former path if that differs. Refused objects are counted as failed.
+and to read its former path if that differs. Refused objects are counted as failed.
 """
 
 from __future__ import annotations

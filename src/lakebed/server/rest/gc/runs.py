@@ -104,8 +104,7 @@ class Contract:
         page = await service.read_uncommitted(run_id, following, reader=Reader.CONTRACT)
         if page.continuation_token is None:
             # The contract has no later call, and while a run marks nothing is cleaned up. So end the run here. It has
-            # read all
-            # records that the cleaner may remove: copies are read last.
+            # read all records that the cleaner may remove: copies are read last.
             await service.abandon(page.run_id)
         return wire.PrepareGCUncommittedResponse(
             run_id=page.run_id,

@@ -1,4 +1,4 @@
-"""The pages, a file for each noun. Each file has its `PAGES`; here they are all together."""
+"""The pages, a file for each noun. This module joins the `PAGES` of all files."""
 
 from typing import Final
 

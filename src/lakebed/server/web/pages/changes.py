@@ -1,4 +1,4 @@
-"""Uncommitted changes of a branch: look at them, commit them, discard one or all."""
+"""Uncommitted changes of a branch: show them, commit them, discard one or all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTED: Final = 1000
 
 @dataclass(slots=True)
 class Tally:
-    """Changes below a folder, by their type, and the bytes of what is there now."""
+    """Changes below a folder, by their type, and the current bytes."""
 
     counts: dict[str, int] = field(default_factory=dict)
     size_bytes: int = 0
@@ -47,7 +47,7 @@ async def show(visit: Visit) -> Response:
 
 
 def tallied(changes: wire.DiffList, prefix: str) -> dict[str, Tally] | None:
-    """Return the sums of each folder right below a prefix; none where there are more changes than were asked for."""
+    """Return the sums of each folder directly below a prefix, or None if there are more changes than requested."""
     return None if changes.pagination.has_more else _sums(changes.results, prefix)
 
 
@@ -71,7 +71,7 @@ async def commit(visit: Visit) -> Response:
 
 
 async def discard(visit: Visit) -> Response:
-    """Discard the change of one path or, where the name of the branch was typed, all of them."""
+    """Discard the change of one path or, after the branch's name was typed, all changes."""
     [name] = visit.args
     ref, path = visit.query("ref"), visit.query("path")
     if path:

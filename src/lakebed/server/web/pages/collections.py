@@ -33,11 +33,11 @@ RUNS: Final = 20
 OBJECTS: Final = 50
 DIFFERENCES: Final = 25
 NAMES: Final = 25
-"""Draw at most this many names of a way, the largest. The others are summed."""
+"""Draw at most this many names of a breakdown, the largest. The others are summed."""
 ROOT: Final = "/repositories/{repository}/collections"
 _BEGUN: Final = frozenset({RunState.SWEEPING, RunState.ENDED, RunState.UNDONE})
 KINDS: Final = tuple(kind for kind in RunKind if kind.can_wait)
-"""Plans of these can be applied with a window. The command line plans the others."""
+"""Kinds whose plans can be applied with a window. The command line plans the others."""
 
 
 async def show_all(visit: Visit) -> Response:
@@ -65,7 +65,7 @@ async def show_all(visit: Visit) -> Response:
 
 
 def line_of(plans: PlanList, states: Mapping[str, RunView]) -> list[tuple[float, float, str]]:
-    """Return a place, a height and a state for each run that is shown, on a line of time. Two make a line."""
+    """Return a position, a height and a state for each shown run on a time line. A line needs two runs."""
     shown = plans.plans
     if len({plan.now_ms for plan in shown}) < 2:
         return []
@@ -78,14 +78,14 @@ def line_of(plans: PlanList, states: Mapping[str, RunView]) -> list[tuple[float,
 
 
 async def show_storage(visit: Visit) -> Response:
-    """Show the storage alone: the overview has it as a part, and asks for it once the rest is shown."""
+    """Show the storage alone. The overview loads it after the rest of the page."""
     [name] = visit.args
     storage = await visit.call(collectors.GET_GC_STORAGE, name)
     return visit.render("storage", name=name, storage=storage, stretches=stretches_of(storage))
 
 
 def stretches_of(storage: Storage | None) -> list[tuple[str, Total, Bar]]:
-    """Return what keeps the storage, each as a stretch of one bar; `rest` is what no record explains yet."""
+    """Return the keepers of the storage, each as a stretch of one bar. `rest` is not yet explained by any record."""
     if storage is None:
         return []
     sums: dict[str, Total] = {}
@@ -119,14 +119,14 @@ async def show_one(visit: Visit) -> Response:
         objects=objects,
         ledger=await ledger_of(visit, name, state),
         ways=ways_of(plan.totals),
-        # An erasure is applied with a certificate, on a page of its own.
+        # Erasures are applied with a certificate, on their own page.
         may_apply=may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
         may_undo=_may_undo(state),
     )
 
 
 async def _difference(visit: Visit, name: str, plan: Plan) -> PlanDiff | None:
-    """Compare a plan with the one before, of the same kind and by rules that were saved."""
+    """Compare a plan with the previous one of the same kind and by saved rules."""
     before = await visit.call(collectors.LIST_GC_PLANS, name, kind=plan.kind.value, after=plan.run_id, amount=RUNS)
     other = next((each.run_id for each in before.plans if not each.what_if), None)
     if other is None:
@@ -134,13 +134,13 @@ async def _difference(visit: Visit, name: str, plan: Plan) -> PlanDiff | None:
         return None
     try:
         return await visit.look(collectors.DIFF_GC_PLANS, name, other, plan.run_id, amount=DIFFERENCES)
-    except Answer as error:  # Too many objects for a server.
+    except Answer as error:  # The plans have too many objects to compare on a server.
         visit.hidden.append(str(error))
         return None
 
 
 async def plan(visit: Visit) -> Response:
-    """Let the server plan one kind. It deletes nothing."""
+    """Start a job that plans one kind. It deletes nothing."""
     [name] = visit.args
     jobs = await visit.call(collectors.LIST_GC_JOBS, name)
     running = [job.id for job in jobs.jobs if job.state is JobState.RUNNING]
@@ -154,7 +154,7 @@ async def plan(visit: Visit) -> Response:
 
 
 async def apply(visit: Visit) -> Response:
-    """Let the server apply a plan, once the number of its objects was typed."""
+    """Start a job that applies a plan, after the user typed the number of its objects."""
     name, run_id = visit.args
     found = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     visit.check_typed(str(found.totals.all.objects))
@@ -174,7 +174,7 @@ async def undo(visit: Visit) -> Response:
 
 
 async def restore(visit: Visit) -> Response:
-    """Restore a page of what a run holds: one object, a folder, or all."""
+    """Restore a page of a run's objects: one object, a folder, or all."""
     name, run_id = visit.args
     body = Restore(
         run_id=run_id,
@@ -195,7 +195,7 @@ async def ledger_of(visit: Visit, name: str, run: RunView | None) -> LedgerPage 
 
 
 def ways_of(totals: Totals) -> list[tuple[str, list[tuple[str, Total, Bar]]]]:
-    """Return each way to count the objects of a plan, without those that have no row."""
+    """Return each breakdown of a plan's objects, without empty ones."""
     ways = [
         ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age())),
         ("by reason", _bars(_largest_first(totals.by_reason))),
@@ -211,7 +211,7 @@ def _largest_first(totals: Mapping[str, Total]) -> dict[str, Total]:
 
 
 def _bars(totals: Mapping[str, Total]) -> list[tuple[str, Total, Bar]]:
-    """Return the rows of one way to count."""
+    """Return the rows of one breakdown."""
     rows = list(totals.items())
     shown, others = rows[:NAMES], rows[NAMES:]
     if others:

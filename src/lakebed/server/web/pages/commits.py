@@ -1,4 +1,4 @@
-"""The history of a ref, and one commit with what it changed."""
+"""The history of a ref, and one commit with its changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def show_history(visit: Visit) -> Response:
         since=visit.query("since"),
         first_parent=is_line or None,
     )
-    # Between the commits that a filter leaves there are others: no line says how they lead to one another.
+    # A filter hides commits between the shown ones, so draw no lines between them.
     is_whole = not (path or visit.query("committer"))
     parents = ((each.id, each.parents[:1] if is_line else each.parents) for each in commits.results)
     knots = graph(parents) if is_whole else []

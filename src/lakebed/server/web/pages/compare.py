@@ -18,12 +18,14 @@ from .objects import CHOICES, ROWS, Side, choose_ref, parents_of, side_of
 CONFLICTS: Final = 50
 PAGES_MAX: Final = 10
 ROWS_OF_PAGE: Final = 1000
-"""Look for conflicts in at most this many pages of changes: some tens of milliseconds each."""
+"""Search at most this many pages of changes for conflicts. Each takes some tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflicts:
-    """The paths at which a merge would stop. `looked_at`: changes; `after`: where the search ended before the end."""
+    """The paths with merge conflicts. `looked_at`: number of checked changes. `after`: where an incomplete search
+    ended.
+    """
 
     rows: list[wire.Diff]
     looked_at: int
@@ -31,7 +33,7 @@ class Conflicts:
 
 
 async def show(visit: Visit) -> Response:
-    """Show how `ref` differs from `base`: what changed since they parted, or (`all`) each difference."""
+    """Show how `ref` differs from `base`: changes since their common ancestor, or (`all`) each difference."""
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     base = visit.query("base")
@@ -71,7 +73,7 @@ async def show(visit: Visit) -> Response:
 
 
 async def show_contents(visit: Visit) -> Response:
-    """Show an object as two refs have it. The browser reads both, and finds the lines that differ."""
+    """Show an object in two refs. The browser reads both objects and computes the changed lines."""
     [name] = visit.args
     base, ref, path = visit.query("base"), visit.query("ref"), visit.query("path")
     left, right = await _side(visit, name, base, path), await _side(visit, name, ref, path)

@@ -1,4 +1,4 @@
-"""The first visit, log in, log out, and the choice of colours."""
+"""The first visit, login, logout, and the choice of colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def show_setup(visit: Visit) -> Response:
 
 
 async def set_up(visit: Visit) -> Response:
-    """Make the first user, log the browser in as that user, and show the key pair for the only time."""
+    """Make the first user, log the browser in as this user, and show the key pair once."""
     pair = await visit.call(
         installation.SETUP,
         body=wire.Setup(username=visit.entry("username").strip()),
@@ -41,7 +41,7 @@ async def set_up(visit: Visit) -> Response:
 
 
 async def show_login(visit: Visit) -> Response:
-    """Ask for a key pair. A browser that comes from elsewhere sent no cookie: it loads this page once more."""
+    """Ask for a key pair. A browser that comes from another site sent no cookie, so it loads this page once more."""
     target = _own(visit.query("next"))
     if "ticket" in visit.address and not visit.problem:
         return await _open_link(visit)
@@ -59,9 +59,9 @@ async def show_login(visit: Visit) -> Response:
 
 
 async def _open_link(visit: Visit) -> Response:
-    """Log in by a link, at once where the person at this machine opened it. Otherwise ask first.
+    """Log in by a link: at once if the person at this machine opened it, otherwise after a question.
 
-    A link could lead a browser into another person's account, or a program could only look at it (HEAD).
+    A foreign link could log a browser in to another person's account, and a program may only fetch it (HEAD).
     """
     is_here = visit.is_near or sender_of(visit.request) == THIS_MACHINE
     if visit.request.method == "HEAD" or not is_here:
@@ -76,7 +76,7 @@ async def _open_link(visit: Visit) -> Response:
 async def _use_ticket(visit: Visit, username: str, ticket: str) -> Response:
     body = wire.TicketLogin(username=username, ticket=ticket)
     visit.log_in(await visit.respond(sessions.LOG_IN_BY_TICKET, body=body))
-    # The address with the ticket is left at once. A browser that came from elsewhere loads one more page of ours.
+    # Leave the address with the ticket at once. A browser from another site loads one more page of ours.
     return visit.go() if visit.is_near else visit.go("login", next="/", fresh=1)
 
 
@@ -105,7 +105,7 @@ async def choose_colours(visit: Visit) -> Response:
 
 
 def _own(target: str) -> str:
-    """Return a path of this server, and for any other address an empty one."""
+    """Return the path if it is one of this server, otherwise an empty text."""
     return target if _OURS.fullmatch(target) else ""
 
 

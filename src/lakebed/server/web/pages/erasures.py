@@ -1,4 +1,4 @@
-"""Erasures: what one would take and what would stand, carry it out with its number of objects, and its certificate."""
+"""Erasures: show the objects that a plan deletes and keeps, carry it out after confirmation, show its certificate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .collections import OBJECTS, RUNS, ledger_of, may_apply, ways_of
 ROOT: Final = "/repositories/{repository}/erasures"
 KIND: Final = next(kind for kind in RunKind if kind.spec.by_order)
 ROWS: Final = 50
-"""Show at most this many objects of a certificate at a time, and as many of what stands."""
+"""Show at most this many objects of a certificate at a time, and as many kept objects."""
 
 
 async def show_all(visit: Visit) -> Response:
@@ -49,14 +49,14 @@ async def show_all(visit: Visit) -> Response:
 
 
 async def plan(visit: Visit) -> Response:
-    """Let the server plan an erasure. It deletes nothing."""
+    """Start a job that plans an erasure. It deletes nothing."""
     [name] = visit.args
     paths = _lines(visit.entry("paths"))
     pairs = [line.partition("=") for line in _lines(visit.entry("metadata"))]
     if wrong := next((key for key, sign, _ in pairs if not (key and sign)), None):
         raise Answer(400, f"{wrong!r} is not KEY=VALUE")
     request = PlanErasureRequest(
-        # As the command reads its words: a star makes a glob, a slash at the end a folder.
+        # Read patterns as the command does: a star makes a glob, a slash at the end a folder.
         selection=Selection(
             paths=tuple(path for path in paths if not _is_glob(path)),
             globs=tuple(path for path in paths if _is_glob(path)),
@@ -101,7 +101,7 @@ async def show_one(visit: Visit) -> Response:
         holds=() if in_force is None else in_force.holds,
         objects=objects,
         ledger=await ledger_of(visit, name, state),
-        # An erasure has no rule, no branch and one reason.
+        # An erasure has no rule, no branch and only one reason.
         ways=[way for way in ways_of(plan.totals) if way[0].startswith(("by age", "by folder"))],
         may_apply=may_apply(state),
         is_applied=state is not None and state.state in {RunState.SWEEPING, RunState.ENDED},
@@ -110,7 +110,7 @@ async def show_one(visit: Visit) -> Response:
 
 
 async def erase(visit: Visit) -> Response:
-    """Let the server carry an erasure out and certify it, once the number of its objects was typed."""
+    """Start a job that carries an erasure out and certifies it, after the user typed the number of its objects."""
     name, run_id = visit.args
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     visit.check_typed(str(plan.totals.all.objects))
@@ -147,7 +147,7 @@ async def show_certificate(visit: Visit) -> Response:
 
 
 async def _doubt(visit: Visit, certificate: Certificate) -> str:
-    """Return why the server does not stand for this certificate, empty where it does."""
+    """Return why the server does not confirm this certificate, or an empty text if it does."""
     head: CertificateHead = head_of(certificate)
     try:
         await visit.call(collectors.CHECK_GC_CERTIFICATE, *visit.args, body=head)
@@ -157,7 +157,7 @@ async def _doubt(visit: Visit, certificate: Certificate) -> str:
 
 
 def _jobs(jobs: tuple[JobView, ...], run_id: str = "") -> list[JobView]:
-    """Return the jobs of erasures, or those that carry out this one."""
+    """Return the jobs of erasures, or those of this run."""
     kinds = (EraseRequest,) if run_id else (EraseRequest, PlanErasureRequest)
     return [
         job
@@ -172,7 +172,7 @@ def _is_running(jobs: list[JobView]) -> bool:
 
 
 def _selected(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:
-    """Return each way in which entries are selected, with its values."""
+    """Return each kind of selection with its values."""
     ways = (
         ("Paths", selection.paths),
         ("Globs and folders", selection.globs),
@@ -187,7 +187,7 @@ def _is_glob(path: str) -> bool:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    # A path may begin or end with a blank.
+    # Do not strip lines: a path may begin or end with a space.
     return tuple(line for line in text.split("\n") if line.strip())
 
 

@@ -1,4 +1,4 @@
-"""The health of the server: what it needs, its processes, and their upkeep."""
+"""The health of the server: its dependencies, its processes, and their upkeep."""
 
 from __future__ import annotations
 

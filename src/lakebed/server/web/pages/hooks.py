@@ -1,4 +1,4 @@
-"""Runs of hooks, one run with its hooks, and what a hook wrote."""
+"""Runs of hooks, one run with its hooks, and the output of a hook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT: Final = "/repositories/{repository}/hooks"
 
 
 async def show_all(visit: Visit) -> Response:
-    """Show runs, and the files of a branch that say which hooks run."""
+    """Show the runs, and the action files of a branch."""
     [name] = visit.args
     runs = await visit.call(
         repositories.LIST_REPOSITORY_RUNS, name, branch=visit.query("branch"), after=visit.query("after"), amount=RUNS
@@ -33,7 +33,7 @@ async def show_all(visit: Visit) -> Response:
 async def _actions(visit: Visit, name: str, ref: str) -> wire.ObjectStatsList | None:
     try:
         return await visit.look(objects.LIST_OBJECTS, name, ref, prefix=FOLDER, amount=RUNS, user_metadata=False)
-    except NotFound:  # The repository is bare, or the branch is deleted and its runs are there.
+    except NotFound:  # The repository is bare, or the branch was deleted but its runs are kept.
         return None
 
 

@@ -1,4 +1,4 @@
-"""What keeps objects: the retention rules, legal holds, and why one object is there."""
+"""Retention rules, legal holds, and the reasons why an object is kept."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lakebed.server.web.visit import Page, Visit
 ROOT: Final = "/repositories/{repository}"
 EMPTY_ROWS: Final = 2
 _FIRST: Final = Rules(default="30d")
-"""The form begins with these where no rule is in force."""
+"""The initial values of the form when no rule is in force."""
 SEARCH_PAGES: Final = 5
-"""Ask for at most this many pages of a search in one request. A page of the search takes a second or two."""
+"""The most pages of a search in one request. One page takes a second or two."""
 
 
 async def show_rules(visit: Visit) -> Response:
@@ -29,7 +29,7 @@ async def show_rules(visit: Visit) -> Response:
 
 
 async def try_rules(visit: Visit) -> Response:
-    """Show what the rules of the form would let expire. They stay in the form, and are not saved."""
+    """Show which commits the rules of the form would expire. The rules remain in the form, and are not saved."""
     trial = await visit.call(collectors.TRY_GC_RULES, visit.args[0], body=_rules_of(visit))
     return await _rules_page(visit, trial)
 
@@ -61,7 +61,7 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
 
 
 async def save_rules(visit: Visit) -> Response:
-    """Save rules that were written as JSON, if no other version came between."""
+    """Save rules that were written as JSON, if the saved version did not change."""
     [name] = visit.args
     visit.check_typed(name)
     written = await visit.call(
@@ -86,7 +86,7 @@ def _rules_of(visit: Visit) -> Rules:
 
 
 def _rules_of_fields(visit: Visit) -> Rules:
-    """Read a row for each field of its name. A row without a pattern is no rule."""
+    """Read one rule for each row of the form. Skip rows without a pattern."""
     return Rules(
         default=visit.entry("default").strip(),
         branches=tuple(
@@ -115,7 +115,7 @@ def _number(text: str, label: str) -> int:
 
 
 def _entered_rules(visit: Visit) -> Rules | None:
-    """Return the rules that a form had, to show them again; none where they are no rules."""
+    """Return the entered rules to show them again, or None if they are invalid."""
     if not visit.entered:
         return None
     try:
@@ -153,7 +153,7 @@ async def release_hold(visit: Visit) -> Response:
 
 
 async def why(visit: Visit) -> Response:
-    """Search a few pages. Where they do not end the search, the page has a link that goes on."""
+    """Search a few pages. If the search is not complete, show a link that continues it."""
     [name] = visit.args
     asked = {part: visit.query(part) for part in ("address", "ref", "path")}
     page: WhyPage | None = None

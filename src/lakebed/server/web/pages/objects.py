@@ -20,7 +20,7 @@ REFS: Final = 100
 README: Final = "README.md"
 README_BYTES_MAX: Final = 8 << 10
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
-"""Types that cannot run. An SVG can."""
+"""Image types that cannot run scripts. SVG can."""
 IMAGE_BYTES_MAX: Final = 32 << 20
 CHOICES: Final[tuple[AnyOperation, ...]] = (
     repositories.GET_REPOSITORY,
@@ -32,7 +32,7 @@ CHOICES: Final[tuple[AnyOperation, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of a folder. `change`: how it differs from the last commit. `stats`: none where it was removed."""
+    """A row of a folder. `change`: the difference from the last commit. `stats`: None for a removed object."""
 
     path: str
     stats: wire.ObjectStats | None
@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """An object as a ref has it, and where a browser gets its bytes."""
+    """An object in a ref, and the URL of its bytes for a browser."""
 
     ref: str
     stats: wire.ObjectStats
@@ -93,19 +93,19 @@ async def show_folder(visit: Visit) -> Response:
 
 
 def rows_of(listing: wire.ObjectStatsList, changes: wire.DiffList | None) -> list[Row]:
-    """Return the rows of a folder with its uncommitted changes, also those that removed a row."""
+    """Return the rows of a folder with its uncommitted changes, including removed objects."""
     marks = {} if changes is None else {each.path: each.type for each in changes.results}
     rows = [Row(path=each.path, stats=each, change=marks.pop(each.path, "")) for each in listing.results]
     end = path_to_key(listing.results[-1].path) if listing.pagination.has_more and listing.results else None
     for path, change in marks.items():
-        # A change behind the last row belongs to the next page.
+        # A change after the last row belongs to the next page.
         if end is None or path_to_key(path) < end:
             rows.append(Row(path=path, stats=None, change=change))
     return sorted(rows, key=lambda row: path_to_key(row.path))
 
 
 async def readme_of(visit: Visit, name: str, ref: str, folder: str = "") -> tuple[str, str] | None:
-    """Return the README of a folder as text, and how much of it this is, if not all."""
+    """Return the README of a folder as text, and a note about the shown part if it is cut."""
     try:
         stats = await visit.look(objects.STAT_OBJECT, name, ref, path=folder + README)
         if stats is None or stats.expired or not stats.size_bytes:
@@ -155,7 +155,7 @@ def side_of(visit: Visit, name: str, ref: str, stats: wire.ObjectStats) -> Side:
 
 
 async def upload(visit: Visit) -> Response:
-    """Take one file of a form. The token stands before the file, so it is looked at before a byte is stored."""
+    """Accept one file of a form. The token comes before the file, so check it before storing any byte."""
     [name] = visit.args
     request = visit.request
     form = await open_form(request.header(b"content-type") or "", request.stream(), "content")
@@ -189,7 +189,7 @@ async def delete(visit: Visit) -> Response:
 
 
 async def copy(visit: Visit) -> Response:
-    """Copy an object of any ref to a branch. So an old version comes back, too."""
+    """Copy an object of any ref to a branch. This also restores an old version."""
     [name] = visit.args
     branch, target = visit.entry("branch").strip(), visit.entry("to")
     body = wire.ObjectCopyCreation(src_path=visit.query("path"), src_ref=visit.query("ref"))
@@ -208,7 +208,7 @@ async def move(visit: Visit) -> Response:
 
 
 async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
-    """Return the ref of the address, or the default branch; with what the ref picker and the frame show."""
+    """Return the ref of the address, or the default branch, with the values for the ref picker and the frame."""
     ref = visit.query("ref")
     if not ref:
         ref = (await visit.call(repositories.GET_REPOSITORY, name)).default_branch
@@ -226,7 +226,7 @@ async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
 
 
 def parents_of(folder: str) -> Sequence[tuple[str, str]]:
-    """Return name and path of each folder on the way."""
+    """Return name and path of each parent folder."""
     names = folder.split("/")[:-1]
     return [(each, "/".join(names[: index + 1]) + "/") for index, each in enumerate(names)]
 

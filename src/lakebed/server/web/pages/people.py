@@ -14,7 +14,7 @@ from lakebed.server.web.visit import Page, Visit
 
 ROWS: Final = 50
 ALLOW_READ: Final = wire.Statement(effect="allow", action=["fs:Read*", "fs:List*"], resource="*")
-"""A new policy begins with this, to show the form."""
+"""The initial statement of a new policy, as an example."""
 
 
 async def show_users(visit: Visit) -> Response:
@@ -55,7 +55,7 @@ async def show_user(visit: Visit) -> Response:
 
 
 async def _decision(visit: Visit, user: str) -> wire.Decision | None:
-    """Return the answer to the question in the address, where there is one."""
+    """Return the decision on the question in the address, or None without one."""
     if not (action := visit.query("action").strip()):
         return None
     return await visit.call(
@@ -196,9 +196,10 @@ def _text(statements: list[wire.Statement]) -> str:
 
 
 def _statements(visit: Visit) -> list[wire.Statement]:
-    """
+    """Read the statements of a policy.
+
     Raises:
-        Answer: the text is no list of statements. The message says where.
+        Answer: the text is no list of statements. The message names the place of the error.
     """
     try:
         return msgspec.json.decode(visit.entry("statement").encode(), type=list[wire.Statement])

@@ -60,7 +60,7 @@ async def merge(visit: Visit) -> Response:
 
 
 async def change(visit: Visit) -> Response:
-    """Close the pull request, or open it again."""
+    """Close the pull request, or reopen it."""
     name, number = visit.args
     status = visit.query("status")
     await visit.call(repositories.UPDATE_PULL_REQUEST, name, number, body=wire.PullRequestBasic(status=status))

@@ -1,4 +1,4 @@
-"""Branches and tags: the lists, new ones, deleting and undeleting them, and where each of them was."""
+"""Branches and tags: list, create, delete and undelete them, and show their earlier commits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def undelete_tag(visit: Visit) -> Response:
 
 
 async def show_moves(visit: Visit) -> Response:
-    """Show where a branch or a tag was, also one that is deleted."""
+    """Show the earlier commits of a branch or a tag, even of a deleted one."""
     [name] = visit.args
     branch, tag = visit.query("branch"), visit.query("tag")
     operation = deleted.LIST_TAG_MOVES if tag else deleted.LIST_BRANCH_MOVES
@@ -84,7 +84,7 @@ async def show_moves(visit: Visit) -> Response:
 
 
 async def move_back(visit: Visit) -> Response:
-    """Move a branch to a commit where it was."""
+    """Move a branch back to one of its earlier commits."""
     [name] = visit.args
     branch, commit = visit.query("branch"), visit.query("commit")
     visit.check_typed(branch)
