@@ -1,4 +1,4 @@
-"""Identity and permissions of callers: users, their credentials and proofs of identity; groups, policies, permissions.
+"""Identity and permissions of callers: users, credentials, external identities, groups, policies, permissions.
 
 Stored records: docs/formats/auth.md. Built-in groups and policies: built_in.py.
 """

@@ -48,21 +48,21 @@ _ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")
 ID: Final = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
 """Match the id of a user, a group or a policy. It is a part of keys, between slashes."""
 SESSIONS_MAX: Final = 1_000
-"""Of one user. A caller who may only read can log in again and again."""
+"""The limit of one user. A caller with read permissions can log in repeatedly."""
 SECRET_CHARACTERS_MIN: Final = 16
-"""Of a secret that an operator chooses. Callers may guess as fast as a server answers (`Slowdown`)."""
+"""The minimum for a secret that an operator chooses. Callers can guess as fast as a server answers (`Slowdown`)."""
 
 
 class AlreadyInitialised(AlreadyExists):
-    """The set-up is over already."""
+    """The set-up is already complete."""
 
 
 class UserExists(AlreadyExists):
-    """There is a user of this id."""
+    """A user of this id exists."""
 
 
 class UserNotFound(NotFound):
-    """There is no user of this id."""
+    """No user has this id."""
 
 
 class CredentialsNotFound(NotFound):
@@ -74,7 +74,7 @@ class SessionNotFound(NotFound):
 
 
 class SandboxUser(Denied):
-    """The user belongs to a sandbox: what it has and may do comes from there alone."""
+    """The user belongs to a sandbox, which alone defines its keys and permissions."""
 
 
 class InvalidUser(Invalid):
@@ -83,7 +83,7 @@ class InvalidUser(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedCredentials:
-    """Carry a secret key out of the server, the only time that it leaves it."""
+    """A new key pair. The server never returns the secret key again."""
 
     access_key_id: str
     secret_access_key: str
@@ -101,26 +101,26 @@ class Accounts:
     # Set-up
 
     async def installation(self) -> InstallationRecord | None:
-        """Return the record of a set-up that is over; None before that."""
+        """Return the record of a completed set-up, or None before that."""
         held = await self._store.get(PARTITION, INSTALLATION)
         record = decode(InstallationRecord, held.value) if held else None
         return record if record is not None and record.is_complete else None
 
     async def installed_ms(self) -> int:
-        """Return when set-up was over; 0 before that."""
+        """Return when set-up was completed, or 0 before that."""
         installation = await self.installation()
         return installation.created_ms if installation else 0
 
     async def set_up(
         self, user_id: str, *, access_key_id: str | None = None, secret_access_key: str | None = None
     ) -> IssuedCredentials:
-        """Make the first user, who may do everything, with the given key pair or a fresh one.
+        """Make the first user, with all permissions, and with the given key pair or a fresh one.
 
-        The installation record says that set-up is over only after user and credentials are stored. After a crash
-        in between, the operator repeats it.
+        The installation record shows a completed set-up only after user and credentials are stored. After a crash in
+        between, the operator repeats it.
 
         Raises:
-            AlreadyInitialised: the set-up is over already.
+            AlreadyInitialised: the set-up is already complete.
             InvalidUser: a name or key breaks a rule.
         """
         _check_user_id(user_id)
@@ -142,9 +142,9 @@ class Accounts:
         return issued
 
     async def recover(self, user_id: str) -> IssuedCredentials:
-        """Make this user an administrator with a fresh key pair, and make the user if there is none.
+        """Make this user an administrator with a fresh key pair, and make the user if it does not exist.
 
-        Only an operator at the data folder can call this, so it checks no permission. Set-up counts as done afterwards.
+        Only an operator at the data folder can call this, so it checks no permission. It completes the set-up.
 
         Raises:
             InvalidUser: the name breaks a rule.
@@ -156,7 +156,7 @@ class Accounts:
         return await self._store_credentials(user, None, None)
 
     async def _begin_set_up(self, user_id: str) -> tuple[InstallationRecord, Predicate]:
-        """Record that set-up has begun. A set-up that a crash left half done keeps its uid.
+        """Record that set-up has begun. A set-up that a crash interrupted keeps its uid.
 
         So late writes of that attempt make the same user as this one.
         """
@@ -205,8 +205,8 @@ class Accounts:
         """Return a user that may get key pairs, groups and policies.
 
         Raises:
-            UserNotFound.
-            SandboxUser: it is a sandbox's.
+            UserNotFound: no user has this id.
+            SandboxUser: it belongs to a sandbox.
         """
         user = await self.get_user(user_id)
         if user.is_sandbox:
@@ -227,8 +227,8 @@ class Accounts:
         """Remove sessions, credentials, principals, memberships and attached policies, then the user.
 
         Raises:
-            UserNotFound: there is none.
-            SandboxUser: it is a sandbox's.
+            UserNotFound: no user has this id.
+            SandboxUser: it belongs to a sandbox.
         """
         record = await self.get_changeable(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]
@@ -242,10 +242,10 @@ class Accounts:
         await self._store.delete(PARTITION, USERS + user_id.encode())
 
     async def create_sandbox_user(self, sandbox: SandboxRecord) -> IssuedCredentials:
-        """Create the user of a sandbox with the uid and the access key that its record has.
+        """Create the user of a sandbox with the uid and the access key of its record.
 
         Raises:
-            UserExists.
+            UserExists: a user of this id exists.
         """
         _check_user_id(sandbox.id)
         user = UserRecord(id=sandbox.id, uid=sandbox.user_uid, created_ms=self._ports.clock.now_ms(), is_sandbox=True)
@@ -256,7 +256,7 @@ class Accounts:
         return await self._store_credentials(user, sandbox.access_key_id, None)
 
     async def delete_sandbox_user(self, sandbox: SandboxRecord) -> None:
-        """Remove the key pair of a sandbox, its logins and its user, as far as they are there and are the sandbox's.
+        """Remove the key pair of a sandbox, its logins and its user, if they exist and belong to the sandbox.
 
         Reads no record of another user.
         """
@@ -303,9 +303,9 @@ class Accounts:
         return f"AKIAJ{self._characters(_KEY_ALPHABET, 14)}Q"
 
     async def delete_credentials(self, user_id: str, access_key_id: str) -> None:
-        """Remove a key pair, and then the sessions that came from it.
+        """Remove a key pair, and then its sessions.
 
-        A crash in between leaves sessions that open nothing, because `Authenticator` looks for the key pair each time.
+        A crash in between leaves unusable sessions, because `Authenticator` checks the key pair each time.
         """
         await self.get_credentials(user_id, access_key_id)
         await self._store.delete(PARTITION, CREDENTIALS + access_key_id.encode())
@@ -331,7 +331,7 @@ class Accounts:
     ) -> SessionRecord:
         """Record a login by a key pair or a principal.
 
-        Remove the user's sessions that have expired, and the oldest ones where there would be more than SESSIONS_MAX.
+        Remove the user's expired sessions, and the oldest ones if there would be more than SESSIONS_MAX.
         """
         now_ms = self._ports.clock.now_ms()
         sessions = [(session.created_ms, key, session) async for key, session in self._sessions(user.id)]
@@ -374,7 +374,7 @@ class Accounts:
         await self._store.delete(PARTITION, session_key(user_id, session_id))
 
     async def end_sessions_of(self, user: UserRecord, principal: str) -> None:
-        """Remove the sessions that came from an external principal."""
+        """Remove the sessions of an external principal."""
         await self._drop_sessions(user.id, lambda session: session.principal == principal)
 
     async def _sessions(self, user_id: str) -> AsyncIterator[tuple[bytes, SessionRecord]]:

@@ -1,15 +1,13 @@
-"""Find out who sends a request: by Basic, Bearer, or the session cookie.
+"""Identify the sender of a request: by Basic, Bearer, or the session cookie.
 
-The authenticator remembers a good proof for CACHE_MS by its fingerprint, never in clear. The first request costs a
-look-up of two keys and one decryption, the next ones microseconds. The price: credentials deleted through *another*
-process stay good for that long. Through this process they end at once (`forget_all`).
+The authenticator caches a valid proof for CACHE_MS by its fingerprint, never in clear. The first request costs a
+look-up of two keys and one decryption, the next ones microseconds. So credentials deleted through *another* process
+remain valid for that long. Through this process they end at once (`forget_all`).
 
-A login is a session: a record that a logout removes. It counts only while the key pair exists that it came from, or the
-external principal stands for its user.
-
-Secrets are compared in constant time. An answer never says what was wrong: neither whether the key exists, nor which
-part failed. Wrong secrets for one access key, known or not, are answered more and more slowly (`Slowdown`); a right
-one never waits.
+A login is a session: a record that a logout removes. It is valid only while its key pair exists, or its external
+principal maps to its user. Secrets are compared in constant time. An answer never shows whether the key exists or
+which part failed. Wrong secrets for one access key, known or not, get increasing delays (`Slowdown`). A right secret
+has none.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from .statements import Delegation
 if TYPE_CHECKING:
     import jwt
     from jwt.types import Options
-else:  # Slow to import, and a server needs it from the first login on.
+else:  # The import is slow, and a server needs it only from the first login on.
     jwt = Later("jwt")
 
 K = TypeVar("K")
@@ -47,29 +45,29 @@ CACHE_ENTRIES_MAX: Final = 10_000
 SCOPES_MAX: Final = 8
 """A client signs for one region, and at midnight for two days."""
 FREE_FAILURES: Final = 5
-"""Answer this many wrong secrets in a row at once: people mistype."""
+"""Answer this many consecutive wrong secrets without delay, for mistyped ones."""
 DELAY_S: Final = 0.1
 DELAY_S_MAX: Final = 5.0
 _ALGORITHM: Final = "HS256"
 _LOGIN: Final = "login"
 _JOB: Final = "job"
-"""Give job tokens their own audience, so that a server without delegations takes none of them for a login."""
+"""Job tokens have their own audience, so that a server without delegations does not accept them as logins."""
 
 
 class NotAuthenticated(Denied):
-    """The request carries no proof of identity, or none that is valid."""
+    """The request has no valid proof of identity."""
 
 
 class UnknownAccessKey(NotAuthenticated):
-    """No user has this access key. Doors whose protocol says so may answer it; REST does not."""
+    """No user has this access key. Only doors whose protocol requires it show this; REST does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Name the caller. `user_id` becomes the committer of commits.
+    """The caller. `user_id` becomes the committer of commits.
 
-    With a `delegation` the caller is a process that does one job for that user. `session` is the id of the login, and
-    empty for a key pair, which has an `access_key_id` instead.
+    With a `delegation` the caller is a process that does one job for that user. `session` is the id of the login. It
+    is empty for a key pair, which has an `access_key_id` instead.
     """
 
     user_id: str
@@ -80,7 +78,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The credentials of an access key and their user, None where that one is gone. `signing`: keys by scope."""
+    """The credentials of an access key, and their user, or None if the user was deleted. `signing`: keys by scope."""
 
     record: CredentialsRecord
     identity: Identity | None
@@ -95,14 +93,15 @@ class Authenticator:
         self._ports = ports
         self._principals = principals
         self._slowdown = Slowdown(ports)
-        # Counted apart: however many keys a stranger makes up, none of the others is forgotten.
+        # Count these separately: invented keys of a stranger must not evict the counts of real keys.
         self._slowdown_of_unknown = Slowdown(ports)
         self._known: dict[bytes, tuple[Identity, int]] = {}
         self._owners: dict[str, _Owner] = {}
         self._forgotten = 0
 
     async def authenticate(self, authorization: bytes | None, session: bytes | None) -> Identity:
-        """Return the sender of a request with this Authorization header and session cookie. The header goes first.
+        """Return the sender of a request with this Authorization header and session cookie. The header takes
+        precedence.
 
         Costs a hash and a look-up for a proof seen in the last 5 seconds.
 
@@ -117,7 +116,7 @@ class Authenticator:
         now_ms = self._ports.clock.now_ms()
         if known is not None and now_ms < known[1]:
             return known[0]
-        # A look-up that was under way when a key pair was deleted is not remembered.
+        # Do not cache the result of a look-up during which a key pair was deleted.
         forgotten = self._forgotten
         if authorization is None:
             identity = await self._from_token(proof)
@@ -149,20 +148,20 @@ class Authenticator:
         make_key: Callable[[str], K],
         scope: str = "",
     ) -> tuple[Identity, K]:
-        """Return the user of an access key, if `is_of` finds that a key of its secret made what the caller sent; and
-        that key, which `make_key` makes from the secret.
+        """Return the user of an access key and the key that `make_key` derives from its secret, if `is_of` accepts the
+        key for the caller's signature.
 
-        `scope` names all that `make_key` adds to the secret. The key of a scope is remembered as a proof is, once it
-        proved to be right; that of an empty scope never, for it may be the secret itself.
+        `scope` names every input of `make_key` besides the secret. The key of a scope is cached like a proof, after it
+        was proved right. The key of an empty scope is never cached, because it may be the secret itself.
 
         Raises:
-            UnknownAccessKey: there is no such key.
-            NotAuthenticated: another secret made it, or its user was deleted.
+            UnknownAccessKey: no user has this access key.
+            NotAuthenticated: the signature was made with another secret, or the user was deleted.
         """
         try:
             owner = await self._owner_of(access_key_id)
         except UnknownAccessKey:
-            # As slow as a wrong secret: else the time of an answer says which keys there are.
+            # Delay as for a wrong secret: otherwise the answer time would show which keys exist.
             await self._slowdown_of_unknown.wait(access_key_id)
             raise
         known: K | None = owner.signing.get(scope)
@@ -184,10 +183,10 @@ class Authenticator:
         return owner.identity, key
 
     async def _owner_of(self, access_key_id: str) -> _Owner:
-        """Return the credentials, sealed, and their user. Remembered as a proof is.
+        """Return the sealed credentials and their user. Cached like a proof.
 
         Raises:
-            UnknownAccessKey: there is no such key.
+            UnknownAccessKey: no user has this access key.
         """
         now_ms = self._ports.clock.now_ms()
         known = self._owners.get(access_key_id)
@@ -218,10 +217,10 @@ class Authenticator:
         return await self.begin_login(user, access_key_id, lifetime_s=TOKEN_LIFETIME_S)
 
     async def log_in_as(self, principal: str, *, lifetime_s: int) -> tuple[str, int]:
-        """Return a token for the user that a proven principal stands for, and when it ends (Unix seconds).
+        """Return a token for the user of a proven principal, and when it ends (Unix seconds).
 
         Raises:
-            NotAuthenticated: it stands for none.
+            NotAuthenticated: the principal maps to no user.
         """
         try:
             user, attachment = await self._principals.user_of(principal)
@@ -232,7 +231,7 @@ class Authenticator:
     async def begin_login(
         self, user: UserRecord, access_key_id: str, *, principal: str = "", attachment: str = "", lifetime_s: int
     ) -> tuple[str, int]:
-        """Begin the session of a caller who has proved this key pair or principal; return its token and end."""
+        """Begin the session of a caller with a proven key pair or principal. Return its token and end."""
         now_ms = self._ports.clock.now_ms()
         session = await self._accounts.begin_session(
             user, access_key_id, principal=principal, attachment=attachment, expires_ms=now_ms + 1000 * lifetime_s
@@ -240,14 +239,14 @@ class Authenticator:
         return self._sign(user, now_ms // 1000, lifetime_s, aud=_LOGIN, jti=session.id)
 
     async def log_out(self, identity: Identity) -> None:
-        """End the session of this login. Does nothing for a caller that sent a key pair."""
+        """End the session of this login. Does nothing for a caller with a key pair."""
         if identity.session:
             with suppress(SessionNotFound):
                 await self._accounts.end_session(identity.user_id, identity.session)
             self.forget_all()
 
     async def issue_job_token(self, identity: Identity, delegation: Delegation, *, lifetime_s: int) -> str:
-        """Return a token that carries what a user delegates.
+        """Return a token with the permissions that a user delegates.
 
         Raises:
             UserNotFound: the user was deleted meanwhile.
@@ -264,7 +263,7 @@ class Authenticator:
         return jwt.encode(claims, self._keys.token_key, algorithm=_ALGORITHM), expires_s
 
     def forget_all(self) -> None:
-        """Forget every remembered proof, because credentials or a user were deleted."""
+        """Clear all cached proofs, because credentials or a user were deleted."""
         self._forgotten += 1
         self._known.clear()
         self._owners.clear()
@@ -305,7 +304,7 @@ class Authenticator:
         """Refuse a session that has ended.
 
         Raises:
-            NotAuthenticated: the user logged out, or what the login came from is gone.
+            NotAuthenticated: the user logged out, or its key pair or principal was removed.
         """
         session = await self._accounts.find_session(user.id, session_id) if session_id else None
         if session is None or session.user_uid != user.uid:
@@ -326,8 +325,8 @@ class Authenticator:
 class Slowdown:
     """Delay the answers to wrong secrets. Each process counts in its own memory.
 
-    The database does not count: a stranger could make the server write to it at each guess. Nor does a delay bound
-    guesses on many connections at once, because a right secret never waits. The length of secrets bounds them.
+    Do not count in the database: a stranger could cause a write by each guess. A delay does not limit guesses on many
+    parallel connections, because a right secret never waits. The length of secrets limits them.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -335,7 +334,7 @@ class Slowdown:
         self._failures: dict[str, int] = {}
 
     async def wait(self, access_key_id: str) -> int:
-        """Count a failure, wait as long as it costs, and return the number of failures in a row."""
+        """Count a failure, wait for its delay, and return the number of consecutive failures."""
         count = self._failures.get(access_key_id, 0) + 1
         if len(self._failures) >= CACHE_ENTRIES_MAX:
             self._failures.clear()
@@ -345,7 +344,7 @@ class Slowdown:
         return count
 
     def forget(self, access_key_id: str) -> None:
-        """Count failures anew, because a right secret came."""
+        """Reset the count of failures, because a right secret arrived."""
         self._failures.pop(access_key_id, None)
 
 

@@ -1,7 +1,7 @@
-"""Permissions of users, remembered for a short while so that a request need not read the store.
+"""Permissions of users, cached for CACHE_MS so that a request need not read the store.
 
-Permissions count for CACHE_MS after a look-up. The price is that of remembered proofs (authenticator.py): a change
-through *another* process counts here that much later. Through this process it counts at once (`forget_all`).
+A change through *another* process applies here that much later. Through this process it applies at once
+(`forget_all`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Authorizer:
         self._known: dict[str, tuple[Permissions, int]] = {}
 
     async def permissions(self, identity: Identity) -> Permissions:
-        """Return what the caller may do: all that their user may, or the part that was delegated.
+        """Return the caller's permissions: those of their user, or the delegated part.
 
-        Costs a look-up for a user seen in the last 5 seconds, else that of `Policies.permissions_of`.
+        Costs a look-up for a user seen in the last 5 seconds, otherwise the cost of `Policies.permissions_of`.
 
         Raises:
             NotAuthenticated: the user was deleted meanwhile.
@@ -46,5 +46,5 @@ class Authorizer:
         return found
 
     def forget_all(self) -> None:
-        """Forget all permissions, because a user, a group, a policy or a grant changed."""
+        """Clear all cached permissions, because a user, a group, a policy or a grant changed."""
         self._known.clear()

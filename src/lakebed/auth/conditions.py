@@ -1,11 +1,12 @@
-"""Conditions of statements: on the branch, the tag or the ref of a request, on the caller's address, and on time. Pure.
+"""Conditions of statements: on the branch, the tag or the ref of a request, on the caller's address, and on time.
+Pure.
 
-A statement counts where all its conditions hold. One of several values suffices for a condition; for a negated one
-(`StringNotEquals`, `StringNotLike`, `NotIpAddress`) none of them may match. Where a request has nothing under a key, as
-a list of users has no branch, a condition does not hold, and a negated one does.
+A statement applies if all its conditions hold. A condition needs one matching value. A negated condition
+(`StringNotEquals`, `StringNotLike`, `NotIpAddress`) needs that no value matches. If a request has no value for a key
+(a list of users has no branch), a condition does not hold, and a negated one does.
 
-A third answer is doubt: the server cannot tell what the request has under a key. A statement in doubt does not allow,
-and it does deny. So a door that forgets to say what it reads refuses too much, and never too little.
+A third answer is doubt: the server cannot determine the request's value for a key. A statement in doubt does not
+allow, but it denies. So a door that omits a value refuses too much, and never too little.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(("IpAddress", "NotIpAddress"), frozenset({ADDRESS})),
     **dict.fromkeys(("DateLessThan", "DateGreaterThan"), frozenset({TIME})),
 }
-"""The operators, with the keys that each may ask for."""
+"""The operators, with the keys that each supports."""
 _NEGATED: Final = frozenset({"StringNotEquals", "StringNotLike", "NotIpAddress"})
 _NO_PART_OF_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?\[\]{}\\/@$]")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d))?")
@@ -48,7 +49,7 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 class InvalidCondition(Invalid):
-    """The server does not know the operator or the key, or a value is none that the key can have."""
+    """The operator or the key is unknown, or a value is invalid for the key."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +65,9 @@ Conditions: TypeAlias = tuple[Condition, ...]
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Say what a request reads or writes: a branch or a tag by name, or a commit by its id in `ref`.
+    """The ref that a request reads or writes: a branch or a tag by name, or a commit by its id in `ref`.
 
-    `ref` is the name of the branch or tag, too. All are None for an operation without a ref.
+    `ref` is also set to the name of a branch or tag. All are None for an operation without a ref.
     """
 
     branch: str | None = None
@@ -94,7 +95,7 @@ NO_REF: Final = Ref()
 UNKNOWN_REF: Final = Ref(is_known=False)
 
 Look: TypeAlias = Callable[[str, str], Awaitable[Ref]]
-"""Return what an expression names in a repository, UNKNOWN_REF in doubt."""
+"""Return the ref that an expression names in a repository, or UNKNOWN_REF in doubt."""
 
 
 async def _in_doubt(_repository: str, _expression: str) -> Ref:
@@ -103,7 +104,7 @@ async def _in_doubt(_repository: str, _expression: str) -> Ref:
 
 @dataclass(slots=True)
 class Circumstances:
-    """Say where a request comes from, when, and what its refs name. An empty address, or no time: not known."""
+    """The address, time and refs of a request. An empty address, or no time, is unknown."""
 
     address: str = ""
     now_ms: int | None = None
@@ -111,11 +112,11 @@ class Circumstances:
     _refs: dict[tuple[str, str], Ref] = field(default_factory=dict)
 
     async def learn(self, repository: str, expression: str) -> None:
-        """Look up what an expression names, for `ref`. It may name something else than at the last look."""
+        """Look up the ref of an expression, for `ref`. The result may differ from the previous look-up."""
         self._refs[repository, expression] = await self.look(repository, expression)
 
     def said(self, ref: Ref) -> frozenset[str]:
-        """Return the keys under which something is known of a request that is about this ref."""
+        """Return the keys for which a value is known in a request about this ref."""
         known = {ADDRESS: bool(self.address), TIME: self.now_ms is not None, **dict.fromkeys(REF_KEYS, ref.is_known)}
         return frozenset(key for key, is_known in known.items() if is_known)
 
@@ -124,10 +125,10 @@ class Circumstances:
 
 
 NOWHERE: Final = Circumstances()
-"""Nothing is known of the request."""
+"""Circumstances of which all values are unknown."""
 
 Check: TypeAlias = Callable[[Ref, Circumstances], "bool | None"]
-"""Return whether conditions hold. None: in doubt."""
+"""Return whether conditions hold, or None in doubt."""
 
 
 # Reading and writing them as the contract has them
@@ -157,10 +158,11 @@ def condition_map(conditions: Iterable[Condition]) -> dict[str, dict[str, list[s
 
 
 def check_conditions(conditions: Iterable[Condition]) -> None:
-    """Refuse what the server could not hold exactly. Passed over, a deny would stop less than its author believes.
+    """Refuse conditions that the server cannot enforce exactly. If ignored, a deny would stop less than its author
+    expects.
 
     Raises:
-        InvalidCondition: it says which operator, key or value.
+        InvalidCondition: the message names the operator, key or value.
     """
     seen = set()
     for one in conditions:
@@ -200,9 +202,10 @@ def _check_name(condition: Condition, value: str) -> None:
 
 
 def network_of(text: str) -> Network:
-    """
+    """Parse an address or a network.
+
     Raises:
-        InvalidCondition: the text is no address and no network.
+        InvalidCondition: the text is neither.
     """
     try:
         network = ip_network(text)
@@ -232,7 +235,7 @@ def time_of(text: str) -> int:
 
 
 def compile_conditions(conditions: Iterable[Condition], user_id: str) -> Check | None:
-    """Return what says whether all of them hold; None where there are none."""
+    """Return a function that checks whether all conditions hold, or None without conditions."""
     checks = [_compiled(one, user_id) for one in conditions]
     if not checks:
         return None
@@ -259,7 +262,7 @@ def _compiled(condition: Condition, user_id: str) -> Check:
 
 
 def _matcher(value: str, user_id: str) -> Matcher:
-    # Stars are found before the user's id is put in, so a user called `*` is one user.
+    # Split at stars before inserting the user's id, so a user named `*` is one user.
     return compile_pieces([piece.replace(USER, user_id) for piece in value.split("*")])
 
 
@@ -294,7 +297,7 @@ def _address(text: str) -> Address | None:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    # A socket for both protocols shows callers of IPv4 so.
+    # A socket for both protocols shows IPv4 callers in this form.
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 

@@ -1,7 +1,7 @@
-"""Patterns over actions and resources: `*` matches any characters, also none and also slashes; all else matches itself.
+"""Patterns over actions and resources: `*` matches any characters, including none and slashes.
 
-The matcher finds the pieces between stars from left to right, each at its first place. So the time depends on the text
-alone, not on the number of stars. It is no regular expression, because those can take for ever with many stars.
+The matcher finds the pieces between stars from left to right, each at its first occurrence. So the time depends on the
+text alone, not on the number of stars. Regular expressions could backtrack exponentially.
 """
 
 from __future__ import annotations

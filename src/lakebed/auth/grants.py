@@ -1,7 +1,7 @@
 """Memberships of groups, and policies of users and groups: pairs under `<kind>/<holder>/<granted>`.
 
 From the holder's side a scan of few keys finds them, from the other side a scan of the whole kind: IAM is small. A
-pair counts only while the uids of both ends are those that it was made for.
+pair is valid only while both ends have the uids for which it was made.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class NotGranted(NotFound):
 async def grant(
     store: Store, kind: bytes, holder: tuple[str, str], granted: tuple[str, str], *, nonce: str = ""
 ) -> None:
-    """Store a grant. Each end is (id, uid). Granting a second time changes nothing but the nonce."""
+    """Store a grant. Each end is (id, uid). Repeating a grant changes only the nonce."""
     record = GrantRecord(holder_uid=holder[1], granted_uid=granted[1], nonce=nonce)
     await store.set(PARTITION, grant_key(kind, holder[0], granted[0]), encode(record))
 
 
 async def grants_of(store: Store, kind: bytes, holder: tuple[str, str]) -> dict[str, str]:
-    """Map the ids that this holder has to the uids they had, ascending by id."""
+    """Return the ids granted to this holder with their uids at the grant, ascending by id."""
     prefix = grant_key(kind, holder[0], "")
     found: dict[str, str] = {}
     async for key, value in scan_prefix(store, PARTITION, prefix):
@@ -36,7 +36,7 @@ async def grants_of(store: Store, kind: bytes, holder: tuple[str, str]) -> dict[
 
 
 async def holders_of(store: Store, kind: bytes, granted: tuple[str, str]) -> dict[str, str]:
-    """Map the ids of the holders of this to the uids they had, ascending by id."""
+    """Return the ids of the holders of this grant with their uids at the grant, ascending by id."""
     found: dict[str, str] = {}
     async for key, value in scan_prefix(store, PARTITION, kind):
         holder, _, name = key[len(kind) :].decode().partition("/")

@@ -44,7 +44,7 @@ class NoAcl(NotFound):
 
 
 class LastAdministrator(Conflict):
-    """The change would leave no user who may do everything."""
+    """The change would leave no user with all permissions."""
 
 
 class Groups:
@@ -118,13 +118,14 @@ class Groups:
             await revoke(self._store, USER_GROUPS, (user.id, user.uid), group.id)
 
     async def leave_admins(self, user: UserRecord) -> None:
-        """Take the user out of Admins, unless no other user would be left there. Does nothing for users outside it.
+        """Remove the user from Admins, unless no other user would be left there. Does nothing for users outside it.
 
-        If all users leave at once, one stays. Each first finishes what another began, and then leaves in three steps:
+        If all users leave at once, one remains. Each first finishes a leave that another began, and then leaves in
+        three steps:
 
-            1. read the record `admins/leaving`, which is empty, and then the members: another one must be among them
-            2. replace that record by `set_if`, which fails if another user began to leave since step 1
-            3. delete the membership, and then empty the record
+        1. read the record `admins/leaving`, which is empty, and then the members: another one must be among them
+        2. replace that record by `set_if`, which fails if another user began to leave since step 1
+        3. delete the membership, and then empty the record
 
         Raises:
             LastAdministrator: no other user is in Admins.
@@ -157,7 +158,7 @@ class Groups:
         for user_id, nonce in memberships:
             key = grant_key(USER_GROUPS, user_id, ADMINS)
             held = await self._store.get(PARTITION, key)
-            # A membership that was added again since then has another nonce, and stays.
+            # A membership that was added again has another nonce, and is kept.
             if held is not None and decode(GrantRecord, held.value).nonce == nonce:
                 with suppress(PredicateFailed):
                     await self._store.delete_if(PARTITION, key, held.predicate)
@@ -172,7 +173,7 @@ class Groups:
         return page(await self._members(group.id, group.uid), prefix=prefix, after=after, limit=limit)
 
     async def _members(self, group_id: str, group_uid: str) -> dict[str, UserRecord]:
-        """Return the members whose uid is still the one that was put in."""
+        """Return the members whose uid is still that of the grant."""
         holders = await holders_of(self._store, USER_GROUPS, (group_id, group_uid))
         users = await in_waves(self._ports.tasks, list(holders), self._accounts.find_user)
         return {
@@ -191,7 +192,7 @@ class Groups:
             try:
                 group = await self.get(name)
             except GroupNotFound:
-                continue  # Another process deleted the group, and died before it removed what names it, or is at it.
+                continue  # Another process is deleting the group, or died before it removed the records that name it.
             if group.uid == uid:
                 groups.append(group)
         return groups

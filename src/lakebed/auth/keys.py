@@ -1,9 +1,9 @@
 """The server's keys: one secret, from which all others are derived (HKDF-SHA-256, one label for each use).
 
-The server makes the secret on its first start and stores it in the key-value store, where each of its processes finds
-it. An operator who wants database dumps to be worthless hands in a secret instead; the server does not store that one.
-Secret keys are sealed with AES-256-GCM under a fresh 96-bit nonce. Each is bound to its access key, so that two records
-cannot be swapped.
+The server makes the secret on its first start and stores it in the key-value store for all of its processes. An
+operator can pass a secret instead, which the server does not store, so that database dumps reveal no secret keys.
+Secret keys are sealed with AES-256-GCM under a fresh 96-bit nonce. Each is bound to its access key, so that two
+records cannot be swapped.
 """
 
 from __future__ import annotations

@@ -48,11 +48,11 @@ class PolicyNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether a user may do something, and the statement that decides it: the `number`th of `policy`, from 1.
+    """Whether a user may do an action, and the deciding statement: the `number`th of `policy`, from 1.
 
-    `group`: the user has the policy through it; empty where the policy is attached to the user. Without a statement
-    that names the action and the resource, `policy` is empty and the action is not allowed. `unsaid`: keys of
-    conditions on which the answer depends, and of which the question says nothing.
+    `group`: the group through which the user has the policy; empty if it is attached to the user. If no statement
+    names the action and the resource, `policy` is empty and the action is not allowed. `unsaid`: keys of conditions on
+    which the answer depends, but for which the question gives no value.
     """
 
     is_allowed: bool
@@ -143,7 +143,7 @@ class Policies:
         """Give a policy to a group.
 
         Raises:
-            BuiltIn: the group is built in, and its policies stay as they are.
+            BuiltIn: the group is built in, so its policies cannot be changed.
         """
         refuse_built_in(group_id, GROUPS)
         group, policy = await self._groups.get(group_id), await self.get(policy_id)
@@ -198,11 +198,11 @@ class Policies:
     ) -> Decision:
         """Return whether the user may do this, and which statement decides. Costs as much as `permissions_of`.
 
-        It reads the store, so a change counts at once. The gate may still remember the permissions of seconds ago.
+        Reads the store, so a change applies at once. The gate may still use permissions cached seconds ago.
 
         Raises:
-            UserNotFound.
-            InvalidAction: there is no such action.
+            UserNotFound: no user has this id.
+            InvalidAction: the action does not exist.
             InvalidPolicy: the resource is malformed.
         """
         check_action(action)
@@ -249,7 +249,7 @@ class Policies:
         return by_holder
 
     async def _of_sandbox(self, user: UserRecord) -> dict[str, PolicyRecord]:
-        """Return the statements of the user's sandbox as a policy, while it lasts. They are no policy on record."""
+        """Return the statements of the user's sandbox as a policy while it lasts. No policy record stores them."""
         held = await self._store.get(PARTITION, SANDBOXES + user.id.encode())
         sandbox = decode(SandboxRecord, held.value) if held is not None else None
         if (

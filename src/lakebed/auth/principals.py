@@ -1,7 +1,7 @@
-"""External principals: identities of other providers that stand for users here.
+"""External principals: identities of other providers that map to users here.
 
-A record lies under the hash of the principal's id, which may be long. So one principal stands for one user, and
-attaching it is one conditional write. One whose user is gone counts for nothing, and may be attached again.
+A record is stored under the hash of the principal's id, which may be long. So one principal maps to one user, and
+attaching it is one conditional write. A principal whose user was deleted has no effect, and may be attached again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FORMS: Final = "ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-ro
 
 
 class PrincipalExists(AlreadyExists):
-    """The principal stands for a user already."""
+    """The principal maps to a user already."""
 
 
 class PrincipalNotFound(NotFound):
-    """The principal stands for no user, or not for this one."""
+    """The principal maps to no user, or not to this one."""
 
 
 class InvalidPrincipal(Invalid):
@@ -45,11 +45,11 @@ class Principals:
         self._accounts = accounts
 
     async def attach(self, user_id: str, principal: str, settings: Sequence[Mapping[str, str]] = ()) -> None:
-        """Let a principal stand for a user.
+        """Map a principal to a user.
 
         Raises:
-            UserNotFound, SandboxUser, InvalidPrincipal.
-            PrincipalExists: it stands for a user already.
+            UserNotFound, SandboxUser, InvalidPrincipal: see those classes.
+            PrincipalExists: it maps to a user already.
         """
         _check_form(principal)
         user, key = await self._accounts.get_changeable(user_id), _key(principal)
@@ -70,11 +70,11 @@ class Principals:
             raise PrincipalExists(f"{principal} stands for a user already", principal=principal) from error
 
     async def detach(self, user_id: str, principal: str) -> None:
-        """Let a principal stand for its user no more, and end its logins.
+        """Remove a principal from its user, and end its logins.
 
         Raises:
-            UserNotFound, InvalidPrincipal.
-            PrincipalNotFound: it does not stand for this user.
+            UserNotFound, InvalidPrincipal: see those classes.
+            PrincipalNotFound: it does not map to this user.
         """
         user, key = await self._accounts.get_user(user_id), _key(principal)
         held = await self._store.get(PARTITION, key)
@@ -87,10 +87,11 @@ class Principals:
         await self._accounts.end_sessions_of(user, principal)
 
     async def get(self, principal: str) -> PrincipalRecord:
-        """
+        """Return the record of a principal.
+
         Raises:
-            InvalidPrincipal.
-            PrincipalNotFound: it stands for no user.
+            InvalidPrincipal: the id is malformed.
+            PrincipalNotFound: it maps to no user.
         """
         return (await self._find(principal))[0]
 
@@ -107,10 +108,10 @@ class Principals:
         return found[:limit], len(found) > limit
 
     async def user_of(self, principal: str) -> tuple[UserRecord, str]:
-        """Return the user that a principal stands for, and the id of its attachment.
+        """Return the user of a principal, and the id of its attachment.
 
         Raises:
-            PrincipalNotFound: there is none.
+            PrincipalNotFound: it maps to no user.
         """
         record, user = await self._find(principal)
         return user, record.attachment
@@ -129,12 +130,12 @@ class Principals:
 
 
 def _check_form(principal: str) -> None:
-    """Refuse what no login ever brings (server/identity/providers.py makes the ids): it would only look allowed.
+    """Refuse an id that no login can have (server/identity/providers.py makes the ids): it would only look allowed.
 
-    Only for new ones. One that was attached before can be shown and detached.
+    Check only new principals. One that was attached before can be shown and detached.
 
     Raises:
-        InvalidPrincipal.
+        InvalidPrincipal: no provider gives identities of this form.
     """
     role = _ROLE_IN_USE.fullmatch(principal)
     if role is not None and role[1] != principal:

@@ -47,7 +47,7 @@ INSTALLATION: Final = b"server/installation"
 
 _FORMAT: Final = b"\x01"
 _WITH_CONDITIONS: Final = b"\x02"
-"""Of policies that have some. A release that knows none refuses such a record, so it allows no more than was meant."""
+"""The format of policies with conditions. Releases without conditions refuse it, so they do not allow too much."""
 
 
 class AuthFormat(Corrupt):
@@ -61,7 +61,7 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     email: str = ""
     friendly_name: str = ""
     is_sandbox: bool = False
-    """It has the rights of the sandbox of its id. No group and no policy gives it others."""
+    """It has only the rights of the sandbox of its id. Groups and policies give it no others."""
 
 
 class CredentialsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,7 +103,7 @@ class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Store a login. It ends with what it came from: a key pair, or else an external principal."""
+    """A login. It ends with its key pair, or else its external principal."""
 
     id: str
     user_id: str
@@ -116,9 +116,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class TicketRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Store a link that logs a browser at `sender` in once. `digest`: SHA-256 of its secret.
+    """A link that logs a browser at `sender` in once. `digest`: SHA-256 of its secret.
 
-    A used one keeps its digest only, so that a second browser learns why it is refused.
+    A used link keeps only its digest, so that a second browser gets the reason of its refusal.
     """
 
     user_id: str
@@ -134,9 +134,9 @@ class TicketRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PrincipalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Store that an identity of another provider stands for a user. `settings` are kept for clients, unread.
+    """A mapping of an identity of another provider to a user. `settings` are stored for clients, and not read.
 
-    `attachment` is new each time that it is attached: logins of an earlier time stay over.
+    `attachment` is new for each attachment, so logins of an earlier one remain invalid.
     """
 
     id: str
@@ -154,9 +154,9 @@ class SandboxState(StrEnum):
 
 
 class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Store a sandbox: its branch and its user have its `id`. Only an active one gives its user rights.
+    """A sandbox: its branch and its user have its `id`. Only an active sandbox gives its user rights.
 
-    `user_uid` and `access_key_id` are those that its user has, or is about to have. `ending_ms`: since when it ends.
+    `user_uid` and `access_key_id` are those of its user, or of the user being made. `ending_ms`: when its end began.
     `was_half_made`: it ends without having been active, and a stalled request may still be making it.
     """
 

@@ -116,11 +116,11 @@ class Register(Generic[R]):
         return record
 
     async def check_removable(self, id_: str) -> None:
-        """Refuse to remove a record that must stay. Call it before removing what names the record.
+        """Refuse to remove a built-in or missing record. Call it before removing records that name it.
 
         Raises:
-            BuiltIn.
-            NotFound: of the type `unknown`: there is none.
+            BuiltIn: the record is built in.
+            NotFound: of the type `unknown`: no record has this id.
         """
         refuse_built_in(id_, self._built_in)
         await self.get(id_)

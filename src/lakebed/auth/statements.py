@@ -1,9 +1,9 @@
-"""Statements of policies, the permissions they add up to, and the part of them that a job gets. Pure.
+"""Statements of policies, the permissions of a user, and the part of them that a job gets. Pure.
 
-A statement allows or denies actions on resources. An action that no statement allows is forbidden, and one statement
-that denies wins over all that allow. A resource is an ARN, `arn:lakefs:fs:::repository/lake/object/a/b`, or `*` for an
-action on no single thing. A statement names resources by pattern; `${user}` in it stands for the id of the caller.
-Its conditions (conditions.py) say for which requests it counts.
+A statement allows or denies actions on resources. An action that no statement allows is forbidden, and one denying
+statement overrides all that allow. A resource is an ARN, `arn:lakefs:fs:::repository/lake/object/a/b`, or `*` for an
+action without a resource. A statement names resources by pattern; `${user}` in it is replaced by the caller's id.
+Its conditions (conditions.py) select the requests to which it applies.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 _AZURE: Final = re.compile(
     r"(?<=/)https://[^/]+\.blob\.core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)/", re.IGNORECASE
 )
-"""Match what `az://` stands for in a pattern: addresses of Azure have two spellings."""
+"""Match the URLs that `az://` replaces in a pattern: addresses of Azure have two spellings."""
 _HALF_AZURE: Final = re.compile(r":(?:namespace/|[a-z]*\*/?)(?:http|\*?[^/]*\.blob\.core\.)", re.IGNORECASE)
 """Match the beginning of a pattern that may match such a URL."""
 
 
 class InvalidPolicy(Invalid):
-    """The statements are empty, or hold something that the server could not enforce exactly."""
+    """The statements are empty, or have a part that the server could not enforce exactly."""
 
 
 class NotPermitted(Denied):
-    """The caller is known, and may not do this."""
+    """The caller is known, but may not do this."""
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Allow or deny. `actions` and `resource` are patterns (globs.py). It counts where all `conditions` hold."""
+    """Allow or deny. `actions` and `resource` are patterns (globs.py). It applies if all `conditions` hold."""
 
     effect: Effect
     actions: tuple[str, ...]
@@ -66,15 +66,15 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Delegation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a user's permissions that one job gets.
 
-    The server gives a collector that it runs a token of the user who started it (`lakebed.server`, collectors.py). Each
-    request checks the user's permissions too, so the job never may do more than the user may by then. The token is no
+    The server gives its collectors a token of the user who started them (`lakebed.server`, collectors.py). Each
+    request also checks the user's current permissions, so the job can never do more than the user. The token is no
     login: operations that need one refuse it.
 
-    Allow `actions`, by their full names, on `repository` itself and nothing in it, while its job `job` runs.
+    Allow `actions`, by their full names, on `repository` itself but not on its content, while its job `job` runs.
 
     `on_branches` are allowed on each of its branches, and on nothing else.
-    `deleted` is the uid of the repository where it is deleted.
-    `address` is where the user asked from. Conditions on the address hold it, wherever the job itself runs.
+    `deleted` is the uid of the repository if it is deleted.
+    `address` is the user's address at the start. Conditions on the address use it, wherever the job runs.
     """
 
     job: str
@@ -167,10 +167,10 @@ def _check_denied(resource: str, place: str) -> None:
 
 
 def _check_denied_refs(statement: Statement, place: str) -> None:
-    """Refuse to deny by a key that no request for these actions has: it would stop nothing.
+    """Refuse a deny with a condition on a key that no request for these actions has: it would stop nothing.
 
     Raises:
-        InvalidPolicy: such a condition.
+        InvalidPolicy: the statement has such a condition.
     """
     matches = [compile_glob(pattern) for pattern in statement.actions]
     has = {key for action, keys in REFS_OF.items() if any(match(action) for match in matches) for key in keys}
@@ -228,7 +228,7 @@ class Permissions:
         return lasting._altered(_delegation=self._delegation, _circumstances=self._circumstances)
 
     def _altered(self, **changes: object) -> Permissions:
-        # Verdicts are shared: they depend on neither.
+        # Share the verdicts: they depend on neither the circumstances nor the delegation.
         altered = object.__new__(Permissions)
         altered.__dict__ = self.__dict__ | changes
         return altered
@@ -249,11 +249,11 @@ class Permissions:
         )
 
     async def learn(self, repository: str, expression: str) -> None:
-        """Look up what a ref expression of the request names, before the answer depends on it."""
+        """Look up the ref of an expression in the request, before the answer depends on it."""
         await self._circumstances.learn(repository, expression)
 
     def ref(self, repository: str, expression: str) -> Ref:
-        """Return what `learn` found out, or that it is not known."""
+        """Return the result of `learn`, or an unknown ref."""
         return self._circumstances.ref(repository, expression)
 
     def heeds_refs(self, action: str) -> bool:
@@ -307,9 +307,9 @@ class Permissions:
         return self._delegation is None and self._verdict(action).is_everywhere
 
     def allows_below(self, action: str, beginning: str) -> bool:
-        """Return False where no resource that begins so is allowed, whatever the ref.
+        """Return False if no resource with this beginning is allowed, for any ref.
 
-        True promises less: statements may still deny each of them, if no single one denies all.
+        True is weaker: statements may still deny each of them, if no single one denies all.
         """
         if self._delegation is not None and not self._delegation.covers_below(action, beginning):
             return False
@@ -326,9 +326,10 @@ class Permissions:
         )
 
     def denied_below(self, action: str, beginning: str, ref: Ref = UNKNOWN_REF) -> Callable[[str], bool]:
-        """Return a function that says whether a statement denies the resource that `beginning` and its argument make.
+        """Return a function that returns whether a statement denies the resource that `beginning` and its argument
+        make.
 
-        Costs as much as there are such statements, also in a policy of thousands about other resources.
+        Costs as much as the number of these statements, even in a policy with thousands about other resources.
         """
         denied = [
             match
@@ -349,7 +350,7 @@ class Permissions:
             raise self.not_permitted(action, resource, ref)
 
     def refuse_denied(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> None:
-        """Refuse what a statement denies. What lies below an allowed resource need not be allowed by its own name.
+        """Refuse a denied action. An entry below an allowed resource need not be allowed by its own name.
 
         Raises:
             NotPermitted: a statement denies it.
@@ -385,9 +386,9 @@ class Permissions:
         )
 
     def _about(self, action: str) -> list[Statement]:
-        """Return the statements that name the action, less those that no administrator heeds."""
+        """Return the statements that name the action, without denials that do not apply to administrators."""
         names = {action, ALSO.get(action, action)}
-        # No user could take back a deny that shuts the last administrator out.
+        # No user could remove a deny that locks the last administrator out.
         is_undeniable = self._is_administrator and action.startswith("auth:")
         return [
             one
@@ -399,7 +400,7 @@ class Permissions:
     def _matchers(self, statement: Statement) -> list[_Rule]:
         spellings = {statement.resource: None}
         if statement.effect == "deny":
-            # Of an allowed URL no other spelling follows: it would lose the account.
+            # An allowed URL gets no other spelling, which would lose the account.
             spellings[_AZURE.sub("az://", statement.resource)] = None
         check = compile_conditions(statement.conditions, self.user_id)
         return [(*_matcher_of(pattern, self.user_id), check) for pattern in spellings]
@@ -411,7 +412,7 @@ _Rule: TypeAlias = tuple[str, Matcher, "Check | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """What statements say of one action, for all requests: it holds the conditions, and never what they said of one.
+    """The statements about one action, for all requests. It keeps the conditions, but not their results for a request.
 
     `keys` are those of all conditions.
     """
@@ -423,7 +424,7 @@ class _Verdict:
 
 
 def _may_begin(pattern: str, beginning: str) -> bool:
-    """Return False where nothing that the pattern matches begins so."""
+    """Return False if the pattern matches no text with this beginning."""
     start, star, _ = pattern.partition("*")
     return start.startswith(beginning) or (bool(star) and beginning.startswith(start))
 
@@ -434,6 +435,6 @@ def _names_one(pattern: str, names: set[str]) -> bool:
 
 
 def _matcher_of(pattern: str, user_id: str) -> tuple[str, Matcher]:
-    """Compile a resource pattern. Stars are found before the user's id is put in, so a user called `*` is one user."""
+    """Compile a resource pattern. Split at stars before inserting the user's id, so a user named `*` is one user."""
     pieces = [piece.replace(USER, user_id) for piece in pattern.split("*")]
     return "*".join(pieces), compile_pieces(pieces)

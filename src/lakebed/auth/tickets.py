@@ -1,11 +1,12 @@
-"""Links that log a browser in once, within a minute, on the machine that asked for them.
+"""Links that log a browser in once, within a minute, on the machine that requested them.
 
-A ticket is 256 random bits. Its record has a digest only, and says whose login it continues: the session of a ticket
-ends with the key pair or principal of the caller who made it. Each user has one record, so a new link ends the one
-before, and no link that was never used is left to clean up.
+A ticket is 256 random bits. Its record has only a digest, and the login that it continues: the session of a ticket
+ends with the key pair or principal of its maker. Each user has one record, so a new link replaces the previous one,
+and unused links need no cleaning.
 
 1. Issue: write the record.
-2. Redeem: compare digest, time and sender. Then `set_if` marks the record as used, and of two browsers one wins.
+2. Redeem: compare digest, time and sender. Then `set_if` marks the record as used, so only one of two browsers
+   succeeds.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class NoTicket(Invalid):
 
 
 class TicketRefused(NotAuthenticated):
-    """The link does not log in. Its words are for the person who opened it."""
+    """The link does not log in. The message is for the person who opened it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """Carry the secret of a link out of the server, the only time that it leaves it."""
+    """The secret of a link. The server never returns it again."""
 
     user_id: str
     secret: str
@@ -109,7 +110,7 @@ class Tickets:
         held = await self._store.get(PARTITION, ticket_key(user_id)) if ID.fullmatch(user_id) else None
         record = decode(TicketRecord, held.value) if held is not None else None
         if held is None or record is None or not hmac.compare_digest(record.digest, _digest(secret)):
-            # Not a word about whether the user exists: anyone may ask.
+            # Do not reveal whether the user exists: this call needs no login.
             raise TicketRefused("this server has no such link, or a newer link replaced it")
         if record.is_used:
             raise TicketRefused("this link was used before, and works once")

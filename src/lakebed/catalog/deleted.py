@@ -286,7 +286,7 @@ class DeletedRepositories:
         deleted = await self._store.get(DELETED_REPOSITORIES, record.uid.encode())
         now = None if deleted is None else decode_record(DeletedRecord, deleted.value)
         if now is not None and now.state is DeletedState.RESTORING and record.attempt.startswith(f"{now.move}/"):
-            return  # Step 4 is not done: `clean` continues it.
+            return  # Step 4 is not done: `clean` goes on with it.
         with suppress(PredicateFailed):
             if now is not None and now.state is DeletedState.RESTORED and now.restored_by == record.attempt:
                 active = encode_record(replace(record, state=RepositoryState.ACTIVE, attempt=""))
