@@ -15,7 +15,7 @@ import pytest
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of, recover
 from lakebed.server.app import InvalidSetting
 from lakebed.server.operate.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
-from lakebed.wire import AuditRecord
+from lakebed.wire import TOOL_HEADER, AuditRecord
 
 from .test_serving import serving, set_up
 
@@ -170,6 +170,20 @@ class TestLines:
         written = lines(tmp_path)[before:]
 
         assert len(written) == SOURCE_MAX + 1
+        assert written[-1]["skipped"] == 7
+
+    async def test_a_flood_of_reads_that_name_a_tool_is_counted_and_not_written(
+        self, client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("lakebed.server.operate.audit.time.monotonic", lambda: 1.0)
+        before = len(lines(tmp_path))
+        for _ in range(REFUSALS_MAX + 7):
+            await client.get("/user", headers={TOOL_HEADER: "list"})
+        await client.post("/auth/users", json={"id": "vera"})
+
+        written = lines(tmp_path)[before:]
+
+        assert len(written) == REFUSALS_MAX + 1
         assert written[-1]["skipped"] == 7
 
     async def test_one_caller_with_many_addresses_of_ipv6_has_the_lines_of_one(

@@ -306,6 +306,37 @@ async def test_a_repository_that_is_deleted_takes_its_sandboxes_along(
     assert (await lake.get(BOXES)).json()["results"] == []
 
 
+async def test_a_key_reads_no_repository_that_has_the_name_of_its_own_before_upkeep_has_looked(
+    lake: httpx.AsyncClient, app: App, namespace: str, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await make(lake)
+
+    async def fail(_: str = "") -> None:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(state.sandboxes, "clean", fail)
+    assert (await lake.delete(LAKE)).status_code == 204
+    again = {"name": "lake", "storage_namespace": namespace + "-2"}
+    assert (await lake.post("/repositories", json=again)).status_code == 201
+    async with holder(app, box) as kim:
+        assert (await kim.get(f"{LAKE}/refs/main/objects/ls")).status_code == 401
+
+
+async def test_a_branch_is_deleted_though_its_sandbox_cannot_end_yet(
+    lake: httpx.AsyncClient, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await make(lake)
+
+    async def fail(_: SandboxRecord) -> None:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(state.accounts, "delete_sandbox_user", fail)
+    assert (await lake.delete(f"{LAKE}/branches/{box['id']}")).status_code == 204
+    monkeypatch.undo()
+    await state.sandboxes.clean()
+    assert (await lake.get(BOXES)).json()["results"] == []
+
+
 async def test_the_user_of_a_sandbox_gets_rights_from_nowhere_else(lake: httpx.AsyncClient) -> None:
     user = (await make(lake))["id"]
     refused = [

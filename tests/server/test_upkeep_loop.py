@@ -16,7 +16,7 @@ from lakebed.gc.live import Installation
 from lakebed.gc.messages import INSTALLATION_PREFIX
 from lakebed.lake import open_local
 from lakebed.server import AppState
-from lakebed.server.process.upkeep_loop import run_upkeep, say_alive
+from lakebed.server.process.upkeep_loop import STEPS, run_upkeep, say_alive
 from lakebed.versions import keys
 
 
@@ -41,6 +41,31 @@ async def commit_something(client: httpx.AsyncClient, state: AppState, repo: str
     partition = keys.token_partition(versions.uid, token)
     assert (await state.store.scan(partition, b"", 10)).keys == [b"a"]
     return partition
+
+
+async def test_a_hook_that_hangs_at_the_end_of_a_sandbox_delays_no_other_step(
+    state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, done = asyncio.Event(), state.metrics.upkeep_done_s
+
+    async def clean() -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(state.sandboxes, "clean", clean)
+    upkeep = asyncio.create_task(run_upkeep(state, interval_s=0.001))
+    try:
+        async with asyncio.timeout(600):
+            await hangs.wait()
+            for _ in range(2):  # The second time round began after the hook.
+                done.clear()
+                while len(done) < len(STEPS):  # noqa: ASYNC110  # no event says when a step is done
+                    await asyncio.sleep(0.001)
+    finally:
+        upkeep.cancel()
+        await asyncio.gather(upkeep, return_exceptions=True)
+
+    assert set(done) == {step.__name__ for step in STEPS}
 
 
 async def test_it_says_that_this_installation_lives(state: AppState, client: httpx.AsyncClient, repo: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +64,20 @@ class Decision:
 
 
 class Policies:
-    def __init__(self, store: Store, ports: Ports, accounts: Accounts, groups: Groups) -> None:
+    """`is_current` says whether the repository of a sandbox still is the one that the sandbox was made in.
+
+    The rights name it by its id, which another repository may have by now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ports: Ports,
+        accounts: Accounts,
+        groups: Groups,
+        is_current: Callable[[SandboxRecord], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._is_current = is_current
         self._store = store
         self._ports = ports
         self._accounts = accounts
@@ -258,6 +271,8 @@ class Policies:
             or sandbox.user_uid != user.uid
             or self._ports.clock.now_ms() >= sandbox.expires_ms
         ):
+            return {}
+        if self._is_current is not None and not await self._is_current(sandbox):
             return {}
         policy = PolicyRecord(
             id=SANDBOX_POLICY, uid=user.uid, created_ms=sandbox.created_ms, statements=sandbox.statements

@@ -62,6 +62,14 @@ class Repositories(Protocol):
     async def get(self, repository_id: str) -> Repository: ...
 
 
+async def is_current(repositories: Repositories, record: SandboxRecord) -> bool:
+    """Return whether the repository of this name is the one that the sandbox was made in."""
+    try:
+        return (await repositories.get(record.repository)).versions.uid == record.repository_uid
+    except RepositoryNotFound:
+        return False
+
+
 class Sandboxes:
     """`forget` makes this process forget what keys and users it remembers; others do within seconds."""
 

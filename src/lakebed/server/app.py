@@ -56,7 +56,7 @@ from lakebed.objectstore import (
 )
 from lakebed.operations import openapi, table
 from lakebed.runtime import live_ports
-from lakebed.sandboxes import Sandboxes
+from lakebed.sandboxes import Sandboxes, is_current
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
@@ -337,7 +337,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
     principals = Principals(store, ports, accounts)
     authenticator = Authenticator(accounts, keys, ports, principals)
     groups = Groups(store, ports, accounts)
-    policies = Policies(store, ports, accounts, groups)
+    policies = Policies(store, ports, accounts, groups, lambda box: is_current(catalog, box))
     cache = TreeCache(options.cache_bytes)
     owner = Options(owner=ports.ids.fresh(), deleted_refs_ms=options.deleted_days * DAY_MS)
     objectstore = options.objects_options

@@ -1,4 +1,4 @@
-"""`lakebed events`: the moves of branches and tags in order, and webhooks that get them."""
+"""`lakebed events`: the moves of branches and tags, and webhooks that get them."""
 
 from __future__ import annotations
 

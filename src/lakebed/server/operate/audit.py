@@ -4,9 +4,9 @@ A line is written before the answer is sent, so each acknowledged change has one
 for appending: any number of processes share a file, and a killed process leaves no half line. A line has names, and no
 body, header or secret. The table of operations defines the names. An unwritable log stops no request: it is counted.
 
-To protect the disk, each second has at most REFUSALS_MAX refusals of each user. Callers without a login get at most
-SOURCE_MAX for each address and REFUSALS_MAX in all. No flood hides refusals of other callers. The next line has the
-number of dropped lines.
+To protect the disk, each second has at most REFUSALS_MAX refusals, and reads that name a tool, of each user. Callers
+without a login get at most SOURCE_MAX for each address and REFUSALS_MAX in all. No flood hides refusals of other
+callers. The next line has the number of dropped lines.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class AuditLog:
             return
         operation, identity = request.operation, getattr(request, "identity", None)
         user, address = "" if identity is None else identity.user_id, (request.scope.get("client") or ("",))[0]
-        if request.refusal and self._is_flood(user, address):
+        # Any login can send the header, and a read costs little: lines of reads have a limit, as refusals have.
+        is_limited = bool(request.refusal) or (self._is_reads_left_out and _is_read(request))
+        if is_limited and self._is_flood(user, address):
             self._skipped += 1
             return
         self._write(
@@ -158,7 +160,7 @@ class AuditLog:
         return self._mode == "all" or not _is_read(request) or bool(_tool(request))
 
     def _is_flood(self, user: str, address: str) -> bool:
-        """Count a refusal, and return whether this second has too many of its kind."""
+        """Count a refusal or a read, and return whether this second has too many of its kind."""
         second = int(time.monotonic())
         if second != self._second:
             self._second = second

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -89,21 +89,28 @@ STEPS: Final[tuple[Step, ...]] = (
     clean_catalog,
     clean_versions,
     clean_imports,
-    end_sandboxes,
     clean_hook_runs,
     clean_events,
     abandon_dead_runs,
     close_slices_for_runs,
     say_alive,
 )
+APART: Final[tuple[Step, ...]] = (end_sandboxes,)
+"""Steps that wait for hooks of users, which may hang: they take their own time, and the others do not wait."""
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
     """Run all steps repeatedly until cancelled. Processes run them at different times."""
     await _take(partial(say_alive, at_start=True), state)
+    async with asyncio.TaskGroup() as group:
+        for steps in (STEPS, APART):
+            group.create_task(_repeat(steps, state, interval_s))
+
+
+async def _repeat(steps: Sequence[Step], state: AppState, interval_s: float) -> None:
     while True:
         await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))  # noqa: S311  # no secret, only spread
-        for step in STEPS:
+        for step in steps:
             await _take(step, state)
 
 

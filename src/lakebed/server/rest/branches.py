@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from contextlib import suppress
 
 from msgspec.structs import replace
 
 from lakebed import wire
 from lakebed.auth import NotPermitted
-from lakebed.base import CommitId, Conflict, Corrupt, InvalidName, NotFound, Unavailable, in_waves, path_to_key
+from lakebed.base import (
+    CommitId,
+    Conflict,
+    Corrupt,
+    InvalidName,
+    LakebedError,
+    NotFound,
+    Unavailable,
+    in_waves,
+    path_to_key,
+)
 from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import history
@@ -21,6 +31,8 @@ from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
+
+logger = logging.getLogger(__name__)
 
 
 class Branches:
@@ -72,8 +84,13 @@ class Branches:
     async def delete(self, request: RestRequest) -> None:
         repository, branch, by = await self._catalog.get(request.args[0]), request.args[1], request.identity.user_id
         await repository.changes.delete_branch(branch, force=request.flag("force"), by=by)
-        with suppress(SandboxNotFound):
+        try:
             await self._sandboxes.end(repository, branch, by=by)
+        except SandboxNotFound:
+            pass
+        except LakebedError as error:
+            # The branch is deleted, and that is the answer. Upkeep ends a sandbox without its branch.
+            logger.warning("sandbox %s: %s", branch, error)
 
     async def reset(self, request: RestRequest, body: wire.ResetCreation) -> None:
         repository = await self._catalog.get(request.args[0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from starlette.responses import Response
 
@@ -20,6 +20,8 @@ from lakebed.server.http.routing import Route
 from lakebed.server.sample_data import add_sample_data
 from lakebed.server.state import AppState
 from lakebed.versions import Versions
+
+logger = logging.getLogger(__name__)
 
 
 class Repositories:
@@ -87,8 +89,10 @@ class Repositories:
         by = request.identity.user_id
         await self._catalog.delete(request.args[0], force=request.flag("force"), by=by)
         # Their keys name the repository by id, which a new repository may get. Upkeep would end the sandboxes later.
-        with suppress(LakebedError):
+        try:
             await self._sandboxes.clean(request.args[0])
+        except LakebedError as error:
+            logger.warning("sandboxes of %s: %s", request.args[0], error)
 
     async def metadata(self, request: RestRequest) -> dict[str, str]:
         return (await self._catalog.get(request.args[0])).record.metadata

@@ -1,4 +1,4 @@
-"""Write an event for each move of a branch or tag, in the order of the moves (docs/design/0015-events.md).
+"""Write an event for each move of a branch or tag, in the order of each ref's moves (docs/design/0015-events.md).
 
 A ref's own record and the log of its moves (reflog.py) already hold every move, so no flow that moves a ref writes
 anything for events. A *gatherer* copies what is new from there into the outbox, where each event has a position. Any
