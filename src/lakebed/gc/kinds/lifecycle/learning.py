@@ -175,14 +175,11 @@ async def learn(
     except BadInput as error:
         if base is None:
             raise
-        # A part that the earlier run saved is missing or altered. Read everything instead.
         base, note = None, str(error)
         trees, ranges = await read(TreeParts())
     rows = sum(ListedRanges(some).entries for some in (ranges.due, ranges.whole))
-    # Whether a version is kept depends on other versions, so it has no hour. Such a run reads everything each time.
-    if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:
+    if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:  # A version depends on others: it has no hour.
         return Learned(ranges=ranges, note=note)
-    # At most ROWS_MAX entries: their ranges fit into this process.
     ranges = await in_rows(context, ranges)
     count = ranges.due.num_rows + ranges.whole.num_rows
     known = Known(trees=trees, ranges={}, dues=Dues())
@@ -191,8 +188,7 @@ async def learn(
     if base is not None and todo.ranges.num_rows > changed_max * count:
         base, note = None, "most of what is named has changed"
         todo = to_read(ranges, {}, rules_of)
-    # Slices that begin anew forget their hours, except TAKEN: their ranges are all in `todo`.
-    if base is not None:
+    if base is not None:  # Slices that begin anew forget their hours, except TAKEN: `todo` has all their ranges.
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)
     context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {count:,}")

@@ -108,7 +108,7 @@ class Uncommitted:
         context.progress(f"{choice.mode.value} run: {choice.note}")
         base = choice.base
         slices = slices_to_list(run, base, self.options)
-        # Only runs that ended before the listing hold nothing: it may show the objects of all others.
+        # The listing may show objects of each run that ends after this look.
         before = await context.service.runs()
         over_before = runs_over(before)
         listed, found = await self.listing(context, run, slices.listed)
@@ -119,10 +119,8 @@ class Uncommitted:
             return answer, await _read_commits(context, run, base, answer)
 
         prepared, committed = await context.reread(lambda: context.service.commits(run.run_id), read_commits)
-        # Read unfinished runs after commits. A commit that was swept by then names nothing, and the run that swept it
-        # has begun and shows here.
+        # Read unfinished runs after commits: a run that swept a commit before shows here.
         held = await held_tables(context, await context.service.runs(), over_before)
-        # Candidates are listed objects, objects that the earlier run kept, and those that it could not delete.
         earlier = [] if base is None else [base.saved.keeps.kept, base.saved.failed]
         marked = await mark_listed(
             context.engine,
@@ -139,7 +137,6 @@ class Uncommitted:
         )
         keeps = await _keep(context, run, base, slices.listed, prepared, committed, marked.kept)
         await context.service.marked(run.run_id, marked.garbage)
-        # The special folders have as many files as all commits need. Only clean runs look through them.
         around = UnknownFiles() if base else await find_unknown_files(context.engine, context.store)
         return Plan(
             **plan_frame(context, run, prepared),

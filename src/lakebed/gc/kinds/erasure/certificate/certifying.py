@@ -300,8 +300,7 @@ async def _with_earlier(context: RunContext, before: Certificate) -> _Earlier:
 
     Erasures are applied in any order, so later ones are read, too. Read the plan of an erasure without a certificate.
     """
-    # The commits of these objects may be gone, and with them all other records of a checksum. Without the checksum no
-    # search finds the copies.
+    # The commits of these objects may be gone. Without the recorded checksum no search finds the copies.
     applied = await _other_erasures(context, before.run_id)
     keys = sorted([stat.key async for page in context.store.list(CERTIFICATES_PREFIX) for stat in page])
     selection = before.selection
