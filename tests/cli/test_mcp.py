@@ -20,9 +20,12 @@ def test_the_agent_of_the_guide_proposes(
     shell: Shell,
     put: Callable[[str, str], None],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The one test of the way over standard input and output: to load the package takes seconds, in each process."""
+    """The one test of the way over standard input and output: to load the package takes seconds, in each process.
+
+    The package gives its child our standard error, as it is when it is loaded: it must be a file.
+    """
     shell.ok("repo", "create", "lakefs://lake", "local://lake")
     put("lakefs://lake/main/tables/march.csv", "carrier,flights\nAA,4\nUA,-1\n")
     shell.ok("commit", "lakefs://lake/main", "-m", "March")
@@ -30,11 +33,11 @@ def test_the_agent_of_the_guide_proposes(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
-    capsys.readouterr()
+    capfd.readouterr()
 
     exec(example, {})
 
-    number, box, destination = capsys.readouterr().out.split()
+    number, box, destination = capfd.readouterr().out.split()
     assert (box[:14], destination) == ("sandbox-agent-", "main")
     assert shell.ok("object", "cat", f"lakefs://lake/{box}/tables/march.csv").out == "carrier,flights\nAA,4\n"
     [pull] = shell.ok("pulls", "list", "lakefs://lake", "-o", "json").json
