@@ -338,9 +338,15 @@ def _is_moved(ending: Ending, branch: str) -> bool:
 
 
 def _merged_paths(ending: Ending, branch: str) -> set[bytes]:
-    """Return paths that a merge may bring from its source."""
-    sources = [str(merge.operation.value) for merge in _of_branch(ending, branch, ("merge",))]
-    return {write.operation.key for source in sources for write in _of_branch(ending, source, WRITES)}
+    """Return paths that a merge may bring from its source: those written to it, or any that it got from elsewhere."""
+    sources = {str(merge.operation.value) for merge in _of_branch(ending, branch, ("merge",))}
+    # A pick, a revert, a reset or another merge brings a source what was written to any branch.
+    writers = (
+        {record.operation.branch for record in ending.records.values()}
+        if any(_of_branch(ending, one, (*MOVES, "merge")) for one in sources)
+        else sources
+    )
+    return {write.operation.key for writer in writers for write in _of_branch(ending, writer, WRITES)}
 
 
 def _of_branch(ending: Ending, branch: str, kinds: Iterable[str]) -> list[Record]:

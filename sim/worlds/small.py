@@ -15,6 +15,7 @@ from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.scenes.collecting import FENCING, PAGED
 from sim.scenes.deeds import (
     abandon,
+    cherry_pick,
     clean_records,
     close,
     committed_run,
@@ -204,6 +205,9 @@ def _small_scenes() -> Iterator[Scene]:
     yield scene("writer, committer", w, c, staged=[a1])
     yield scene("committer, resetter", c, s, staged=[a1])
     yield scene("committer, merger", c, m, beside=[beside], staged=[a1])
+    gone = [write("w1", "a", "1"), commit("p1"), delete("d1", "a"), commit("p2")]
+    picker = client("p", cherry_pick("h1", "main~1", branch=SIDE))
+    yield scene("picker onto a source, merger", picker, m, before=gone, beside=[beside])
     after = client("r", read("r1", "z"), read("r2", "z"))
     yield scene("merger, reader that has read before", m, after, beside=[beside])
     yield scene("committer that cleans, reader", client("c", commit("c1"), clean("c2")), r, staged=[a1])
