@@ -1,19 +1,11 @@
-"""Runs of hooks, and events of moves."""
+"""Runs of hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from lakebed.operations import deleted, repositories
-from lakebed.wire import (
-    ActionRun,
-    EventSubscription,
-    HookRun,
-    NewSubscription,
-    RefEvent,
-    RefEventList,
-    Replay,
-)
+from lakebed.operations import repositories
+from lakebed.wire import ActionRun, HookRun
 
 from .connection import Connection
 from .paging import listing
@@ -41,37 +33,3 @@ class Actions:
     def output(self, repository: str, run: str, hook_run: str) -> str:
         """Return what a hook wrote."""
         return self._connection.do(repositories.GET_RUN_HOOK_OUTPUT, repository, run, hook_run)
-
-
-class Events:
-    """Read events, and manage subscriptions. Got from `Client.events`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def list(self, repository: str, *, after: int = 0, limit: int | None = None) -> Iterator[RefEvent]:
-        """List kept events after a position, the oldest first."""
-        query = {"after": str(after)}
-        return listing(self._connection, deleted.LIST_EVENTS, repository, query=query, limit=limit)
-
-    def page(self, repository: str, *, after: int = 0, amount: int = 100) -> RefEventList:
-        """Return some kept events after a position, and which positions there are."""
-        query = {"after": str(after), "amount": str(amount)}
-        return self._connection.do(deleted.LIST_EVENTS, repository, query=query)
-
-    def subscriptions(self, repository: str) -> Sequence[EventSubscription]:
-        return self._connection.do(deleted.LIST_EVENT_SUBSCRIPTIONS, repository).results
-
-    def subscribe(self, repository: str, wanted: NewSubscription) -> EventSubscription:
-        """Have events sent to a webhook. The answer alone has the secret."""
-        return self._connection.do(deleted.CREATE_EVENT_SUBSCRIPTION, repository, body=wanted)
-
-    def get(self, repository: str, subscription: str) -> EventSubscription:
-        return self._connection.do(deleted.GET_EVENT_SUBSCRIPTION, repository, subscription)
-
-    def unsubscribe(self, repository: str, subscription: str) -> None:
-        self._connection.do(deleted.DELETE_EVENT_SUBSCRIPTION, repository, subscription)
-
-    def replay(self, repository: str, subscription: str, after: int) -> EventSubscription:
-        """Deliver the events behind this position again."""
-        return self._connection.do(deleted.REPLAY_EVENTS, repository, subscription, body=Replay(after=after))

@@ -1,12 +1,13 @@
-"""Users and their key pairs, groups, policies, sandboxes."""
+"""Users and their key pairs, groups, policies, sandboxes, and the audit log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lakebed.operations import accounts, sandboxes
+from lakebed.operations import accounts, operators, sandboxes
 from lakebed.wire import (
     ACL,
+    AuditRecord,
     CredentialsWithSecret,
     Decision,
     ExternalPrincipal,
@@ -225,3 +226,28 @@ class Sandboxes:
 
     def list(self, repository: str) -> list[Sandbox]:
         return self._connection.do(sandboxes.LIST_SANDBOXES, repository).results
+
+
+class Audit:
+    """Ask for records of the audit log. Made by `Client.audit`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(
+        self,
+        *,
+        since: str = "",
+        until: str = "",
+        user: str = "",
+        operation: str = "",
+        repository: str = "",
+        is_denied: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[AuditRecord]:
+        """Newest first. `since` and `until` are dates or times of ISO 8601, UTC where no zone is given."""
+        names = {"since": since, "until": until, "user": user, "operation": operation, "repository": repository}
+        query = {name: value or None for name, value in names.items()}
+        return listing(
+            self._connection, operators.LIST_AUDIT_RECORDS, query={**query, "denied": is_denied or None}, limit=limit
+        )

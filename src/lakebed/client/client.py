@@ -12,11 +12,11 @@ import msgspec
 from lakebed.operations import Operation, accounts, installation, operators, sessions
 from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatus, Setup
 
-from .actions import Actions, Events
-from .audit import Audit
-from .auth import Groups, Policies, Sandboxes, Users
+from .actions import Actions
+from .auth import Audit, Groups, Policies, Sandboxes, Users
 from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
+from .events import Events
 from .history import History
 from .http import httpx
 from .objects import Objects

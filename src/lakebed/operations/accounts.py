@@ -7,11 +7,18 @@ from typing import Final
 from lakebed import wire
 
 from .operation import (
+    ALL,
+    GROUP,
     LOGGED_IN,
+    NEW_GROUP,
+    NEW_POLICY,
+    NEW_USER,
     NOTHING,
+    POLICY,
     POLICY_BYTES_MAX,
     PUBLIC,
     PUBLIC_BYTES_MAX,
+    USER,
     Operation,
     Parameter,
     create,
@@ -19,8 +26,8 @@ from .operation import (
     flag,
     get,
     listing,
+    on,
 )
-from .resources import ALL, GROUP, NEW_GROUP, NEW_POLICY, NEW_USER, POLICY, USER, on
 
 _USERS: Final = "/auth/users"
 _USER: Final = "/auth/users/{userId}"

@@ -6,8 +6,18 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, LONG_BYTES_MAX, NOTHING, Operation, Parameter, delete, get
-from .resources import ONE_REPOSITORY, REPOSITORY, on
+from .operation import (
+    LOGGED_IN,
+    LONG_BYTES_MAX,
+    NOTHING,
+    ONE_REPOSITORY,
+    REPOSITORY,
+    Operation,
+    Parameter,
+    delete,
+    get,
+    on,
+)
 
 _GC: Final = ONE_REPOSITORY + "/gc"
 _GET_RULES: Final = on(REPOSITORY, "retention:GetGarbageCollectionRules")

@@ -18,15 +18,18 @@ from .operation import (
     LIST_BYTES_MAX,
     LONG_BYTES_MAX,
     NOTHING,
+    OBJECT,
+    ONE_REPOSITORY,
     PAGE,
     PREFIX,
+    REPOSITORY,
     Operation,
     Parameter,
     Permission,
     flag,
     get,
+    on,
 )
-from .resources import OBJECT, ONE_REPOSITORY, REPOSITORY, on
 
 SELECTION_BYTES_MAX: Final = 1 << 20
 """Of the paths and digests that an erasure selects."""

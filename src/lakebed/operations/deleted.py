@@ -6,8 +6,25 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, delete, flag, get
-from .resources import ALL, BRANCH, NEW_REPOSITORY, ONE_BRANCH, ONE_REPOSITORY, REPOSITORY, TAG, on
+from .operation import (
+    ALL,
+    BRANCH,
+    NEW_REPOSITORY,
+    NOTHING,
+    ONE_BRANCH,
+    ONE_REPOSITORY,
+    PAGE,
+    PREFIX,
+    REPOSITORY,
+    TAG,
+    Operation,
+    Parameter,
+    Permission,
+    delete,
+    flag,
+    get,
+    on,
+)
 
 _PROTECTION: Final = ONE_REPOSITORY + "/settings/delete_protection"
 
@@ -123,58 +140,4 @@ LIST_TAG_MOVES: Final = get(
     on(TAG, "fs:ReadTag"),
     "List when a tag was made, deleted and made again, the newest first: by whom, and at which commit.",
     *PAGE,
-)
-
-# Events: the moves of branches and tags by position, and subscriptions to them
-
-_SUBSCRIPTIONS: Final = ONE_REPOSITORY + "/event_subscriptions"
-_SUBSCRIPTION: Final = _SUBSCRIPTIONS + "/{subscription}"
-_READ: Final = on(REPOSITORY, "events:ReadSubscriptions")
-_WRITE: Final = on(REPOSITORY, "events:WriteSubscriptions")
-
-LIST_EVENTS: Final = get(
-    "listEvents",
-    ONE_REPOSITORY + "/events",
-    wire.RefEventList,
-    on(REPOSITORY, "events:ReadEvents"),
-    "List the moves of branches and tags after a position, the oldest first.",
-    Parameter("after", "integer", default=0),
-    Parameter("amount", "integer", default=100),
-)
-LIST_EVENT_SUBSCRIPTIONS: Final = get(
-    "listEventSubscriptions",
-    _SUBSCRIPTIONS,
-    wire.EventSubscriptionList,
-    _READ,
-    "List subscriptions to events, how many events wait for each, and its last error.",
-)
-CREATE_EVENT_SUBSCRIPTION: Final = Operation(
-    "createEventSubscription",
-    "POST",
-    _SUBSCRIPTIONS,
-    wire.NewSubscription,
-    wire.EventSubscription,
-    _WRITE,
-    "Have events sent to a webhook, signed. The answer alone has the secret.",
-    status=201,
-)
-GET_EVENT_SUBSCRIPTION: Final = get(
-    "getEventSubscription",
-    _SUBSCRIPTION,
-    wire.EventSubscription,
-    _READ,
-    "Return a subscription, how many events wait for it, and its last error.",
-)
-DELETE_EVENT_SUBSCRIPTION: Final = delete(
-    "deleteEventSubscription", _SUBSCRIPTION, _WRITE, "End a subscription. What waits for it is not delivered."
-)
-REPLAY_EVENTS: Final = Operation(
-    "replayEvents",
-    "POST",
-    _SUBSCRIPTION + "/replay",
-    wire.Replay,
-    wire.EventSubscription,
-    _WRITE,
-    "Deliver the events behind a position again.",
-    repeatable=True,
 )

@@ -6,8 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import Operation, Parameter, get
-from .resources import ONE_REPOSITORY, REPOSITORY, on
+from .operation import ONE_REPOSITORY, REPOSITORY, Operation, Parameter, get, on
 
 _PATH: Final = ONE_REPOSITORY + "/hard_delete"
 _READ: Final = on(REPOSITORY, "gc:ReadHardDelete")

@@ -9,8 +9,19 @@ from typing import Final
 
 from lakebed.gc import messages
 
-from .operation import NOTHING, PAGE, PREFIX, Operation, Parameter, Permission, get
-from .resources import BRANCH, ONE_REPOSITORY, REPOSITORY, on
+from .operation import (
+    BRANCH,
+    NOTHING,
+    ONE_REPOSITORY,
+    PAGE,
+    PREFIX,
+    REPOSITORY,
+    Operation,
+    Parameter,
+    Permission,
+    get,
+    on,
+)
 
 _LIFECYCLE: Final = ONE_REPOSITORY + "/lifecycle"
 _READ: Final = on(REPOSITORY, "lifecycle:ReadPolicy")

@@ -7,10 +7,16 @@ from typing import Final
 from lakebed import wire
 
 from .operation import (
+    ALL,
     AT_ANY,
+    BRANCH,
     FORCE,
+    NAMESPACE,
+    NEW_REPOSITORY,
     NOTHING,
+    ONE_REPOSITORY,
     PAGE,
+    REPOSITORY,
     At,
     Operation,
     Parameter,
@@ -21,8 +27,8 @@ from .operation import (
     get,
     header,
     listing,
+    on,
 )
-from .resources import ALL, BRANCH, NAMESPACE, NEW_REPOSITORY, ONE_REPOSITORY, REPOSITORY, on
 
 _READ_REFS: Final = on(REPOSITORY, "fs:ListBranches", "fs:ListTags", "fs:ListCommits")
 _WRITE_REFS: Final = on(REPOSITORY, "fs:CreateBranch", "fs:CreateTag", "fs:CreateCommit", at=(AT_ANY,))

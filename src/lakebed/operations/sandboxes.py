@@ -6,8 +6,21 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import AT_REF, NOTHING, At, Operation, Permission, get
-from .resources import NEW_BRANCH, OBJECT, ONE_REPOSITORY, REPOSITORY, SOURCE_BRANCH, SOURCE_TAG, on
+from .operation import (
+    AT_REF,
+    NEW_BRANCH,
+    NOTHING,
+    OBJECT,
+    ONE_REPOSITORY,
+    REPOSITORY,
+    SOURCE_BRANCH,
+    SOURCE_TAG,
+    At,
+    Operation,
+    Permission,
+    get,
+    on,
+)
 
 _SANDBOXES: Final = ONE_REPOSITORY + "/sandboxes"
 _SANDBOX: Final = _SANDBOXES + "/{sandbox}"

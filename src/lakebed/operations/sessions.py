@@ -6,8 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, delete, get
-from .resources import USER, on
+from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, USER, Operation, delete, get, on
 
 OIDC_LOGIN: Final = Operation(
     "oidcLogin",

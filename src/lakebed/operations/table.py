@@ -11,6 +11,7 @@ from . import (
     collections,
     collectors,
     deleted,
+    events,
     hard_delete,
     history,
     holds,
@@ -34,6 +35,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Users, groups and policies": _of(accounts),
     "Repositories": _of(repositories),
     "What was deleted, and where branches were": _of(deleted),
+    "Events": _of(events),
     "Branches, tags and commits": _of(history),
     "Objects": _of(objects),
     "Garbage collection in the contract's words": _of(collections),
@@ -46,7 +48,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-_OURS: Final = (collectors, deleted, hard_delete, holds, lifecycle, operators, sandboxes, sessions)
+_OURS: Final = (collectors, deleted, events, hard_delete, holds, lifecycle, operators, sandboxes, sessions)
 _OURS_TOO: Final = (
     accounts.DECIDE,
     history.COUNT_AHEAD,

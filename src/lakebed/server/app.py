@@ -101,6 +101,7 @@ from .rest import (
     roles,
     staging,
 )
+from .rest.events import subscriptions as events
 from .rest.gc import hard_delete, holds, lifecycle
 from .rest.gc import jobs as gc_jobs
 from .rest.gc import ledger as gc_ledger
@@ -129,6 +130,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     deleted,
     dumps,
     actions,
+    events,
     pulls,
     branches,
     commits,

@@ -6,7 +6,6 @@ reference server does.
 """
 
 from .actions import ActionRun, ActionRunList, HookRun, HookRunList
-from .audit import TOOL_HEADER, AuditRecord, AuditRecordList
 from .auth import (
     AuthCapabilities,
     AuthenticationToken,
@@ -54,17 +53,11 @@ from .deleted import (
     DeletedRepository,
     DeletedRepositoryList,
     DeleteProtection,
-    Delivery,
-    EventSubscription,
-    EventSubscriptionList,
-    NewSubscription,
-    RefEvent,
-    RefEventList,
     RefMove,
     RefMoveList,
-    Replay,
     RepositoryUndeletion,
 )
+from .events import Delivery, EventSubscription, EventSubscriptionList, NewSubscription, RefEvent, RefEventList, Replay
 from .hard_delete import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 from .objects import (
     PATHS_MAX,
@@ -92,6 +85,7 @@ from .objects import (
     UploadPartFrom,
     UploadTo,
 )
+from .operators import TOOL_HEADER, AuditRecord, AuditRecordList, ServerProcess, ServerStatus, UpkeepStep
 from .pulls import PullRequest, PullRequestBasic, PullRequestCreation, PullRequestCreationResponse, PullRequestsList
 from .refs import (
     AheadCount,
@@ -133,7 +127,6 @@ from .repositories import (
     TaskInfo,
 )
 from .roles import ACL, Decision, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
-from .status import ServerProcess, ServerStatus, UpkeepStep
 
 __all__ = [
     "ACL",

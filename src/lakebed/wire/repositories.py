@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,9 @@ from .common import LIST_MAX, Metadata, Pagination
 RepositoryName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{2,62}$")]
 PATTERN_MAX: Final = 256
 """In characters, as in retention rules. Every write matches its branch against every pattern."""
+Patterns: TypeAlias = Annotated[
+    list[Annotated[str, msgspec.Meta(max_length=PATTERN_MAX)]], msgspec.Meta(max_length=LIST_MAX)
+]
 NamespaceUri = Annotated[str, msgspec.Meta(pattern="^(s3|gs|https?|mem|local|transient)://.*$")]
 
 

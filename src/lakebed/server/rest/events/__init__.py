@@ -1,0 +1,1 @@
+"""Events, and subscriptions to them."""

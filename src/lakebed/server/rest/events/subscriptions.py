@@ -1,0 +1,123 @@
+"""Read events, and manage subscriptions to them."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from lakebed.catalog import InvalidSubscription, Subscription, SubscriptionRecord
+from lakebed.operations import events
+from lakebed.server.events import shown
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.responses import page_of
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+from lakebed.wire import EventSubscription, EventSubscriptionList, NewSubscription, RefEventList, Replay
+
+SECRET_CHARACTERS: Final = range(16, 257)
+
+
+class Events:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._eventing = state.eventing
+        self._ports = state.ports
+
+    async def list(self, request: RestRequest) -> RefEventList:
+        repository = await self._catalog.get(request.args[0])
+        if await repository.subscriptions.records():
+            # What was moved just now is there, too. After the last subscription nothing is gathered.
+            await repository.versions.outbox.gather(is_whole=False)
+        found, has_more = await repository.subscriptions.events(
+            after=max(request.integer("after", 0), 0), limit=request.amount()
+        )
+        oldest, last = await repository.versions.outbox.bounds()
+        results = [shown(event) for event in found]
+        pagination = page_of(results, has_more=has_more, last=str(results[-1].position) if results else "")
+        return RefEventList(pagination=pagination, results=results, oldest=oldest, last=last)
+
+    async def subscriptions(self, request: RestRequest) -> EventSubscriptionList:
+        repository = await self._catalog.get(request.args[0])
+        return EventSubscriptionList(results=[_subscription(one) for one in await repository.subscriptions.list()])
+
+    async def create(self, request: RestRequest, body: NewSubscription) -> EventSubscription:
+        repository = await self._catalog.get(request.args[0])
+        repository.guards.check_writable()
+        _check_target(body.target)
+        secret = body.secret if body.secret is not None else f"{self._ports.ids.bits(256):064x}"
+        if len(secret) not in SECRET_CHARACTERS:
+            raise InvalidSubscription("a secret has 16 to 256 characters")
+        subscription_id = self._ports.ids.fresh()
+        record = SubscriptionRecord(
+            target=body.target,
+            refs=tuple(body.refs),
+            operations=tuple(body.operations),
+            secret=self._eventing.seal(subscription_id, secret),
+            created_ms=self._ports.clock.now_ms(),
+            created_by=request.identity.user_id,
+        )
+        made = await repository.subscriptions.create(subscription_id, record, after=body.after)
+        await repository.guards.confirm()
+        self._eventing.watch(repository.id)
+        return msgspec.structs.replace(_subscription(made), secret=secret)
+
+    async def get(self, request: RestRequest) -> EventSubscription:
+        repository = await self._catalog.get(request.args[0])
+        return _subscription(await repository.subscriptions.get(request.args[1]))
+
+    async def delete(self, request: RestRequest) -> None:
+        repository = await self._catalog.get(request.args[0])
+        await repository.subscriptions.delete(request.args[1])
+
+    async def replay(self, request: RestRequest, body: Replay) -> EventSubscription:
+        repository = await self._catalog.get(request.args[0])
+        replayed = await repository.subscriptions.replay(request.args[1], body.after)
+        self._eventing.watch(repository.id)
+        return _subscription(replayed)
+
+
+def _check_target(target: str) -> None:
+    """
+    Raises:
+        InvalidSubscription: the target is no URL of a webhook. Whether the server may send there shows when it does.
+    """
+    try:
+        parts = urlsplit(target)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or not target.isascii() or not target.isprintable() or " " in target:
+        raise InvalidSubscription("a target is an http or https URL")
+    if "@" in parts.netloc:
+        raise InvalidSubscription("a target has no user and password: the signature proves who sends")
+
+
+def _subscription(one: Subscription) -> EventSubscription:
+    return EventSubscription(
+        id=one.id,
+        target=one.record.target,
+        refs=[*one.record.refs],
+        operations=[*one.record.operations],
+        created_ms=one.record.created_ms,
+        created_by=one.record.created_by,
+        position=one.cursor.position,
+        behind=one.behind,
+        missed=one.missed,
+        failures=one.cursor.failures,
+        error=one.cursor.error,
+        delivered_ms=one.cursor.delivered_ms,
+    )
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Events(state)
+    return [
+        Route(events.LIST_EVENTS, here.list),
+        Route(events.LIST_EVENT_SUBSCRIPTIONS, here.subscriptions),
+        Route(events.CREATE_EVENT_SUBSCRIPTION, here.create),
+        Route(events.GET_EVENT_SUBSCRIPTION, here.get),
+        Route(events.DELETE_EVENT_SUBSCRIPTION, here.delete),
+        Route(events.REPLAY_EVENTS, here.replay),
+    ]
