@@ -1,6 +1,12 @@
 """The command line, by noun. `lakebed.cli.__main__` is where it starts; `session.py` carries every command.
 
-The names below are what a command outside of this folder is made of (`lakebed.examples`).
+A command outside of this folder needs only the names below (`lakebed.examples` has one):
+
+    @app.command("hello")
+    @command
+    def hello(session: Session, name: Annotated[str, Argument(help="Whom to greet.")]) -> None:
+        '''Greet a person.'''
+        session.say(f"hello {name}")
 """
 
 from lakebed.settings import Settings, read_settings, write_settings

@@ -16,7 +16,7 @@ def main() -> None:
     if os.environ.get(VARIABLE) == "bash_complete":
         os.environ.update(with_whole_uris(os.environ))
     try:
-        # `obj` is what every command finds in its context: settings come from here and nowhere else.
+        # click passes `obj` to every command: settings come from here and nowhere else.
         app(prog_name=PROGRAM, obj=dict(os.environ))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -1,6 +1,6 @@
-"""`lakebed gc`: plan what goes and why, and make it go.
+"""`lakebed gc`: plan collections, look at plans, apply them, and explain what became of an object.
 
-`plan` decides and deletes nothing; `show` shows a plan, `diff` what differs between two; `apply` carries out one
+`plan` decides and deletes nothing; `show` shows a plan, `diff` compares two plans; `apply` carries out one
 plan; `why` explains one object. `purge`, `restore` and `ledger` are in aside.py, the rules in rules.py. Planning,
 applying and purging may run Spark on this machine; the rest does not.
 """
@@ -124,7 +124,7 @@ def plan(
     ] = None,
     local_root: RootOption = None,
 ) -> None:
-    """Decide what goes and write it down. Deletes nothing."""
+    """Decide which objects a run would delete, and save the plan. Deletes nothing."""
     rules = None if rules_from is None else rules_file(rules_from)
     request: Any = asked("plan", looking, working, rules=rules)
     collector = checked_collector(session, uri, local_root)
@@ -163,7 +163,7 @@ def show(
     limit: RowsOption = None,
     local_root: RootOption = None,
 ) -> None:
-    """Show a plan: objects, bytes, why they go, and what it was made from."""
+    """Show a plan: its objects and bytes, the reasons, and its inputs."""
     _check_ways(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
@@ -198,7 +198,7 @@ def diff(
     limit: Annotated[int, Option("--limit", "-n", min=0, help="Show at most this many objects of either.")] = 20,
     local_root: RootOption = None,
 ) -> None:
-    """Show what only one of two plans takes, and what both take."""
+    """Compare two plans: objects of only one of them, and objects of both."""
     collector = checked_collector(session, uri, local_root)
     first, second = (run_named(session, collector, name) for name in (first, second))
     session.show(collector.diff(first, second, limit=limit), diff_text)
@@ -216,7 +216,7 @@ def apply(name: str) -> Callable[..., None]:
         yes: YesOption = False,
         local_root: RootOption = None,
     ) -> None:
-        """Carry out plans in turn: delete what they name. May be repeated after a crash, or where objects failed."""
+        """Carry out plans in turn: delete their objects. May be repeated after a crash, or where objects failed."""
         request: Any = asked("apply", deleting, working, run_id=runs[0])
         collector = checked_collector(session, uri, local_root)
         plans: dict[str, Plan] = {}
@@ -260,7 +260,7 @@ def _confirm(
 
 
 def apply_question(uri: str, found: Plan, status: RunStatus, window: str) -> str:
-    """Say what this apply does: a run may be deferred, or was begun with a window and goes on with that."""
+    """Ask in the words that fit this run: deferred, begun with a window, or deleting at once."""
     what = amount(found.totals.all)
     if not window and status.until_ms is not None and status.until_ms > time.time_ns() // 1_000_000:
         until = human_time(-(-status.until_ms // 1000))
@@ -284,7 +284,7 @@ def run_all(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Finish what is unfinished, plan and apply, one kind after the other; then purge what was deferred."""
+    """Finish unfinished runs, plan and apply each kind in turn, then purge deferred runs whose window is over."""
     from lakebed.gc import PurgeReport
     from lakebed.gc.messages import BranchesSwept, RunReport, is_open
 
@@ -298,7 +298,7 @@ def run_all(
     error: LakebedError | KeyboardInterrupt | None = None
     with with_spark(session, collector) as collector:
         try:
-            # `extend` keeps what came before an error: what one kind deleted is shown even where the next one fails.
+            # `extend` keeps the reports from before an error: they are shown even where the next kind fails.
             done.extend(collector.run(request))
         except (LakebedError, KeyboardInterrupt) as found:
             error = found
@@ -377,9 +377,9 @@ def abandon(
 
 
 def _why_not_abandoned(collector: Collector, view: RunView) -> str:
-    """Return the word of `gc list` for its state, and what to do."""
+    """Return the state's word in `gc list`, and the next step."""
     state = {RunState.ENDED: "over", RunState.MARKED: "planned, or being applied"}.get(view.state, "applying")
-    # More than the record says stands in its files, which may be out of reach here.
+    # The run's files know more than its record, but this machine may not reach them.
     with contextlib.suppress(LakebedError):
         state = run_state_text(collector.run_status(view.run_id))
     if view.state in {RunState.ENDED, RunState.UNDONE}:
@@ -501,7 +501,7 @@ app.command("ledger")(command(ledger))
 def _show_reports(
     session: Session, reports: list[RunReport], error: LakebedError | KeyboardInterrupt | None = None
 ) -> None:
-    """Show what was done, then how it failed. Objects that could not be deleted are a failure too."""
+    """Show the reports, then the error. Objects that could not be deleted are a failure too."""
     if session.is_json and reports:
         session.say(json_record(reports[0] if len(reports) == 1 else reports))
     elif not session.is_json:

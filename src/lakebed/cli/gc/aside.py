@@ -1,4 +1,4 @@
-"""`lakebed gc purge`, `restore` and `ledger`: what becomes of objects that a run takes.
+"""`lakebed gc purge`, `restore` and `ledger`: delete, give back or look up the objects of earlier runs.
 
 Only a purge may run Spark: the server restores and compares the ledger, and its files are read here.
 """
@@ -67,7 +67,7 @@ def purge(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Delete what was deferred, where the window is over."""
+    """Delete the objects of deferred runs whose window is over."""
     collector = checked_collector(session, uri, local_root)
     request: Any = asked("purge", working)
     check(session, collector, request)
@@ -98,7 +98,7 @@ def restore(
     dry_run: Annotated[bool, Option("--dry-run", help="With --undo: only show what would come back.")] = False,
     yes: YesOption = False,
 ) -> None:
-    """Stage what deferred runs hold again, under fresh addresses. Each object is read back before it counts.
+    """Stage objects of deferred runs again, under fresh addresses. Each copy is read back before it counts.
 
     With --undo nothing is staged: the run is undone, and its commits can be read again.
     """
@@ -145,7 +145,7 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
                 session.note(line)
             session.confirm(f"Undo run {run_id} of {SCHEME}{repository}? {_comes_back(found)}.", yes=yes)
         if not dry_run:
-            # What came back is known from before: of a run that is undone only records are left.
+            # Counted before the undo: afterwards only the run's records are left.
             found = replace(collector.undo(run_id), commits=found.commits, objects=found.objects, again=found.again)
     session.show(found, undone_text)
 
@@ -168,7 +168,7 @@ def undone_text(undone: Undone) -> Iterator[str]:
 
 
 def again_text(undone: Undone) -> Iterator[str]:
-    """Warn of what the next run takes again."""
+    """Warn of objects that the next run would take again."""
     if not undone.kind.publishes:
         yield "WARNING: the next run of uncommitted data takes these objects again: restore those that you need"
         return
@@ -225,7 +225,7 @@ def ledger(
     ] = False,
     local_root: RootOption = None,
 ) -> None:
-    """Show the ledger: a row for each object and what a run did with it, newest runs first."""
+    """Show the ledger: a row for each object of a run, with its state. Newest runs first."""
     from itertools import islice
 
     from lakebed.gc import LedgerQuery
@@ -280,7 +280,7 @@ def _target(to: str, repository: str) -> ObjectUri:
 
 
 def _run_in(session: Session, collector: Collector, what: str) -> str:
-    """Return the run that this names, or nothing. A path may look like one: a beginning needs PREFIX_MIN letters."""
+    """Return the run that this names, or nothing. A path may look like a run: a beginning needs PREFIX_MIN letters."""
     from lakebed.gc.messages import InvalidRunId
 
     if "/" in what or (len(what) < PREFIX_MIN and what != LATEST):
@@ -322,7 +322,7 @@ def purge_text(report: PurgeReport) -> Iterator[str]:
 
 
 def restore_text(report: RestoreReport, *, where: str) -> Iterator[str]:
-    """`where` they are staged stands behind the sums, where anything is."""
+    """Sum up a restore. `where` the objects are staged follows the sums, if any were."""
     runs = f"run {report.run_id}" if len(report.runs) < 2 else f"{len(report.runs)} runs, {' '.join(report.runs)}"
     done = f"restored {count_of(report.restored, 'object')}, {human_size(report.bytes_restored)}, from {runs}"
     yield (

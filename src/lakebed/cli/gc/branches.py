@@ -171,7 +171,7 @@ def _date(at_ms: int | None) -> str:
 
 
 def swept_text(found: BranchesSwept) -> Iterator[str]:
-    """Say what became of each branch, and how many went."""
+    """Say for each branch if it was deleted or why it stays, and how many were deleted."""
     yield from table(("branch", "became"), [(one.branch, _became(one)) for one in found.branches])
     deleted = sum(one.is_deleted for one in found.branches)
     if deleted:

@@ -1,6 +1,6 @@
 """`lakebed gc deleted`: give back the storage of a deleted repository, once it can be brought back no more.
 
-`plan` decides and deletes nothing; `show` shows a plan, `diff` what differs between two; `apply` carries one out; `why`
+`plan` decides and deletes nothing; `show` shows a plan, `diff` compares two plans; `apply` carries one out; `why`
 explains one object. Once an apply began nothing comes back. When every object is gone, the namespace may be used again
 (`repo create --reuse`).
 """
@@ -54,7 +54,7 @@ app = noun("Collect the objects of a deleted repository.")
 def plan(
     session: Session, uri: RepositoryArgument, working: Working, uid: UidOption = "", local_root: RootOption = None
 ) -> None:
-    """Find every object that is the repository's own by record, and write down what goes. Deletes nothing."""
+    """Find every object that the repository's records name as its own, and save the plan. Deletes nothing."""
     request: Any = asked("plan", working, kinds=["deleted"])
     collector = _collector(session, uri, uid, local_root)
     session.when_stopped = lambda: PLAN_STOPPED
@@ -102,7 +102,7 @@ def diff(
     uid: UidOption = "",
     local_root: RootOption = None,
 ) -> None:
-    """Show what only one of two plans takes, and what both take."""
+    """Compare two plans: objects of only one of them, and objects of both."""
     collector = _collector(session, uri, uid, local_root)
     first, second = (run_named(session, collector, name) for name in (first, second))
     session.show(collector.diff(first, second, limit=limit), diff_text)
@@ -119,7 +119,7 @@ def apply(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Delete what a plan names. Nothing brings the repository back from then on. May be repeated after a crash."""
+    """Delete the objects of a plan. From then on the repository cannot come back. May be repeated after a crash."""
     collector = _collector(session, uri, uid, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
@@ -173,7 +173,7 @@ def adopt(
     yes: YesOption = False,
 ) -> None:
     """Let this installation collect it, where a restored backup or another installation stopped that."""
-    parse_repository(uri)  # what is advised below names it
+    parse_repository(uri)  # the advice below names it
     if slices:
         chosen = f"{uri} --uid {uid}" if uid else uri
         raise Misuse(

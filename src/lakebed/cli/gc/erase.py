@@ -1,8 +1,8 @@
-"""`lakebed erase`: objects go for good, from every commit and branch, whatever rules, tags and windows say.
+"""`lakebed erase`: delete objects for good, from every commit and branch, whatever rules, tags and windows say.
 
-`plan` shows what goes and deletes nothing. `apply` carries it out and certifies what is absent, and what still stands
-and why. `verify` asks the same again. Both exit with 0 only where nothing stands. Legal holds are respected. `check`
-needs no server: it compares a certificate with its signature.
+`plan` shows the objects and deletes nothing. `apply` carries the plan out and writes a certificate: which objects are
+absent, which still stand, and why. `verify` makes the same checks again. Both exit with 0 only where nothing stands.
+Legal holds are respected. `check` needs no server: it compares a certificate with its signature.
 
 Bytes that no entry names have no path on record. `--everywhere` collects all of them after the erasure, whatever their
 paths were, by the flow of every collection, and the certificate names that run as its proof.
@@ -73,7 +73,7 @@ EverywhereOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choosing:
-    """Options of what to erase, and why; in the order of the help."""
+    """Options that select objects, and the reason; in the order of the help."""
 
     why: Annotated[str, Option("--why", help="The reason, such as a request's number. The plan keeps it.")]
     paths: PathsArgument = None
@@ -92,7 +92,7 @@ class Choosing:
     def order(self) -> ErasureOrder:
         """
         Raises:
-            Misuse: there is no reason, or what is selected cannot be read.
+            Misuse: there is no reason, or the selection cannot be read.
         """
         from lakebed.gc.messages import ErasureOrder
 
@@ -111,7 +111,7 @@ def plan(
     choosing: Choosing,
     local_root: RootOption = None,
 ) -> None:
-    """Find every object that these entries ever named. Write down what goes, and what stays. Deletes nothing."""
+    """Find every object that these entries ever named, and save the plan. Deletes nothing."""
     request: Any = asked("plan", working, kinds=[])
     order = choosing.order()
     collector = checked_collector(session, uri, local_root)
@@ -135,7 +135,7 @@ def apply(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Erase what a plan names, and certify it. May be repeated after a crash, or to certify again."""
+    """Erase the objects of a plan, and certify it. May be repeated after a crash, or to certify again."""
     _check_files(out, html)
     collector = checked_collector(session, uri, local_root)
     run = run_named(session, collector, run)
@@ -195,7 +195,7 @@ def _erasing(working: Working, run: str, *, everywhere: bool, readers_grace: str
 
 
 def _before_certificate(found: Plan, *, everywhere: bool) -> Plan:
-    """Leave out what the certificate says too; and, with `everywhere`, the advice to apply with that."""
+    """Leave out lines that the certificate repeats; and, with `everywhere`, the advice to apply with that."""
     from lakebed.gc import GARBAGE_STAYS, REMAINS
 
     if found.outlook is None:
@@ -209,7 +209,7 @@ def _before_certificate(found: Plan, *, everywhere: bool) -> Plan:
 
 
 def _carried_out(session: Session, collector: Collector, request: EraseRequest, *, yes: bool) -> Certificate:
-    """Apply this plan, unless that was done; with `everywhere` collect what the certificate needs; then certify."""
+    """Apply this plan, unless that was done; with `everywhere` run the collection that proves it; then certify."""
     from lakebed.gc import erase, left_of_erasure
     from lakebed.gc.messages import Certificate, Plan
 
@@ -253,7 +253,7 @@ def verify(
     html: HtmlOption = None,
     local_root: RootOption = None,
 ) -> None:
-    """Ask again what a certificate says: is each object absent, and what stands now."""
+    """Check a certificate again: is each object absent, and does anything stand now."""
     _check_files(out, html)
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
@@ -362,7 +362,7 @@ def _write_files(made: Certificate, out: Path | None, html: Path | None) -> None
 
 
 def _advice(collector: Collector, made: Certificate) -> str:
-    """Say what helps against what stands; empty where the lines about it do. To collect again helps neither while a
+    """Say how to remove what stands; empty where its own lines say so. To collect again helps neither while a
     hold keeps all that no entry names, nor while a deferred run keeps it.
     """
     from lakebed.gc import HeldBack
@@ -373,7 +373,7 @@ def _advice(collector: Collector, made: Certificate) -> str:
         return ""
     again = _command(collector, made.run_id, everywhere=True)
     waiting: list[ListedRun] = []
-    # The certificate is made. Who may not ask for these gets the plain advice.
+    # The certificate is made already. A caller who may not list these gets the plain advice.
     with contextlib.suppress(Denied):
         if "garbage" in stands:
             try:
@@ -381,7 +381,7 @@ def _advice(collector: Collector, made: Certificate) -> str:
             except HeldBack as error:
                 return f"{error}. Once it is released, to delete what no entry names, and certify again: {again}"
         waiting = [one for one in collector.listed() if one.state == "deferred" and one.until_ms is not None]
-        if "deferred" not in stands:  # Then those of other kinds keep nothing of it.
+        if "deferred" not in stands:  # Only garbage stands. Runs that publish hold objects of commits alone.
             waiting = [one for one in waiting if not one.kind.publishes]
     if waiting:
         last = max(waiting, key=lambda one: one.until_ms or 0)
@@ -394,7 +394,7 @@ def _advice(collector: Collector, made: Certificate) -> str:
 
 
 def _check_files(out: Path | None, html: Path | None) -> None:
-    """Run this before any deletion: a certificate without a place to go must stop the command.
+    """Run this before any deletion: a certificate that cannot be written must stop the command.
 
     Raises:
         Misuse: one of them cannot be written, or both are one file.

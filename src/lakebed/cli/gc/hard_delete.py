@@ -1,4 +1,4 @@
-"""`lakebed hard-delete`: replaced objects that no commit ever had go at once, without a collection."""
+"""`lakebed hard-delete`: delete replaced objects that no commit ever had at once, without a collection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def on(
         str | None, Option("--grace", help="How long readers have: 900 (seconds), 15m or 1h; `default`.")
     ] = None,
 ) -> None:
-    """Delete at once what is replaced before a commit has it. All servers must be of this release.
+    """Delete objects that are replaced before any commit. All servers must be of this release.
 
     A pause stays until `resume`.
     """
@@ -37,14 +37,14 @@ def on(
 @app.command("off")
 @command
 def off(session: Session, uri: RepositoryArgument) -> None:
-    """Leave replaced objects to collections from now on. What waits is still deleted."""
+    """Leave replaced objects to collections from now on. Objects that wait already are still deleted."""
     _change(session, uri, SetHardDelete(is_on=False))
 
 
 @app.command("pause")
 @command
 def pause(session: Session, uri: RepositoryArgument) -> None:
-    """Delete nothing until `resume`. What is replaced meanwhile waits."""
+    """Delete nothing until `resume`. Objects that are replaced meanwhile wait."""
     _change(session, uri, SetHardDelete(is_paused=True))
 
 
@@ -58,7 +58,7 @@ def resume(session: Session, uri: RepositoryArgument) -> None:
 @app.command("status")
 @command
 def status(session: Session, uri: RepositoryArgument) -> None:
-    """Show the setting, and what waits."""
+    """Show the setting, and how much waits."""
     from lakebed.operations import hard_delete
 
     session.show(session.client.do(hard_delete.GET_HARD_DELETE, parse_repository(uri)), _status_text)
@@ -72,7 +72,7 @@ def why(
     path: Annotated[str, Option("--path", help="Objects that this path named.")] = "",
     address: Annotated[str, Option("--address", help="The object at this address: data/SLICE/NUMBER.")] = "",
 ) -> None:
-    """Show what waits or went, when, and what took its last name away."""
+    """Show which objects wait or were deleted, when, and which change removed their last name."""
     from lakebed.operations import hard_delete
 
     if bool(path) == bool(address):
@@ -111,7 +111,7 @@ def _status_text(found: HardDeleteStatus) -> str:
 
 
 def _why_text(found: HardDeletedList, *, given: str) -> str:
-    """`given`: path or address, which the caller named: in the table it would be the same in each row."""
+    """Write a table. `given`, path or address, is left out: it would be the same in each row."""
     if not found.results:
         return "hard delete knows nothing of it: see `lakebed gc why`"
     columns = {

@@ -51,7 +51,7 @@ def add(
         bool, Option("--committed-only", help="Let uncommitted objects go, whose paths are on no record.")
     ] = False,
 ) -> None:
-    """Hold paths, commits or tags: no collection deletes what they name."""
+    """Hold paths, commits or tags: no collection deletes their objects."""
     from lakebed.gc.messages import NewHold
     from lakebed.operations import holds
 
@@ -74,7 +74,7 @@ def add(
 @app.command("list")
 @command
 def list_holds(session: Session, uri: RepositoryArgument) -> None:
-    """List the holds in force: what, since when, by whom, why."""
+    """List the holds in force: their objects, since when, by whom, why."""
     from lakebed.operations import holds
 
     found = session.client.do(holds.GET_LEGAL_HOLDS, parse_repository(uri))
@@ -86,7 +86,7 @@ def list_holds(session: Session, uri: RepositoryArgument) -> None:
 def release(
     session: Session, uri: RepositoryArgument, name: NameArgument, why: WhyOption, yes: YesOption = False
 ) -> None:
-    """End a hold. What it kept may go by the next collection."""
+    """End a hold. The next collection may delete the objects that it kept."""
     from lakebed.operations import holds
 
     session.confirm(f"Release the hold {name} of {uri}?", yes=yes)
@@ -97,7 +97,7 @@ def release(
 @app.command("history")
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
-    """List every change of the holds, newest first: what, when, by whom, why."""
+    """List every change of the holds, newest first: when, by whom, why."""
     from lakebed.operations import holds
 
     found = versions_of(session, holds.LIST_LEGAL_HOLD_HISTORY, parse_repository(uri), limit)

@@ -25,7 +25,7 @@ from .options import BranchesOption, Deleting, Looking, Working, asked
 from .session import ONLY, rules_file
 
 if TYPE_CHECKING:
-    # At run time only in the commands: what says these loads Arrow, for which `--help` need not wait.
+    # At run time only in the commands: their module loads Arrow, for which `--help` need not wait.
     from lakebed.gc.messages import JobResult, JobView
 
 app = noun("Run collections on the server's machine.")
@@ -119,7 +119,7 @@ def stop(
 
 
 class _Place(NamedTuple):
-    """The repository whose jobs these are; `deleted` is its uid, or ONLY, where it is deleted."""
+    """Name the repository of the jobs; `deleted` is its uid, or ONLY, where it is deleted."""
 
     repository: str
     deleted: str
@@ -129,7 +129,7 @@ class _Place(NamedTuple):
 
     @property
     def option(self) -> str:
-        """Return the option by which commands find this place."""
+        """Return the option by which commands find this repository."""
         return "" if not self.deleted else " --deleted" if self.deleted == ONLY else f" --uid {self.deleted}"
 
     @property
@@ -168,7 +168,7 @@ def _watched(session: Session, place: _Place, job: JobView) -> JobView:
 
 
 def _new_lines(shown: tuple[str, ...], lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what came since: a job keeps the newest lines only, so the beginning of `lines` is in `shown`."""
+    """Return the lines after `shown`: a job keeps the newest lines only, so the beginning of `lines` is in `shown`."""
     for start in range(len(shown) + 1):
         if shown[start:] == lines[: len(shown) - start]:
             return lines[len(shown) - start :]

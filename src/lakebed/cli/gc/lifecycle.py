@@ -1,8 +1,8 @@
-"""`lakebed lifecycle`: objects go by path, branch and age although commits still name them.
+"""`lakebed lifecycle`: delete objects by path, branch and age although commits still name them.
 
-`policy` sets, shows and checks the policy, a file in JSON. The server keeps every version. `plan` and `simulate` say
-what goes by it, now and on each coming day; they delete nothing. `apply` carries out such a plan. `why` explains one
-object. `branches` is about branches themselves (branches.py).
+`policy` sets, shows and checks the policy, a file in JSON. The server keeps every version. `plan` shows the objects
+that are due now, `simulate` those of each coming day; both delete nothing. `apply` carries out a plan. `why` explains
+one object. `branches` deletes branches themselves (branches.py).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> N
 @policies.command("unset")
 @command
 def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
-    """Remove the policy: then nothing goes by it."""
+    """Remove the policy: from then on nothing is due by it."""
     from lakebed.operations import lifecycle
 
     repository = parse_repository(uri)
@@ -136,7 +136,7 @@ def plan(
     ] = False,
     local_root: RootOption = None,
 ) -> None:
-    """Decide what goes by the policy, and write it down. Deletes nothing."""
+    """Find the objects that are due by the policy, and save the plan. Deletes nothing."""
     mode = "clean" if clean else None
     request: Any = asked("plan", working, kinds=["lifecycle"], mode=mode, active_only=active_only or None)
     collector = checked_collector(session, uri, local_root)
@@ -158,7 +158,7 @@ def simulate(
     ] = None,
     local_root: RootOption = None,
 ) -> None:
-    """Show what goes on each of the coming days, by rule and branch. Deletes nothing."""
+    """Show how much becomes due on each coming day, by rule and branch. Deletes nothing."""
     request: Any = asked("plan", working, kinds=["lifecycle"])
     text = "" if policy is None else bytes(_read(policy).policy).decode()
     collector = checked_collector(session, uri, local_root)
@@ -178,7 +178,7 @@ app.command("why")(command(lifecycle_why))
 @app.command("status")
 @command
 def status(session: Session, uri: RepositoryArgument) -> None:
-    """Show the policy in force and the runs by it, newest first: what waits, what has ended."""
+    """Show the policy in force and its runs, newest first, with their states."""
     from lakebed.operations import collectors, lifecycle
 
     repository = parse_repository(uri)

@@ -79,7 +79,7 @@ TasksOption = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looking:
-    """Options of what to look for, and how; in the order of the help."""
+    """Options that select objects, and say how to look for them; in the order of the help."""
 
     committed: CommittedOption = False
     uncommitted: UncommittedOption = False
@@ -118,7 +118,7 @@ class Deleting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """Options of what does the work, and into how many tasks it is split."""
+    """Options that choose the engine, and into how many tasks the work is split."""
 
     engine: EngineOption = None
     tasks: TasksOption = None

@@ -1,4 +1,4 @@
-"""A plan as one HTML file: what goes, by age, reason, rule, branch, folder and slice; what stays; what it rests on.
+"""Write a plan as one HTML file: its objects by age, reason, rule, branch, folder and slice; the rest; its inputs.
 
 The file needs nothing else: no script, no font, no picture from anywhere, and its policy forbids them. Every chart is a
 table whose cells hold bars, or has its numbers beside it, so that it can be read aloud; colors follow the reader's
@@ -59,7 +59,7 @@ NOT_ABSENT: Final = '<td class="stands">no'
 
 
 def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[ExpiringCommit] = ()) -> str:
-    """The whole file. `report` says what came of the plan, if it was applied; `commits` are some that expire."""
+    """Return the whole file. `report` is that of the plan's run, if it was applied; `commits` are some that expire."""
     title = f"{plan.repository}: what run {plan.run_id} takes"
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -84,7 +84,7 @@ def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[Exp
 
 
 def certificate_html(made: Certificate) -> str:
-    """Return a certificate of an erasure as a page. What stands comes first, in red."""
+    """Return a certificate of an erasure as a page. Anything that stands comes first, in red."""
     title = f"{made.repository}: certificate of erasure {made.run_id}"
     absent = sum(one.is_absent for one in made.objects)
     facts = [
@@ -125,7 +125,7 @@ def certificate_html(made: Certificate) -> str:
 
 
 def text(name: str) -> str:
-    """Escape other people's words: their markup, and characters that turn or hide what is read."""
+    """Escape other people's words: markup, and characters that reorder or hide text."""
     return html.escape(printable(name).encode(errors="replace").decode())
 
 
@@ -161,7 +161,7 @@ def _sums(plan: Plan) -> Iterator[str]:
 
 
 def _ages(plan: Plan) -> Iterator[str]:
-    """Columns of bytes by age; the table below them has the numbers."""
+    """Draw columns of bytes by age; the table below them has the numbers."""
     from lakebed.gc.messages import AGES, Total
 
     if not plan.totals.by_age:
@@ -211,7 +211,7 @@ def _bars(caption: str, title: str, sums: Mapping[str, Total]) -> Iterator[str]:
             f'<td class="number">{text(human_size(size))}</td><td class="bar">{drawn}</td></tr>'
         )
     if rest:
-        # Without a bar: beside that of all others those of the names would be as nothing.
+        # Without a bar: beside the sum of all others the other bars would vanish.
         objects, size = sum(objects for _, objects, _ in rest), sum(size for _, _, size in rest)
         yield (
             f'<tr><th scope="row">({text(count_of(len(rest), "other"))})</th><td class="number">{objects:,}</td>'
@@ -237,7 +237,7 @@ def _commits(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str]:
 
 
 def _drawn(parts: Sequence[tuple[str, Bar]]) -> str:
-    """Stretches of a line, beside whose numbers they stand: not read aloud."""
+    """Draw stretches of a line. Their numbers stand beside them, so they are not read aloud."""
     drawn = "".join(
         f'<rect class="{kind}" x="{bar.start:.2f}" width="{bar.length:.2f}" height="10"/>' for kind, bar in parts
     )
@@ -251,7 +251,7 @@ def _number(count: int) -> str:
 def _stays(plan: Plan) -> Iterator[str]:
     counts = plan.commit_counts
     rows: list[tuple[str, int, int, Callable[[int], str]]] = [("commits", counts.kept, counts.expired, _number)]
-    if not plan.kind.takes_named:  # The others count which ranges were read, and none goes.
+    if not plan.kind.takes_named:  # These kinds delete no ranges: they count ranges to read.
         rows.append(("ranges", plan.range_counts.live, plan.range_counts.expired, _number))
     if plan.listing is not None:
         listed, goes = plan.listing, plan.totals.all

@@ -1,7 +1,7 @@
-"""`lakebed gc rules`: how long committed data stays after it has been replaced, and what stays regardless.
+"""`lakebed gc rules`: set how long committed data stays after it has been replaced, and pin commits.
 
-Patterns, durations and differences between rules are `lakebed.gc.rules`'s, so the command line refuses what the server
-would refuse. Every change is made to the version that was read, and fails with a conflict when another user was faster.
+`lakebed.gc.rules` defines patterns, durations and differences, so the command line refuses the same rules as the
+server. Every change is made to the version that was read, and fails with a conflict when another user was faster.
 Nothing is deleted here; a run deletes.
 """
 
@@ -55,7 +55,7 @@ DASHES: Final = {"ignore_unknown_options": True}
 
 
 class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences between two sets of rules, and between what they take: `plan.a` is by the former rules."""
+    """Hold the differences between two sets of rules, and between their plans: `plan.a` is by the former rules."""
 
     changes: Sequence[RuleChange]
     plan: PlanDiff
@@ -75,7 +75,7 @@ def get_rules(
 @app.command("set-default", context_settings=DASHES)
 @command
 def set_default(session: Session, uri: RepositoryArgument, duration: DurationArgument) -> None:
-    """Set how long data stays that is on no branch with a rule of its own."""
+    """Set how long data stays where no rule matches its branch."""
     message = f"{uri}: default retention is {duration}"
     _change(session, parse_repository(uri), lambda rules: replace(rules, default=duration), message)
 
@@ -197,7 +197,7 @@ def explain(
 @app.command("history")
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
-    """List the versions of the rules, newest first: who changed what, and when."""
+    """List the versions of the rules, newest first: the change, by whom, and when."""
     from lakebed.operations import collectors
 
     found = versions_of(session, collectors.LIST_GC_RULES_HISTORY, parse_repository(uri), limit)
@@ -215,7 +215,7 @@ def diff(
     plan: PlanOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Show what changed since a version, what a file would change, or what differs between any two."""
+    """Compare the rules with an earlier version or with a file, or compare any two of these."""
     from lakebed.gc.rules import diff_rules
 
     _check_plans(working, plan=plan)
@@ -224,7 +224,7 @@ def diff(
     first = first or str(current.version - 1)
     before = _named(session, repository, first)
     after = _named(session, repository, second) if second else current.rules
-    # A file by itself holds what is wanted; the rules in force are then the former ones.
+    # A file alone is the wanted side: the rules in force are the former ones.
     pair = (before, after) if second or _is_version(first) else (after, before)
     if plan:
         session.show(planned_change(session, uri, pair, local_root, working), planned_text)
@@ -243,7 +243,7 @@ def apply_rules(
     yes: YesOption = False,
     local_root: RootOption = None,
 ) -> None:
-    """Replace all rules by those of a file, and show what that changes. With --plan it asks first."""
+    """Replace all rules by those of a file, and show the changes. With --plan it asks first."""
     from lakebed.gc.rules import diff_rules
     from lakebed.operations import collections
 
@@ -284,7 +284,7 @@ def try_rules(
     session.show(session.client.do(collectors.TRY_GC_RULES, parse_repository(uri), body=wanted), trial_text)
 
 
-# What the commands share
+# Helpers of several commands
 
 
 def _check_plans(working: Working, *, plan: bool) -> None:
@@ -315,7 +315,7 @@ def _named(session: Session, repository: str, name: str) -> Rules | None:
 
 
 def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], message: str) -> None:
-    """Change the rules in force. Where there are none, all stays for ever but what the change says."""
+    """Change the rules in force. Without rules, all data stays for ever except where the change sets a period."""
     from lakebed.gc.rules import FOREVER, Rules, check_rules
 
     found = _read(session, repository)

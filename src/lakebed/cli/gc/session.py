@@ -53,11 +53,11 @@ RootOption = Annotated[
 
 
 def checked_collector(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> Collector:
-    """Make a collector for what reads or writes the namespace, and find out whether that is within reach.
+    """Make a collector for commands that read or write the namespace, and check that it is within reach.
 
     Raises:
         Misuse: it is local://, and --data is missing.
-        NamespaceMissing: it is not where --data or the object store's settings say.
+        NamespaceMissing: it is not at the place that --data or the object store's settings name.
     """
     collector = collector_of(session, uri, local_root, deleted=deleted)
     from lakebed.gc import NamespaceMissing
@@ -78,7 +78,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
 
 
 def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> Collector:
-    """Make a collector for what asks the server, and reads what is within reach."""
+    """Make a collector for commands that ask the server, and read files only where they are within reach."""
     from dataclasses import replace
 
     from lakebed.runtime import leave_pandas_out
@@ -90,7 +90,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
     from lakebed.objectstore import options_from_environment
 
     repository = parse_repository(uri)
-    # Only what was typed: what the environment or the profile says holds for the next command as well.
+    # Only options that were typed: the environment and the profile also apply to the next command.
     typed = [] if local_root is None else ["--data", str(local_root)]
     if deleted not in {"", ONLY}:
         typed += ["--uid", deleted]
@@ -112,7 +112,7 @@ def collector_of(session: Session, uri: str, local_root: Path | None = None, *, 
 
 
 def service_of(client: Client, repository: str, *, deleted: str = "") -> Service:
-    """Ask the server only, without a collector: a plain install can."""
+    """Ask the server only, without a collector: a plain install can do this."""
     from lakebed.gc import HttpRequests
     from lakebed.gc.messages import Service
 
@@ -137,7 +137,7 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
     `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is.
 
     A plan by rules that are not saved is never the latest: it was made to be looked at, by its id. Nor is a plan of
-    another user: who may plan does not choose what an operator applies.
+    another user: the right to plan must not decide which plan an operator applies.
 
     Raises:
         Misuse: several runs begin so.
@@ -292,7 +292,7 @@ def timed(session: Session) -> Callable[[str], None]:
     def say(line: str) -> None:
         nonlocal began_s
         began_s = began_s or time.monotonic()
-        # In place of what a line of progress shows just now.
+        # Write over a line of progress.
         start = CLEAR if sys.stderr.isatty() else ""
         text = f"{start}[{human_duration(time.monotonic() - began_s)}] {line}"
         # An apply that was stopped says itself how far it came (gc/runs/status.py).
@@ -305,8 +305,8 @@ def rules_file(path: Path) -> Rules:
     """Read rules as `gc rules get -o json` shows them.
 
     Raises:
-        Misuse: no file that can be read.
-        InvalidRules: no such file's content, or rules that the server would refuse.
+        Misuse: the file cannot be read.
+        InvalidRules: the content has another form, or the server would refuse the rules.
     """
     from lakebed.gc.rules import InvalidRules, read_rules
 
@@ -323,7 +323,7 @@ def check(session: Session, collector: Collector, request: Request) -> None:
     """Run every check that can refuse the request before anything slow begins.
 
     Raises:
-        NoSpark, NoJava: the request needs what is not installed here.
+        NoSpark, NoJava: the request needs Spark or Java, which this installation lacks.
     """
     from lakebed.gc import check_spark
 
@@ -394,7 +394,7 @@ V_co = TypeVar("V_co", bound=_Version, covariant=True)
 
 
 class _History(Protocol[V_co]):
-    """A page of the versions of a setting, newest first."""
+    """Hold a page of the versions of a setting, newest first."""
 
     @property
     def versions(self) -> Sequence[V_co]: ...

@@ -68,8 +68,8 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
-    """Yield what goes and why, then what that rests on. `width` in characters, else that of the terminal. `state` says
-    what came of the plan."""
+    """Yield the plan's objects by reason, then its inputs. `width` in characters, else that of the terminal. `state` is
+    the outcome of the plan."""
 
     commits, ranges = plan.commit_counts, plan.range_counts
     facts: list[tuple[str, str]] = [
@@ -124,7 +124,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
 
 
 def outlook_text(found: Outlook) -> Iterator[str]:
-    """Yield what an erasure would leave, in red, and what was not found or not looked at."""
+    """Yield what an erasure would leave, in red, and names that were not found or not looked at."""
     yield ""
     shown = found.stands[:STANDING_SHOWN]
     for one in shown:
@@ -141,7 +141,7 @@ def outlook_text(found: Outlook) -> Iterator[str]:
 
 
 def remaining_texts(remains: Sequence[str]) -> Iterator[str]:
-    """Say what this erasure leaves elsewhere; then, in one line, that there are limits of every erasure."""
+    """List traces that this erasure leaves elsewhere; then, in one line, the limits of every erasure."""
     from lakebed.gc import REMAINS
 
     general = frozenset(REMAINS)
@@ -157,12 +157,12 @@ def remaining_texts(remains: Sequence[str]) -> Iterator[str]:
 
 
 def remaining_text(text: str) -> Iterator[str]:
-    """Say what an erasure leaves elsewhere."""
+    """Name one trace that an erasure leaves elsewhere."""
     return hanging("remains: ", text, indent=len("remains: "))
 
 
 def standing_text(one: Standing) -> Iterator[str]:
-    """Say what stands and why."""
+    """Name one thing that still stands, and why."""
     text = f"{one.what} {printable(one.where)}: {printable(one.why)}"
     return hanging(click.style("stands ", fg="red"), text, indent=len("stands "))
 
@@ -173,7 +173,7 @@ def collected_text(found: Collected) -> str:
 
 
 def selection_text(selection: Selection) -> str:
-    """Return what is selected in one line: at most `TOP` of each kind of name."""
+    """Return the selection in one line: at most `TOP` of each kind of name."""
     names: list[str] = []
     for noun, found in (("", selection.paths), ("", selection.globs), ("digest ", selection.digests)):
         names += [f"{noun}{printable(name)}" for name in found[:TOP]]
@@ -263,7 +263,7 @@ def _applied(report: RunReport) -> str:
 
 
 def outcome(found: RunStatus, report: RunReport | None) -> str:
-    """Say what came of a plan."""
+    """Return the outcome of a plan."""
     if found.state in {"planned", "supposed"}:
         return f"{state_text(found.state)}; not applied"
     if report is not None and found.state == "ended":
@@ -332,7 +332,7 @@ def view_text(view: RunView) -> Iterator[str]:
 
 
 def missing_text(missing: MissingCommits) -> Iterator[str]:
-    """Yield what lacks files, what names it, and what to do next."""
+    """Yield the commits that lack files, the refs that name them, and the next step."""
     if missing.run_id:
         yield f"marked as gone, by run {missing.run_id}: {count_of(missing.marked, 'commit')}"
     if not missing.count:
@@ -415,7 +415,7 @@ def expiring_text(plan: Plan, commits: Sequence[ExpiringCommit]) -> Iterator[str
 
 
 def diff_text(found: PlanDiff) -> Iterator[str]:
-    """Yield sums, then sums by what an object's row says, then some of the objects."""
+    """Yield sums, then sums by the columns of an object's row, then some of the objects."""
     only = (
         (f"only the first, {found.a}", found.only_a, found.commits.a),
         (f"only the second, {found.b}", found.only_b, found.commits.b),

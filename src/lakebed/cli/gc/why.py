@@ -1,8 +1,7 @@
-"""`lakebed gc why` and `lakebed lifecycle why`: what keeps an object and until when, or which run took it.
-
-`lakebed gc storage` shows what keeps how many bytes of all.
+"""`lakebed gc why` and `lakebed lifecycle why`: explain why an object stays and until when, or which run took it.
 
 The server looks, a page at a time. Both show one answer: the first by retention, the second by the lifecycle policy.
+`lakebed gc storage` sums up the bytes of the repository by the reason they stay.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ AddressArgument = Annotated[
 
 
 def why(session: Session, uri: WhyArgument, address: AddressArgument = "") -> None:
-    """Explain what keeps an object and until when, or which run took it, when and by which rule."""
+    """Explain why an object stays and until when; or which run took it, when and by which rule."""
     _ask(session, uri, address, why_text)
 
 
@@ -66,7 +65,7 @@ def lifecycle_why(
         bool, Option("--all", help="Show more than the three paths and branches that keep it longest.")
     ] = False,
 ) -> None:
-    """Explain when an object is due by the policy: its paths with rule, branches and date, and what keeps it."""
+    """Explain when an object is due by the policy: its paths with rule, branches and date, and reasons to stay."""
     _ask(session, uri, address, partial(lifecycle_text, every=every))
 
 
@@ -132,7 +131,7 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
 
 
 def _first(stay: Stay) -> tuple[bool, bool]:
-    """Order what keeps an object: without an end first; branches that are hidden or deleted last."""
+    """Order reasons to stay: those without an end first; branches that are hidden or deleted last."""
     has_end = stay.kind.value not in _ENDLESS and stay.until_ms is not None
     return " (" in stay.name, has_end
 
@@ -141,7 +140,7 @@ _ENDLESS: Final = frozenset({"head", "keep_last", "tag"})
 
 
 def _dates_of(session: Session, repository: str, name: str) -> str:
-    with contextlib.suppress(LakebedError):  # The dates are more than was asked for.
+    with contextlib.suppress(LakebedError):  # Dates are an extra: any error only leaves them out.
         client = session.client
         for listed in (partial(client.branches.list_deleted, show_hidden=True), client.tags.list_deleted):
             for one in listed(repository, prefix=name, limit=1):
@@ -200,7 +199,7 @@ def _object_text(found: WhyObject, answer: WhyAnswer, *, repository: str) -> Ite
     facts += _uncommitted(found)
     if answer.policy_version is not None and found.due_names and found.fate.value != "taken":
         facts.append(("policy", f"{_due(found, answer)}; `lakebed lifecycle why` has more"))
-    # Entries go on naming what an erasure or a lifecycle run took, and keep nothing.
+    # Entries still name an object that an erasure or a lifecycle run took, but do not keep it.
     keeper = "kept by" if found.size_bytes is not None else "named by"
     facts += [
         (keeper if stay.keeps_at(answer.now_ms) else "let go by", _stay(stay, answer)) for stay in found.stays[:SHOWN]
@@ -371,12 +370,12 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
 def _taker(found: WhyObject) -> str:
     """Name an erasure: it is no run of a collection, and no policy explains it."""
     erasures = [row.run_id for row in found.taken if row.reason == "erasure" and row.state.value == "deleted"]
-    # The latest deed comes first. Of two plans with one object the first apply took it, and the other found it gone.
+    # The newest row comes first. Where two plans had one object, the first apply took it, and the other found it gone.
     return f"an erasure took it, run {erasures[-1]}" if erasures else "a run took it"
 
 
 def _holder(found: WhyObject) -> str:
-    """Say what keeps it without an end."""
+    """Name a reason to stay that has no end."""
     for stay in found.stays:
         what = {
             "head": f"it is in the head of branch {stay.name}",
@@ -435,7 +434,7 @@ def storage(
         bool, Option("--committed", help="Count also what other branches, tags and the history keep. Takes longer.")
     ] = False,
 ) -> None:
-    """Show what keeps the storage, from what runs recorded and lists of ranges. Lists no object."""
+    """Show why bytes stay, by records of runs and lists of ranges. Lists no object."""
     from lakebed.operations import collectors
 
     query = {"committed": "true"} if committed else None
@@ -458,7 +457,7 @@ def _storage_lines(found: Storage) -> Iterator[str]:
 
 
 def rest_of(found: Storage) -> str:
-    """Return in words what the parts do not count."""
+    """Name the reasons that the parts leave out."""
     if not any(part.keeper.value == "history" for part in found.parts) and not found.uncounted:
         return "history, other branches, tags, holds, uncommitted, unknown"
     return ", ".join([*(keeper.value for keeper in found.uncounted), "uncommitted", "unknown"])

@@ -1,1 +1,1 @@
-"""What every command is made of: the tree, parameters, the session, output and failures."""
+"""Give every command its parts: the tree, parameters, the session, output and failures."""

@@ -1,4 +1,4 @@
-"""Declare once what several commands take: arguments and options, with their help and their completion."""
+"""Declare arguments and options of several commands once, with their help and their completion."""
 
 from __future__ import annotations
 

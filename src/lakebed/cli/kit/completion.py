@@ -5,7 +5,7 @@ A shell that completes must not wait or complain: half a second for the server, 
 Bash splits words at colons and equals signs: `lakefs`, `:`, `//repository/main/month`, `=`, `01` arrive as five.
 `with_whole_uris` puts them together again, except the last one: bash replaces only that.
 
-Shells put a space behind the only candidate, so a repository or folder that is the only one comes with what is in it.
+Shells put a space behind the only candidate, so a repository or folder that is the only one comes with its content.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEAD: Final = "_LAKEBED_COMPLETE_HEAD"
 
 
 def with_whole_uris(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what to change in the environment in which bash asks for completions, so that a URI is one word."""
+    """Return changes of bash's environment for completions, after which a URI is one word."""
     words, current = environment.get("COMP_WORDS", "").split("\n"), environment.get("COMP_CWORD", "")
     if not current.isdigit():
         return {}
@@ -81,7 +81,7 @@ def complete_run(context: click.Context, incomplete: str) -> list[str]:
 def _complete(
     context: click.Context, incomplete: str, candidates: Callable[[Client, str], Iterator[str]]
 ) -> list[str] | None:
-    """Return candidates without what stands before the word that the shell replaces; None where it is no URI."""
+    """Return candidates, cut to the word that the shell replaces; None where it is no URI."""
     head = (context.find_root().obj or {}).get(_HEAD, "")
     typed = head + incomplete
     if not typed.startswith(SCHEME):

@@ -45,7 +45,7 @@ class Misuse(Invalid):
 
 
 class Failed(LakebedError):
-    """The command did not do all that it was asked for. The message says what, and stderr has named the rest."""
+    """The command did only a part. The message says which part failed; stderr has named each failure."""
 
 
 def tell(
@@ -99,7 +99,7 @@ def ending_with_reader() -> Iterator[None]:
 
 @contextlib.contextmanager
 def being_new(what: str, *, otherwise: str = "") -> Iterator[None]:
-    """Servers say only `Already exists` of some things: they are named. `otherwise`: what else has such names."""
+    """Name the thing where the server says only `Already exists`. `otherwise`: the other kind that shares the names."""
     try:
         yield
     except AlreadyExists as error:
@@ -115,7 +115,7 @@ def being_new(what: str, *, otherwise: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def being_something(otherwise: str) -> Iterator[None]:
-    """Servers say `no changes` of a commit or merge that would be empty: say which, and what to do.
+    """Name the thing where the server says only `no changes`, and advise.
 
     Raises:
         Conflict: that.
@@ -130,7 +130,7 @@ def being_something(otherwise: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def being_there(what: str) -> Iterator[None]:
-    """Name the one of several things that may be missing, where the server does not."""
+    """Name the missing thing, where the server does not."""
     try:
         yield
     except NotFound as error:

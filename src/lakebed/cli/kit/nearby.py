@@ -1,4 +1,4 @@
-"""Name what is there in place of what was not found: a mistyped repository, ref or path.
+"""Suggest a name that exists in place of one that was not found: a mistyped repository, ref or path.
 
 Only after an error, so the few requests cost no command that works. Where one of them fails, no hint is given.
 """
@@ -150,7 +150,7 @@ def _hint(session: Connected, message: str, uri: str) -> str:
 
 
 def _is_cut(names: Sized) -> bool:
-    """There may be more than was looked at. What is not among these may be there all the same."""
+    """Return whether the list was cut: then a name that is not in it may exist all the same."""
     return len(names) >= LOOKED_AT_MAX
 
 

@@ -1,4 +1,4 @@
-"""Write what a person reads and what a program reads: values in, text out.
+"""Write answers for people and for programs: values in, text out.
 
 Text is for people and may change. JSON is for programs and does not: records have the names and units of the HTTP
 contract (sizes in bytes, dates in Unix seconds); one record is one indented object, a list is one array with a record
@@ -35,7 +35,7 @@ _AMOUNT = re.compile(rf"[\d,.]+( ({_UNITS}))?")
 
 
 def human_time(unix_s: int) -> str:
-    """`2026-11-21 13:05:09Z`: sortable, and the same wherever it is read."""
+    """Return `2026-11-21 13:05:09Z`: sortable, and equal in all time zones."""
     try:
         return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
@@ -43,12 +43,12 @@ def human_time(unix_s: int) -> str:
 
 
 def human_minute(unix_s: int) -> str:
-    """`2026-11-21 13:05Z`: for lists, where columns are scarce."""
+    """Return `2026-11-21 13:05Z`: for lists, where columns are scarce."""
     return human_time(unix_s // 60 * 60).replace(":00Z", "Z")
 
 
 def human_date(text: str) -> str:
-    """A time of RFC 3339, as `human_time` shows it; another text as it is."""
+    """Return a time of RFC 3339 as `human_time` shows it; another text as it is."""
     try:
         return human_time(int(datetime.fromisoformat(text).timestamp()))
     except ValueError:
@@ -56,7 +56,7 @@ def human_date(text: str) -> str:
 
 
 def human_duration(seconds: float) -> str:
-    """`350 ms`, `4.2 s`, `2 min 5 s`, `3 h 20 min`, `12 d 4 h`."""
+    """Return `350 ms`, `4.2 s`, `2 min 5 s`, `3 h 20 min`, `12 d 4 h`."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
@@ -176,12 +176,12 @@ def for_stderr(message: str) -> str:
 
 
 def json_record(record: object) -> str:
-    """One indented object."""
+    """Return one indented object."""
     return msgspec.json.format(_encoded(record), indent=2).decode()
 
 
 def json_array(records: Iterable[object]) -> Iterator[str]:
-    """Lines of one array, a record on each; takes the next record only when its line is asked for."""
+    """Yield lines of one array, a record on each; takes the next record only when its line is asked for."""
     waiting: str | None = None
     for record in records:
         yield "[" if waiting is None else waiting + ","

@@ -1,4 +1,4 @@
-"""Show long lists a screen at a time, as git does: only at a terminal, and only what does not fit on it.
+"""Show long lists a screen at a time, as git does: only at a terminal, and only lists that do not fit on it.
 
 `LAKEBED_PAGER`, else `PAGER`, names the program; without both it is `less`, where there is one. An empty value or `cat`
 turns it off.

@@ -144,7 +144,7 @@ class _Text(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4
 
 
 class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4
-    """Accept numbers in a range, and say of another one in plain words what is wrong."""
+    """Accept numbers in a range, and refuse others in plain words."""
 
     name = "number"
 

@@ -48,7 +48,7 @@ class Line:
 
 
 class Bar:
-    """Count what moved, in bytes, and draw it on the line. May be used by many threads."""
+    """Count bytes that moved, and draw them on the line. Many threads may use it."""
 
     def __init__(self, description: str, total: int, line: Line) -> None:
         self._description = printable(description)
@@ -59,18 +59,18 @@ class Bar:
         self._files = self._files_done = 0
         now = time.monotonic()
         self._drawn_at = now - _DRAWN_EVERY_S
-        # What was done at some moments of the last seconds, oldest first: the rate is between the first and now.
+        # The count at some moments of the last seconds, oldest first: the rate is between the first and now.
         self._past = deque([(now, 0)])
         self._draw()
 
     def advance(self, amount: int) -> None:
-        """Add to what is done; negative: it is to be done again."""
+        """Add to the bytes done; negative: they must be moved again."""
         with self._lock:
             self._done += amount
         self._draw()
 
     def expect(self, amount: int, *, files: int = 0) -> None:
-        """Add to what there is to do."""
+        """Add to the bytes to move."""
         with self._lock:
             self._total += amount
             self._files += files

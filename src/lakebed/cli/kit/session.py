@@ -53,7 +53,7 @@ class Format(StrEnum):
 
 
 class Session:
-    """One command being carried out."""
+    """Carry one command: its settings, client and answers."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Session:
             self.client.close()
 
     def unreachable(self, error: LakebedError) -> Unavailable:
-        """Add to an error of the connection where the endpoint comes from, and what may be wrong."""
+        """Add the source of the endpoint to an error of the connection, and the likely cause."""
         if "WRONG_VERSION_NUMBER" in str(error):
             hint = f"it does not speak TLS: try http{self.settings.endpoint.removeprefix('https')}"
         else:
@@ -187,7 +187,7 @@ class Session:
         self.show(record, lambda _: fields(pairs))
 
     def done(self, message: str, record: object = None, /, **facts: object) -> None:
-        """Answer that it is done: a sentence, or as JSON what was made, else the facts. Quietly, only the exit code."""
+        """Answer that it is done: a sentence, or as JSON the new record or the facts. Quietly, only the exit code."""
         if self.is_json:
             self.say(json_record(facts if record is None else record))
         elif not self.is_quiet:
@@ -195,7 +195,7 @@ class Session:
                 self.say(line)
 
     def say(self, line: str) -> None:
-        """A line of the answer.
+        """Write a line of the answer.
 
         Raises:
             Exit: the reader has ended. No caller takes that for a connection of its own that broke.
@@ -210,7 +210,7 @@ class Session:
             self.warn(message)
 
     def warn(self, message: str) -> None:
-        """Write a line about what went wrong or was left out, --quiet or not."""
+        """Write a warning, --quiet or not."""
         self.before_answer()
         with ending_with_reader():
             click.echo(for_stderr(message), err=True)
@@ -233,7 +233,7 @@ class Session:
                 self.before_answer = before
 
     def check_can_ask(self, question: str, *, yes: bool) -> None:
-        """Before something slow that ends in a question.
+        """Check that a question can be asked, before slow work that ends in one.
 
         Raises:
             Misuse: there is no terminal to ask at, and `--yes` was not given.
@@ -251,7 +251,7 @@ class Session:
         self.check_can_ask(question, yes=yes)
         asked = for_stderr(f"{question} [y/N]:")
         while not yes:
-            # Not `click.confirm`: it answers "Error: invalid input", which does not say what is valid.
+            # Not `click.confirm`: it answers "Error: invalid input", which names no valid answer.
             answer = click.prompt(asked, default="n", show_default=False, prompt_suffix=" ", err=True).strip().lower()
             if answer in {"n", "no"}:
                 raise Failed("nothing was done")
@@ -263,7 +263,7 @@ class Session:
 def connect(
     settings: Settings, *, attempts: int = 3, timeout_s: float = 60.0, trace: Callable[[str], None] | None = None
 ) -> Client:
-    """A client, without credentials where either half is missing: some calls need none.
+    """Return a client, without credentials where either half is missing: some calls need none.
 
     A person waits: give up within a second on a server that is not there. `trace` gets a line for each request.
     """
@@ -315,7 +315,7 @@ def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., 
                 function(session, *args, **kwargs)
                 sys.stdout.flush()
             except KeyboardInterrupt:
-                # A second Ctrl-C does not wait for what the first one has to end.
+                # A second Ctrl-C does not wait for the clean-up that the first one began.
                 interrupts.end_at_once()
                 session.stopped()
                 raise
@@ -407,7 +407,7 @@ def _options_of(options: type) -> list[inspect.Parameter]:
 
 @contextlib.contextmanager
 def ending_well(output: Format = Format.TEXT) -> Iterator[None]:
-    """Turn what can go wrong inside into a line on stderr, or a record where programs read, and an exit code."""
+    """Turn errors of the block into a line on stderr, or a record where programs read, and an exit code."""
     as_json = output is Format.JSON
     try:
         with ending_with_reader():

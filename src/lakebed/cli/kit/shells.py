@@ -1,6 +1,6 @@
 """Set up completion in a shell: print its script, or put it where the shell finds it. The scripts are click's own.
 
-What is completed is in completion.py.
+completion.py makes the candidates.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class LazyGroup(Group):
     def _run(self, args: Any, kwargs: dict[str, Any], *, as_json: bool) -> Any:
         """Run one command; return the code to end with."""
         try:
-            # What click itself would do with errors is several lines. What it returns is the code of an early exit.
+            # click itself would write several lines for an error. It returns the code of an early exit.
             return super().main(*args, **{**kwargs, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()

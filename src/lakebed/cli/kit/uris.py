@@ -1,4 +1,4 @@
-"""`lakefs://repository/ref/path`: the one place where URIs are taken apart.
+"""Take URIs apart: `lakefs://repository/ref/path`. No other module does.
 
 The first two segments end at the first slashes after them; all that follows is the path, byte for byte: `//` in it,
 a slash at its end, percent signs and spaces mean themselves. A ref is anything a server resolves (`main`, `v1~2`, part

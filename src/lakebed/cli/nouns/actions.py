@@ -1,4 +1,4 @@
-"""`lakebed actions`: runs of hooks, and what they wrote."""
+"""`lakebed actions`: runs of hooks, and their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = noun("Show the runs of hooks, and what they wrote.")
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, its hooks, and what each wrote, in their order."""
+    """Hold one run, its hooks, and the output of each, in their order."""
 
     run: ActionRun
     hooks: list[HookRun]
@@ -55,7 +55,7 @@ def show(
     uri: RepositoryArgument,
     run: Annotated[str, Argument(metavar="RUN", help="The id of a run.")],
 ) -> None:
-    """Show a run of hooks, and what each of them wrote."""
+    """Show a run of hooks, and the output of each."""
     name, actions = parse_repository(uri), session.client.actions
     found = actions.get(name, run)
     hooks = [*actions.hooks(name, run)]

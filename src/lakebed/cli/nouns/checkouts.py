@@ -1,8 +1,8 @@
 """`lakebed local`: a folder of this machine that follows a folder of a branch: check out, look, pull, commit.
 
-The folder holds CHECKOUT_FILE: what it follows, the commit that it has, and the size, date and checksum of each file. A
-file whose size and date are those is unchanged; others are read. `pull` brings what changed on the branch, `commit`
-sends what changed here. A path that changed on both sides stops either before it does anything.
+The folder holds CHECKOUT_FILE: the branch and folder that it follows, the commit that it has, and the size, date and
+checksum of each file. A file with this size and date is unchanged; others are read. `pull` fetches the branch's
+changes, `commit` sends the folder's. A path that changed on both sides stops either before it does anything.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ State = tuple[int, int, str]
 
 
 class Checkout(msgspec.Struct, kw_only=True):
-    """Hold what CHECKOUT_FILE says. `commit` is the one whose objects `files` are, by their paths from the folder.
+    """Hold the content of CHECKOUT_FILE. `files` are the objects of `commit`, by their paths from the folder.
     Pulls have `set_aside` these paths: they are not sent.
     """
 
@@ -68,7 +68,7 @@ class Checkout(msgspec.Struct, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One path that differs from the commit of the checkout. `where`: here, or on the branch."""
+    """Name one path that differs from the commit of the checkout. `where`: here, or on the branch."""
 
     where: str
     change: str
@@ -86,7 +86,7 @@ def checkout(
     folder: Annotated[Path, Argument(metavar="DIR", help="A new or empty folder.")] = Path(),
     parallel: ParallelOption = 8,
 ) -> None:
-    """Download a folder of a branch, and remember what was there: status, pull and commit work in DIR then."""
+    """Download a folder of a branch into DIR, where `status`, `pull` and `commit` then work."""
     place = parse_prefix(uri)
     if folder.exists() and any(folder.iterdir()):
         raise Misuse(f"{folder} is not empty: check out into a new folder")
@@ -109,7 +109,7 @@ def checkout(
 @app.command()
 @command
 def status(session: Session, folder: Folder = Path()) -> None:
-    """Show what changed here, and on the branch, since the checkout or the last pull."""
+    """Show changes here and on the branch since the checkout or the last pull."""
     checkout = _load(session, folder)
     mine = _changed_here(session, folder, checkout)
     mine |= dict.fromkeys(_set_aside_in(checkout, mine), ASIDE)
@@ -132,7 +132,7 @@ def pull(
         Option("--theirs", help=f"Where both sides changed, take the branch's; yours becomes NAME{MINE}."),
     ] = False,
 ) -> None:
-    """Bring what changed on the branch into the folder. What changed here stays."""
+    """Bring changes on the branch into the folder. Changes here stay."""
     moved = _pull(session, folder, parallel, aside=theirs)
     session.done(f"{folder}: {count_of(moved, 'file')} changed on the branch", files=moved)
 
@@ -146,7 +146,7 @@ def commit(
     meta: MetaOption = None,
     parallel: ParallelOption = 8,
 ) -> None:
-    """Send what changed here to the branch as one commit, all or nothing, then pull."""
+    """Send changes here to the branch as one commit, all or nothing, then pull."""
     from lakebed.lake import Branch
 
     checkout = _load(session, folder)
@@ -158,7 +158,7 @@ def commit(
         raise Conflict(f"{folder}: nothing changed since commit {checkout.commit[:12]}")
     branch = Branch(session.client, place.repository, place.ref)
     with branch.transaction(message, metadata=parse_meta(meta)) as tx:
-        # Compared with the commit that the transaction began from; what comes later meets its merge.
+        # Compared with the commit that the transaction began from; its merge checks later commits.
         theirs, base = _changed_there(session, checkout, ref=tx.name)
         if both := mine.keys() & theirs.keys():
             at = ObjectUri(place.repository, base, place.path)
@@ -167,7 +167,7 @@ def commit(
         upload_files(session, folder, own, [path for path in mine if mine[path] != "removed"], parallel=parallel)
         prefix = folder_of(place.path)
         delete_objects(session, own, [prefix + path for path in mine if mine[path] == "removed"])
-    # To the commit that was made, and not to a later one: what others wrote to these paths since is theirs to tell.
+    # To the commit that was made, not to a later one, in which others may have changed these paths again.
     _pull(session, folder, parallel, to=tx.result, sent=mine)
     made = f"commit {tx.result[:12]}" if tx.result else "it had them already"
     session.done(
@@ -224,7 +224,7 @@ def _pull(
 
 
 def _set_aside_in(checkout: Checkout, mine: Mapping[str, str]) -> list[str]:
-    """Return those of the changes here that are files which pulls set aside, and are still there."""
+    """Return the changes here that are files which pulls set aside, and that still exist."""
     return [path for path in checkout.set_aside if mine.get(path) == "added"]
 
 
@@ -244,7 +244,7 @@ def _set_aside(file: Path) -> bool:
 
 
 def _apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]) -> list[str]:
-    """Return those of the paths that changed on both sides that did not come to the same bytes."""
+    """Return the paths that changed on both sides to different bytes."""
     return sorted(path for path in both if not _is_same(folder / path, objects.get(path)))
 
 
@@ -275,7 +275,7 @@ def _changed_here(session: Session, folder: Path, checkout: Checkout) -> dict[st
 
 
 def _changed_there(session: Session, checkout: Checkout, *, ref: str = "", to: str = "") -> tuple[dict[str, str], str]:
-    """Return what changed since the checkout's commit, and the commit that it was compared with.
+    """Return the changes since the checkout's commit, and the commit that it was compared with.
 
     That is `to`, or the head of the branch `ref`, by default of the one that is followed.
     """
@@ -288,7 +288,7 @@ def _changed_there(session: Session, checkout: Checkout, *, ref: str = "", to: s
 
 
 def _states(folder: Path, objects: Mapping[str, ObjectStats], *, fetched: Set[str]) -> dict[str, State]:
-    """Return what is known of these files. One that is not as its object, or absent, counts as changed here."""
+    """Return the states of these files. A file that differs from its object, or is absent, counts as changed here."""
     found: dict[str, State] = {}
     for path, one in objects.items():
         file = folder / path

@@ -99,7 +99,7 @@ def subscribe(
 def unsubscribe(
     session: Session, uri: RepositoryArgument, subscription: SubscriptionArgument, yes: YesOption = False
 ) -> None:
-    """End a subscription. What waits for it is not delivered."""
+    """End a subscription. Events that wait for it are not delivered."""
     repository = parse_repository(uri)
     found = session.client.events.get(repository, subscription)
     waiting = count_of(found.behind, "event")

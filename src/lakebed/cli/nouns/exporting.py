@@ -1,4 +1,4 @@
-"""`lakebed export`: a branch with its history as plain files, for who leaves Lakebed or keeps a copy outside of it.
+"""`lakebed export`: write a branch with its history as plain files, to leave Lakebed or to keep a copy outside of it.
 
     TARGET/refs.json               branches and tags of the repository, and the exported branch
     TARGET/log.jsonl               a commit a line, newest first, as the API shows it, with its `folder`
@@ -35,7 +35,7 @@ app = noun("Write a branch with its history as plain files.")
 
 
 class Exported(msgspec.Struct, kw_only=True):
-    """The sum of what an export wrote. `skipped` counts entries that have no file in it: they are named as it goes."""
+    """Sum up the files of an export. `skipped` counts entries without a file in it: each is named on stderr."""
 
     folder: str
     commits: int = 0

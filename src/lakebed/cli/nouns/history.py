@@ -1,4 +1,4 @@
-"""`lakebed commit`, `log`, `diff` and `merge`: what changed, and when."""
+"""`lakebed commit`, `log`, `show`, `diff`, `blame` and `merge`: make commits and read the history."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def commit(
     date: Annotated[str, Option("--date", help="The commit's date instead of now: Unix seconds or ISO 8601.")] = "",
     allow_empty: EmptyOption = False,
 ) -> None:
-    """Commit what is uncommitted on a branch."""
+    """Commit the uncommitted changes of a branch."""
     branch = parse_ref(uri)
     metadata, date_s = parse_meta(meta), parse_date(date) if date else None
     with being_something(f"{branch} has no uncommitted changes. --allow-empty commits all the same"):
@@ -167,7 +167,7 @@ def _fits(line: str) -> bool:
 
 
 def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
-    """Yield a paragraph for each commit. `names`: what stands beside the id, or below it on a narrow terminal."""
+    """Yield a paragraph for each commit. `names` follow its id, or stand below it on a narrow terminal."""
     for number, commit in enumerate(commits):
         if number:
             yield ""
@@ -194,7 +194,7 @@ def graph_lines(
 
     A lane is a commit that is still to come: `*` marks the one that came, `|` those that wait. A merge opens a lane for
     each further parent, at its right; where two lanes wait for one commit they join. A history with gaps (not
-    `is_whole`) has one lane: what connects its commits is not shown.
+    `is_whole`) has one lane: the links between its commits are not shown.
     """
     lanes: list[str] = []
     turns: list[str] = []
@@ -279,9 +279,9 @@ def diff(
     limit: LimitOption = None,
     stat: StatOption = False,
 ) -> None:
-    """Show what changed: + added, - removed, ~ changed, ! changed on both sides.
+    """Show changed paths: + added, - removed, ~ changed, ! changed on both sides.
 
-    Of a branch: what is uncommitted on it. Of two refs: what the second changed since they parted.
+    Of a branch: its uncommitted changes. Of two refs: the changes of the second since they parted.
     """
     left = parse_ref(uri)
     history = session.client.history
@@ -333,7 +333,7 @@ class Summary(msgspec.Struct, kw_only=True):
 @show_app.command()
 @command
 def show(session: Session, uri: RefArgument, stat: StatOption = False) -> None:
-    """Show a commit, and what it changed against its first parent."""
+    """Show a commit, and its changes against its first parent."""
     ref = parse_ref(uri)
     history = session.client.history
     commit = history.get(ref.repository, ref.ref)
@@ -431,7 +431,7 @@ def _blame_lines(found: Iterable[Blamed]) -> Iterator[str]:
 
 
 def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:
-    """Yield a line for each difference: mark, path, and the size of what was added or changed."""
+    """Yield a line for each difference: mark, path, and the size of an added or changed object."""
     for one in differences:
         mark, colour = MARKS.get(one.type, MARKS["changed"])
         size = (
@@ -459,7 +459,7 @@ def merge(
     refuse_expired: RefuseExpiredOption = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what it would bring, and merge nothing.")] = False,
 ) -> None:
-    """Bring what a ref changed into a branch. A conflict stops it and changes nothing, unless a strategy decides.
+    """Bring the changes of a ref into a branch. A conflict changes nothing, unless a strategy decides it.
 
     Where it conflicts, --dry-run marks the paths with ! and fails as the merge would.
     """
@@ -489,7 +489,7 @@ def merge(
 
 @contextlib.contextmanager
 def explaining_merge(session: Session, source: RefUri, destination: RefUri, otherwise: str) -> Iterator[None]:
-    """Name the paths of a merge that conflicts. Where it brings nothing, say what can be done `otherwise`.
+    """Name the paths of a merge that conflicts. Where the merge would be empty, add the advice `otherwise`.
 
     Raises:
         Conflict: instead of the server's.
@@ -545,7 +545,7 @@ def _pick_conflicts(client: Client, branch: RefUri, ref: str, parent_number: int
 
 
 def _in_all(first: Iterable[str], *others: Iterator[str]) -> Iterator[str]:
-    """Yield what the first and all others have, which are sorted. Reads each no further than it must."""
+    """Yield items that the first and all others have. All are sorted; each is read no further than it must be."""
     heads = [next(other, None) for other in others]
     for path in first:
         for number, other in enumerate(others):
@@ -557,7 +557,7 @@ def _in_all(first: Iterable[str], *others: Iterator[str]) -> Iterator[str]:
 
 def tell_expired(session: Session, repository: str, before: str, after: str) -> None:
     """Say how many entries a branch got whose objects a lifecycle policy let go."""
-    with contextlib.suppress(LakebedError):  # What was asked for is done.
+    with contextlib.suppress(LakebedError):  # The command has done its work: an error here is only a missing note.
         if found := session.client.history.count_expired(repository, before, after):
             session.note(
                 f"it brought {count_of(found, 'object')} that a lifecycle policy let go: reading these answers 410"

@@ -1,4 +1,4 @@
-"""`lakebed object`: objects at paths. Moving bytes is in transfers.py; this is what the person types and sees."""
+"""`lakebed object`: upload, download, list, copy and delete objects. transfers.py moves whole folders."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def find(
 @app.command("rm")
 @command
 def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False, yes: YesOption = False) -> None:
-    """Delete an object, or with -r a whole folder. Commits keep what they hold."""
+    """Delete an object, or with -r a whole folder. Earlier commits keep their objects."""
     objects = session.client.objects
     if recursive:
         place = parse_prefix(uri)
@@ -346,7 +346,7 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
         session.done(f"deleted {count_of(deleted, 'object')} below {place}", deleted=deleted)
         return
     place = parse_object(uri)
-    # Deleting what is not there succeeds; a mistyped path should not.
+    # Deleting a missing object succeeds; a mistyped path should not.
     _stat(session, place)
     session.confirm(f"Delete {place}?", yes=yes)
     objects.delete(place.repository, place.ref, place.path)

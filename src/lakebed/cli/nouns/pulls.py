@@ -1,4 +1,4 @@
-"""`lakebed pulls`: ask for a merge, look at what it would bring, and merge it."""
+"""`lakebed pulls`: ask for a merge, count the paths that it would change, and merge it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakebed branch` and `lakebed tag`: names of commits, and what moves branches other than commits and merges."""
+"""`lakebed branch` and `lakebed tag`: name commits; reset, revert and cherry-pick on branches."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def ahead(
 @app.command("delete")
 @command
 def delete(session: Session, uri: BranchArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
-    """Delete a branch and what is uncommitted on it. It can come back for some days, unless --for-good is given."""
+    """Delete a branch and its uncommitted changes. It can come back for some days, unless --for-good is given."""
     branch = parse_ref(uri)
     session.confirm(f"Delete {branch} and its uncommitted changes{' for good' * for_good}?", yes=yes)
     try:
@@ -211,7 +211,7 @@ def _delete(refs: Branches | Tags, ref: RefUri, *, for_good: bool) -> None:
 @app.command("undelete")
 @command
 def undelete(session: Session, uri: BranchArgument) -> None:
-    """Make a deleted branch again where it was, without what was uncommitted. It lasts for ever then."""
+    """Bring a deleted branch back, without its uncommitted changes. It has no end date then."""
     branch = parse_ref(uri)
     back = session.client.branches.undelete(branch.repository, branch.ref)
     session.done(f"{branch} is back at {back.commit_id[:12]}", back)
@@ -265,7 +265,7 @@ def reset(
 
 
 def _is_clean(session: Session, branch: RefUri, prefix: str) -> bool:
-    """Return whether nothing is uncommitted; False for one who may not know."""
+    """Return whether nothing is uncommitted; False for a caller who may not know."""
     try:
         changes = session.client.history.uncommitted(branch.repository, branch.ref, prefix=prefix, limit=1)
         return next(changes, None) is None
@@ -285,7 +285,7 @@ def revert(
     refuse_expired: RefuseExpiredOption = False,
     yes: YesOption = False,
 ) -> None:
-    """Commit the opposite of what a commit changed."""
+    """Commit the opposite of a commit's changes."""
     branch = parse_ref(uri)
     undone = ref_in(branch.repository, commit)
     session.confirm(f"Undo {undone} on {branch}?", yes=yes)
@@ -320,7 +320,7 @@ def cherry_pick(
     ] = 1,
     refuse_expired: RefuseExpiredOption = False,
 ) -> None:
-    """Repeat on a branch what a commit changed elsewhere."""
+    """Repeat the changes of a commit on a branch."""
     branch = parse_ref(uri)
     wanted = ref_in(branch.repository, commit)
     with explaining_pick(session, branch, wanted, parent), being_there(str(RefUri(branch.repository, wanted))):
@@ -357,7 +357,7 @@ def protect(
             repositories.protect_deletion(repository, repository=before.repository, branches=wanted)
         else:
             repositories.protect_branches(repository, wanted, version=version)
-        # The list names what is protected.
+        # The list below names the protected branches.
         session.note(f"no longer protected: {', '.join(given)}" if remove else f"protected in {uri}:")
     otherwise = f"no branch of {uri} is protected"
     if not deletion and (others := [*before.branches, *(["the whole repository"] if before.repository else [])]):

@@ -93,7 +93,7 @@ def create(
 
 
 def _use_of(session: Session, namespace: str) -> str:
-    """Say which repository has or had this namespace, and what to do. The caller may not see all of them."""
+    """Say which repository has or had this namespace, and how to go on. The caller may not see all repositories."""
     repositories, uri = session.client.repositories, namespace.rstrip("/")
     with contextlib.suppress(LakebedError):
         for one in repositories.list():
@@ -272,7 +272,7 @@ def undelete(
 def forget(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: YesOption = False) -> None:
     """Remove the records of a deleted repository for good. Its objects stay, and no collection can take them."""
     name = parse_repository(uri)
-    with contextlib.suppress(Denied):  # Not every user may list them. The server refuses what is not there.
+    with contextlib.suppress(Denied):  # Not every user may list them. The server refuses an unknown uid anyway.
         deleted = session.client.repositories.list_deleted(prefix=name)
         if not any(one.id == name and uid in {"", one.uid} for one in deleted):
             raise NotFound(f"no deleted repository {name} can be forgotten", repository=name)

@@ -79,7 +79,7 @@ def extend(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, 
 def end(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
     """Revoke the key and delete the branch, which can be undeleted for a while.
 
-    What is not committed is lost.
+    Uncommitted changes are lost.
     """
     session.confirm(f"End {sandbox}, and delete its branch?", yes=yes)
     ended = session.client.sandboxes.end(parse_repository(uri), sandbox)

@@ -1,4 +1,4 @@
-"""`lakebed sync`: make a folder like another, where one of the two is in a repository. Moves only what differs.
+"""`lakebed sync`: make a folder like another, where one of the two is in a repository. Moves only files that differ.
 
 A file is as its object where both have the same size and the same MD5. An object may have another kind of checksum:
 then the side that is written must not be older than the side that is read.
@@ -81,9 +81,9 @@ def sync(
     parallel: Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")] = 8,
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before --delete.")] = False,
 ) -> None:
-    """Make TARGET like SOURCE, and move only what differs. One of them is a folder, the other in a repository.
+    """Make TARGET like SOURCE, and move only files that differ. One of them is a folder, the other in a repository.
 
-    What a branch gets stays uncommitted. Paths that no glob selects are left alone on both sides.
+    Changes of a branch stay uncommitted. Paths that no glob selects are left alone on both sides.
     """
     if is_uri(source) == is_uri(target):
         raise Misuse("one of SOURCE and TARGET must be a folder, and the other lakefs://repository/ref/folder")
@@ -91,7 +91,7 @@ def sync(
     folder, place = (Path(source), parse_prefix(target)) if uploads else (Path(target), parse_prefix(source))
 
     if uploads:
-        with suppress(Denied):  # One may write what one may not look at.
+        with suppress(Denied):  # A user may have the right to write and not the right to list.
             session.client.branches.get(place.repository, place.ref)
 
     def is_selected(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Whole folders to and from a repository, several files at a time.
 
-A file that cannot be moved does not stop the others: it is noted, and the command fails at the end. What stops
-everything is an error that the next file would meet too: no server, no permission, Ctrl-C.
+A file that cannot be moved does not stop the others: it is noted, and the command fails at the end. An error that the
+next file would meet too stops everything: no server, no permission, Ctrl-C.
 
 A path that no folder can hold (`a//b`, `../a`, one that ends in `/`, `a` beside `a/b`) is left out and noted. Nothing
 is ever written outside the target folder on the word of a path.
@@ -100,7 +100,7 @@ def upload_files(
 ) -> Moved:
     """Upload files to the same places below the target. `names` are their paths from the folder.
 
-    `goes_on` says, after Ctrl-C, what moves the rest.
+    `goes_on` names, after Ctrl-C, the command that moves the rest.
 
     Raises:
         Failed: some files could not be read or written.
@@ -178,10 +178,10 @@ def objects_below(session: Session, place: ObjectUri) -> Iterator[ObjectStats]:
 
 
 def present(found: Iterable[T], place: ObjectUri) -> Iterator[T]:
-    """Yield what was found at a place, asking for the first of it at once.
+    """Yield the objects at a place, asking for the first at once.
 
     Raises:
-        NotFound: it is nothing, and the place names a path.
+        NotFound: there is no object, and the place names a path.
     """
     left = iter(found)
     first = list(islice(left, 1))
@@ -258,7 +258,7 @@ def delete_files(folder: Path, names: Iterable[str]) -> None:
 def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[str, Path]:
     """Return the regular files below a folder by their paths from there. Others, such as dead links, are noted.
 
-    `whole`: where the result says what is gone, so that nothing may be left out. Files of our own are not data.
+    `whole`: the caller deletes what the result lacks, so nothing may be left out. Files of our own are not data.
 
     Raises:
         Misuse: it is no folder; or, `whole`, something below it is neither a file nor a folder.
@@ -281,19 +281,19 @@ def is_own(name: str) -> bool:
 
 
 def type_of(name: str) -> str:
-    """The content type that a file's name stands for."""
+    """Return the content type that a file's name stands for."""
     return EXTRA_TYPES.get(Path(name).suffix.lower()) or mimetypes.guess_type(name)[0] or CONTENT_TYPE_DEFAULT
 
 
 def folder_of(path: str) -> str:
-    """The prefix of all that is below a path taken as a folder: `data` means `data/`, nothing means everything."""
+    """Return the prefix of all below a path taken as a folder: `data` means `data/`, nothing means everything."""
     return path if not path or path.endswith("/") else path + "/"
 
 
 def files_below(folder: Path, *, skipped: Callable[[Path], None]) -> Iterator[tuple[Path, str]]:
     """Yield the regular files below a folder, each with its path from there, in a stable order.
 
-    `skipped` is called with what is none, such as a link to nothing, or to a folder, which is not followed.
+    `skipped` is called with anything else, such as a dead link, or a link to a folder, which is not followed.
 
     Raises:
         OSError: a folder cannot be read. It is not an empty one.
@@ -371,7 +371,7 @@ def _move_all(session: Session, description: str, tasks: Iterable[_Task], parall
 
 
 class _Mover:
-    """Runs tasks in threads, a bounded number ahead, and sums up what came of them."""
+    """Run tasks in threads, a bounded number ahead, and sum up their outcomes."""
 
     def __init__(self, shown: Bar) -> None:
         self._shown = shown

@@ -1,4 +1,4 @@
-"""`lakebed audit`: who did what to what, when, from where, and whether it was allowed."""
+"""`lakebed audit`: list requests by user, operation and resource: when, from where, and if they were allowed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def audit(
     ] = False,
     limit: Annotated[int, Option("--limit", "-n", min=1, help="At most this many.")] = 100,
 ) -> None:
-    """Show the audit log of the server, newest first: changes, and what was refused."""
+    """Show the audit log of the server, newest first: changes and refusals."""
     found = session.client.audit.list(
         since=_date(since),
         until=_date(until),

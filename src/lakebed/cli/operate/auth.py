@@ -236,7 +236,7 @@ def show_group(session: Session, group: GroupArgument) -> None:
 @groups.command("delete")
 @command
 def delete_group(session: Session, group: GroupArgument, yes: YesOption = False) -> None:
-    """Delete a group. Its members stay, and lose what only the group allowed."""
+    """Delete a group. Its members stay, and lose rights that only the group gave."""
     _delete(session, "group", group, session.client.groups.delete, yes=yes)
 
 
@@ -330,7 +330,7 @@ def update_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
 @policies.command("delete")
 @command
 def delete_policy(session: Session, policy: PolicyArgument, yes: YesOption = False) -> None:
-    """Delete a policy, and detach it everywhere. What it denied is denied no longer."""
+    """Delete a policy, and detach it everywhere. Its denials end, too."""
     _delete(session, "policy", policy, session.client.policies.delete, yes=yes)
 
 
@@ -366,7 +366,7 @@ def _read(file: Path) -> list[Statement]:
 @principals.command("attach")
 @command
 def attach_principal(session: Session, user: UserArgument, principal: PrincipalArgument) -> None:
-    """Let an identity of another provider stand for a user: it may do what the user may."""
+    """Let an identity of another provider stand for a user, with the user's rights."""
     with being_new(f"principal {principal}"):
         session.client.users.attach_principal(user, principal)
     session.done(f"{principal} stands for {user}", user=user, principal=principal)
@@ -377,7 +377,7 @@ def attach_principal(session: Session, user: UserArgument, principal: PrincipalA
 def detach_principal(
     session: Session, user: UserArgument, principal: PrincipalArgument, yes: YesOption = False
 ) -> None:
-    """Let it stand for the user no more, and end its logins."""
+    """Detach an identity from its user, and end its logins."""
     session.confirm(f"Detach {principal} from {user}?", yes=yes)
     session.client.users.detach_principal(user, principal)
     session.done(f"{principal} stands for {user} no more", user=user, principal=principal)

@@ -1,4 +1,4 @@
-"""`lakebed doctor` and `lakebed whoami`: does the configured server answer, and as whom."""
+"""`lakebed doctor` and `lakebed whoami`: check the configured server, and show the user of the credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ whoami_app = noun("Show whose credentials these are.")
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """`advice` is what to do where it failed."""
+    """Hold one check. `advice` is the next step where it failed."""
 
     name: str
     passed: bool

@@ -1,4 +1,4 @@
-"""`lakebed health`: is the server ready, what are its processes, and does their upkeep end well."""
+"""`lakebed health`: show if the server is ready, its processes, and if their upkeep ends well."""
 
 from __future__ import annotations
 

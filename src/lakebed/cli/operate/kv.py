@@ -56,7 +56,7 @@ def check(
     kv: MetadataUri = None,
     quick: Annotated[bool, Option("--quick", help="Leave out the look for every object that is named.")] = False,
 ) -> None:
-    """Look for what is broken in the metadata, and say which command mends it.
+    """Look for damage in the metadata, and name the command that mends it.
 
     It changes nothing, and servers may run. Without --quick it reads every tree and lists every
     namespace, as `lakebed backup verify` does.

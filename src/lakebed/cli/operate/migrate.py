@@ -70,7 +70,7 @@ def migrate(
     """Bring repositories over from the configured server: commits, branches, tags and entries, no bytes.
 
     The configured server is the old one: --profile, or lakectl's settings. Objects stay where they are,
-    so stop the old server's collections. Run it again to go on after an error, or to bring over what is new.
+    so stop the old server's collections. Run it again to go on after an error, or to bring over new commits.
     """
     if adopt:
         if namespaces or in_place or accounts or objects or (undo and final) or not repositories:
@@ -121,7 +121,7 @@ def migrate(
                 except LakebedError as error:
                     if len(sources) == 1:
                         raise
-                    # One repository that cannot come over keeps no other from it.
+                    # An error of one repository does not stop the others.
                     session.warn(f"{source.name}: {describe(error)}")
                     failed.append(source.name)
             if seen is not None:

@@ -65,7 +65,7 @@ def serve(
 ) -> None:
     """Run a server until Ctrl-C. Unless configured otherwise, metadata and objects lie in its folder.
 
-    What else can be set is in environment variables: docs/guide/server.md.
+    Environment variables hold all other settings: docs/guide/server.md.
     """
     folder = session.data_folder(data, new=True)  # before the server, which takes a second to load
     # An exception to the import map: the command line is a composition root of the server, too.
