@@ -115,6 +115,17 @@ class Changes:
 
         return await self._watched(event, make_commit)
 
+    async def commit_composed(
+        self, branch: str, note: Note, work: Callable[[], Awaitable[Commit]], *, force: bool = False
+    ) -> Commit:
+        """Run a flow that commits without staging, in turn, with the hooks of a commit.
+
+        Raises:
+            ReadOnly, ProtectedBranch, HookRefused, CommitQueueTimeout: as for `commit`.
+        """
+        await self._guards.check_branch_writable(branch, force=force, verb="commit")
+        return await self._watched(_event(EventType.PRE_COMMIT, branch, note), work)
+
     async def record_commit(self, commit_id: str, commit: Commit, *, force: bool = False) -> None:
         """Write the record of a commit that no branch has: see `Recorder.record`.
 
@@ -309,6 +320,7 @@ class Changes:
             DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused: the branch cannot be deleted.
         """
         self._guards.check_writable(force=force)
+        await self._guards.check_no_tables(name)
         if name == self._default_branch:
             raise DefaultBranchKept("cannot delete repository default branch", branch=name)
         if not is_ours and (pattern := await find_match(self._ports.tasks, self._delete_protected, name)) is not None:
@@ -420,6 +432,7 @@ class Changes:
         self, event: Event, work: Callable[[], Awaitable[Commit]], before: Callable[[], Awaitable[None]] | None = None
     ) -> Commit:
         """Run the work in turn if its hooks allow it, and begin the hooks after it."""
+        await self._guards.check_no_tables(event.branch)
         run = ""
 
         async def in_turn() -> Commit:

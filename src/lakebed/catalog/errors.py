@@ -49,6 +49,10 @@ class ProtectedBranch(Denied):
     """A protection rule matches the branch: only merges change it."""
 
 
+class TablesKept(Denied):
+    """The hidden branch of table files accepts new files, and nothing else. Facts: `branch`."""
+
+
 class DefaultBranchKept(Denied):
     """A repository's default branch cannot be deleted."""
 

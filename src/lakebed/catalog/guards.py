@@ -6,9 +6,9 @@ from lakebed.base import RepositoryId
 from lakebed.kv import Store
 from lakebed.versions import decode_record, keys
 
-from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound
+from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
 from .records import RepositoryRecord, RepositoryState
-from .settings import Settings
+from .settings import TABLES, Settings
 
 
 class Guards:
@@ -27,6 +27,19 @@ class Guards:
         if self._record.read_only and not force:
             raise ReadOnly("read-only repository", repository=self._id)
 
+    async def check_no_tables(self, branch: str) -> None:
+        """Refuse to change the hidden branch of table files. It accepts new files, and nothing else.
+
+        Raises:
+            TablesKept: it is that branch.
+        """
+        if await self.has_table_files(branch):
+            raise TablesKept(f"branch {branch} holds the files of tables: it accepts new files only", branch=branch)
+
+    async def has_table_files(self, branch: str) -> bool:
+        """Return whether this is the hidden branch, and no branch of a user with its name."""
+        return branch == TABLES and await self._settings.is_work_of(branch, TABLES)
+
     async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
         """Refuse a change that protection forbids. Merges, imports, reverts, cherry-picks and deletions call only
         `check_writable`.
@@ -34,7 +47,13 @@ class Guards:
         Raises:
             ReadOnly: as for `check_writable`.
             ProtectedBranch: a rule protects the branch. `force` does not override it.
+            TablesKept: see `check_no_tables`. Uploads of new files ask `check_upload`.
         """
+        await self.check_no_tables(branch)
+        await self.check_upload(branch, force=force, verb=verb)
+
+    async def check_upload(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
+        """Refuse an upload, as `check_branch_writable` does, but allow the hidden branch of table files."""
         self.check_writable(force=force)
         if await self._settings.is_protected(branch):
             raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)

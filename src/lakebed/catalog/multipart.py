@@ -79,7 +79,7 @@ class Multipart:
         Raises:
             BranchNotFound, ReadOnly, ProtectedBranch, NotHeaderText, InvalidName: the object could not be staged.
         """
-        await self._guards.check_branch_writable(branch)
+        await self._guards.check_upload(branch)
         record = MultipartRecord(
             branch=branch,
             path=path_to_key(path),

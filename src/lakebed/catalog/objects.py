@@ -7,6 +7,7 @@ below, and no step changes their spelling.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,14 +161,17 @@ class Objects:
         """
         key = path_to_key(path)
         check_header_text(content_type=content_type)
-        await self._guards.check_branch_writable(branch, force=force)
+        await self._guards.check_upload(branch, force=force)
+        is_file = not if_none_match and await self._guards.has_table_files(branch)
         if if_none_match:
             # This check only saves the transfer. The same check beside the write decides.
             await self._check_absent(branch, key)
-        objectstore = self._objectstore
+        objectstore, md5 = self._objectstore, ""
 
         async def store_body(address: str) -> Entry:
+            nonlocal md5
             stored = await objectstore.put(address, body, size_bytes=size_bytes)
+            md5 = stored.md5
             return Entry(
                 address=address,
                 size_bytes=stored.size_bytes,
@@ -177,9 +181,15 @@ class Objects:
                 metadata=dict(metadata) if metadata else {},
             )
 
-        return await self._versions.staging.upload(
-            branch, key, store_body, if_none_match=if_none_match, if_match=if_match
-        )
+        try:
+            return await self._versions.staging.upload(
+                branch, key, store_body, if_none_match=if_none_match or is_file, if_match=if_match
+            )
+        except PathExists:
+            # A client that lost an answer sends a file of a table again.
+            if not is_file or (md5 or await _md5_of(body)) != (await self.get(branch, path)).checksum:
+                raise
+            return await self._versions.copies.share(branch, key)
 
     async def stage(self, branch: str, path: str, entry: Entry, *, force: bool = False) -> Entry:
         """Stage a full URI of an object outside the namespace. Does not check that the object exists.
@@ -328,7 +338,8 @@ class Objects:
         """
         key = path_to_key(path)
         check_header_text(checksum=checksum, content_type=content_type)
-        await self._guards.check_branch_writable(branch, force=force)
+        await self._guards.check_upload(branch, force=force)
+        if_none_match = if_none_match or await self._guards.has_table_files(branch)
         address = full_address.removeprefix(self._address_prefix)
         if "://" in address:
             raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
@@ -369,6 +380,16 @@ class Objects:
         if "://" not in address:
             return self._objectstore, address
         return await self._namespaces.locate_outside(address, own=self._objectstore.uri)
+
+
+async def _md5_of(body: Body) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    if isinstance(body, bytes):
+        digest.update(body)
+        return digest.hexdigest()
+    async for chunk in body:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 METADATA_BYTES_MAX: Final = 8192

@@ -29,6 +29,7 @@ from .records import RepositoryRecord
 from .settings import Settings, check_patterns
 from .subscriptions import Subscriptions
 from .symlinks import Symlinks
+from .tables import Tables
 from .tasks import Tasks
 
 MakeHooks: TypeAlias = Callable[[RepositoryId, Versions, Objects], Hooks]
@@ -66,6 +67,7 @@ class Repository:
         self.multipart = Multipart(opened.versions, opened.objectstore, guards, self.objects, ports)
         hooks = NoHooks() if make_hooks is None else make_hooks(repository_id, opened.versions, self.objects)
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports, hooks)
+        self.tables = Tables(repository_id, opened.versions, opened.settings, self.objects, self.changes, ports)
         self.pulls = Pulls(opened.versions, self.changes)
         self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
         self.subscriptions = Subscriptions(opened.versions)

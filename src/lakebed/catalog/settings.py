@@ -20,6 +20,9 @@ from lakebed.versions import decode_record, encode_record, keys
 from .errors import SettingChanged, TooManyPatterns
 from .records import BranchProtection, HiddenBranch
 
+TABLES: Final = "tables"
+"""The hidden branch of the files of tables (catalog/tables). Its name is the bucket that engines use: it never changes.
+"""
 CACHE_MS: Final = 1_000
 PATTERNS_MAX: Final = 200
 WILDCARDS_MAX: Final = 8
@@ -83,6 +86,10 @@ class Settings:
 
     async def is_hidden(self, branch: str) -> bool:
         return await self._store.get(self._partition, _HIDDEN + branch.encode()) is not None
+
+    async def is_work_of(self, branch: str, flow: str) -> bool:
+        held = await self._store.get(self._partition, _HIDDEN + branch.encode())
+        return held is not None and decode_record(HiddenBranch, held.value).work_of == flow
 
     async def hidden_branches(self) -> frozenset[str]:
         return frozenset([name async for name, _ in self._hidden()])

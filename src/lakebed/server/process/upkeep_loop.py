@@ -50,6 +50,12 @@ async def end_sandboxes(state: AppState) -> None:
     await state.sandboxes.clean()
 
 
+async def settle_tables(state: AppState) -> None:
+    """Commit the files of tables that engines wrote, and forget those that runs took."""
+    async for repository in state.catalog.each():
+        await repository.tables.settle()
+
+
 async def clean_hook_runs(state: AppState) -> None:
     """Remove old runs of hooks, with their output."""
     async for repository in state.catalog.each():
@@ -89,6 +95,7 @@ STEPS: Final[tuple[Step, ...]] = (
     clean_catalog,
     clean_versions,
     clean_imports,
+    settle_tables,
     clean_hook_runs,
     clean_events,
     abandon_dead_runs,

@@ -42,6 +42,8 @@ class Plan:
 
     commit: Commit
     used: tuple[CommitId, ...]
+    check: Callable[[], Awaitable[None]] | None = None
+    """To be asked once the commit record is written. What it raises ends the flow."""
 
 
 class Merger:
@@ -157,14 +159,36 @@ class Merger:
             NoChanges: the branch has it all.
         """
 
+        async def unchanged(_: CommitId) -> pa.Table:
+            return changes
+
+        return await self.compose(branch, unchanged, note, operation="import")
+
+    async def compose(
+        self,
+        branch: str,
+        changes: Callable[[CommitId], Awaitable[pa.Table]],
+        note: Note,
+        *,
+        check: Callable[[], Awaitable[None]] | None = None,
+        operation: str = "commit",
+    ) -> Commit:
+        """Commit the changes (CHANGES_SCHEMA) that are made for the head, anew for each other move of the branch.
+
+        `check` is asked after the commit record is there. So a run that begins later finds what the commit names.
+
+        Raises:
+            NoChanges: the branch has it all.
+        """
+
         async def plan(head: CommitId) -> Plan:
             before = await self._context.commits.metarange(head)
-            tree = await self._applied(before, changes)
+            tree = await self._applied(before, await changes(head))
             if tree == before:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (head,))
+            return Plan(await self._committer.new_commit(branch, tree, (head,), note), (head,), check)
 
-        return await self._advance(branch, plan, "import")
+        return await self._advance(branch, plan, operation)
 
     async def replay(
         self,
@@ -235,6 +259,8 @@ class Merger:
                 retry.lost(error)
                 continue  # With another nonce: this record may come late, and must not replace a published one.
             await self._retired.check_not_expiring(planned.used)
+            if planned.check is not None:
+                await planned.check()
             moved = replace(seen.record, commit_id=commit_id)
             moved = self._reflog.move(seen.record, moved, operation=operation, by=planned.commit.committer)
             try:

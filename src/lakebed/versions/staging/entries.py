@@ -134,17 +134,17 @@ class Staging:
         await self._retired.check_contents([resolved.commit_id])
         return None if row is None else (0, row)
 
-    @says_who_took
     async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:
         """In the order of `keys`; None where nothing is. On a branch all are of one state of it."""
+        return [None if row is None else from_row(row) for row in await self.get_rows(ref, keys)]
+
+    @says_who_took
+    async def get_rows(self, ref: str, keys: Sequence[bytes]) -> list[Row | None]:
+        """Return the rows of `get_many`."""
         resolved = await self._refs.resolve(ref)
         if resolved.branch is None:
-            rows = await self.rows_of_commit(resolved.commit_id, keys)
-        else:
-            rows = await self._context.branches.consistent(
-                resolved.branch, lambda record: self._look_up_many(record, keys)
-            )
-        return [None if row is None else from_row(row) for row in rows]
+            return await self.rows_of_commit(resolved.commit_id, keys)
+        return await self._context.branches.consistent(resolved.branch, lambda record: self._look_up_many(record, keys))
 
     async def rows_of_commit(self, commit_id: CommitId, keys: Sequence[bytes]) -> list[Row | None]:
         """In the order of `keys`; None where the commit has nothing."""

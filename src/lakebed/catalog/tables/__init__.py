@@ -1,0 +1,54 @@
+"""Tables on branches, and the hidden branch that holds their files (docs/design/0016-tables.md).
+
+names       what tables, namespaces and files are called, and the errors
+commits     a commit of tables is one commit of a branch: files are named first and checked then
+tables      what doors call: namespaces, tables, files
+"""
+
+from lakebed.catalog.errors import TablesKept
+from lakebed.catalog.settings import TABLES
+
+from .commits import TableChange, TableCommits
+from .names import (
+    RECORD,
+    SUFFIX,
+    InvalidTableName,
+    MissingFile,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    OutsideTables,
+    RefReadOnly,
+    TableConflict,
+    TableExists,
+    TableName,
+    TablesNameTaken,
+    check_namespace,
+)
+from .tables import Table, Tables, is_hidden
+
+__all__ = [
+    "RECORD",
+    "SUFFIX",
+    "TABLES",
+    "InvalidTableName",
+    "MissingFile",
+    "NamespaceExists",
+    "NamespaceNotEmpty",
+    "NoSuchNamespace",
+    "NoSuchTable",
+    "OutsideTables",
+    "RefReadOnly",
+    "Table",
+    "TableChange",
+    "TableCommits",
+    "TableConflict",
+    "TableExists",
+    "TableName",
+    "Tables",
+    "TablesKept",
+    "TablesNameTaken",
+    "check_namespace",
+    "is_hidden",
+]

@@ -1,0 +1,228 @@
+"""Commits of tables: one commit of a branch names files of the hidden branch.
+
+    1   read the files' entries in `tables`, and the branch
+    2   compare the tables on its head with what the caller read; lay the changes over the head
+    3   write the commit record: from now on each run that reads commit records finds the files named
+    4   look again: a file is no other, and no run took it or may be about to
+    5   make the commit the head (`set_if`); where that fails, from 1
+
+A run that prunes or erases publishes first and reads commit records then. So it sees the record of step 3, or step 4
+sees the run (docs/design/0016-tables.md). No cell and no copy record is written: a file that is named here is an entry
+of `tables` until a run takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.base import CommitId, Row, from_row, path_to_key, to_row
+from lakebed.catalog.settings import TABLES
+from lakebed.ranges import changes_from_rows
+from lakebed.versions import Commit, Note, ObjectsExpiring, Versions
+
+from .names import (
+    NAMESPACE,
+    RECORD,
+    InvalidTableName,
+    MissingFile,
+    Namespace,
+    NoSuchNamespace,
+    NoSuchTable,
+    TableConflict,
+    TableExists,
+    TableName,
+    file_in,
+    record_of,
+    record_path,
+    text_of,
+)
+
+PAGE: Final = 1_000
+Paths: TypeAlias = Mapping[bytes, Row | None]
+"""Rows to set, and None for paths to remove."""
+Compose: TypeAlias = Callable[[CommitId, Mapping[str, Row]], Awaitable[Paths]]
+
+
+class TableChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of a commit. `expected`: the metadata file that the caller read; None: there must be no such table.
+
+    `metadata` is the new metadata file; None: the table is dropped. `added` are the files that it reaches and the old
+    one did not, `removed` those that only the old one did. Files of other tables than `uuid` are refused.
+    """
+
+    name: TableName
+    expected: str | None
+    metadata: str | None
+    uuid: str = ""
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """Return all files that the change names: a commit looks for each in `tables`."""
+        return [] if self.metadata is None else [*dict.fromkeys((self.metadata, *self.added))]
+
+
+class TableCommits:
+    """Works on versions alone, so that the simulator runs it: guards and hooks are the callers'."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+
+    async def commit(self, branch: str, changes: Sequence[TableChange], note: Note) -> Commit:
+        """Commit the changes of several tables, all or none.
+
+        The cost follows what was added and removed, not the size of a table; a drop reads the table's entries.
+
+        Raises:
+            TableConflict: another commit changed a table.
+            TableExists, NoSuchTable, NoSuchNamespace: the branch has it, or does not.
+            MissingFile: a file is not in `tables`, or was pruned, or is of another table.
+            ObjectsExpiring: a run that prunes or erases is deciding. Try again.
+        """
+
+        if len({change.name for change in changes}) < len(changes):
+            raise InvalidTableName("a commit names a table twice")
+
+        async def compose(head: CommitId, rows: Mapping[str, Row]) -> Paths:
+            await self._compare(head, changes)
+            paths: dict[bytes, Row | None] = {}
+            for change in changes:
+                paths.update(await self._paths(head, change, rows))
+            return paths
+
+        return await self.name_files(branch, [file for one in changes for file in one.files], compose, note)
+
+    async def name_files(self, branch: str, files: Sequence[str], compose: Compose, note: Note) -> Commit:
+        """Commit what `compose` makes of the head and of the rows of these files.
+
+        Raises:
+            MissingFile, ObjectsExpiring: see `commit`.
+            NoChanges: the branch has it all.
+        """
+        rows: dict[str, Row] = {}
+
+        async def changes(head: CommitId) -> pa.Table:
+            rows.update(await self._rows(files))
+            paths = sorted((await compose(head, rows)).items())
+            return changes_from_rows([key for key, _ in paths], [row for _, row in paths])
+
+        async def check() -> None:
+            await self._check(rows)
+
+        return await self._versions.merges.compose(branch, changes, note, check=check)
+
+    async def _rows(self, files: Sequence[str]) -> dict[str, Row]:
+        """
+        Raises:
+            MissingFile: a file is not in `tables`.
+        """
+        keys = [path_to_key(file) for file in files]
+        found = await self._versions.staging.get_rows(TABLES, keys) if keys else []
+        for file, row in zip(files, found, strict=True):
+            if row is None:
+                raise MissingFile(f"no file {file} was written", file=file)
+        return {file: row for file, row in zip(files, found, strict=True) if row is not None}
+
+    async def _check(self, rows: Mapping[str, Row]) -> None:
+        """Look again at the files that the commit record names by now."""
+        if not rows:
+            return
+        again = await self._rows([*rows])
+        for file, row in rows.items():
+            if again[file] != row:
+                raise ObjectsExpiring(f"file {file} was written anew: commit again", file=file)
+        head = (await self._versions.refs.get_branch(TABLES)).commit_id
+        committed = await self._versions.staging.rows_of_commit(head, [path_to_key(file) for file in rows])
+        # A plan takes what a commit of `tables` has. Staged files are in none, and entries that left were taken.
+        if any(row is not None for row in committed) and await self._versions.retired.is_lifecycle_expiring():
+            raise ObjectsExpiring("a run is about to delete files of tables: commit again")
+        # After the runs, never before: a run records its objects before it counts as one that took them.
+        taken = await self._versions.taken.find_rows([*rows.values()])
+        for file, by in zip(rows, taken, strict=True):
+            if by is not None:
+                raise MissingFile(f"file {file} is gone: {by.text()}", file=file)
+
+    async def _compare(self, head: CommitId, changes: Sequence[TableChange]) -> None:
+        records = await self.records(head, [change.name for change in changes])
+        for change, row in zip(changes, records, strict=True):
+            found = None if row is None else file_in(from_row(row))
+            if found == change.expected:
+                if found is None:
+                    await self.check_namespace(head, change.name.namespace)
+                continue
+            if found is None:
+                raise NoSuchTable(f"there is no table {change.name}", table=str(change.name))
+            if change.expected is None:
+                raise TableExists(f"table {change.name} exists", table=str(change.name))
+            raise TableConflict(
+                f"table {change.name} was changed: it is at {found}, not at {change.expected}",
+                table=str(change.name),
+                expected=change.expected,
+                found=found,
+            )
+
+    async def check_namespace(self, head: CommitId, namespace: Namespace) -> Row:
+        """Return the row of a namespace's entry.
+
+        Raises:
+            NoSuchNamespace: the commit has none.
+        """
+        [row] = await self._versions.staging.rows_of_commit(head, [record_path(namespace)])
+        if row is None:
+            text = text_of(namespace)
+            raise NoSuchNamespace(f"there is no namespace {text}", namespace=text)
+        return row
+
+    async def has_namespace(self, head: CommitId, namespace: Namespace) -> bool:
+        [row] = await self._versions.staging.rows_of_commit(head, [record_path(namespace)])
+        return row is not None
+
+    async def records(self, head: CommitId, names: Sequence[TableName]) -> list[Row | None]:
+        """Return the rows of RECORD of these tables; None where there is no table."""
+        keys = [name.folder + RECORD.encode() for name in names]
+        return await self._versions.staging.rows_of_commit(head, keys)
+
+    async def _paths(self, head: CommitId, change: TableChange, rows: Mapping[str, Row]) -> Paths:
+        folder = change.name.folder
+        if change.metadata is None:
+            return {key: None async for key, _ in self.each(head, folder)}
+        entry = record_of(from_row(rows[change.metadata]), change.metadata, change.uuid)
+        record = folder + RECORD.encode()
+        paths: dict[bytes, Row | None] = {place(folder, change, file): None for file in change.removed}
+        for file in change.files:
+            key = place(folder, change, file)
+            paths[key] = to_row(key, from_row(rows[file]))
+        return paths | {record: to_row(record, entry)}
+
+    async def under(
+        self, head: CommitId, prefix: bytes, *, limit: int, after: bytes = b""
+    ) -> tuple[list[tuple[bytes, Row]], bool]:
+        """Return at most `limit` entries of a commit below a prefix, and whether there are more."""
+        page = await self._versions.staging.list_commit(head, prefix=prefix, after=after, limit=limit)
+        return [(key, row) for key, row in page.items if row is not None], page.has_more
+
+    async def each(self, head: CommitId, prefix: bytes) -> AsyncIterator[tuple[bytes, Row]]:
+        """Yield every entry of a commit below a prefix, in order."""
+        after, has_more = b"", True
+        while has_more:
+            rows, has_more = await self.under(head, prefix, after=after, limit=PAGE)
+            for key, row in rows:
+                yield key, row
+            after = rows[-1][0] if rows else after
+
+
+def place(folder: bytes, change: TableChange, file: str) -> bytes:
+    """Return the path of a file's entry in the folder of its table.
+
+    Raises:
+        MissingFile: the file is of another table, or would hide the table's record.
+    """
+    own = f"{change.uuid}/"
+    if not change.uuid or not file.startswith(own) or file[len(own) :] in {"", RECORD, NAMESPACE}:
+        raise MissingFile(f"file {file} is not of table {change.name}", file=file)
+    return path_to_key(folder.decode() + file[len(own) :])

@@ -1,0 +1,442 @@
+"""What doors call: namespaces, tables and files of one repository.
+
+A ref is read at its commit: what is staged on a branch is not seen. Namespaces are folders. One without tables has an
+entry that names a small object of the hidden branch, as a table's entries do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from lakebed.base import (
+    EMPTY_METARANGE,
+    CommitId,
+    Entry,
+    Ports,
+    Row,
+    from_row,
+    key_to_path,
+    path_to_key,
+    to_row,
+)
+from lakebed.catalog.changes import Changes
+from lakebed.catalog.objects import Objects
+from lakebed.catalog.settings import TABLES, Settings
+from lakebed.versions import (
+    BranchExists,
+    Commit,
+    NameTaken,
+    NoChanges,
+    Note,
+    PathNotFound,
+    RefKind,
+    Versions,
+)
+
+from .commits import PAGE, Compose, Paths, TableChange, TableCommits
+from .names import (
+    FILE,
+    RECORD,
+    SUFFIX,
+    UUID,
+    MissingFile,
+    Namespace,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchTable,
+    OutsideTables,
+    RefReadOnly,
+    TableExists,
+    TableName,
+    TablesNameTaken,
+    folder_of,
+    record_path,
+    text_of,
+)
+
+_SCHEMES: Final = ("s3", "s3a", "s3n")
+_PROPERTIES: Final = "namespaces"
+"""The folder of `tables` for the properties of namespaces. No table's uuid is equal to it."""
+SETTLED: Final = Note(message="tables: files", committer="lakebed")
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a commit. `metadata` is the file of its current metadata, and `entry` names the same object."""
+
+    name: TableName
+    uuid: str
+    metadata: str
+    commit_id: CommitId
+    entry: Entry
+
+
+class Tables:
+    def __init__(
+        self,
+        repository_id: str,
+        versions: Versions,
+        settings: Settings,
+        objects: Objects,
+        changes: Changes,
+        ports: Ports,
+    ) -> None:
+        self._id = repository_id
+        self._versions = versions
+        self._settings = settings
+        self._objects = objects
+        self._changes = changes
+        self._ports = ports
+        self._commits = TableCommits(versions)
+        self._is_started = False
+
+    # The hidden branch
+
+    async def start(self) -> None:
+        """Make the hidden branch, at a commit without entries. Any number may do so at once.
+
+        Raises:
+            TablesNameTaken: a branch or tag of a user has its name.
+            ReadOnly: the repository is read-only.
+        """
+        if self._is_started or await self.is_started():
+            self._is_started = True
+            return
+        now_ms = self._ports.clock.now_ms()
+        empty = Commit(
+            parents=(),
+            metarange_id=EMPTY_METARANGE,
+            generation=1,
+            message=SETTLED.message,
+            committer=SETTLED.committer,
+            created_ms=now_ms,
+            written_ms=now_ms,
+            nonce=self._ports.ids.fresh(),
+        )
+        await self._changes.record_commit(empty.id, empty)
+        if await self._versions.refs.kind_of(TABLES) is not None:
+            raise _taken()
+        try:
+            await self._changes.create_branch(TABLES, empty.id, work_of=TABLES)
+        except (BranchExists, NameTaken):
+            if not await is_hidden(self._settings, self._versions):
+                raise _taken() from None
+        self._is_started = True
+
+    async def is_started(self) -> bool:
+        return await is_hidden(self._settings, self._versions)
+
+    async def settle(self) -> int:
+        """Commit what is staged in `tables`, and remove entries whose objects a run took. Return how many went.
+
+        A taken object is no file any more: its entry only makes the branch larger. So this may stop anywhere.
+        """
+        if not await self.is_started():
+            return 0
+        with suppress(NoChanges):
+            await self._versions.commits.commit(TABLES, SETTLED)
+        gone: dict[bytes, Row | None] = {}
+        head = (await self._versions.refs.get_branch(TABLES)).commit_id
+        after, has_more = b"", True
+        while has_more:
+            rows, has_more = await self._commits.under(head, b"", after=after, limit=PAGE)
+            taken = await self._versions.taken.shown([row for _, row in rows])
+            gone.update((key, None) for (key, _), by in zip(rows, taken, strict=True) if by is not None)
+            after = rows[-1][0] if rows else after
+
+        async def without(_: CommitId, __: Mapping[str, Row]) -> Paths:
+            return gone
+
+        if gone:
+            await self._commits.name_files(TABLES, (), without, SETTLED)
+        return len(gone)
+
+    # Files
+
+    def location(self, uuid: str) -> str:
+        return self.uri_of(uuid)
+
+    def uri_of(self, file: str) -> str:
+        return f"s3://{self._id}.{TABLES}/{file}"
+
+    def file_of(self, uri: str) -> str:
+        """Return the file that a URI names.
+
+        Raises:
+            OutsideTables: it is of another bucket, or of no file.
+        """
+        scheme, _, rest = uri.partition("://")
+        bucket, _, file = rest.partition("/")
+        if scheme not in _SCHEMES or bucket != f"{self._id}.{TABLES}" or not file:
+            raise OutsideTables(
+                f"{uri} is no file of a table of this repository: they lie in {self.uri_of('')}", uri=uri
+            )
+        return file
+
+    async def put(self, file: str, body: bytes, *, content_type: str = "application/json") -> Entry:
+        """Write a file of a table. The same bytes may come twice.
+
+        Raises:
+            PathExists: the file has other bytes.
+        """
+        return await self._objects.upload(
+            TABLES, file, body, size_bytes=len(body), content_type=content_type, force=True
+        )
+
+    async def read(self, file: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """
+        Raises:
+            MissingFile: there is no such file.
+            PathExpired: a run took it.
+        """
+        try:
+            entry = await self._objects.open(TABLES, file)
+        except PathNotFound as error:
+            raise MissingFile(f"there is no file {file}", file=file) from error
+        return await self._objects.read(entry, start=start, end=end)
+
+    async def sizes(self, files: Sequence[str]) -> list[int | None]:
+        """Return the sizes of files; None where there is none."""
+        found = await self._versions.staging.get_many(TABLES, [path_to_key(file) for file in files])
+        return [None if entry is None else entry.size_bytes for entry in found]
+
+    # Reading
+
+    async def namespaces(
+        self, ref: str, parent: Namespace = (), *, after: str = "", limit: int = 1000
+    ) -> tuple[list[Namespace], bool]:
+        """Return the namespaces directly in this one, in order, and whether there are more.
+
+        Raises:
+            NoSuchNamespace: the parent is not there.
+        """
+        head = await self._versions.refs.resolve_commit(ref)
+        if parent:
+            await self._commits.check_namespace(head, parent)
+        inside = [
+            (*parent, name)
+            async for name in self._folders(head, folder_of(parent), after=f"{after}/" if after else "")
+            if not name.endswith(SUFFIX)
+        ]
+        rows = await self._versions.staging.rows_of_commit(head, [record_path(one) for one in inside])
+        found = [one for one, row in zip(inside, rows, strict=True) if row is not None]
+        return found[:limit], len(found) > limit
+
+    async def namespace(self, ref: str, namespace: Namespace) -> Mapping[str, str]:
+        """Return the properties of a namespace.
+
+        Raises:
+            NoSuchNamespace: the ref has none.
+        """
+        head = await self._versions.refs.resolve_commit(ref)
+        row = await self._commits.check_namespace(head, namespace)
+        return msgspec.json.decode(await self._objects.read(from_row(row)), type=dict[str, str])
+
+    async def list(
+        self, ref: str, namespace: Namespace, *, after: str = "", limit: int = 1000
+    ) -> tuple[list[TableName], bool]:
+        """Return the tables of a namespace, in order, and whether there are more. Reads the names of all behind `after`.
+
+        Raises:
+            NoSuchNamespace: the ref has none.
+        """
+        head = await self._versions.refs.resolve_commit(ref)
+        await self._commits.check_namespace(head, namespace)
+        found: list[TableName] = []
+        async for name in self._folders(head, folder_of(namespace), after=f"{after}{SUFFIX}/" if after else ""):
+            if name.endswith(SUFFIX):
+                found.append(TableName(namespace, name.removesuffix(SUFFIX)))
+        has_record = await self._commits.records(head, found)
+        tables = [name for name, row in zip(found, has_record, strict=True) if row is not None]
+        return tables[:limit], len(tables) > limit
+
+    async def load(self, ref: str, name: TableName) -> Table:
+        """
+        Raises:
+            NoSuchTable: the ref has none.
+        """
+        head = await self._versions.refs.resolve_commit(ref)
+        [row] = await self._commits.records(head, [name])
+        entry = None if row is None else from_row(row)
+        if entry is None or FILE not in entry.metadata:
+            raise NoSuchTable(f"there is no table {name}", table=str(name))
+        return Table(
+            name=name,
+            uuid=entry.metadata.get(UUID, ""),
+            metadata=entry.metadata[FILE],
+            commit_id=head,
+            entry=entry,
+        )
+
+    async def exists(self, ref: str, name: TableName) -> bool:
+        try:
+            await self.load(ref, name)
+        except NoSuchTable:
+            return False
+        return True
+
+    async def files(
+        self, ref: str, name: TableName, *, after: str = "", limit: int = 1000
+    ) -> tuple[Sequence[tuple[str, Entry]], bool]:
+        """Return the files that a table reaches, with their entries, in order, and whether there are more.
+
+        Raises:
+            NoSuchTable: the ref has none.
+        """
+        table = await self.load(ref, name)
+        folder, own = name.folder, f"{table.uuid}/"
+        start = folder + after.removeprefix(own).encode() if after else b""
+        rows, has_more = await self._commits.under(table.commit_id, folder, after=start, limit=limit)
+        inside = [(key_to_path(key[len(folder) :]), row) for key, row in rows]
+        return [(own + path, from_row(row)) for path, row in inside if path != RECORD], has_more
+
+    # Changes
+
+    async def commit(self, branch: str, changes: Sequence[TableChange], note: Note, *, force: bool = False) -> Commit:
+        """Commit the changes of several tables, all or none. Hooks see one commit of the branch.
+
+        Raises:
+            TableConflict, TableExists, NoSuchTable, NoSuchNamespace, MissingFile, ObjectsExpiring: see `TableCommits`.
+            RefReadOnly: the ref is no branch.
+            ReadOnly, ProtectedBranch, HookRefused: as for a commit.
+        """
+        return await self._on(branch, note, lambda: self._commits.commit(branch, changes, note), force=force)
+
+    async def drop(self, branch: str, name: TableName, note: Note, *, force: bool = False) -> Commit:
+        """Drop a table as it is now. Its files stay until a run prunes them."""
+        table = await self.load(branch, name)
+        change = TableChange(name=name, expected=table.metadata, metadata=None)
+        return await self.commit(branch, [change], note, force=force)
+
+    async def rename(
+        self, branch: str, source: TableName, target: TableName, note: Note, *, force: bool = False
+    ) -> Commit:
+        """
+        Raises:
+            NoSuchTable, TableExists, NoSuchNamespace: the branch has no source, has the target, or not its namespace.
+        """
+
+        async def compose(head: CommitId, _: Mapping[str, Row]) -> Paths:
+            before, after = await self._commits.records(head, [source, target])
+            if before is None:
+                raise NoSuchTable(f"there is no table {source}", table=str(source))
+            if after is not None:
+                raise TableExists(f"table {target} exists", table=str(target))
+            await self._commits.check_namespace(head, target.namespace)
+            paths: dict[bytes, Row | None] = {}
+            async for key, row in self._commits.each(head, source.folder):
+                there = target.folder + key[len(source.folder) :]
+                path_to_key(key_to_path(there))
+                paths |= {key: None, there: to_row(there, from_row(row))}
+            return paths
+
+        return await self._composed(branch, (), compose, note, force=force)
+
+    async def create_namespace(
+        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note, *, force: bool = False
+    ) -> Commit:
+        """
+        Raises:
+            NamespaceExists: the branch has it, or a table in it.
+            NoSuchNamespace: its parent is not there.
+        """
+
+        async def check(head: CommitId) -> None:
+            if await self._commits.has_namespace(head, namespace):
+                raise NamespaceExists(f"namespace {text_of(namespace)} exists", namespace=text_of(namespace))
+            if namespace[:-1]:
+                await self._commits.check_namespace(head, namespace[:-1])
+
+        return await self._set_properties(branch, namespace, properties, note, check, force=force)
+
+    async def set_namespace(
+        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note, *, force: bool = False
+    ) -> Commit:
+        """Replace the properties of a namespace.
+
+        Raises:
+            NoSuchNamespace: the branch has none.
+        """
+
+        async def check(head: CommitId) -> None:
+            await self._commits.check_namespace(head, namespace)
+
+        return await self._set_properties(branch, namespace, properties, note, check, force=force)
+
+    async def drop_namespace(self, branch: str, namespace: Namespace, note: Note, *, force: bool = False) -> Commit:
+        """
+        Raises:
+            NamespaceNotEmpty: it has tables, namespaces, or other objects.
+            NoSuchNamespace: the branch has none.
+        """
+        record = record_path(namespace)
+
+        async def compose(head: CommitId, _: Mapping[str, Row]) -> Paths:
+            await self._commits.check_namespace(head, namespace)
+            rows, _ = await self._commits.under(head, folder_of(namespace), limit=2)
+            if [key for key, _ in rows] != [record]:
+                raise NamespaceNotEmpty(f"namespace {text_of(namespace)} is not empty", namespace=text_of(namespace))
+            return {record: None}
+
+        return await self._composed(branch, (), compose, note, force=force)
+
+    async def _set_properties(
+        self,
+        branch: str,
+        namespace: Namespace,
+        properties: Mapping[str, str],
+        note: Note,
+        check: Callable[[CommitId], Awaitable[None]],
+        *,
+        force: bool,
+    ) -> Commit:
+        record = record_path(namespace)
+        file = f"{_PROPERTIES}/{self._ports.ids.fresh()}.json"
+        await self.start()
+        await self.put(file, msgspec.json.encode(dict(properties), order="sorted"))
+
+        async def compose(head: CommitId, rows: Mapping[str, Row]) -> Paths:
+            await check(head)
+            return {record: to_row(record, from_row(rows[file]))}
+
+        return await self._composed(branch, (file,), compose, note, force=force)
+
+    async def _composed(
+        self, branch: str, files: Sequence[str], compose: Compose, note: Note, *, force: bool
+    ) -> Commit:
+        return await self._on(branch, note, lambda: self._commits.name_files(branch, files, compose, note), force=force)
+
+    async def _on(self, branch: str, note: Note, work: Callable[[], Awaitable[Commit]], *, force: bool) -> Commit:
+        kind = await self._versions.refs.kind_of(branch)
+        if kind is not RefKind.BRANCH:
+            await self._versions.refs.resolve_commit(branch)
+            raise RefReadOnly(f"{branch} is no branch: tables change on branches only", ref=branch)
+        return await self._changes.commit_composed(branch, note, work, force=force)
+
+    async def _folders(self, head: CommitId, prefix: bytes, *, after: str) -> AsyncIterator[str]:
+        """Yield the names of the folders directly below a prefix, in order."""
+        start, has_more = prefix + after.encode() if after else b"", True
+        while has_more:
+            page = await self._versions.staging.list_commit(
+                head, prefix=prefix, after=start, delimiter=b"/", limit=PAGE
+            )
+            for key, row in page.items:
+                if row is None:
+                    yield key_to_path(key[len(prefix) : -1])
+            has_more, start = page.has_more, page.items[-1][0] if page.items else start
+
+
+async def is_hidden(settings: Settings, versions: Versions) -> bool:
+    """Return whether the repository has the hidden branch, and not a user's branch of that name."""
+    if not await settings.is_work_of(TABLES, TABLES):
+        return False
+    # The mark comes before the branch: a crash may leave it alone.
+    return await versions.refs.kind_of(TABLES) is RefKind.BRANCH
+
+
+def _taken() -> TablesNameTaken:
+    what = f"a branch or tag has the name {TABLES}, which tables need: rename it, then use the catalog"
+    return TablesNameTaken(what, branch=TABLES)

@@ -1,0 +1,219 @@
+"""Tables on branches: files of a hidden branch that commits of other branches name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from lakebed.base import from_row
+from lakebed.catalog import Repository
+from lakebed.catalog.tables import (
+    TABLES,
+    MissingFile,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    OutsideTables,
+    RefReadOnly,
+    TableChange,
+    TableConflict,
+    TableExists,
+    TableName,
+    TablesKept,
+    TablesNameTaken,
+)
+from lakebed.versions import Commit, MergeConflict, Note, PathExists
+
+NOTE = Note(message="tables", committer="tester")
+DB = ("db",)
+NAME = TableName(DB, "t")
+
+
+@pytest.fixture
+async def tables(repository: Repository) -> Repository:
+    await repository.tables.create_namespace("main", DB, {"owner": "us"}, NOTE)
+    return repository
+
+
+async def append(
+    repository: Repository,
+    number: int,
+    *,
+    branch: str = "main",
+    name: TableName = NAME,
+    files: Sequence[str] = (),
+    removed: Sequence[str] = (),
+    expected: str | None = "",
+) -> Commit:
+    """Write the metadata file of this number and these data files, and commit them."""
+    metadata = f"u/metadata/{number}.json"
+    for file in (metadata, *files):
+        await repository.tables.put(file, f"{file} {branch}".encode())
+    if expected == "":
+        expected = f"u/metadata/{number - 1}.json" if number else None
+    change = TableChange(name=name, expected=expected, metadata=metadata, uuid="u", added=files, removed=removed)
+    return await repository.tables.commit(branch, [change], NOTE)
+
+
+async def files_of(repository: Repository, ref: str, name: TableName = NAME) -> list[str]:
+    return [file for file, _ in (await repository.tables.files(ref, name))[0]]
+
+
+async def test_a_commit_of_a_table_is_one_commit_that_names_each_file(tables: Repository) -> None:
+    before = await tables.versions.refs.resolve_commit("main")
+    commit = await append(tables, 0, files=["u/data/a", "u/data/b"])
+    assert commit.parents == (before,)
+    assert await files_of(tables, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json"]
+    table = await tables.tables.load("main", NAME)
+    assert (table.uuid, table.metadata, table.commit_id) == ("u", "u/metadata/0.json", commit.id)
+    assert await tables.objects.read(table.entry) == b"u/metadata/0.json main"
+    entry = await tables.versions.staging.get("main", b"db/t.iceberg/data/a")
+    assert entry == await tables.versions.staging.get(TABLES, b"u/data/a")
+
+
+async def test_a_table_that_another_commit_changed_is_a_conflict_and_nothing_is_committed(tables: Repository) -> None:
+    await append(tables, 0)
+    head = (await append(tables, 1, files=["u/data/a"])).id
+    with pytest.raises(TableConflict) as refused:
+        await append(tables, 1, expected="u/metadata/0.json")
+    assert refused.value.facts["found"] == "u/metadata/1.json"
+    assert await tables.versions.refs.resolve_commit("main") == head
+    with pytest.raises(TableExists):
+        await append(tables, 0)
+    with pytest.raises(NoSuchTable):
+        await append(tables, 1, name=TableName(DB, "other"))
+    with pytest.raises(NoSuchNamespace):
+        await append(tables, 0, name=TableName(("no",), "t"))
+
+
+async def test_a_commit_of_two_tables_is_whole_or_not_at_all(tables: Repository) -> None:
+    await append(tables, 0)
+    await tables.tables.put("v/m.json", b"1")
+    await tables.tables.put("u/metadata/1.json", b"1")
+    second = TableChange(name=TableName(DB, "v"), expected=None, metadata="v/m.json", uuid="v")
+    stale = TableChange(name=NAME, expected="gone", metadata="u/metadata/1.json", uuid="u")
+    with pytest.raises(TableConflict):
+        await tables.tables.commit("main", [second, stale], NOTE)
+    assert not await tables.tables.exists("main", second.name)
+    fresh = TableChange(name=NAME, expected="u/metadata/0.json", metadata="u/metadata/1.json", uuid="u")
+    await tables.tables.commit("main", [second, fresh], NOTE)
+    assert (await tables.tables.list("main", DB))[0] == [NAME, second.name]
+
+
+async def test_what_no_engine_wrote_or_is_of_another_table_is_refused(tables: Repository) -> None:
+    await append(tables, 0)
+    with pytest.raises(MissingFile) as refused:
+        change = TableChange(
+            name=NAME, expected="u/metadata/0.json", metadata="u/metadata/0.json", uuid="u", added=["u/data/none"]
+        )
+        await tables.tables.commit("main", [change], NOTE)
+    assert refused.value.facts["file"] == "u/data/none"
+    with pytest.raises(MissingFile):
+        await append(tables, 1, files=["v/data/x"])
+    for uri in ("s3://other.tables/u/x", "https://lake.tables/u/x", tables.tables.uri_of("")):
+        with pytest.raises(OutsideTables):
+            tables.tables.file_of(uri)
+    assert tables.tables.file_of(tables.tables.location("u") + "/x") == "u/x"
+
+
+async def test_branches_and_merges_carry_tables_and_conflicts_stay_conflicts(tables: Repository) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    await tables.changes.create_branch("dev", "main")
+    await append(tables, 1, branch="dev", files=["u/data/b"], removed=["u/data/a"])
+    assert (await tables.tables.load("main", NAME)).metadata == "u/metadata/0.json"
+    await tables.changes.create_branch("other", "main")
+    await tables.changes.merge("dev", "main", NOTE)
+    assert await files_of(tables, "main") == ["u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
+    await tables.tables.put("u/metadata/1b.json", b"other")
+    rival = TableChange(name=NAME, expected="u/metadata/0.json", metadata="u/metadata/1b.json", uuid="u")
+    await tables.tables.commit("other", [rival], NOTE)
+    with pytest.raises(MergeConflict):
+        await tables.changes.merge("other", "main", NOTE)
+    await tables.changes.revert("main", "main", NOTE, parent_number=1)
+    assert await files_of(tables, "main") == ["u/data/a", "u/metadata/0.json"]
+
+
+async def test_dropping_and_renaming_a_table_keep_its_files(tables: Repository) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    other = TableName(DB, "other")
+    await tables.tables.rename("main", NAME, other, NOTE)
+    assert await files_of(tables, "main", other) == ["u/data/a", "u/metadata/0.json"]
+    with pytest.raises(NoSuchTable):
+        await tables.tables.load("main", NAME)
+    await tables.tables.drop("main", other, NOTE)
+    assert not await tables.tables.exists("main", other)
+    assert (await tables.tables.load("main~1", other)).metadata == "u/metadata/0.json"
+    assert await tables.tables.sizes(["u/data/a", "u/data/none"]) == [len("u/data/a main"), None]
+
+
+async def test_tags_and_commits_are_read_only(tables: Repository) -> None:
+    head = (await append(tables, 0)).id
+    await tables.changes.create_tag("v1", "main")
+    for ref in ("v1", head):
+        assert await tables.tables.exists(ref, NAME)
+        with pytest.raises(RefReadOnly):
+            await tables.tables.drop(ref, NAME, NOTE)
+
+
+async def test_namespaces_are_folders_with_properties(tables: Repository) -> None:
+    await tables.tables.create_namespace("main", ("db", "inner"), {}, NOTE)
+    assert (await tables.tables.namespaces("main"))[0] == [DB]
+    assert (await tables.tables.namespaces("main", DB))[0] == [("db", "inner")]
+    assert await tables.tables.namespace("main", DB) == {"owner": "us"}
+    await tables.tables.set_namespace("main", DB, {"owner": "you"}, NOTE)
+    assert await tables.tables.namespace("main", DB) == {"owner": "you"}
+    with pytest.raises(NamespaceExists):
+        await tables.tables.create_namespace("main", DB, {}, NOTE)
+    with pytest.raises(NoSuchNamespace):
+        await tables.tables.create_namespace("main", ("no", "inner"), {}, NOTE)
+    with pytest.raises(NamespaceNotEmpty):
+        await tables.tables.drop_namespace("main", DB, NOTE)
+    await tables.tables.drop_namespace("main", ("db", "inner"), NOTE)
+    assert (await tables.tables.namespaces("main", DB))[0] == []
+
+
+async def test_the_hidden_branch_takes_new_files_and_nothing_else(tables: Repository) -> None:
+    await tables.tables.put("u/data/a", b"1")
+    assert await tables.tables.put("u/data/a", b"1") == await tables.objects.get(TABLES, "u/data/a")
+    with pytest.raises(PathExists):
+        await tables.tables.put("u/data/a", b"2")
+    refused = (
+        tables.objects.delete(TABLES, "u/data/a"),
+        tables.objects.copy(TABLES, "u/data/a", TABLES, "u/data/b"),
+        tables.objects.move(TABLES, "u/data/a", "main", "b"),
+        tables.changes.commit(TABLES, NOTE),
+        tables.changes.reset(TABLES),
+        tables.changes.hard_reset(TABLES, "main"),
+        tables.changes.merge("main", TABLES, NOTE),
+        tables.changes.revert(TABLES, "main", NOTE),
+        tables.changes.delete_branch(TABLES),
+    )
+    for attempt in refused:
+        with pytest.raises(TablesKept):
+            await attempt
+    assert TABLES in await tables.settings.hidden_branches()
+
+
+async def test_a_users_branch_of_the_name_stays_as_it_is_and_the_catalog_says_so(repository: Repository) -> None:
+    await repository.changes.create_branch(TABLES, "main")
+    with pytest.raises(TablesNameTaken):
+        await repository.tables.create_namespace("main", DB, {}, NOTE)
+    await repository.objects.upload(TABLES, "a", b"1")
+    await repository.objects.upload(TABLES, "a", b"2")
+    await repository.changes.delete_branch(TABLES)
+    assert not await repository.tables.is_started()
+    await repository.tables.create_namespace("main", DB, {}, NOTE)
+    assert await repository.tables.is_started()
+
+
+async def test_settling_moves_cells_into_ranges_and_keeps_every_file(tables: Repository) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    assert await tables.tables.settle() == 0
+    head = await tables.versions.refs.resolve_commit(TABLES)
+    [row] = await tables.versions.staging.rows_of_commit(head, [b"u/data/a"])
+    assert row is not None
+    assert from_row(row) == await tables.versions.staging.get("main", b"db/t.iceberg/data/a")
+    await append(tables, 1, files=["u/data/b"])
+    assert await files_of(tables, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
