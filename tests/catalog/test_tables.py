@@ -104,10 +104,9 @@ async def test_a_commit_of_two_tables_is_whole_or_not_at_all(tables: Repository)
 
 async def test_what_no_engine_wrote_or_is_of_another_table_is_refused(tables: Repository) -> None:
     await append(tables, 0)
+    metadata = "u/metadata/0.json"
+    change = TableChange(name=NAME, expected=metadata, metadata=metadata, uuid="u", added=["u/data/none"])
     with pytest.raises(MissingFile) as refused:
-        change = TableChange(
-            name=NAME, expected="u/metadata/0.json", metadata="u/metadata/0.json", uuid="u", added=["u/data/none"]
-        )
         await tables.tables.commit("main", [change], NOTE)
     assert refused.value.facts["file"] == "u/data/none"
     with pytest.raises(MissingFile):

@@ -114,7 +114,7 @@ def text_of(namespace: Namespace) -> str:
 def _check(part: str) -> None:
     if not _PART.fullmatch(part) or part in {".", ".."} or part.endswith(SUFFIX):
         raise InvalidTableName(
-            f"{part!a} cannot name a table or namespace: 1 to 255 characters without slashes, and not ending in {SUFFIX}",
+            f"{part!a} cannot name a table or namespace: 1 to 255 characters, no slashes, not ending in {SUFFIX}",
             name=part,
         )
 

@@ -238,17 +238,19 @@ class Tables:
     async def list(
         self, ref: str, namespace: Namespace, *, after: str = "", limit: int = 1000
     ) -> tuple[list[TableName], bool]:
-        """Return the tables of a namespace, in order, and whether there are more. Reads the names of all behind `after`.
+        """Return the tables of a namespace, in order, and whether there are more. Reads all names behind `after`.
 
         Raises:
             NoSuchNamespace: the ref has none.
         """
         head = await self._versions.refs.resolve_commit(ref)
         await self._commits.check_namespace(head, namespace)
-        found: list[TableName] = []
-        async for name in self._folders(head, folder_of(namespace), after=f"{after}{SUFFIX}/" if after else ""):
-            if name.endswith(SUFFIX):
-                found.append(TableName(namespace, name.removesuffix(SUFFIX)))
+        start = f"{after}{SUFFIX}/" if after else ""
+        found = [
+            TableName(namespace, name.removesuffix(SUFFIX))
+            async for name in self._folders(head, folder_of(namespace), after=start)
+            if name.endswith(SUFFIX)
+        ]
         has_record = await self._commits.records(head, found)
         tables = [name for name, row in zip(found, has_record, strict=True) if row is not None]
         return tables[:limit], len(tables) > limit
@@ -376,8 +378,8 @@ class Tables:
 
         async def compose(head: CommitId, _: Mapping[str, Row]) -> Paths:
             await self._commits.check_namespace(head, namespace)
-            rows, _ = await self._commits.under(head, folder_of(namespace), limit=2)
-            if [key for key, _ in rows] != [record]:
+            inside, _ = await self._commits.under(head, folder_of(namespace), limit=2)
+            if [key for key, _ in inside] != [record]:
                 raise NamespaceNotEmpty(f"namespace {text_of(namespace)} is not empty", namespace=text_of(namespace))
             return {record: None}
 
