@@ -378,7 +378,7 @@ class Tables:
 
         async def compose(head: CommitId, _: Mapping[str, Row]) -> Paths:
             await self._commits.check_namespace(head, namespace)
-            inside, _ = await self._commits.under(head, folder_of(namespace), limit=2)
+            inside = (await self._commits.under(head, folder_of(namespace), limit=2))[0]
             if [key for key, _ in inside] != [record]:
                 raise NamespaceNotEmpty(f"namespace {text_of(namespace)} is not empty", namespace=text_of(namespace))
             return {record: None}
