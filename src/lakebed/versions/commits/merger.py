@@ -258,9 +258,9 @@ class Merger:
             except OutcomeUnknown as error:
                 retry.lost(error)
                 continue  # With another nonce: this record may come late, and must not replace a published one.
-            await self._retired.check_not_expiring(planned.used)
             if planned.check is not None:
                 await planned.check()
+            await self._retired.check_not_expiring(planned.used)
             moved = replace(seen.record, commit_id=commit_id)
             moved = self._reflog.move(seen.record, moved, operation=operation, by=planned.commit.committer)
             try:
