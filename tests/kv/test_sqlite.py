@@ -17,6 +17,7 @@ import pytest
 
 from lakebed.base import Corrupt, OutcomeUnknown, Unavailable
 from lakebed.kv import (
+    Held,
     InvalidStoreUri,
     PredicateFailed,
     StoreFormat,
@@ -144,6 +145,26 @@ async def test_writes_of_a_group_happen_in_the_order_of_the_calls(store: SqliteS
     failed = [number for number, result in enumerate(results) if isinstance(result, PredicateFailed)]
     assert failed == [2, 4]
     assert (await store.scan(P, b"", 10)).values == [b"3"]
+
+
+async def test_writes_of_one_round_of_the_loop_share_a_transaction(store: SqliteStore) -> None:
+    statements: list[str] = []
+    writer_of(store).set_trace_callback(statements.append)
+
+    await asyncio.gather(*[store.set_if(P, b"%02d" % number, b"v", None) for number in range(16)])
+
+    assert [one for one in statements if one.startswith("COMMIT")] == ["COMMIT"]
+
+
+async def test_a_store_that_closes_commits_the_writes_of_the_present_round(store: SqliteStore) -> None:
+    write = asyncio.ensure_future(store.set(P, b"key", b"1"))
+    await asyncio.sleep(0)  # The write is made, and its round has not ended.
+
+    assert store._committer is not None
+    store._committer.close()
+
+    await write
+    assert await store.get(P, b"key") == Held(b"1", b"1")
 
 
 async def test_a_cancelled_caller_does_not_disturb_the_others(store: SqliteStore) -> None:

@@ -404,7 +404,6 @@ class Changes:
         """Run the hooks before a new branch or tag, make it, and begin the hooks after it."""
         run = await self._hooks.before(event)
         commit_id = await make()
-        # Read the actions of a branch by its name, and those of a tag from its commit.
         source, is_commit = event.branch or commit_id, not event.branch
         after = replace(event, type=event.type.after, source_ref=source, source_is_commit=is_commit, pre_run=run)
         await self._hooks.after(replace(after, commit_id=commit_id))

@@ -82,7 +82,9 @@ class Settings:
         await self._store.set(self._partition, _HIDDEN + branch.encode(), encode_record(record))
 
     async def unhide_branch(self, branch: str) -> None:
-        await self._store.delete(self._partition, _HIDDEN + branch.encode())
+        # Few branches are hidden, and a write costs much more than a read.
+        if await self.is_hidden(branch):
+            await self._store.delete(self._partition, _HIDDEN + branch.encode())
 
     async def is_hidden(self, branch: str) -> bool:
         return await self._store.get(self._partition, _HIDDEN + branch.encode()) is not None

@@ -144,16 +144,18 @@ class RepositoryHooks:
 
     async def _run(self, event: Event) -> tuple[str, str]:
         """Return why the run failed, empty if it did not, and its id, empty where nothing ran."""
-        started_ms, run_id = self._now_ms(), self._runs.fresh_id()
+        started_ms = self._now_ms()
         try:
             actions = [(each, hooks) for each in await self._actions(event) if (hooks := each.hooks_for(event))]
+            if not actions:
+                return "", ""
+            run_id = self._runs.fresh_id()
         except InvalidAction as error:
+            run_id = self._runs.fresh_id()
             # Listed as a hook that failed, so that the run says why.
             ran = [_Ran(str(error.facts["path"]), "read", started_ms, self._now_ms(), str(error), [str(error)])]
             why = str(error)
         else:
-            if not actions:
-                return "", ""
             event = await self._with_commit(event)
             groups = await asyncio.gather(*[self._run_action(*each, event, run_id) for each in actions])
             ran = [each for group in groups for each in group]
@@ -325,8 +327,8 @@ class RepositoryHooks:
         try:
             # Most have none, and a page is as long as is asked for, whatever lies behind the folder.
             if not (await self._files(event, limit=1)).items:
-                if event.source_is_commit:
-                    self._note_without(event.source_ref)
+                if commit := _commit_of(event):
+                    self._note_without(commit)
                 return []
             listing = await self._files(event, limit=FILES_MAX + 1)
         except (CommitNotFound, ContentsGone):
@@ -356,12 +358,12 @@ class RepositoryHooks:
 
     async def _files(self, event: Event, *, limit: int) -> Listing:
         staging, prefix = self._versions.staging, FOLDER.encode()
-        if event.source_is_commit:
-            return await staging.list_commit(CommitId(event.source_ref), prefix=prefix, limit=limit)
+        if commit := _commit_of(event):
+            return await staging.list_commit(CommitId(commit), prefix=prefix, limit=limit)
         return await staging.list(event.source_ref, prefix=prefix, limit=limit)
 
     def _is_without(self, event: Event) -> bool:
-        return event.source_is_commit and event.source_ref in self._without
+        return _commit_of(event) in self._without
 
     def _note_without(self, commit: str) -> None:
         if len(self._without) >= WITHOUT_MAX:
@@ -370,6 +372,14 @@ class RepositoryHooks:
 
     def _now_ms(self) -> int:
         return self._versions.context.ports.clock.now_ms()
+
+
+def _commit_of(event: Event) -> str:
+    """Return the commit that has the event's action files. Empty: they are read from a ref, with what is staged."""
+    if event.source_is_commit:
+        return event.source_ref
+    # A new branch has nothing staged.
+    return event.commit_id if event.type is EventType.POST_CREATE_BRANCH else ""
 
 
 def default_timeout_s(event: Event) -> float:

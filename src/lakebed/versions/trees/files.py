@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -98,7 +99,7 @@ class TreeFiles:
             MetarangeCorrupt: the file is missing, short or altered.
         """
         if id_ == EMPTY_METARANGE:
-            return RangeList()
+            return _no_ranges()
         name = (self._uri, id_)
         found = self._cache.find(name, InfoList)
         if found is None:
@@ -260,6 +261,12 @@ class TreeFiles:
             if "namespace" in error.facts:
                 raise
             raise error.in_namespace(self._uri) from error
+
+
+@cache
+def _no_ranges() -> RangeList:
+    # Made when it is first asked for, as in sides.py.
+    return RangeList()
 
 
 def ids_of(items: Sequence[RangeInfo] | Sequence[Item]) -> Sequence[str]:

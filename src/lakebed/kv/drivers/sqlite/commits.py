@@ -1,9 +1,9 @@
 """Group commit: one thread, and one transaction for all writes that arrived during the sync of the last transaction.
 
-A write waits for the transaction under way, if any, and for its own; it never waits for more writes. The thread takes
-the queue, reads the rows of all conditions, and computes in memory the effect of each write after the writes before it.
-Then it writes the net effect. So a failed condition fails only its own caller, and a group of any size needs few
-statements.
+A write waits for the end of its event loop's round, for the transaction under way, if any, and for its own. The
+thread takes the queue, reads the rows of all conditions, and computes in memory the effect of each write after the
+writes before it. Then it writes the net effect. So a failed condition fails only its own caller, and a group of any
+size needs few statements.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Committer:
         self._busy_timeout_s = busy_timeout_s
         self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._entry = threading.Lock()
+        self._round: dict[asyncio.AbstractEventLoop, list[Write]] = {}
+        """Writes of each loop's present round, which go into the queue together at its end."""
         self._closed = False
         self._finishing = False
         self._thread = threading.Thread(target=self._run, name=f"lakebed-kv {path.name}", daemon=True)
@@ -65,19 +67,32 @@ class Committer:
     def submit(
         self, partition: bytes, changes: Sequence[tuple[bytes, bytes | None]], expected: object, weight: int
     ) -> asyncio.Future[None]:
-        """Queue a write of the running loop.
+        """Queue a write of the running loop, at the end of the loop's present round.
 
         The future ends when the write is committed, or raises the write's own error.
         """
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
         with self._entry:  # no write may follow the end mark: it would get no answer
             if self._closed:
                 raise StoreUnavailable(f"{self._path}: this store is closed", path=str(self._path))
-            self._queue.put(Write(answer, partition, changes, expected, weight))
+            writes = self._round.get(loop)
+            if writes is None:
+                # Not at once: the thread would begin a transaction with the first of the writes that this round makes.
+                writes = self._round[loop] = []
+                loop.call_soon(self._end_round, loop)
+            writes.append(Write(answer, partition, changes, expected, weight))
         return answer
+
+    def _end_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._entry:
+            for write in self._round.pop(loop, ()):
+                self._queue.put(write)
 
     def close(self) -> None:
         """Commit the queue, then end the thread and close the connection. Blocks. Closing twice is no error."""
+        for loop in [*self._round]:
+            self._end_round(loop)
         with self._entry:
             if not self._closed:
                 self._closed = True
