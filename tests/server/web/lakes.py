@@ -92,6 +92,10 @@ def make_everything(server: Server, name: str) -> str:
         send(api, f"{page}/pulls", {"title": "Mended", "source_branch": "side", "destination_branch": "main"})
         check(api.delete(f"{page}/branches/gone"))
         check(api.delete(f"{page}/tags/v0"))
+        send(api, f"{page}/sandboxes", {"source": "main", "ttl": "2d", "name": "kim"})
+        policy = {"rules": {"raw": {"prefix": "raw/", "period": "90d"}}, "branches": {"tmp-*": {"idle": "30d"}}}
+        check(api.put(f"{page}/lifecycle/policy", json={"policy": policy}, params={"if_version": 0}))
+        send(api, f"{page}/event_subscriptions", {"target": "http://127.0.0.1:1/", "after": 0})
         rules = {"default": "30d", "branches": [{"pattern": "side", "period": "7d"}]}
         check(api.put(f"{page}/gc/rules/full", params={"if_version": "0"}, json=rules))
         run_job(api, name, {"action": "plan", "kinds": ["committed"]})

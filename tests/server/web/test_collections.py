@@ -90,6 +90,66 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
     }
 
 
+async def test_a_lifecycle_policy_is_changed_by_fields_and_keeps_what_they_do_not_show(
+    app: App, client: httpx.AsyncClient, repo: str
+) -> None:
+    policy = {
+        "rules": {"logs": {"prefix": "logs/", "days": 10, "branch_days": {"main": 30}, "min_size": 5}},
+        "pins": {"prefixes": ["logs/audit/"]},
+        "branches": {"tmp-*": {"idle": "36h", "uncommitted": "drop"}},
+    }
+    await client.put(f"{repo}/lifecycle/policy", json={"policy": policy}, params={"if_version": 0})
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        page = await browser.get(f"{LAKE}/lifecycle")
+        fields = {"token": await browser.token(), "if_version": "1", "typed": "lake", "id": "logs", "path": "logs/*.a"}
+        fields |= {"period": "2w", "exceptions": "main=6mo, dev-*=1d", "pattern": "tmp-*", "idle": "3d"}
+        checked = await browser.post(f"{LAKE}/lifecycle/check?by=fields", fields | {"period": "soon"})
+        wrong = await browser.post(f"{LAKE}/lifecycle?by=fields", fields | {"exceptions": "main"})
+        saved = await browser.follow(await browser.post(f"{LAKE}/lifecycle?by=fields", fields))
+        late = await browser.fill(page, "by=json", typed="lake", policy="{}")
+        no_json = await browser.fill(saved, "by=json", typed="lake", policy="{")
+        gone = await browser.follow(await browser.fill(saved, "lifecycle/remove", typed="lake"))
+
+    for words in ("logs/audit/", 'value="main=30d"', 'value="10d"', "from 5 B", "idle for 36h", "default branch"):
+        assert words in page.text
+    assert (checked.status_code, "The policy would be refused" in checked.text) == (200, True)
+    assert "rules.logs.period" in checked.text
+    assert (wrong.status_code, "is not BRANCH=PERIOD" in wrong.text) == (400, True)
+    assert "Version 2 is in force. Nothing was deleted." in saved.text
+    assert (late.status_code, no_json.status_code, "This is no JSON" in no_json.text) == (412, 400, True)
+    assert "No policy is in force" in gone.text
+    written = (await client.get(f"{repo}/lifecycle/policy", params={"version": 2})).json()["policy"]
+    rule = {"path": "logs/*.a", "period": "2w", "branches": {"main": "6mo", "dev-*": "1d"}, "min_size": 5}
+    idle = {"tmp-*": {"idle": "3d", "uncommitted": "drop"}}
+    assert written == {"rules": {"logs": rule}, "pins": policy["pins"], "branches": idle}
+
+
+async def test_a_sandbox_is_lent_extended_and_ended(app: App, client: httpx.AsyncClient, repo: str) -> None:
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        empty = await browser.get(f"{LAKE}/sandboxes")
+        made = await browser.fill(empty, "sandboxes", source="main", ttl="2d", name="kim")
+        bad = await browser.fill(empty, "sandboxes", source="main", ttl="soon")
+        [sandbox] = (await client.get(f"{repo}/sandboxes")).json()["results"]
+        one = await browser.get(f"{LAKE}/sandboxes/{sandbox['id']}")
+        longer = await browser.follow(await browser.fill(one, "extend", ttl="9d"))
+        wrong = await browser.fill(one, "/end", typed="kim")
+        ended = await browser.follow(await browser.fill(one, "/end", typed=sandbox["id"]))
+
+    assert "No sandbox yet" in empty.text
+    assert (made.text.count("data-copy"), sandbox["access_key_id"] in made.text) == (2, True)
+    assert (bad.status_code, 'value="soon"' in bad.text) == (400, True)
+    assert "lasts 9d from now" in longer.text
+    assert (wrong.status_code, "Nothing was changed" in wrong.text) == (400, True)
+    assert "Its key is revoked. Its branch can be undeleted." in ended.text
+    assert (await client.get(f"{repo}/sandboxes")).json()["results"] == []
+
+
 async def test_a_folder_shows_its_size_and_last_commits_on_demand(
     app: App, client: httpx.AsyncClient, repo: str
 ) -> None:

@@ -41,6 +41,11 @@ def of_collections(text: str, path: str) -> list[tuple[str, dict[str, str]]]:
         (f"{LAKE}/rules", {"branch": text, "version": text}),
         (f"{LAKE}/rules", {"branch": text}),
         (f"{LAKE}/holds", {}),
+        (f"{LAKE}/lifecycle", {"version": text, "prefix": text, "after": text}),
+        (f"{LAKE}/lifecycle", {"prefix": "", "after": ""}),
+        (f"{LAKE}/sandboxes", {"after": text}),
+        (f"{LAKE}/sandboxes/{segment}", {}),
+        (f"{LAKE}/events", {"after": text}),
         (f"{LAKE}/why", {"ref": "main", "path": path}),
         (f"{LAKE}/why", {"address": text, "continuation_token": text}),
         (f"{LAKE}/hooks", {"branch": text, "after": text}),
@@ -72,6 +77,9 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
     await client.post(f"{repo}/branches/main/objects/copy", params={"dest_path": f"{path}/{path}"[:1000]}, json=body)
     await client.post(f"{repo}/branches/main/objects", params={"path": "README.md"}, content=text.encode())
     metadata = {"key " + text[:200]: text}
+    policy = {"rules": {"r": {"prefix": text[:200], "period": "9d", "metadata": {text[:200]: text[:200]}}}}
+    policy |= {"branches": {"*": {"idle": "9d"}}, "pins": {"prefixes": [text[:200]]}}
+    await client.put(f"{repo}/lifecycle/policy", json={"policy": policy})
     await client.put(f"{repo}/branches/main/objects/stat/user_metadata", params={"path": path}, json={"set": metadata})
     changed = Browser(app)
     pair = (await client.post("/auth/users/esti/credentials")).json()
@@ -157,12 +165,35 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             "globs": text,
             "why": text,
             "kind": text,
+            "policy": text,
+            "id": text,
+            "path": text,
+            "exceptions": f"{text}={text}",
+            "idle": text,
+            "branch": text,
+            "state": text,
+            "if_version": text,
+            "source": text,
+            "ttl": text,
+            "target": text,
+            "refs": text,
+            "operations": text,
+            "after": text,
         }
         for address in (
             "rules",
             "rules/try",
             "rules?by=fields",
             "rules/try?by=fields",
+            "lifecycle?by=fields",
+            "lifecycle/check",
+            "lifecycle/check?by=fields",
+            "lifecycle/branches",
+            "lifecycle/remove",
+            "sandboxes",
+            "sandboxes/x/extend",
+            "events",
+            "events/x/replay",
             "holds",
             "holds/release",
             "collections",

@@ -66,6 +66,26 @@ def of_holder(holder: str, api: str, name: str) -> tuple[Case, ...]:
     )
 
 
+def of_one(folder: str, kind: str, *forms: tuple[str, str, str, object], api: str = "") -> tuple[Case, ...]:
+    """The page of a thing that is not there, and its forms, which ask for its name."""
+    page, address, own = "/repositories/{repository}/" + f"{folder}/{{{kind}}}", f"{LAKE}/{folder}/none", api or folder
+    return (
+        Case(page, address, f"GET {LAKE}/{own}/none", fails=404),
+        *(
+            Case(
+                f"{page}/{action}",
+                f"{address}/{action}",
+                f"{method} {LAKE}/{own}/none{end}",
+                form={"typed": "none", **(body if isinstance(body, dict) else {})},
+                json=body and {name: int(value) if value.isdigit() else value for name, value in body.items()},
+                fails=404,
+            )
+            for action, method, end, body in forms
+        ),
+    )
+
+
+POLICY = '{"rules": {"logs": {"prefix": "logs/", "period": "90d"}}}'
 STATEMENTS = '[{"effect": "allow", "action": ["fs:Read*"], "resource": "*"}]'
 MAIN = {"ref": "main"}
 ONE = {"ref": "main", "path": "a/b.csv"}
@@ -377,6 +397,55 @@ CASES = (
         {"hold": "case-7"},
         form={"typed": "case-7", "why": "over"},
     ),
+    Case("/repositories/{repository}/lifecycle", f"{LAKE}/lifecycle", f"GET {LAKE}/lifecycle/policy"),
+    Case(
+        "/repositories/{repository}/lifecycle",
+        f"{LAKE}/lifecycle",
+        f"PUT {LAKE}/lifecycle/policy",
+        form={"typed": "lake", "policy": POLICY, "if_version": "0"},
+        json={"policy": json.loads(POLICY)},
+    ),
+    Case(
+        "/repositories/{repository}/lifecycle/check",
+        f"{LAKE}/lifecycle/check",
+        f"POST {LAKE}/lifecycle/policy/validate",
+        form={"policy": POLICY},
+        json={"policy": json.loads(POLICY)},
+    ),
+    Case(
+        "/repositories/{repository}/lifecycle/branches",
+        f"{LAKE}/lifecycle/branches",
+        f"POST {LAKE}/lifecycle/branches/sweep",
+        form={"typed": "1", "branch": "side", "state": "x", "if_version": "9"},
+        json={"policy_version": 9, "branches": [{"branch": "side", "state": "x"}]},
+        fails=412,
+    ),
+    Case(
+        "/repositories/{repository}/lifecycle/remove",
+        f"{LAKE}/lifecycle/remove",
+        f"DELETE {LAKE}/lifecycle/policy?if_version=1",
+        form={"typed": "lake", "if_version": "2"},
+    ),
+    Case("/repositories/{repository}/sandboxes", f"{LAKE}/sandboxes", f"GET {LAKE}/sandboxes"),
+    Case(
+        "/repositories/{repository}/sandboxes",
+        f"{LAKE}/sandboxes",
+        f"POST {LAKE}/sandboxes",
+        form={"source": "main", "ttl": "2d", "name": "kim"},
+        json={"source": "main", "ttl": "2d", "name": "kim"},
+    ),
+    *of_one("sandboxes", "sandbox", ("extend", "POST", "/extend", {"ttl": "3d"})),
+    *of_one("sandboxes", "sandbox", ("promote", "POST", "/promote", None), ("end", "DELETE", "", None))[1:],
+    Case("/repositories/{repository}/events", f"{LAKE}/events", f"GET {LAKE}/event_subscriptions"),
+    Case(
+        "/repositories/{repository}/events",
+        f"{LAKE}/events",
+        f"POST {LAKE}/event_subscriptions",
+        form={"target": "https://example.org/"},
+        json={"target": "https://example.org/"},
+    ),
+    *of_one("events", "subscription", ("replay", "POST", "/replay", {"after": "0"}), api="event_subscriptions")[1:],
+    *of_one("events", "subscription", ("end", "DELETE", "", None), api="event_subscriptions")[1:],
     Case("/repositories/{repository}/why", f"{LAKE}/why", f"GET {LAKE}/gc/why?ref=main&path=a/b.csv", ONE),
     Case("/repositories/{repository}/hooks", f"{LAKE}/hooks", f"GET {LAKE}/actions/runs"),
     Case("/repositories/{repository}/hooks/{run}", f"{LAKE}/hooks/none", f"GET {LAKE}/actions/runs/none", fails=404),

@@ -202,6 +202,10 @@ class Visit:
         path: str = self.request.scope["raw_path"].decode("latin-1")
         return f"{path}?{query}" if query else path
 
+    def now(self) -> int:
+        """Return the Unix time in seconds, to compare with times of records."""
+        return self.state.ports.clock.now_ms() // 1000
+
     @property
     def token(self) -> str:
         if not self.visitor:

@@ -1,4 +1,4 @@
-"""Runs of hooks, one run with its hooks, and the output of a hook."""
+"""Programs that follow the repository: runs of hooks with their output, and subscriptions to events."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
-from lakebed.operations import objects, repositories
+from lakebed.operations import deleted, objects, repositories
+from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
 
 RUNS: Final = 50
 OUTPUT_MAX: Final = 100_000
 FOLDER: Final = "_lakefs_actions/"
 ROOT: Final = "/repositories/{repository}/hooks"
+EVENTS: Final = "/repositories/{repository}/events"
+EVENTS_SHOWN: Final = 30
+SUBSCRIPTIONS: Final = 50
 
 
 async def show_all(visit: Visit) -> Response:
@@ -47,6 +51,53 @@ async def show_one(visit: Visit) -> Response:
     return visit.render("hook_run", name=name, run=run, hooks=hooks, hook=hook, output=output)
 
 
+async def show_events(visit: Visit) -> Response:
+    """Show the subscriptions, and a page of events: the last ones, or those behind a position."""
+    name = visit.args[0]  # A form of one subscription shows this page again, and has a second argument.
+    every = (await visit.call(deleted.LIST_EVENT_SUBSCRIPTIONS, name)).results
+    after = visit.query("after")
+    events = await visit.look(deleted.LIST_EVENTS, name, after=after or None, amount=EVENTS_SHOWN if after else 1)
+    if events is not None and not after and events.last > 1:
+        events = await visit.look(
+            deleted.LIST_EVENTS, name, after=max(0, events.last - EVENTS_SHOWN), amount=EVENTS_SHOWN
+        )
+    return visit.render("events", name=name, subscriptions=every, most=SUBSCRIPTIONS, events=events, rows=EVENTS_SHOWN)
+
+
+async def subscribe(visit: Visit) -> Response:
+    [name] = visit.args
+    body = wire.NewSubscription(
+        target=visit.entry("target").strip(),
+        refs=visit.entry("refs").split(),
+        operations=visit.entry("operations").split(),
+    )
+    made = await visit.call(deleted.CREATE_EVENT_SUBSCRIPTION, name, body=body)
+    return visit.render("subscribed", name=name, subscription=made)
+
+
+async def end(visit: Visit) -> Response:
+    name, subscription = visit.args
+    visit.check_typed(subscription)
+    await visit.call(deleted.DELETE_EVENT_SUBSCRIPTION, name, subscription)
+    return visit.go("repositories", name, "events", notice=f"Ended the subscription {subscription}.")
+
+
+async def replay(visit: Visit) -> Response:
+    name, subscription = visit.args
+    after = visit.entry("after").strip()
+    if not (after.isascii() and after.isdigit() and len(after) < 16):
+        raise Answer(400, f"Write the position of an event, not {after or 'nothing'}.")
+    await visit.call(deleted.REPLAY_EVENTS, name, subscription, body=wire.Replay(after=int(after)))
+    notice = f"{subscription} gets the events behind position {after} again."
+    return visit.go("repositories", name, "events", notice=notice)
+
+
+_EVENTS: Final = Page(
+    method="GET",
+    path=EVENTS,
+    operations=(deleted.LIST_EVENT_SUBSCRIPTIONS, deleted.LIST_EVENTS),
+    handler=show_events,
+)
 PAGES: Final = (
     Page(
         method="GET",
@@ -59,5 +110,23 @@ PAGES: Final = (
         path=ROOT + "/{run}",
         operations=(repositories.GET_RUN, repositories.LIST_RUN_HOOKS, repositories.GET_RUN_HOOK_OUTPUT),
         handler=show_one,
+    ),
+    _EVENTS,
+    Page(
+        method="POST", path=EVENTS, operations=(deleted.CREATE_EVENT_SUBSCRIPTION,), handler=subscribe, shown_by=_EVENTS
+    ),
+    Page(
+        method="POST",
+        path=EVENTS + "/{subscription}/end",
+        operations=(deleted.DELETE_EVENT_SUBSCRIPTION,),
+        handler=end,
+        shown_by=_EVENTS,
+    ),
+    Page(
+        method="POST",
+        path=EVENTS + "/{subscription}/replay",
+        operations=(deleted.REPLAY_EVENTS,),
+        handler=replay,
+        shown_by=_EVENTS,
     ),
 )

@@ -1,4 +1,4 @@
-"""Branches and tags: list, create, delete and undelete them, and show their earlier commits."""
+"""Branches, sandboxes and tags: list, create, delete and undelete them, and show their earlier commits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.operations import deleted, history
+from lakebed.operations import deleted, history, sandboxes
 from lakebed.server.web.visit import Page, Visit
 
 ROWS: Final = 30
+SANDBOXES: Final = "/repositories/{repository}/sandboxes"
 
 
 async def show_branches(visit: Visit) -> Response:
@@ -92,6 +93,55 @@ async def move_back(visit: Visit) -> Response:
     return visit.go("repositories", name, "moves", branch=branch, notice=f"{branch} is at {commit[:12]} again.")
 
 
+async def show_sandboxes(visit: Visit) -> Response:
+    [name] = visit.args
+    # The operation returns all sandboxes, so the page cuts.
+    after = visit.query("after")
+    every = [each for each in (await visit.call(sandboxes.LIST_SANDBOXES, name)).results if each.id > after]
+    rows = every[:ROWS]
+    return visit.render(
+        "sandboxes", name=name, sandboxes=rows, next_after=rows[-1].id if len(every) > ROWS else "", now=visit.now()
+    )
+
+
+async def create_sandbox(visit: Visit) -> Response:
+    [name] = visit.args
+    body = wire.SandboxCreation(
+        source=visit.entry("source").strip(), ttl=visit.entry("ttl").strip(), name=visit.entry("name").strip()
+    )
+    made = await visit.call(sandboxes.CREATE_SANDBOX, name, body=body)
+    return visit.render("key_pair", pair=made, sandbox=made, name=name)
+
+
+async def show_sandbox(visit: Visit) -> Response:
+    name, sandbox = visit.args
+    found = await visit.call(sandboxes.GET_SANDBOX, name, sandbox)
+    return visit.render("sandbox", name=name, sandbox=found, now=visit.now())
+
+
+async def extend_sandbox(visit: Visit) -> Response:
+    name, sandbox = visit.args
+    body = wire.SandboxExtension(ttl=visit.entry("ttl").strip())
+    await visit.call(sandboxes.EXTEND_SANDBOX, name, sandbox, body=body)
+    return visit.go("repositories", name, "sandboxes", sandbox, notice=f"{sandbox} lasts {body.ttl} from now.")
+
+
+async def promote_sandbox(visit: Visit) -> Response:
+    name, sandbox = visit.args
+    visit.check_typed(sandbox)
+    await visit.call(sandboxes.PROMOTE_SANDBOX, name, sandbox)
+    notice = f"The branch {sandbox} stays. Its key is revoked."
+    return visit.go("repositories", name, "objects", ref=sandbox, notice=notice)
+
+
+async def end_sandbox(visit: Visit) -> Response:
+    name, sandbox = visit.args
+    visit.check_typed(sandbox)
+    ended = await visit.call(sandboxes.END_SANDBOX, name, sandbox)
+    kept = f" Its branch stays: {ended.branch_kept}" if ended.branch_kept else " Its branch can be undeleted."
+    return visit.go("repositories", name, "sandboxes", notice=f"Ended {sandbox}. Its key is revoked.{kept}")
+
+
 _BRANCHES: Final = Page(
     method="GET",
     path="/repositories/{repository}/branches",
@@ -110,6 +160,10 @@ _MOVES: Final = Page(
     operations=(deleted.LIST_BRANCH_MOVES, deleted.LIST_TAG_MOVES),
     handler=show_moves,
 )
+_SANDBOXES: Final = Page(method="GET", path=SANDBOXES, operations=(sandboxes.LIST_SANDBOXES,), handler=show_sandboxes)
+_SANDBOX: Final = Page(
+    method="GET", path=SANDBOXES + "/{sandbox}", operations=(sandboxes.GET_SANDBOX,), handler=show_sandbox
+)
 _FORMS: Final = (
     (_BRANCHES, "", history.CREATE_BRANCH, create_branch),
     (_BRANCHES, "/delete", history.DELETE_BRANCH, delete_branch),
@@ -117,12 +171,18 @@ _FORMS: Final = (
     (_TAGS, "", history.CREATE_TAG, create_tag),
     (_TAGS, "/delete", history.DELETE_TAG, delete_tag),
     (_TAGS, "/undelete", deleted.UNDELETE_TAG, undelete_tag),
+    (_SANDBOXES, "", sandboxes.CREATE_SANDBOX, create_sandbox),
+    (_SANDBOX, "/extend", sandboxes.EXTEND_SANDBOX, extend_sandbox),
+    (_SANDBOX, "/promote", sandboxes.PROMOTE_SANDBOX, promote_sandbox),
+    (_SANDBOX, "/end", sandboxes.END_SANDBOX, end_sandbox),
     (_MOVES, "/back", history.HARD_RESET_BRANCH, move_back),
 )
 PAGES: Final = (
     _BRANCHES,
     _TAGS,
     _MOVES,
+    _SANDBOXES,
+    _SANDBOX,
     *(
         Page(method="POST", path=page.path + end, operations=(operation,), handler=handler, shown_by=page)
         for page, end, operation, handler in _FORMS

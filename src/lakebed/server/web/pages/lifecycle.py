@@ -1,0 +1,262 @@
+"""The lifecycle policy: its rules as a form and as JSON, a check of one that is not saved, and the branches that it
+deletes.
+
+The form has the path, the period and the branches of each rule. What else the policy in force says of a rule, its pins
+and conditions, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from lakebed.base import Basis
+from lakebed.gc.messages import (
+    SWEEP_MAX,
+    BranchToGo,
+    PolicyCheck,
+    RunKind,
+    SetPolicy,
+    SweepBranches,
+    SweptBranch,
+)
+from lakebed.gc.rules.lifecycle import read_policy
+from lakebed.operations import collectors, lifecycle
+from lakebed.server.http.errors import Answer
+from lakebed.server.web.visit import Page, Visit
+
+ROOT: Final = "/repositories/{repository}/lifecycle"
+PLANS: Final = 5
+BRANCHES: Final = 30
+EMPTY_ROWS: Final = 2
+KIND: Final = next(kind for kind in RunKind if kind.spec.basis is Basis.POLICY)
+_FIRST: Final = '{\n  "rules": {\n    "logs": {"prefix": "logs/", "period": "90d"}\n  }\n}'
+"""The initial text of the form when no policy is in force."""
+
+
+async def show(visit: Visit) -> Response:
+    return await _page(visit)
+
+
+async def check(visit: Visit) -> Response:
+    """Show every error and warning of the entered policy, which stays in the form and is not saved."""
+    text = await _entered(visit)
+    checked = await visit.call(lifecycle.VALIDATE_LIFECYCLE_POLICY, visit.args[0], body=_body(text))
+    return await _page(visit, text, checked)
+
+
+async def save(visit: Visit) -> Response:
+    [name] = visit.args
+    visit.check_typed(name)
+    written = await visit.call(
+        lifecycle.SET_LIFECYCLE_POLICY,
+        name,
+        body=_body(await _entered(visit)),
+        if_version=visit.entry("if_version") or "0",
+    )
+    warnings = "".join(f" Warning: {each}." for each in written.warnings[:3])
+    return visit.go(
+        "repositories",
+        name,
+        "lifecycle",
+        notice=f"Version {written.version} is in force. Nothing was deleted.{warnings}",
+    )
+
+
+async def remove(visit: Visit) -> Response:
+    [name] = visit.args
+    visit.check_typed(name)
+    await visit.call(lifecycle.DELETE_LIFECYCLE_POLICY, name, if_version=visit.entry("if_version") or "0")
+    return visit.go("repositories", name, "lifecycle", notice="No policy is in force. The versions stay.")
+
+
+async def sweep(visit: Visit) -> Response:
+    """Delete the branches that the page showed, as far as the policy still lets them go."""
+    [name] = visit.args
+    going = [
+        BranchToGo(branch=branch, state=state)
+        for branch, state in zip(visit.entered.get("branch", ()), visit.entered.get("state", ()), strict=False)
+    ][:SWEEP_MAX]
+    visit.check_typed(str(len(going)))
+    version = visit.entry("if_version")
+    body = SweepBranches(policy_version=int(version) if version.isdecimal() else 0, branches=tuple(going))
+    swept = await visit.call(lifecycle.SWEEP_BRANCHES, name, body=body)
+    return visit.go("repositories", name, "lifecycle", notice=_swept(swept.branches))
+
+
+def _swept(branches: Sequence[SweptBranch]) -> str:
+    deleted = sum(each.is_deleted for each in branches)
+    stays = "".join(f" {each.branch} stays: {each.why}." for each in branches if not each.is_deleted)
+    return f"Deleted {deleted} branch{'' if deleted == 1 else 'es'}, which can be undeleted for a while.{stays}"
+
+
+async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None) -> Response:
+    [name] = visit.args
+    version = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, name, version=visit.query("version"))
+    history = await visit.look(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, name, amount=20)
+    plans = await visit.look(collectors.LIST_GC_PLANS, name, kind=KIND.value, amount=PLANS)
+    in_force = version.text()
+    policy = None if in_force is None else read_policy(in_force.encode())[0]
+    branches = None
+    if policy is not None and policy.branches:
+        branches = await visit.look(
+            lifecycle.PLAN_BRANCH_SWEEP,
+            name,
+            prefix=visit.query("prefix"),
+            after=visit.query("after"),
+            amount=BRANCHES,
+        )
+    shown = text or visit.entry("policy") or in_force or _FIRST
+    return visit.render(
+        "lifecycle",
+        name=name,
+        version=version,
+        policy=policy,
+        history=history,
+        plans=plans,
+        branches=branches,
+        going=[] if branches is None else [each for each in branches.branches if each.goes],
+        checked=checked,
+        text=shown,
+        rows=_rows_of(shown),
+        idle_rows=_idle_rows_of(shown),
+        kind=KIND,
+    )
+
+
+# The form
+
+
+async def _entered(visit: Visit) -> str:
+    """Return the policy of either form as JSON."""
+    if visit.query("by") != "fields":
+        return visit.entry("policy")
+    version = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, visit.args[0])
+    policy = _wide(version.text() or "{}")
+    rules, branches = policy.get("rules", {}), policy.get("branches", {})
+    entered = zip(*(visit.entered.get(field, []) for field in ("id", "path", "period", "exceptions")), strict=False)
+    policy["rules"] = {
+        id_.strip(): _rule(rules.get(id_.strip(), {}), path, period.strip(), exceptions)
+        for id_, path, period, exceptions in entered
+        if id_.strip()
+    }
+    patterns = zip(visit.entered.get("pattern", []), visit.entered.get("idle", []), strict=False)
+    policy["branches"] = {
+        pattern.strip(): {**branches.get(pattern.strip(), {}), "idle": idle.strip()}
+        for pattern, idle in patterns
+        if pattern.strip()
+    }
+    kept = {part: value for part, value in policy.items() if value}
+    return msgspec.json.format(msgspec.json.encode(kept), indent=2).decode()
+
+
+def _rule(before: Mapping[str, Any], path: str, period: str, exceptions: str) -> dict[str, Any]:
+    """Return a rule with the entered path and periods, and its other fields as they were."""
+    changed = {"prefix", "path", "days", "period", "branch_days", "branches"}
+    rule = {field: value for field, value in before.items() if field not in changed}
+    # A prefix with a star stays a prefix if the path was not changed.
+    is_glob = "*" in path and before.get("prefix") != path
+    rule["path" if is_glob else "prefix"] = path
+    if period:
+        rule["period"] = period
+    pairs = [line.partition("=") for line in exceptions.replace(",", " ").split()]
+    if wrong := next((pair[0] for pair in pairs if not (pair[0] and pair[2])), None):
+        raise Answer(400, f"{wrong!r} is not BRANCH=PERIOD")
+    if pairs:
+        rule["branches"] = {branch: value for branch, _, value in pairs}
+    return rule
+
+
+def _rows_of(text: str) -> list[tuple[str, str, str, str]]:
+    """Return the rules of a policy as rows of the form, and empty rows for new ones."""
+    rules = _wide(text).get("rules", {})
+    rows = []
+    for id_, rule in rules.items() if isinstance(rules, dict) else ():
+        if not isinstance(rule, dict):
+            continue
+        days, branch_days, branches = rule.get("days"), rule.get("branch_days", {}), rule.get("branches", {})
+        exceptions = {branch: f"{value}d" for branch, value in branch_days.items()} if _is_map(branch_days) else {}
+        exceptions |= branches if _is_map(branches) else {}
+        period = f"{days}d" if days is not None else str(rule.get("period", ""))
+        path = str(rule.get("prefix", rule.get("path", "")))
+        rows.append((id_, path, period, " ".join(f"{branch}={value}" for branch, value in exceptions.items())))
+    return [*rows, *[("", "", "", "")] * EMPTY_ROWS]
+
+
+def _idle_rows_of(text: str) -> list[tuple[str, str]]:
+    branches = _wide(text).get("branches", {})
+    found = branches.items() if _is_map(branches) else ()
+    return [*((pattern, str(rule.get("idle", ""))) for pattern, rule in found if _is_map(rule)), ("", "")]
+
+
+def _wide(text: str) -> dict[str, Any]:
+    """Return a policy in the wide form. Empty if it is no JSON object."""
+    try:
+        policy = msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    if not _is_map(policy):
+        return {}
+    is_wide = any(
+        _is_map(policy.get(part)) and all(map(_is_map, policy[part].values())) for part in ("rules", "branches")
+    )
+    return policy if is_wide or "pins" in policy else {"rules": policy}
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _body(text: str) -> SetPolicy:
+    try:
+        msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise Answer(400, f"This is no JSON: {error}") from error
+    return SetPolicy(policy=msgspec.Raw(text.encode()))
+
+
+_SHOW: Final = Page(
+    method="GET",
+    path=ROOT,
+    operations=(
+        lifecycle.GET_LIFECYCLE_POLICY,
+        lifecycle.LIST_LIFECYCLE_POLICY_HISTORY,
+        lifecycle.PLAN_BRANCH_SWEEP,
+        collectors.LIST_GC_PLANS,
+    ),
+    handler=show,
+)
+PAGES: Final = (
+    _SHOW,
+    Page(
+        method="POST",
+        path=ROOT,
+        operations=(lifecycle.GET_LIFECYCLE_POLICY, lifecycle.SET_LIFECYCLE_POLICY),
+        handler=save,
+        shown_by=_SHOW,
+    ),
+    Page(
+        method="POST",
+        path=ROOT + "/check",
+        operations=(*_SHOW.operations, lifecycle.VALIDATE_LIFECYCLE_POLICY),
+        handler=check,
+        shown_by=_SHOW,
+    ),
+    Page(
+        method="POST",
+        path=ROOT + "/remove",
+        operations=(lifecycle.DELETE_LIFECYCLE_POLICY,),
+        handler=remove,
+        shown_by=_SHOW,
+    ),
+    Page(
+        method="POST",
+        path=ROOT + "/branches",
+        operations=(lifecycle.SWEEP_BRANCHES,),
+        handler=sweep,
+        shown_by=_SHOW,
+    ),
+)
