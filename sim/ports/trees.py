@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakebed.base import EMPTY_METARANGE, MetarangeId, Row
 from lakebed.objectstore import ObjectMissing
-from lakebed.ranges import RangeInfo, Strategy, SublistInfo, metarange_key, rows_from_table
+from lakebed.ranges import Choices, RangeInfo, Strategy, SublistInfo, metarange_key, rows_from_table
 from lakebed.versions import Applied, DiffRow, Merged, RetiredBy, Trees, none_retired
 
 from .files import Tree, files_of
@@ -108,6 +108,7 @@ class SimTrees(Trees):
         source: MetarangeId,
         destination: MetarangeId,
         strategy: Strategy,
+        choices: Choices | None = None,
         retired_by: RetiredBy = none_retired,
     ) -> Merged:
         old, new, here = [await self.contents(id_) for id_ in (base, source, destination)]
@@ -116,14 +117,16 @@ class SimTrees(Trees):
         for row in differences(old, new):
             key = row.key
             if _digest(here, key) != _digest(old, key) and _digest(here, key) != _digest(new, key):
-                conflicts.append(key)
-                if strategy != "source-wins":
+                side = (choices or {}).get(key, strategy)
+                if side == "none":
+                    conflicts.append(key)
+                if side != "source-wins":
                     continue
             if row.right is None:
                 merged.pop(key, None)
             else:
                 merged[key] = row.right
-        if strategy == "none" and conflicts:
+        if conflicts:
             return Merged(metarange_id=destination, conflicts=conflicts[:1000], conflict_count=len(conflicts))
         is_same = not differences(here, merged)
         id_ = destination if is_same else await self._write(merged, retired_by)

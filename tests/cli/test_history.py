@@ -93,7 +93,9 @@ def test_a_merge_with_conflicts_changes_nothing_unless_a_strategy_decides(
     assert refused.code == 4
     assert refused.err.startswith("error: both sides changed a: nothing was merged")
     assert content(shell, f"{branched}/main/a") == "main"
-    shell.ok("merge", f"{branched}/dev", f"{branched}/main", "--strategy", "source-wins")
+    both = ("--take-source", "a", "--take-dest", "a")
+    assert shell("merge", f"{branched}/dev", f"{branched}/main", *both).code == 2
+    shell.ok("merge", f"{branched}/dev", f"{branched}/main", "--take-source", "a")
     assert content(shell, f"{branched}/main/a") == "dev"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,35 +12,43 @@ from lakebed.base import Entry, to_row
 from lakebed.ranges import ENTRIES_SCHEMA, Strategy, merge_tables, table_from_rows
 
 searched = settings(deadline=None, max_examples=150)
-models = st.dictionaries(st.integers(0, 30).map(lambda number: b"k%02d" % number), st.integers(1, 3), max_size=25)
+strategies: st.SearchStrategy[Strategy] = st.sampled_from(["none", "source-wins", "dest-wins"])
+keys = st.integers(0, 30).map(lambda number: b"k%02d" % number)
+models = st.dictionaries(keys, st.integers(1, 3), max_size=25)
 
 
 def entries(model: dict[bytes, int]) -> pa.Table:
-    keys = sorted(model)
-    rows = [to_row(key, Entry(address=f"a{model[key]}", size_bytes=0, checksum="", modified_ms=0)) for key in keys]
-    return table_from_rows(keys, rows)
+    names = sorted(model)
+    rows = [to_row(key, Entry(address=f"a{model[key]}", size_bytes=0, checksum="", modified_ms=0)) for key in names]
+    return table_from_rows(names, rows)
 
 
 @searched
-@given(models, models, models, st.sampled_from(["none", "source-wins", "dest-wins"]))
+@given(models, models, models, strategies, st.dictionaries(keys, st.sampled_from(["source-wins", "dest-wins"])))
 def test_each_key_follows_the_side_that_changed_it(
-    base: dict[bytes, int], source: dict[bytes, int], destination: dict[bytes, int], strategy: Strategy
+    base: dict[bytes, int],
+    source: dict[bytes, int],
+    destination: dict[bytes, int],
+    strategy: Strategy,
+    choices: dict[bytes, Literal["source-wins", "dest-wins"]],
 ) -> None:
     expected, conflicts = {}, []
     for key in base.keys() | source.keys() | destination.keys():
         was, ours, theirs = base.get(key), source.get(key), destination.get(key)
         value = ours if was == theirs else theirs
         if was not in (ours, theirs) and ours != theirs:
-            conflicts.append(key)
-            value = ours if strategy == "source-wins" else theirs
+            side = choices.get(key, strategy)
+            if side == "none":
+                conflicts.append(key)
+            value = ours if side == "source-wins" else theirs
         if value is not None:
             expected[key] = value
 
     merged = merge_tables(
-        base=entries(base), source=entries(source), destination=entries(destination), strategy=strategy
+        base=entries(base), source=entries(source), destination=entries(destination), strategy=strategy, choices=choices
     )
 
-    assert merged.conflicts == (sorted(conflicts) if strategy == "none" else [])
+    assert merged.conflicts == sorted(conflicts)
     assert merged.entries.equals(entries(expected))
 
 

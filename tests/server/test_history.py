@@ -145,6 +145,22 @@ class TestChanging:
         merged = (await client.get(repo + "/commits/main")).json()
         assert merged["metadata"][".lakefs.merge.strategy"] == "source-wins"
 
+    async def test_each_path_of_a_conflict_may_have_its_side(self, client: httpx.AsyncClient, repo: str) -> None:
+        await client.post(repo + "/branches", json={"name": "dev", "source": "main"})
+        for path in "abc":
+            await commit(client, repo, "dev", path, b"theirs")
+            await commit(client, repo, "main", path, b"ours")
+        choices = {"a": "source-wins", "b": "dest-wins", "elsewhere": "dest-wins"}
+
+        merge = repo + "/refs/dev/merge/main"
+        nonsense = await client.post(merge, json={"choices": {"a": "coin"}})
+        open_ = await client.post(merge, json={"choices": choices})
+        settled = await client.post(merge, json={"choices": choices, "strategy": "source-wins"})
+
+        assert (nonsense.status_code, open_.status_code, settled.status_code) == (400, 409, 200)
+        contents = [(await client.get(f"{repo}/refs/main/objects?path={path}")).content for path in "abc"]
+        assert contents == [b"theirs", b"ours", b"theirs"]
+
     async def test_a_merge_needs_no_body(self, client: httpx.AsyncClient, repo: str) -> None:
         await client.post(repo + "/branches", json={"name": "dev", "source": "main"})
         await commit(client, repo, "dev", "a")

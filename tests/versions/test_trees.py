@@ -605,8 +605,11 @@ def test_no_change_and_no_merge_writes_under_an_id_that_was_given_up(
         changes = {b"k%03d" % number: after.get(b"k%03d" % number) for number in edit}
         rows = changes_from_rows(sorted(changes), [changes[key] for key in sorted(changes)])
         changed = (await forest.trees.apply(base, rows, retired_by=salts)).metarange_id
-        sides = {"base": base, "source": source, "destination": changed}
-        merged = (await forest.trees.merge(**sides, strategy="dest-wins", retired_by=salts)).metarange_id
+        merged = (
+            await forest.trees.merge(
+                base=base, source=source, destination=changed, strategy="dest-wins", retired_by=salts
+            )
+        ).metarange_id
 
         written = {key.rpartition("/")[2].removesuffix(".parquet") for key in forest.objectstore.written}
         assert not written & given_up

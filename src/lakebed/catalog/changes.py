@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from lakebed.base import CommitId, Ports
+from lakebed.ranges import Choices
 from lakebed.versions import (
     BranchNotFound,
     BranchRecord,
@@ -150,6 +151,7 @@ class Changes:
         note: Note,
         *,
         strategy: Strategy = "none",
+        choices: Choices | None = None,
         allow_empty: bool = False,
         squash: bool = False,
         force: bool = False,
@@ -178,6 +180,7 @@ class Changes:
                 branch,
                 note,
                 strategy=strategy,
+                choices=choices,
                 allow_empty=allow_empty,
                 squash=squash,
                 refuse_expired=refuse_expired,

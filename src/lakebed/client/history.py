@@ -90,6 +90,7 @@ class History:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         strategy: Strategy | None = None,
+        choices: Mapping[str, Strategy] | None = None,
         squash: bool = False,
         allow_empty: bool = False,
         refuse_expired: bool = False,
@@ -97,14 +98,15 @@ class History:
         """Bring what `source` (a ref) has into `destination` (a branch); the id of the commit that resulted.
 
         Raises:
-            Clash: both changed the same paths, and no strategy says who wins; or the source brings objects that
-                lifecycle runs took, and `refuse_expired`.
+            Clash: both changed the same paths, and neither `choices` (by path) nor a strategy says who wins. Or the
+                source brings objects that lifecycle runs took, and `refuse_expired`.
             BadRequest: nothing to merge.
         """
         body = Merge(
             message=message or None,
             metadata=dict(metadata or {}),
             strategy=strategy,
+            choices=dict(choices) if choices else None,
             squash_merge=squash,
             allow_empty=allow_empty,
             refuse_expired=refuse_expired,

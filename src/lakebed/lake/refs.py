@@ -278,12 +278,14 @@ class Branch(Ref):
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         strategy: Strategy | None = None,
+        choices: Mapping[str, Strategy] | None = None,
         squash: bool = False,
     ) -> str:
         """Merge `source` into this branch. Return the id of the resulting commit.
 
         Raises:
-            Conflict: both changed the same paths, and no strategy names the winner (`source-wins`, `dest-wins`).
+            Conflict: both changed the same paths, and neither `choices` (by path) nor `strategy` names the winner
+                (`source-wins`, `dest-wins`).
             Invalid: there is nothing to merge, or this branch has uncommitted changes.
         """
         return self._client.history.merge(
@@ -293,6 +295,7 @@ class Branch(Ref):
             message=message,
             metadata=metadata,
             strategy=strategy,
+            choices=choices,
             squash=squash,
         )
 

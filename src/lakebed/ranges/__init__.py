@@ -14,7 +14,7 @@ from .codec import (
 )
 from .cutting import CUT_RULE, CutRule, Cutter, cut
 from .known import KnownRanges
-from .merging import MergedTable, Strategy, merge_tables
+from .merging import Choices, MergedTable, Strategy, merge_tables
 from .metarange import (
     InfoList,
     MetarangeCorrupt,
@@ -49,6 +49,7 @@ __all__ = [
     "ENTRIES_SCHEMA",
     "TOMBSTONE_ROW",
     "Change",
+    "Choices",
     "CutRule",
     "Cutter",
     "FileCorrupt",

@@ -10,6 +10,7 @@ still has the base's entry.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -22,17 +23,21 @@ from .schema import CHANGES_SCHEMA, ObjectArray, chunk, object_array
 
 Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
 """Name the side that wins conflicts. With "none" a conflict stays one, and the destination keeps its entry there."""
+Choices: TypeAlias = "Mapping[bytes, Literal['source-wins', 'dest-wins']]"
+"""Name the side that wins the conflict at a key, whatever the strategy is. A key without a conflict is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedTable:
-    """Hold the merged entries. `conflicts` are keys, ascending; a strategy that names a side leaves none."""
+    """Hold the merged entries. `conflicts` are keys, ascending, that neither a choice nor the strategy settles."""
 
     entries: pa.Table
     conflicts: list[bytes]
 
 
-def merge_tables(*, base: pa.Table, source: pa.Table, destination: pa.Table, strategy: Strategy) -> MergedTable:
+def merge_tables(
+    *, base: pa.Table, source: pa.Table, destination: pa.Table, strategy: Strategy, choices: Choices | None = None
+) -> MergedTable:
     """Merge source into destination. The caller may leave out rows that base and source share.
 
     Costs as much as `apply_changes` with the changes that the source made.
@@ -47,9 +52,13 @@ def merge_tables(*, base: pa.Table, source: pa.Table, destination: pa.Table, str
     untouched = (was_there == is_there) & (was == is_)
     agreed = np.where(goes, ~is_there, is_there & (becomes == is_))
     conflict = ~untouched & ~agreed
-    apply = ~conflict if strategy != "source-wins" else np.ones(len(keys), dtype=np.bool_)
-    entries = apply_changes(destination, changes.filter(pa.array(apply))).entries
-    conflicts: list[bytes] = keys[conflict].tolist() if strategy == "none" else []
+    is_settled = np.full(len(keys), strategy != "none")
+    takes_source = np.full(len(keys), strategy == "source-wins")
+    for at in np.flatnonzero(conflict) if choices else ():
+        if side := (choices or {}).get(keys[at]):
+            is_settled[at], takes_source[at] = True, side == "source-wins"
+    entries = apply_changes(destination, changes.filter(pa.array(~conflict | takes_source))).entries
+    conflicts: list[bytes] = keys[conflict & ~is_settled].tolist()
     return MergedTable(entries=entries, conflicts=conflicts)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from .common import Error, Expired, Metadata, Pagination
+from .common import LIST_MAX, Error, Expired, Metadata, Pagination
 
 GENERATION_MAX: Final = 2**31 - 1
 PARENTS_MAX: Final = 64
@@ -104,9 +104,14 @@ class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to merge. `choices`: the side that wins at a path that both changed, whatever `strategy` is. It counts
+    only there.
+    """
+
     message: str | None = None
     metadata: Metadata | None = None
     strategy: str | None = None
+    choices: Annotated[dict[str, Literal["source-wins", "dest-wins"]], msgspec.Meta(max_length=LIST_MAX)] | None = None
     force: bool | None = False
     allow_empty: bool | None = False
     squash_merge: bool | None = False

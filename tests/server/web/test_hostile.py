@@ -77,7 +77,9 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
     await client.post(f"{repo}/branches/main/objects/copy", params={"dest_path": f"{path}/{path}"[:1000]}, json=body)
     await client.post(f"{repo}/branches/main/objects", params={"path": "README.md"}, content=text.encode())
     metadata = {"key " + text[:200]: text}
-    policy = {"rules": {"r": {"prefix": text[:200], "period": "9d", "metadata": {text[:200]: text[:200]}}}}
+    policy: dict[str, object] = {
+        "rules": {"r": {"prefix": text[:200], "period": "9d", "metadata": {text[:200]: text[:200]}}}
+    }
     policy |= {"branches": {"*": {"idle": "9d"}}, "pins": {"prefixes": [text[:200]]}}
     await client.put(f"{repo}/lifecycle/policy", json={"policy": policy})
     await client.put(f"{repo}/branches/main/objects/stat/user_metadata", params={"path": path}, json={"set": metadata})

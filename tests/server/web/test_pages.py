@@ -66,7 +66,9 @@ def of_holder(holder: str, api: str, name: str) -> tuple[Case, ...]:
     )
 
 
-def of_one(folder: str, kind: str, *forms: tuple[str, str, str, object], api: str = "") -> tuple[Case, ...]:
+def of_one(
+    folder: str, kind: str, *forms: tuple[str, str, str, Mapping[str, str] | None], api: str = ""
+) -> tuple[Case, ...]:
     """The page of a thing that is not there, and its forms, which ask for its name."""
     page, address, own = "/repositories/{repository}/" + f"{folder}/{{{kind}}}", f"{LAKE}/{folder}/none", api or folder
     return (
@@ -76,7 +78,7 @@ def of_one(folder: str, kind: str, *forms: tuple[str, str, str, object], api: st
                 f"{page}/{action}",
                 f"{address}/{action}",
                 f"{method} {LAKE}/{own}/none{end}",
-                form={"typed": "none", **(body if isinstance(body, dict) else {})},
+                form={"typed": "none", **(body or {})},
                 json=body and {name: int(value) if value.isdigit() else value for name, value in body.items()},
                 fails=404,
             )

@@ -41,7 +41,7 @@ from lakebed.wire import Commit, Diff, MergeResult
 from .transfers import present
 
 if TYPE_CHECKING:
-    from lakebed.client import Client
+    from lakebed.client import Client, Strategy
 
 commit_app = noun("Commit what is uncommitted on a branch.")
 log_app = noun("Show the history of a ref.")
@@ -454,6 +454,14 @@ def merge(
     strategy: Annotated[
         StrategyName | None, Option("--strategy", "-s", help="Which side wins where both changed a path.")
     ] = None,
+    take_source: Annotated[
+        list[str] | None,
+        Option("--take-source", metavar="PATH", help="The source wins at this path; may be repeated."),
+    ] = None,
+    take_dest: Annotated[
+        list[str] | None,
+        Option("--take-dest", metavar="PATH", help="The destination wins at this path; may be repeated."),
+    ] = None,
     squash: Annotated[bool, Option("--squash", help="Make one commit, without the source's history.")] = False,
     allow_empty: EmptyOption = False,
     refuse_expired: RefuseExpiredOption = False,
@@ -464,11 +472,12 @@ def merge(
     Where it conflicts, --dry-run marks the paths with ! and fails as the merge would.
     """
     left, right = parse_ref(source), parse_ref(destination)
+    choices = _choices(take_source or (), take_dest or ())
     if dry_run:
         changes = [*session.client.history.diff(same_repository(left, right), right.ref, left.ref)]
         session.show_all(changes, diff_lines, otherwise="no difference: a merge would bring nothing")
-        if strategy is None and any(one.type == "conflict" for one in changes):
-            paths = _conflicts(changes)
+        paths = [] if strategy else _conflicts(one for one in changes if one.path not in choices)
+        if paths:
             raise Conflict(_conflict_text(paths, left, right), paths=paths)
         return
     with explaining_merge(session, left, right, "--allow-empty makes a commit all the same"):
@@ -479,12 +488,27 @@ def merge(
             message=message,
             metadata=parse_meta(meta),
             strategy=strategy.value if strategy else None,
+            choices=choices,
             squash=squash,
             allow_empty=allow_empty,
             refuse_expired=refuse_expired,
         )
     session.done(f"merged {left} into {right}: {reference[:12]}", MergeResult(reference=reference))
     tell_expired(session, right.repository, f"{reference}~1", reference)
+
+
+def _choices(take_source: Iterable[str], take_dest: Iterable[str]) -> dict[str, Strategy]:
+    """Return the side that wins at each path.
+
+    Raises:
+        Misuse: a path has both sides.
+    """
+    choices: dict[str, Strategy] = dict.fromkeys(take_source, "source-wins")
+    for path in take_dest:
+        if path in choices:
+            raise Misuse(f"both --take-source and --take-dest name {printable(path)}")
+        choices[path] = "dest-wins"
+    return choices
 
 
 @contextlib.contextmanager
@@ -573,7 +597,8 @@ def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) ->
     return (
         f"both sides changed {_named(paths)}: nothing was merged. "
         f"`lakebed diff {destination} {source}` marks these with !, "
-        f"`lakebed merge {source} {destination} --strategy source-wins` (or dest-wins) decides them"
+        f"`lakebed merge {source} {destination} --strategy source-wins` (or dest-wins) decides them, "
+        f"--take-source PATH and --take-dest PATH decide one"
     )
 
 

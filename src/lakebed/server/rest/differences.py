@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from lakebed import wire
-from lakebed.base import decode_metadata, key_to_path
+from lakebed.base import decode_metadata, key_to_path, path_to_key
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, expired_by
 from lakebed.server.http.gate import check_source, unreadable
@@ -66,6 +66,7 @@ class Differences:
             branch,
             Note(message=body.message or "", committer=request.identity.user_id, metadata=body.metadata or {}),
             strategy=_STRATEGIES[body.strategy or ""],
+            choices={path_to_key(path): side for path, side in (body.choices or {}).items()},
             allow_empty=bool(body.allow_empty),
             squash=bool(body.squash_merge),
             force=bool(body.force),

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
 from lakebed.kv import PredicateFailed
+from lakebed.ranges import Choices
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import BadRef, MergeConflict, NoChanges, ParentWanted
 from lakebed.versions.history import History
@@ -73,6 +74,7 @@ class Merger:
         note: Note,
         *,
         strategy: Strategy = "none",
+        choices: Choices | None = None,
         allow_empty: bool = False,
         squash: bool = False,
         refuse_expired: bool = False,
@@ -84,7 +86,7 @@ class Merger:
 
         Raises:
             BringsExpired: it has objects that lifecycle runs took, and `refuse_expired`.
-            MergeConflict: both changed a path, and no strategy says who wins.
+            MergeConflict: both changed a path, and neither `choices` nor the strategy says who wins.
             NoChanges: the branch has every commit of the source, and not `allow_empty`. Commits that change nothing
             together are merged, so that the branch has them; `squash` would not give it these, and is refused.
         """
@@ -99,7 +101,7 @@ class Merger:
                 changes = base.metarange_id != await self._context.commits.metarange(source_id)
             if not changes and not allow_empty:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            merged = await self._three_way(base.id, source_id, head, strategy)
+            merged = await self._three_way(base.id, source_id, head, strategy, choices)
             parents = (head,) if squash else (head, source_id)
             return Plan(await self._committer.new_commit(branch, merged, parents, note), (source_id, head))
 
@@ -229,12 +231,15 @@ class Merger:
         return (await self._context.trees.apply(tree, changes, retired_by=self._retired.retired_by)).metarange_id
 
     @says_who_took
-    async def _three_way(self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy) -> MetarangeId:
+    async def _three_way(
+        self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy, choices: Choices | None = None
+    ) -> MetarangeId:
         merged = await self._context.trees.merge(
             base=await self._context.commits.metarange(base),
             source=await self._context.commits.metarange(source),
             destination=await self._context.commits.metarange(head),
             strategy=strategy,
+            choices=choices,
             retired_by=self._retired.retired_by,
         )
         if merged.conflicts:

@@ -29,6 +29,7 @@ from lakebed.ranges import (
     CUT_RULE,
     ENTRIES_SCHEMA,
     Change,
+    Choices,
     CutRule,
     KeyColumn,
     RangeInfo,
@@ -240,11 +241,13 @@ class Trees:
         source: MetarangeId,
         destination: MetarangeId,
         strategy: Strategy,
+        choices: Choices | None = None,
         retired_by: RetiredBy = none_retired,
     ) -> Merged:
         """Apply to the destination the changes of the source since the base.
 
-        Where both changed a key, and not to the same, it is a conflict; "source-wins" and "dest-wins" settle it.
+        Where both changed a key, and not to the same, it is a conflict; "source-wins" and "dest-wins" settle it,
+        and `choices` those of single keys.
         Only ranges that both sides changed are read.
         """
         trees = [await self._files.tree(id_) for id_ in (base, source, destination)]
@@ -256,6 +259,7 @@ class Trees:
             destination=trees[2],
             destination_id=destination,
             strategy=strategy,
+            choices=choices,
             retired_by=retired_by,
         )
         return Merged(metarange_id=id_, conflicts=conflicts.keys, conflict_count=conflicts.count)

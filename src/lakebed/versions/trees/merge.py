@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from lakebed.base import MetarangeId
-from lakebed.ranges import CutRule, MergedTable, RangeInfo, Strategy, differing, merge_tables
+from lakebed.ranges import Choices, CutRule, MergedTable, RangeInfo, Strategy, differing, merge_tables
 
 from .builder import RetiredBy, TreeBuilder
 from .files import Tree, TreeFiles, ids_of, without_shared
@@ -51,6 +51,7 @@ async def merge_trees(
     destination: Tree,
     destination_id: MetarangeId,
     strategy: Strategy,
+    choices: Choices | None,
     retired_by: RetiredBy,
 ) -> tuple[MetarangeId, Conflicts]:
     """The merged tree; or, where there are conflicts, the destination and the conflicts. Ranges written before the
@@ -84,7 +85,7 @@ async def merge_trees(
         end = min(side.info.max_key for side in sides if side.info)
         stretches = await files.together([side.until(end) for side in sides])
         with files.naming():
-            merged = _merge_stretches(stretches, strategy)
+            merged = _merge_stretches(stretches, strategy, choices)
         conflicts.add(merged.conflicts)
         if merged.entries.num_rows and not conflicts.count:
             await keep_before(merged.entries.column("key")[0].as_py())
@@ -96,11 +97,15 @@ async def merge_trees(
     return await builder.finish(destination_id), conflicts
 
 
-def _merge_stretches(stretches: Sequence[Stretch], strategy: Strategy) -> MergedTable:
+def _merge_stretches(stretches: Sequence[Stretch], strategy: Strategy, choices: Choices | None) -> MergedTable:
     base, source, destination = stretches
     of_base, of_source = differing(base.digests(), source.digests())
     return merge_tables(
-        base=base.take(of_base), source=source.take(of_source), destination=destination.entries(), strategy=strategy
+        base=base.take(of_base),
+        source=source.take(of_source),
+        destination=destination.entries(),
+        strategy=strategy,
+        choices=choices,
     )
 
 

@@ -17,7 +17,6 @@ from . import (
     lifecycle,
     objects,
     people,
-    pulls,
     refs,
     repositories,
 )
@@ -30,7 +29,6 @@ _NOUNS: Final = (
     commits,
     refs,
     compare,
-    pulls,
     collections,
     erasures,
     keeping,

@@ -1,21 +1,22 @@
-"""Two refs side by side, and the merge of one into the other."""
+"""Two refs side by side, the merge of one into the other, and pull requests, which ask for a merge."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
-from lakebed.operations import history, objects
+from lakebed.operations import history, objects, repositories
 from lakebed.server.web.visit import Page, Visit
 
 from .changes import COUNTED, tallied
-from .objects import CHOICES, ROWS, Side, choose_ref, parents_of, side_of
+from .objects import CHOICES, REFS, ROWS, Side, choose_ref, parents_of, side_of
 
 CONFLICTS: Final = 50
+STATUSES: Final = ("open", "closed", "all")
 PAGES_MAX: Final = 10
 ROWS_OF_PAGE: Final = 1000
 """Search at most this many pages of changes for conflicts. Each takes some tens of milliseconds."""
@@ -68,6 +69,7 @@ async def show(visit: Visit) -> Response:
         counted=COUNTED,
         distance=distance,
         conflicts=conflicts,
+        sides=_sides(visit),
         **choices,
     )
 
@@ -122,10 +124,69 @@ async def merge(visit: Visit) -> Response:
     body = wire.Merge(
         message=visit.entry("message") or None,
         strategy=visit.entry("strategy") or None,
+        choices=_sides(visit) or None,
         squash_merge=visit.entry("squash") == "1",
     )
     made = await visit.call(history.MERGE_INTO_BRANCH, name, ref, base, body=body)
     return visit.go("repositories", name, "commits", made.reference, ref=base, notice=f"Merged {ref} into {base}.")
+
+
+def _sides(visit: Visit) -> dict[str, Literal["source-wins", "dest-wins"]]:
+    """Return the side that was chosen for each path. The operation checks it."""
+    chosen = zip(visit.entered.get("path", ()), visit.entered.get("side", ()), strict=False)
+    return {path: cast("Literal['source-wins', 'dest-wins']", side) for path, side in chosen if side}
+
+
+async def show_pulls(visit: Visit) -> Response:
+    [name] = visit.args
+    status = visit.query("status", "open")
+    pulls = await visit.call(
+        repositories.LIST_PULL_REQUESTS, name, status=status, after=visit.query("after"), amount=ROWS
+    )
+    branches = await visit.look(history.LIST_BRANCHES, name, amount=REFS)
+    return visit.render("pulls", name=name, pulls=pulls, status=status, statuses=STATUSES, branches=branches)
+
+
+async def open_pull(visit: Visit) -> Response:
+    [name] = visit.args
+    body = wire.PullRequestCreation(
+        title=visit.entry("title"),
+        description=visit.entry("description"),
+        source_branch=visit.entry("source"),
+        destination_branch=visit.entry("destination"),
+    )
+    made = await visit.call(repositories.CREATE_PULL_REQUEST, name, body=body)
+    return visit.go("repositories", name, "pulls", made.id, notice="Opened the pull request.")
+
+
+async def show_pull(visit: Visit) -> Response:
+    name, number = visit.args
+    pull = await visit.call(repositories.GET_PULL_REQUEST, name, number)
+    changes = None
+    if pull.status == "open":
+        changes = await visit.look(
+            history.DIFF_REFS,
+            name,
+            pull.destination_branch,
+            pull.source_branch,
+            after=visit.query("after"),
+            amount=ROWS,
+        )
+    return visit.render("pull", name=name, pull=pull, changes=changes)
+
+
+async def merge_pull(visit: Visit) -> Response:
+    name, number = visit.args
+    await visit.call(repositories.MERGE_PULL_REQUEST, name, number)
+    return visit.go("repositories", name, "pulls", number, notice="Merged.")
+
+
+async def change_pull(visit: Visit) -> Response:
+    """Close the pull request, or reopen it."""
+    name, number = visit.args
+    status = visit.query("status")
+    await visit.call(repositories.UPDATE_PULL_REQUEST, name, number, body=wire.PullRequestBasic(status=status))
+    return visit.go("repositories", name, "pulls", number, notice=f"The pull request is {status}.")
 
 
 _SHOW: Final = Page(
@@ -133,6 +194,23 @@ _SHOW: Final = Page(
     path="/repositories/{repository}/compare",
     operations=(*CHOICES, history.COUNT_AHEAD, history.DIFF_REFS),
     handler=show,
+)
+_PULLS: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/pulls",
+    operations=(repositories.LIST_PULL_REQUESTS, history.LIST_BRANCHES),
+    handler=show_pulls,
+)
+_PULL: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/pulls/{pull}",
+    operations=(repositories.GET_PULL_REQUEST, history.DIFF_REFS),
+    handler=show_pull,
+)
+_FORMS: Final = (
+    (_PULLS, "", repositories.CREATE_PULL_REQUEST, open_pull),
+    (_PULL, "/merge", repositories.MERGE_PULL_REQUEST, merge_pull),
+    (_PULL, "/status", repositories.UPDATE_PULL_REQUEST, change_pull),
 )
 PAGES: Final = (
     _SHOW,
@@ -148,5 +226,11 @@ PAGES: Final = (
         operations=(history.MERGE_INTO_BRANCH,),
         handler=merge,
         shown_by=_SHOW,
+    ),
+    _PULLS,
+    _PULL,
+    *(
+        Page(method="POST", path=page.path + end, operations=(operation,), handler=handler, shown_by=page)
+        for page, end, operation, handler in _FORMS
     ),
 )
