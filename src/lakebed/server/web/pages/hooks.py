@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
-from lakebed.operations import deleted, objects, repositories
+from lakebed.operations import events, objects, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
 
@@ -54,14 +54,12 @@ async def show_one(visit: Visit) -> Response:
 async def show_events(visit: Visit) -> Response:
     """Show the subscriptions, and a page of events: the last ones, or those behind a position."""
     name = visit.args[0]  # A form of one subscription shows this page again, and has a second argument.
-    every = (await visit.call(deleted.LIST_EVENT_SUBSCRIPTIONS, name)).results
+    every = (await visit.call(events.LIST_EVENT_SUBSCRIPTIONS, name)).results
     after = visit.query("after")
-    events = await visit.look(deleted.LIST_EVENTS, name, after=after or None, amount=EVENTS_SHOWN if after else 1)
-    if events is not None and not after and events.last > 1:
-        events = await visit.look(
-            deleted.LIST_EVENTS, name, after=max(0, events.last - EVENTS_SHOWN), amount=EVENTS_SHOWN
-        )
-    return visit.render("events", name=name, subscriptions=every, most=SUBSCRIPTIONS, events=events, rows=EVENTS_SHOWN)
+    page = await visit.look(events.LIST_EVENTS, name, after=after or None, amount=EVENTS_SHOWN if after else 1)
+    if page is not None and not after and page.last > 1:
+        page = await visit.look(events.LIST_EVENTS, name, after=max(0, page.last - EVENTS_SHOWN), amount=EVENTS_SHOWN)
+    return visit.render("events", name=name, subscriptions=every, most=SUBSCRIPTIONS, events=page, rows=EVENTS_SHOWN)
 
 
 async def subscribe(visit: Visit) -> Response:
@@ -71,14 +69,14 @@ async def subscribe(visit: Visit) -> Response:
         refs=visit.entry("refs").split(),
         operations=visit.entry("operations").split(),
     )
-    made = await visit.call(deleted.CREATE_EVENT_SUBSCRIPTION, name, body=body)
+    made = await visit.call(events.CREATE_EVENT_SUBSCRIPTION, name, body=body)
     return visit.render("subscribed", name=name, subscription=made)
 
 
 async def end(visit: Visit) -> Response:
     name, subscription = visit.args
     visit.check_typed(subscription)
-    await visit.call(deleted.DELETE_EVENT_SUBSCRIPTION, name, subscription)
+    await visit.call(events.DELETE_EVENT_SUBSCRIPTION, name, subscription)
     return visit.go("repositories", name, "events", notice=f"Ended the subscription {subscription}.")
 
 
@@ -87,7 +85,7 @@ async def replay(visit: Visit) -> Response:
     after = visit.entry("after").strip()
     if not (after.isascii() and after.isdigit() and len(after) < 16):
         raise Answer(400, f"Write the position of an event, not {after or 'nothing'}.")
-    await visit.call(deleted.REPLAY_EVENTS, name, subscription, body=wire.Replay(after=int(after)))
+    await visit.call(events.REPLAY_EVENTS, name, subscription, body=wire.Replay(after=int(after)))
     notice = f"{subscription} gets the events behind position {after} again."
     return visit.go("repositories", name, "events", notice=notice)
 
@@ -95,7 +93,7 @@ async def replay(visit: Visit) -> Response:
 _EVENTS: Final = Page(
     method="GET",
     path=EVENTS,
-    operations=(deleted.LIST_EVENT_SUBSCRIPTIONS, deleted.LIST_EVENTS),
+    operations=(events.LIST_EVENT_SUBSCRIPTIONS, events.LIST_EVENTS),
     handler=show_events,
 )
 PAGES: Final = (
@@ -113,19 +111,19 @@ PAGES: Final = (
     ),
     _EVENTS,
     Page(
-        method="POST", path=EVENTS, operations=(deleted.CREATE_EVENT_SUBSCRIPTION,), handler=subscribe, shown_by=_EVENTS
+        method="POST", path=EVENTS, operations=(events.CREATE_EVENT_SUBSCRIPTION,), handler=subscribe, shown_by=_EVENTS
     ),
     Page(
         method="POST",
         path=EVENTS + "/{subscription}/end",
-        operations=(deleted.DELETE_EVENT_SUBSCRIPTION,),
+        operations=(events.DELETE_EVENT_SUBSCRIPTION,),
         handler=end,
         shown_by=_EVENTS,
     ),
     Page(
         method="POST",
         path=EVENTS + "/{subscription}/replay",
-        operations=(deleted.REPLAY_EVENTS,),
+        operations=(events.REPLAY_EVENTS,),
         handler=replay,
         shown_by=_EVENTS,
     ),
