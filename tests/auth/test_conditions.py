@@ -175,11 +175,11 @@ def test_an_administrator_stays_one_whatever_the_condition() -> None:
         ({"StringLike": {"branch": ["${aws:username}"]}}, "name of no branch"),
         ({"StringLike": {"tag": ["v1~1"]}}, "'~'"),
         ({"IpAddress": {"SourceIp": ["10.0.0.1/8"]}}, "host bits"),
-        ({"IpAddress": {"SourceIp": ["office"]}}, "no address"),
+        ({"IpAddress": {"SourceIp": ["office"]}}, "neither an address"),
         ({"IpAddress": {"SourceIp": ["::ffff:10.0.0.0/104"]}}, "as IPv4"),
-        ({"DateLessThan": {"CurrentTime": ["2027-01-15T12:00:00"]}}, "no time"),
-        ({"DateLessThan": {"CurrentTime": ["2027-02-30"]}}, "no time"),
-        ({"DateLessThan": {"CurrentTime": ["soon"]}}, "no time"),
+        ({"DateLessThan": {"CurrentTime": ["2027-01-15T12:00:00"]}}, "not a time"),
+        ({"DateLessThan": {"CurrentTime": ["2027-02-30"]}}, "not a time"),
+        ({"DateLessThan": {"CurrentTime": ["soon"]}}, "not a time"),
     ],
 )
 def test_a_condition_that_could_not_be_held_exactly_is_refused(condition: Any, words: str) -> None:

@@ -177,7 +177,7 @@ def test_may_names_the_statement_that_decides(shell: Shell, lake: str) -> None:
     assert "no statement allows it to vera" in nothing.out
 
     assert "there is no such action" in shell("auth", "may", "vera", "fs:Delete").err
-    assert "is no resource" in shell("auth", "may", "vera", "fs:DeleteObject", "lake/main/x").err
+    assert "is not a resource" in shell("auth", "may", "vera", "fs:DeleteObject", "lake/main/x").err
     assert shell("auth", "may", "nemo", "fs:DeleteObject").code == 3
     assert "the path is missing" in shell("auth", "may", "vera", "fs:DeleteObject", f"{lake}/main").err
 
@@ -214,7 +214,7 @@ def test_may_asks_about_a_branch_an_address_and_a_time(shell: Shell, lake: str) 
     assert "SourceIp (--address), branch (--branch)" in open_.out
     assert 'statement 3 of policy box denies fs:* on *, if {"NotIpAddress":{"SourceIp":["10.0.0.0/8"]}' in later.out
     assert (tag["allowed"], tag["number"]) == (True, 2)
-    assert "'soon' is no time" in shell(*read, f"{lake}/main/x", "--time", "soon").err
+    assert "'soon' is not a time" in shell(*read, f"{lake}/main/x", "--time", "soon").err
     assert "about a branch, a tag or a ref" in shell(*read, f"{lake}/main/x", "--tag", "v1", "--ref", "f00d").err
     assert "box-*" in shell.ok("auth", "policies", "show", "box").out
 

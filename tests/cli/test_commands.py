@@ -371,7 +371,7 @@ def test_only_a_list_that_does_not_fit_goes_through_the_pager(shell: Shell, lake
     assert (off.count("many/f"), "paged:" in off) == (40, False)
     assert (ended, left.count("many/f")) == (0, 1)
     ended, broken = on_terminal(shell, b"", "object", "ls", f"{lake}/main/many/", PAGER='less "')
-    assert (ended, "is no command" in " ".join(broken.split())) == (2, True)
+    assert (ended, "is not a command" in " ".join(broken.split())) == (2, True)
     assert "paged:" not in piped.out
 
 

@@ -51,7 +51,7 @@ def test_what_is_no_backup_is_not_found_and_what_exists_is_not_written_over(fold
     missing = shell("backup", "verify", str(tmp_path))
     taken = shell("backup", "create", "--data", str(folder), "--to", str(folder))
 
-    assert (missing.code, "is no finished backup" in missing.err) == (3, True)
+    assert (missing.code, "is not a finished backup" in missing.err) == (3, True)
     assert (taken.code, "is not empty" in taken.err) == (4, True)
 
 
@@ -123,7 +123,7 @@ def test_a_check_says_what_is_broken_and_which_command_mends_it(folder: Path, tm
     assert (sealed.code, "auth recover" in sealed.err) == (1, True)
     assert (elsewhere.code, "FAIL  database" in elsewhere.out) == (1, True)
     assert not (tmp_path / "absent.db").exists()
-    assert (nowhere.code, "is no data folder" in nowhere.out) == (1, True)
+    assert (nowhere.code, "is not a data folder" in nowhere.out) == (1, True)
 
 
 def test_a_check_finds_an_installation_that_has_no_administrator_left(folder: Path) -> None:

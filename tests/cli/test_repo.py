@@ -76,7 +76,7 @@ def test_nothing_is_deleted_without_yes_when_nobody_can_be_asked(shell: Shell, l
 def test_a_namespace_that_is_no_uri_is_misuse(shell: Shell) -> None:
     outcome = shell("repo", "create", "lakefs://nowhere", "nonsense")
 
-    assert (outcome.code, "is no storage namespace" in outcome.err) == (2, True)
+    assert (outcome.code, "is not a storage namespace" in outcome.err) == (2, True)
 
 
 @pytest.mark.parametrize("namespace", ["/tmp/abc", "foo://abc", "s3:/abc"])
@@ -85,7 +85,7 @@ def test_what_is_no_namespace_is_answered_with_what_one_looks_like_here(shell: S
 
     assert (refused.code, refused.err) == (
         2,
-        f"error: {namespace!r} is no storage namespace: those of this server look like local://example-bucket/\n",
+        f"error: {namespace!r} is not a storage namespace: those of this server look like local://example-bucket/\n",
     )
 
 

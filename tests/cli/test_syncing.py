@@ -218,7 +218,7 @@ def test_a_path_that_changed_on_both_sides_stops_a_pull_and_a_commit(
 
 
 def test_what_is_no_checkout_and_what_is_none_yet(shell: Shell, lake: str, work: Path, tmp_path: Path) -> None:
-    assert "is no checkout" in shell("local", "status", str(tmp_path)).err
+    assert "is not a checkout" in shell("local", "status", str(tmp_path)).err
     assert "is not empty" in shell("local", "checkout", f"{lake}/main", str(work)).err
     unchanged = shell("local", "commit", str(work), "-m", "x")
     assert (unchanged.code, "nothing changed since commit" in unchanged.err) == (4, True)

@@ -99,5 +99,5 @@ def test_the_command_line_checks_a_certificate_without_a_server(tmp_path: Path) 
     forged = shell("erase", "check", str(changed), "--key", str(KEY))
     assert (forged.code, "did not sign the certificate as it is" in forged.err) == (1, True)
     assert "contradicts its digest" in shell("erase", "check", str(other), "--key", str(KEY)).err
-    assert "is no public key" in shell("erase", "check", str(CERTIFICATE), "--key", str(CERTIFICATE)).err
+    assert "is not a public key" in shell("erase", "check", str(CERTIFICATE), "--key", str(CERTIFICATE)).err
     assert shell("erase", "check", str(CERTIFICATE), "--key", str(tmp_path / "none")).code == 2

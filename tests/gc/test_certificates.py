@@ -105,7 +105,7 @@ def test_a_certificate_that_was_changed_is_refused(lake: Lakeside) -> None:
         (replace(made, signature=""), "not as this server signed it"),
         (replace(made, why="no reason"), "disagrees with the records of run .*: why"),
         (replace(made, selection=Selection(paths=("users/bob",))), "disagrees with the records of run .*: selection"),
-        (replace(made, run_id="0a"), "is no erasure that was applied here"),
+        (replace(made, run_id="0a"), "is not an erasure that was applied here"),
     ):
         again = decode_certificate(encode_certificate(changed))
         with pytest.raises(LakebedError, match=reason):
@@ -129,10 +129,10 @@ def test_a_run_of_another_kind_or_that_was_not_applied_is_certified_by_no_server
     of_stopped = replace(
         made, selection=Selection(paths=("users/bob",)), planned_ms=stopped.now_ms, plan=stopped.garbage.digest()
     )
-    with pytest.raises(LakebedError, match="is no erasure that was applied here"):
+    with pytest.raises(LakebedError, match="is not an erasure that was applied here"):
         lake.wait(lake.service.sign_certificate(stopped.run_id, replace(of_stopped, run_id=stopped.run_id)))
     for run_id in (only_planned, collected):
-        with pytest.raises(LakebedError, match="is no erasure that was applied here"):
+        with pytest.raises(LakebedError, match="is not an erasure that was applied here"):
             lake.wait(lake.service.sign_certificate(run_id, replace(made, run_id=run_id)))
 
 
@@ -144,7 +144,7 @@ def test_a_certificate_is_checked_by_the_stored_one_once_its_plan_is_gone(lake: 
     assert lake.collector.on(None).verify(made, by="bob").signature
     file = lake.folder / certificate_path(made.run_id)
     file.write_bytes(encode_certificate(replace(made, why="forged")))
-    with pytest.raises(LakebedError, match="is no erasure that was applied here"):
+    with pytest.raises(LakebedError, match="is not an erasure that was applied here"):
         lake.collector.on(None).verify(replace(made, why="forged"), by="bob")
 
 
@@ -630,7 +630,7 @@ def test_a_run_that_is_no_erasure_has_no_certificate(lake: Lakeside) -> None:
     lake.rules(1)
     (plan, *_) = lake.collector.plan_each(None)
 
-    with pytest.raises(BadInput, match="no erasure"):
+    with pytest.raises(BadInput, match="not an erasure"):
         lake.collector.on(None).certify(plan.run_id, by="ann")
 
 

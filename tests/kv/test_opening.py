@@ -37,7 +37,7 @@ def test_an_unknown_scheme_is_told_what_exists() -> None:
 
 
 def test_a_text_without_a_scheme_is_named_unless_it_may_be_a_password() -> None:
-    with pytest.raises(InvalidStoreUri, match=r"'nonsense' is no URI of a store"):
+    with pytest.raises(InvalidStoreUri, match=r"'nonsense' is not a URI of a store"):
         open_store("nonsense")
     with pytest.raises(InvalidStoreUri) as refused:
         open_store("user:pass@host/db")

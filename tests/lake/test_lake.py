@@ -370,7 +370,7 @@ def test_a_branch_is_made_to_last_for_a_while(repository: lakebed.Repository) ->
 
     repository.create_branch("timed", ttl=timedelta(days=1))
 
-    with pytest.raises(lakebed.LakebedError, match="is no duration"):
+    with pytest.raises(lakebed.LakebedError, match="is not a duration"):
         repository.create_branch("other", ttl="soon")
     with pytest.raises(TypeError, match="ttl is 7"):
         repository.create_branch("other", ttl=7)  # type: ignore[arg-type]  # what is tested

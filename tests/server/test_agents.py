@@ -170,7 +170,7 @@ async def test_tables_show_columns_and_rows_whatever_their_bytes_hold(
     assert (parquet["rows_count"], [row[0] for row in parquet["rows"]]) == (1000, [0, 1])
     assert parquet["rows"][0][1] == "x" * 200 + "…"
     assert jsonl["rows"] == [[1], [2]]
-    assert damaged.startswith(("the object is no readable table of parquet", "the table cannot be read"))
+    assert damaged.startswith(("the object is not a readable table of parquet", "the table cannot be read"))
     assert empty == "the object is empty"
     assert other.startswith("only objects that end with .parquet")
 
@@ -185,7 +185,7 @@ async def test_a_plan_is_summarised_and_no_other_job_is_shown(agent: Ask, client
     assert plan["state"] == "done"
     assert plan["plans"] == [{"run": "r1", "kind": "uncommitted", "objects": 0, "size_bytes": 0}]
     assert again == plan
-    assert "is no plan" in other
+    assert "is not a plan" in other
 
 
 async def test_without_a_branch_nothing_can_be_changed(agent: Ask) -> None:

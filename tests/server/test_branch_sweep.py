@@ -94,7 +94,7 @@ async def test_a_branch_says_until_when_it_was_made_to_last(
     listed = (await client.get(repo + "/branches")).json()["results"]
 
     assert refused.status_code == 400
-    assert "is no duration" in refused.json()["message"]
+    assert "is not a duration" in refused.json()["message"]
     assert before_s <= short["expiration_date"] - 7 * 86_400 <= after_s
     assert [sorted(one) for one in listed] == [
         ["commit_id", "id"],

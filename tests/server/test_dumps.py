@@ -219,7 +219,7 @@ async def test_swapped_ids_are_refused(client: httpx.AsyncClient, lake: str, nam
     )
 
     assert answer.status_code == 400
-    assert "no file of tags" in answer.json()["message"]
+    assert "not a file of tags" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("folder", ["_lakefs/ranges/", "_lakefs/metaranges/"])

@@ -608,7 +608,7 @@ class TestCollections:
         for sealed in (cursor, b"\0" * 32 + cursor):
             token = f"{run}:{base64.urlsafe_b64encode(sealed).decode()}"
             answer = await preparer.post(repo + "/gc/prepare_uncommited", json={"continuation_token": token})
-            assert (answer.status_code, "no continuation token of run" in answer.text) == (400, True)
+            assert (answer.status_code, "not a continuation token of run" in answer.text) == (400, True)
 
         assert (await operator.get(f"{repo}/gc/runs/{run}")).json()["state"] == "marking"
 

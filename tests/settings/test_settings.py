@@ -145,7 +145,7 @@ def test_a_file_of_lakectl_that_makes_no_sense_is_named(tmp_path: Path, content:
     path = tmp_path / "lakectl.yaml"
     path.write_text(content)
 
-    with pytest.raises(BadSettings, match=r"lakectl\.yaml is no configuration of lakectl"):
+    with pytest.raises(BadSettings, match=r"lakectl\.yaml is not a configuration of lakectl"):
         effective_settings({"LAKEBED_CONFIG": str(tmp_path / "none"), "LAKECTL_CONFIG_FILE": str(path)})
 
 

@@ -241,7 +241,7 @@ READING: Final = (
     Tool(
         name="read",
         title="Read an object",
-        description="Return some bytes of an object: text, or base64 where they are no text of UTF-8. A note says "
+        description="Return some bytes of an object: text, or base64 where they are not valid UTF-8. A note says "
         f"where it was cut, and how to go on. {DATA}",
         arguments=Read,
         operations=(objects.STAT_OBJECT, objects.GET_OBJECT),

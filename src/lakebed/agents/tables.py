@@ -106,7 +106,7 @@ async def _talk(process: Process, ends: Ends, fetch: Fetch) -> dict[str, object]
             answer: dict[str, object] = message["answer"]
             return answer
         if "error" in message:
-            raise NoTable(f"the object is no readable table of {ends.kind}: {message['error']}")
+            raise NoTable(f"the object is not a readable table of {ends.kind}: {message['error']}")
         start, end = message["read"]
         fetched_bytes += end - start
         if end - start > ONE_FETCH_BYTES_MAX or fetched_bytes > FETCHED_BYTES_MAX:

@@ -168,7 +168,7 @@ def check_action_pattern(pattern: str, *, must_match: bool) -> str:
         InvalidAction: the pattern is malformed, names an unknown service, or matches no action.
     """
     if not _PATTERN.fullmatch(pattern):
-        raise InvalidAction(f"{pattern!r} is no action: `service:Name`, with * as a wildcard", action=pattern)
+        raise InvalidAction(f"{pattern!r} is not an action: `service:Name`, with * as a wildcard", action=pattern)
     service = pattern.partition(":")[0]
     if service != "*" and service not in SERVICES:
         raise InvalidAction(f"{pattern!r}: there is no service {service!r}", action=pattern)

@@ -210,7 +210,7 @@ def network_of(text: str) -> Network:
     try:
         network = ip_network(text)
     except ValueError as error:
-        raise InvalidCondition(f"{text!r} is no address and no network: {error}") from error
+        raise InvalidCondition(f"{text!r} is neither an address nor a network: {error}") from error
     if network.version == 6 and network.subnet_of(_MAPPED):  # type: ignore[arg-type]  # both are of IPv6
         raise InvalidCondition(f"{text!r} is one of IPv4 in the form of IPv6: write it as IPv4")
     return network
@@ -223,12 +223,12 @@ def time_of(text: str) -> int:
         InvalidCondition: the text is neither.
     """
     if not _DATE.fullmatch(text):
-        raise InvalidCondition(f"{text!r} is no time: it is not like 2027-01-31 or 2027-01-31T18:00:00Z")
+        raise InvalidCondition(f"{text!r} is not a time such as 2027-01-31 or 2027-01-31T18:00:00Z")
     try:
         at = datetime.fromisoformat(text)
         return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError) as error:
-        raise InvalidCondition(f"{text!r} is no time: {error}") from error
+        raise InvalidCondition(f"{text!r} is not a time: {error}") from error
 
 
 # Holding them

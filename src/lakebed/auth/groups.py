@@ -208,7 +208,7 @@ class Groups:
             PredicateFailed: another request changed the group at the same time.
         """
         if level not in ACL:
-            raise InvalidRole(f"{level!r} is no access level: it is one of {', '.join(ACL)}", level=level)
+            raise InvalidRole(f"{level!r} is not an access level: it is one of {', '.join(ACL)}", level=level)
         await self._register.change(group_id, lambda group: msgspec.structs.replace(group, acl=level))
 
     async def get_acl(self, group_id: str) -> str:

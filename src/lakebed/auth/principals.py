@@ -141,7 +141,7 @@ def _check_form(principal: str) -> None:
     if role is not None and role[1] != principal:
         raise InvalidPrincipal(f"{principal}: a role is named without arn: and without its session: {role[1]}")
     if not (_OPENID.fullmatch(principal) or _AWS.fullmatch(principal)):
-        raise InvalidPrincipal(f"{principal!r} is no identity of a provider: {_FORMS}")
+        raise InvalidPrincipal(f"{principal!r} is not an identity of a provider: {_FORMS}")
 
 
 def _key(principal: str) -> bytes:

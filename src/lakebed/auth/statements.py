@@ -133,7 +133,8 @@ def check_resource(resource: str, before: str = "") -> None:
     """
     if not _RESOURCE.fullmatch(resource):
         raise InvalidPolicy(
-            f"{before}{resource!r} is no resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…", resource=resource
+            f"{before}{resource!r} is not a resource: `*`, or arn:lakefs:fs:::… or arn:lakefs:auth:::…",
+            resource=resource,
         )
 
 

@@ -104,6 +104,6 @@ def read_dump(file_id: FileId, kind: DumpKind, data: bytes) -> Iterator[tuple[by
     file = pq.ParquetFile(pa.BufferReader(data))
     facts = file.schema_arrow.metadata or {}
     if facts.get(b"lakebed.format") != _FORMAT or facts.get(b"lakebed.kind") != kind.encode():
-        raise InvalidDump(f"{file_id.key} is no file of {kind} of a dump", key=file_id.key)
+        raise InvalidDump(f"{file_id.key} is not a file of {kind} of a dump", key=file_id.key)
     for batch in file.iter_batches(_BATCH):
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)

@@ -326,7 +326,7 @@ def upload_headers(
         if not _HEADER_NAME.fullmatch(name):
             raise Invalid(f"metadata name {name!a} has characters that no HTTP header can have", name=name)
         if not isinstance(value, str):
-            raise Invalid(f"metadata {name}: {value!a} is no text", name=name)
+            raise Invalid(f"metadata {name}: {value!a} is not text", name=name)
         if _NO_HEADER_VALUE.search(value):
             raise Invalid(
                 f"metadata {name}: {value!a} has control characters, or spaces at its ends, that no HTTP header can"

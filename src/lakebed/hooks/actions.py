@@ -125,7 +125,7 @@ def parse(path: str, text: bytes) -> Action:
     with _naming(path):
         data = _loaded(text)
         if not isinstance(data, dict):
-            raise InvalidAction("it is no mapping")
+            raise InvalidAction("it is not a mapping")
         # YAML 1.1 reads the key `on` as the truth value.
         events = data.get("on", data.get(True))
         if not isinstance(events, dict) or not events:
@@ -163,14 +163,14 @@ def _patterns(name: object, options: object) -> tuple[str, ...]:
     for field, given in options.items():
         # A text is refused: its letters would be the patterns, and the check would run for no branch.
         if given is not None and not isinstance(given, list):
-            raise InvalidAction(f"`{field}` of `{name}` is no list")
+            raise InvalidAction(f"`{field}` of `{name}` is not a list")
         patterns += [_text(pattern, field) for pattern in given or []]
     return tuple(patterns)
 
 
 def _hooks(data: object) -> Sequence[Hook]:
     if not isinstance(data, list) or not 1 <= len(data) <= HOOKS_MAX:
-        raise InvalidAction(f"`hooks` is no list of 1 to {HOOKS_MAX}")
+        raise InvalidAction(f"`hooks` is not a list of 1 to {HOOKS_MAX}")
     hooks = [_hook(each) for each in data]
     if len({hook.id for hook in hooks}) < len(hooks):
         raise InvalidAction("two hooks have the same id")
@@ -179,7 +179,7 @@ def _hooks(data: object) -> Sequence[Hook]:
 
 def _hook(data: object) -> Hook:
     if not isinstance(data, dict):
-        raise InvalidAction("a hook is no mapping")
+        raise InvalidAction("a hook is not a mapping")
     id_, kind, properties = data.get("id"), data.get("type"), data.get("properties") or {}
     if not isinstance(id_, str) or not _ID.fullmatch(id_):
         raise InvalidAction(f"the hook id {id_!r} is not of letters, digits, `_` and `-`")
@@ -189,7 +189,7 @@ def _hook(data: object) -> Hook:
     if condition not in CONDITIONS:
         raise InvalidAction(f"hook {id_}: `if` is one of {', '.join(CONDITIONS)}")
     if not isinstance(properties, dict):
-        raise InvalidAction(f"hook {id_}: `properties` is no mapping")
+        raise InvalidAction(f"hook {id_}: `properties` is not a mapping")
     for names in NEEDED[kind]:
         if not any(isinstance(properties.get(name), str) and properties[name] for name in names):
             raise InvalidAction(f"hook {id_}: the property {' or '.join(names)} is missing")
@@ -208,14 +208,14 @@ def duration_s(value: object) -> float:
         return float(value)
     match = _DURATION.fullmatch(str(value).strip())
     if match is None or not any(match.groups()):
-        raise InvalidAction(f"the timeout {value!r} is no duration as 1m30s")
+        raise InvalidAction(f"the timeout {value!r} is not a duration such as 1m30s")
     hours, minutes, seconds, millis = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + seconds + millis / 1000
 
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value or len(value) > 1024:
-        raise InvalidAction(f"`{name}` is no text")
+        raise InvalidAction(f"`{name}` is not text")
     return value
 
 

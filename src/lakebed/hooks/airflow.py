@@ -33,7 +33,7 @@ def trigger(properties: Mapping[str, Any], event: Mapping[str, Any], *, options:
     until_s = time.monotonic() + min(duration_s(properties.get("timeout", TIMEOUT_S)), TIMEOUT_S_MAX)
     conf = properties.get("dag_conf") or {}
     if not isinstance(conf, dict):
-        raise HookFailed("dag_conf is no mapping")
+        raise HookFailed("dag_conf is not a mapping")
     airflow = _Airflow(properties, options, until_s)
     run = airflow.start({**conf, EVENT: event}, log)
     state = str(run.get("state"))

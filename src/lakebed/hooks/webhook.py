@@ -227,7 +227,7 @@ def _refused(address: str, why: tuple[str, str]) -> HookFailed:
 
 def _query(params: Any) -> Sequence[tuple[str, str]]:
     if not isinstance(params, dict):
-        raise HookFailed("query_params is no mapping")
+        raise HookFailed("query_params is not a mapping")
     return [
         (str(name), str(each))
         for name, value in params.items()
@@ -237,7 +237,7 @@ def _query(params: Any) -> Sequence[tuple[str, str]]:
 
 def _headers(headers: Any) -> dict[str, str]:
     if not isinstance(headers, dict):
-        raise HookFailed("headers is no mapping")
+        raise HookFailed("headers is not a mapping")
     found = {str(name): str(value) for name, value in headers.items()}
     if any(character in text for name, value in found.items() for text in (name, value) for character in "\r\n"):
         raise HookFailed("a header has a line break")

@@ -294,7 +294,7 @@ def _driver_of(uri: str) -> tuple[StoreUri, ModuleType]:
 def _no_uri(text: str) -> str:
     """Quote a text without a scheme, unless it may contain a password."""
     shown = repr(text) if text.replace("-", "").replace("_", "").isalnum() else "the text"
-    return f"{shown} is no URI of a store: it begins with no scheme"
+    return f"{shown} is not a URI of a store: it begins with no scheme"
 
 
 @contextmanager

@@ -162,7 +162,7 @@ class Branch(Ref):
         if mode == "r":
             return super().open(path, "r", encoding=encoding)
         if mode not in {"w", "wb", "x", "xb"}:
-            raise Invalid(f"{mode!r} is no mode of an object: r, rb, w, wb, x or xb (objects are not appended to)")
+            raise Invalid(f"{mode!r} is not a mode of an object: r, rb, w, wb, x or xb (objects are not appended to)")
         writer = ObjectWriter(
             self._client,
             self.repository,

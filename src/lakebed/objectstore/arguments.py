@@ -39,7 +39,7 @@ def check_object_key(key: str) -> str:
         InvalidObjectKey: it is no valid key; the message says why.
     """
     if not is_object_key(key):
-        raise InvalidObjectKey(f"{key[:100]!a} is no key: {_why_not(key)}", key=key)
+        raise InvalidObjectKey(f"{key[:100]!a} is not a key: {_why_not(key)}", key=key)
     return key
 
 
@@ -83,7 +83,7 @@ def _why_not(key: str) -> str | None:
         return "it is absolute"
     for segment in key.split("/"):
         if segment in {"", ".", "..", RESERVED_SEGMENT}:
-            return f"{segment!r} is no segment of a key" if segment else "it has an empty segment"
+            return f"{segment!r} is not a segment of a key" if segment else "it has an empty segment"
         if len(segment.encode()) > SEGMENT_BYTES_MAX:
             return f"a segment is over {SEGMENT_BYTES_MAX} bytes long"
     return None

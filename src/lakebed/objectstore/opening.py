@@ -146,7 +146,7 @@ def _parse(uri: str) -> tuple[str, str, str]:
     bucket, _, path = rest.partition("/")
     path = path.rstrip("/")
     if not _BUCKET[scheme].fullmatch(bucket):
-        raise _invalid(uri, f"{bucket!r} is no name for what comes after {scheme}://")
+        raise _invalid(uri, f"{bucket!r} is not a valid name after {scheme}://")
     if _AMBIGUOUS.search(path) or (path and not is_object_key(path)):
         raise _invalid(uri, "its path has empty, dotted or over-long segments, or characters of no good here")
     if not bucket and not path:

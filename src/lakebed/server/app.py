@@ -277,7 +277,9 @@ def _proxies(text: str) -> tuple[str, ...]:
         try:
             ip_network(proxy)
         except ValueError as error:
-            raise InvalidSetting(f"LAKEBED_TRUSTED_PROXIES: {proxy!r} is no address and no network: {error}") from error
+            raise InvalidSetting(
+                f"LAKEBED_TRUSTED_PROXIES: {proxy!r} is neither an address nor a network: {error}"
+            ) from error
     return proxies
 
 

@@ -192,5 +192,5 @@ def _of_lakectl(environment: Mapping[str, str]) -> Settings:
             for name, (section, key) in _LAKECTL_KEYS.items():
                 found[name] = found[name] or str((file.get(section) or {}).get(key) or "")
         except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
-            raise BadSettings(f"{path} is no configuration of lakectl: {error}") from error
+            raise BadSettings(f"{path} is not a configuration of lakectl: {error}") from error
     return Settings(**found)

@@ -158,7 +158,7 @@ class Reflog:
             at = datetime.fromisoformat(text.strip())
             at_ms = int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError) as error:
-            message = f"{expression!r}: {text!r} is no number of moves, no `3 days ago`, and no date"
+            message = f"{expression!r}: {text!r} is neither a number of moves, nor `3 days ago`, nor a date"
             raise BadRef(message, ref=expression) from error
         return When(at_ms=min(max(at_ms, 0), _LATEST_MS - 1))
 

@@ -130,7 +130,7 @@ def test_what_is_no_plan_is_refused(shell: Shell, lake: str, tmp_path: Path) -> 
     file = tmp_path / "plan.json"
     file.write_text("{}")
 
-    assert "is no plan of branches" in shell("lifecycle", "branches", "apply", lake, str(file), "--yes").err
+    assert "is not a plan of branches" in shell("lifecycle", "branches", "apply", lake, str(file), "--yes").err
     assert shell("lifecycle", "branches", "apply", lake, str(tmp_path / "none"), "--yes").code == 2
     assert shell("lifecycle", "branches", "apply", lake, str(file), "--prefix", "a", "--yes").code == 2
 
@@ -142,7 +142,7 @@ def test_a_branch_is_made_to_last_for_a_while(shell: Shell, lake: str) -> None:
     assert ", to last until 20" in made.out
     assert "expiration_date" in shell.ok("branch", "show", f"{lake}/short", "-o", "json").json
     assert wrong.code == 2
-    assert "is no duration" in wrong.err
+    assert "is not a duration" in wrong.err
     [short] = [
         one
         for one in shell.ok("lifecycle", "branches", "plan", lake, "--all", "-o", "json").json["branches"]
@@ -248,4 +248,4 @@ def test_a_run_deletes_idle_branches_before_it_collects_also_as_a_job_of_the_ser
 
 
 def test_branches_are_an_option_of_runs_alone(shell: Shell, lake: str) -> None:
-    assert "'branches' is no option of plan" in shell("gc", "job", "start", lake, "plan", "--branches").err
+    assert "'branches' is not an option of plan" in shell("gc", "job", "start", lake, "plan", "--branches").err

@@ -129,7 +129,7 @@ def test_an_erasure_that_could_not_end_as_asked_is_refused_before_it_plans(
     ]
 
     assert [each.code for each in refusals] == [2, 2, 2, 2, 2]
-    words = ("No such file", "Is a directory", "no time that readers can be given", "--why is empty", "are one file")
+    words = ("No such file", "Is a directory", "not a time that readers can be given", "--why is empty", "are one file")
     assert [word for word, each in zip(words, refusals, strict=True) if word not in each.err] == []
     assert shell.ok("gc", "list", lake, "--data", str(data), "-o", "json").json == []
     assert not new.exists()

@@ -84,7 +84,7 @@ def test_all_rules_are_removed_only_when_it_was_confirmed(shell: Shell, lake: st
     [
         (["set-default", "{lake}", "4"], "no unit"),
         (["set-default", "{lake}", "4m"], "minutes or months"),
-        (["set-default", "{lake}", "0d"], "no time at all"),
+        (["set-default", "{lake}", "0d"], "too short"),
         (["set", "{lake}/main", "9999999d"], "thousand years"),
         (["set", "{lake}/a.b", "4d"], "matches no branch"),
         (["set", "{lake}/a**", "4d"], "is spelled 'a*'"),
@@ -93,7 +93,7 @@ def test_all_rules_are_removed_only_when_it_was_confirmed(shell: Shell, lake: st
         (["keep-last", "{lake}/main", "many"], "neither a number"),
         (["keep-last", "{lake}/main", "off"], "has no keep-last"),
         (["pin-tags", "{lake}", "yes"], "neither on nor off"),
-        (["uncommitted", "{lake}", "soon"], "no duration"),
+        (["uncommitted", "{lake}", "soon"], "not a duration"),
     ],
 )
 def test_what_nobody_can_have_meant_is_refused_before_it_is_sent(
@@ -234,7 +234,7 @@ def test_a_duration_with_a_dash_is_told_to_be_none(shell: Shell, lake: str) -> N
     ]
 
     assert {outcome.code for outcome in refused} == {2}
-    assert all("'-1d' is no time at all" in outcome.err for outcome in refused)
+    assert all("'-1d' is too short" in outcome.err for outcome in refused)
 
 
 def test_a_rules_file_that_is_not_there_or_has_a_bad_duration_is_misuse_that_names_it(

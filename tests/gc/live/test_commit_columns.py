@@ -62,7 +62,7 @@ def test_texts_of_a_slice_are_those_of_its_rows() -> None:
     "strange", ["main", "a" * 63, "a" * 65, "g" * 64, " " + "a" * 63, "a" * 62 + "\u00e9a", "A" * 64, "a" * 128]
 )
 def test_what_is_no_id_is_refused_and_named(strange: str) -> None:
-    with pytest.raises(NotAnId, match="is no id"):
+    with pytest.raises(NotAnId, match="is not an id"):
         packed([id_of(1), strange])
 
 

@@ -191,7 +191,7 @@ async def test_a_collectors_run_is_neither_continued_nor_abandoned_through_the_c
             "repositories/lake/gc/prepare_uncommited", json={"continuation_token": token}
         )
         assert response.status_code == 400
-        assert "no continuation token of run" in response.json()["message"]
+        assert "not a continuation token of run" in response.json()["message"]
 
     assert (await service.run(run.run_id)).state is RunState.MARKING
 

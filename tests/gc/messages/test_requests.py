@@ -82,9 +82,9 @@ def test_periods_are_written_as_in_rules() -> None:
         ("plan", {"clean_after": "7d", "kinds": ["committed"]}, "clean-after is for uncommitted data"),
         ("plan", {"token_expiry": "1h", "kinds": ["committed"]}, "token-expiry is for uncommitted data"),
         ("plan", {"kinds": ["metadata"], "rules": Rules(default="7d")}, "rules do not apply to metadata"),
-        ("run", {"rules": Rules(default="7d")}, "'rules' is no option of run"),
-        ("plan", {"window": "7d"}, "'window' is no option of plan"),
-        ("apply", {"run_id": "r1", "kinds": ["committed"]}, "'kinds' is no option of apply"),
+        ("run", {"rules": Rules(default="7d")}, "'rules' is not an option of run"),
+        ("plan", {"window": "7d"}, "'window' is not an option of plan"),
+        ("apply", {"run_id": "r1", "kinds": ["committed"]}, "'kinds' is not an option of apply"),
         ("apply", {}, "apply needs the id of a run"),
         ("plan", {"tasks": "0"}, "tasks must be a whole number above 0"),
         ("plan", {"tasks": "many"}, "tasks"),
@@ -129,7 +129,7 @@ def test_the_command_line_refuses_two_modes() -> None:
 
 
 def test_how_to_delete_is_no_option_of_a_plan() -> None:
-    with pytest.raises(InvalidRequest, match="no option of plan"):
+    with pytest.raises(InvalidRequest, match="not an option of plan"):
         asked("plan", Looking(), Deleting(window="7d"))
 
 
@@ -166,5 +166,5 @@ def test_a_grace_is_written_in_seconds_minutes_or_hours(text: str, seconds: int)
 
 @pytest.mark.parametrize("text", ["", "-1", "1d", "1.5h", "m", "1 h", "1mo", "9" * 12])
 def test_what_is_no_grace_is_refused(text: str) -> None:
-    with pytest.raises(BadGrace, match="no time that readers can be given"):
+    with pytest.raises(BadGrace, match="not a time that readers can be given"):
         ApplyRequest(run_id="r1", readers_grace=text).check()

@@ -175,7 +175,7 @@ def test_equal_rules_of_the_wide_form_are_refused() -> None:
         (b"", "not a policy in JSON"),
         (b"[]", "a policy is a JSON object"),
         (b'"rule1"', "a policy is a JSON object"),
-        (b'{"a": {"prefix": "a", "days": NaN}}', "NaN is no number"),
+        (b'{"a": {"prefix": "a", "days": NaN}}', "NaN is not a number"),
         (b'{"a": {"prefix": "a", "days": 1}, "a": {"prefix": "b", "days": 1}}', "'a' is given twice"),
         (b'{"a": {"prefix": "a", "days": 9, "days": 1}}', "'days' is given twice"),
         (b"[" * 50_000, "not a policy in JSON"),

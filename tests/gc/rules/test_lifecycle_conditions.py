@@ -78,8 +78,8 @@ def test_the_text_of_a_rule_is_printable_and_reads_back(wanted: dict[str, str], 
         ("size >= 5 and size >= 6", "at character 15: size is given twice"),
         (f"size >= {1 << 54}", "size is a whole number, 0 to 9,007,199,254,740,992"),
         ("metadata.a == '\ud800'", "a text is not valid Unicode"),
-        (5, "5 is no text"),
-        ({"class": "pii"}, "is no text, such as metadata.class == 'pii'"),
+        (5, "5 is not text"),
+        ({"class": "pii"}, "is not text, such as metadata.class == 'pii'"),
     ],
 )
 def test_what_is_no_condition_is_refused_with_its_place(when: object, words: str) -> None:

@@ -61,8 +61,8 @@ FULL = Rules(
     ("rules", "words"),
     [
         (Rules(default="7"), "retention of the default: '7' has no unit"),
-        (Rules(default="0d"), "no time at all"),
-        (Rules(default="-1d"), "no time at all"),
+        (Rules(default="0d"), "too short"),
+        (Rules(default="-1d"), "too short"),
         (Rules(default="7d", branches=(period("main", "3m"),)), "retention of main: '3m' could mean"),
         (Rules(default="7d", branches=(period("", "3d"),)), "without a name"),
         (Rules(default="7d", branches=(period("a.b", "3d"),)), "matches no branch"),
@@ -71,7 +71,7 @@ FULL = Rules(
         (Rules(default="7d", keep_last=(KeepLast(pattern="main", commits=0),)), "0 commits, must be 1"),
         (Rules(default="7d", keep_last=(KeepLast(pattern="main", commits=KEEP_LAST_MAX + 1),)), "must be 1 to"),
         (Rules(default="7d", keep_last=(KeepLast(pattern="m", commits=1),) * 2), "keep_last: two rules for m"),
-        (Rules(default="7d", uncommitted_min_age="soon"), "uncommitted data: 'soon' is no duration"),
+        (Rules(default="7d", uncommitted_min_age="soon"), "uncommitted data: 'soon' is not a duration"),
     ],
 )
 def test_rules_nobody_can_have_meant_are_refused_saying_where(rules: Rules, words: str) -> None:

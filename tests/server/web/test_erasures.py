@@ -103,7 +103,7 @@ async def test_a_plan_says_what_goes_and_what_would_stand_and_asks_for_its_numbe
     for words in ("request 12", "users/ann", "legal hold case-1 keeps it", "Nothing was found at", "x/1", "2 objects"):
         assert words in plan.text
     assert (wrong.status_code, "type 2 to confirm" in wrong.text) == (400, True)
-    assert (other.status_code, "is no erasure" in other.text) == (404, True)
+    assert (other.status_code, "is not an erasure" in other.text) == (404, True)
     assert "This run is an erasure" in general.text
 
 

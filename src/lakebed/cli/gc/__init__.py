@@ -520,6 +520,6 @@ def _check_names(session: Session, seen: Sequence[Plan | RunReport]) -> None:
 
     names = sorted({name for each in seen for name in names_of_no_keys(each.unknown_files)})
     for name in names:
-        session.note(f"{printable(name)} lies in the namespace, and is no key: every run keeps it. Move it away")
+        session.note(f"{printable(name)} lies in the namespace, and is not a key: every run keeps it. Move it away")
     if names:
         raise click.exceptions.Exit(FAILED)

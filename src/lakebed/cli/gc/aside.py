@@ -300,7 +300,7 @@ def _state(text: str) -> Any:
     try:
         return LedgerState(text)
     except ValueError:
-        raise Misuse(f"{text!r} is no state: use {', '.join(LedgerState)}") from None
+        raise Misuse(f"{text!r} is not a state: use {', '.join(LedgerState)}") from None
 
 
 def _since_ms(text: str) -> int | None:
@@ -309,7 +309,7 @@ def _since_ms(text: str) -> int | None:
     try:
         date = datetime.fromisoformat(text)
     except ValueError:
-        raise Misuse(f"{text!r} is no date: use 2026-11-21 or 2026-11-21T10:00:00Z") from None
+        raise Misuse(f"{text!r} is not a date: use 2026-11-21 or 2026-11-21T10:00:00Z") from None
     return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

@@ -111,7 +111,7 @@ def _read(file: Path, repository: str) -> BranchesPlan:
     except OSError as error:
         raise Misuse(describe(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Misuse(f"{file} is no plan of branches: {error}") from error
+        raise Misuse(f"{file} is not a plan of branches: {error}") from error
     if found.repository != repository:
         raise Misuse(f"{file} is a plan of {SCHEME}{found.repository}, not of {SCHEME}{repository}")
     return found

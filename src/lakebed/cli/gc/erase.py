@@ -433,7 +433,7 @@ def _selection(paths: list[str], file: Path | None, digests: list[str], metadata
     except OSError as error:
         raise Misuse(describe(error)) from error
     except UnicodeDecodeError as error:
-        raise Misuse(f"{file} is no text: {error}") from error
+        raise Misuse(f"{file} is not text: {error}") from error
     pairs = [text.partition("=") for text in metadata]
     if wrong := next((text for text, (key, sign, _) in zip(metadata, pairs, strict=True) if not (key and sign)), None):
         raise Misuse(f"{wrong!r} is not KEY=VALUE")

@@ -204,7 +204,7 @@ def _read(file: Path) -> SetPolicy:
     except OSError as error:
         raise Misuse(describe(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Misuse(f"{file} is no JSON: {error}. docs/guide/lifecycle.md has a policy to begin with") from error
+        raise Misuse(f"{file} is not JSON: {error}. docs/guide/lifecycle.md has a policy to begin with") from error
     return SetPolicy(policy=msgspec.Raw(data))
 
 

@@ -33,7 +33,7 @@ def pager_of(environment: Mapping[str, str]) -> list[str]:
     try:
         command = [] if name == "cat" else shlex.split(name)
     except ValueError as error:
-        raise Misuse(f"the pager {name!r} is no command: {error}") from error
+        raise Misuse(f"the pager {name!r} is not a command: {error}") from error
     return command if command and shutil.which(command[0]) else []
 
 

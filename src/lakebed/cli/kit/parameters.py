@@ -158,7 +158,7 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4
             # Python itself reads 1_000, and the digits of every script.
             found = self._of(value if str(value).isascii() and "_" not in str(value) else "")
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no {'whole ' if self._of is int else ''}number", param, ctx)
+            self.fail(f"{value!r} is not a {'whole ' if self._of is int else ''}number", param, ctx)
         if not self._least <= found <= self._most:
             self.fail(f"{value} is out of range: {self.range_text()}", param, ctx)
         if abs(found) > _MOST:

@@ -61,7 +61,7 @@ def export(
     """
     branch = parse_ref(uri)
     if target.exists() and any(target.iterdir()) and not (target / "refs.json").is_file():
-        raise Misuse(f"{target} has files and is no export: name a new folder")
+        raise Misuse(f"{target} has files and is not an export: name a new folder")
     log = list(session.client.history.log(branch.repository, branch.ref, first_parent=True, limit=limit))
     done = Exported(folder=str(target))
     session.when_stopped = lambda: (

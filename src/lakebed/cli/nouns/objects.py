@@ -468,7 +468,7 @@ def _to_stdout(session: Session, place: ObjectUri, *, presigned: bool = False) -
 def _base_name(place: ObjectUri) -> str:
     name = place.path.rpartition("/")[2]
     if name in {"", ".", ".."}:
-        raise Misuse(f"{place}: its last segment is no file name: name the file to write")
+        raise Misuse(f"{place}: its last segment is not a file name: name the file to write")
     return name
 
 

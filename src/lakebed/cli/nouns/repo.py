@@ -74,7 +74,7 @@ def create(
     name = parse_repository(uri)
     check_new_branch(default_branch)
     if "://" not in namespace:
-        raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}")
+        raise Misuse(f"{namespace!r} is not a storage namespace: {_accepted(session)}")
     try:
         with being_new(f"{SCHEME}{name}"):
             created = session.client.repositories.create(
@@ -86,7 +86,7 @@ def create(
         if '"/storage_namespace"' not in str(error):
             raise
         # The contract's own words are a pattern.
-        raise Misuse(f"{namespace!r} is no storage namespace: {_accepted(session)}") from error
+        raise Misuse(f"{namespace!r} is not a storage namespace: {_accepted(session)}") from error
     session.done(f"created {SCHEME}{name} over {created.storage_namespace}", created)
     if bare:
         session.note(f"it is bare: `lakebed repo restore {SCHEME}{name} FILE` brings the refs of a dump")

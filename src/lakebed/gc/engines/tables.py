@@ -198,7 +198,7 @@ def decode(table: Table, data: bytes, part: messages.Part) -> pa.Table:
     try:
         rows = messages.read_parquet(data).select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise messages.BadInput(f"{part.name} is no table of {table.meaning}: {error}", part=part.name) from error
+        raise messages.BadInput(f"{part.name} is not a table of {table.meaning}: {error}", part=part.name) from error
     if rows.num_rows != part.rows:
         raise messages.BadInput(f"{part.name} has {rows.num_rows} rows instead of {part.rows}", part=part.name)
     return rows

@@ -289,7 +289,7 @@ def request_of(action: str, **options: object) -> Request:
     given = {name: value for name, value in options.items() if value is not None and value not in ("", (), [])}
     rules = given.pop("rules", None)
     if unknown := sorted({*given, *(["rules"] if rules else [])} - {*type_.__struct_fields__}):
-        raise InvalidRequest(f"{_dashed(unknown[0])!r} is no option of {action}", option=unknown[0])
+        raise InvalidRequest(f"{_dashed(unknown[0])!r} is not an option of {action}", option=unknown[0])
     for name, choices in (("mode", Mode), ("engine", EngineName)):
         if name in given:
             known(str(given[name]), choices)
@@ -336,7 +336,7 @@ def grace_seconds(text: str) -> int:
     """
     found = _GRACE_FORM.fullmatch(text)
     if found is None:
-        raise BadGrace(f"{text!r} is no time that readers can be given: use 900 (seconds), 15m or 1h")
+        raise BadGrace(f"{text!r} is not a time that readers can be given: use 900 (seconds), 15m or 1h")
     return int(found[1]) * _GRACE_UNITS_S[found[2]]
 
 

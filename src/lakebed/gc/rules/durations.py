@@ -83,7 +83,7 @@ def parse_duration(text: str) -> Duration:
         return Duration(0, "")
     found = _FORM.fullmatch(text)
     if found is None or not text.isascii():
-        raise InvalidDuration(f"{text!r} is no duration: {_KNOWN}", duration=text)
+        raise InvalidDuration(f"{text!r} is not a duration: {_KNOWN}", duration=text)
     number, unit = found.groups()
     if not unit:
         raise InvalidDuration(f"{text!r} has no unit: {_KNOWN}", duration=text)
@@ -92,7 +92,7 @@ def parse_duration(text: str) -> Duration:
     if unit not in _MAXIMA:
         raise InvalidDuration(f"{text!r} has the unknown unit {unit!r}: {_KNOWN}", duration=text)
     if number.startswith("-") or not number.strip("+0"):
-        raise InvalidDuration(f"{text!r} is no time at all; the least is 1h", duration=text)
+        raise InvalidDuration(f"{text!r} is too short: the least is 1h", duration=text)
     if number[0] in "+0":
         raise InvalidDuration(f"{text!r} is spelled {number.lstrip('+0')}{unit}", duration=text)
     if len(number) > 9 or int(number) > _MAXIMA[unit]:

@@ -123,7 +123,7 @@ def check_selection(selection: Selection) -> Selection:
         _check_path(text)
     for wrong in (text for text in made.digests if not _DIGEST.fullmatch(text)):
         raise InvalidSelection(
-            f"{wrong[:80]!r} is no checksum as `object stat` shows it: an MD5 sum, or a store's ETag"
+            f"{wrong[:80]!r} is not a checksum as `object stat` shows it: an MD5 sum, or a store's ETag"
         )
     return made
 

@@ -276,7 +276,7 @@ class BlobDatabase:
         try:
             _, partition_size, key_size = _HEAD.unpack_from(body)
         except struct.error as error:
-            raise StoreFormat(f"{self._scheme}: {name!r} is no pair of ours") from error
+            raise StoreFormat(f"{self._scheme}: {name!r} is not a pair of ours") from error
         begin, middle = _HEAD.size, _HEAD.size + partition_size
         end = middle + key_size
         partition, key = body[begin:middle], body[middle:end]

@@ -246,7 +246,7 @@ def origin_of(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:
     try:
         return Origin.of(f"{'https' if is_tls else 'http'}://{host}")
     except ValueError as error:
-        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is no host: {error}", scheme=uri.scheme) from error
+        raise InvalidStoreUri(f"{uri.scheme}: {host!r} is not a host: {error}", scheme=uri.scheme) from error
 
 
 def certificates_of(uri: StoreUri, ca_file: str, *, is_tls: bool) -> ssl.SSLContext | None:

@@ -121,7 +121,7 @@ def _from(uri: StoreUri, wait_s: float) -> MysqlDatabase:
         address = urlsplit(f"//{uri.authority}")
         port = address.port or PORT
     except ValueError as error:
-        raise InvalidStoreUri(f"{uri.scheme}: the port is no number", scheme=uri.scheme) from error
+        raise InvalidStoreUri(f"{uri.scheme}: the port is not a number", scheme=uri.scheme) from error
     if not address.hostname or uri.path.count("/") != 1 or len(uri.path) < 2:
         raise InvalidStoreUri(f"{uri.scheme}: an example: mysql://lakebed@127.0.0.1/lakebed", scheme=uri.scheme)
     target = {

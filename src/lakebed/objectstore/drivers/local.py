@@ -427,7 +427,7 @@ def _unlink(folder: Folder, key: str) -> DeleteFailure | None:
         if found == stat.S_IFREG:
             os.unlink(name, dir_fd=folder.fd)
         elif found not in {None, stat.S_IFDIR}:
-            return DeleteFailure(key=key, reason="it is no regular file, so no object of ours")
+            return DeleteFailure(key=key, reason="it is not a regular file, so no object of ours")
     except FileNotFoundError:
         return None
     except OSError as error:

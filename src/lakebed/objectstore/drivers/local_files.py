@@ -235,7 +235,7 @@ def _make_inside(parent: Folder, name: bytes) -> Folder:
         if folder is not None:
             return folder
         if kind(parent, name) not in {None, stat.S_IFDIR}:
-            raise InvalidObjectKey(f"{os.fsdecode(name)!r} is no directory, and the key needs one there")
+            raise InvalidObjectKey(f"{os.fsdecode(name)!r} is not a directory, and the key needs one there")
         # Another writer removed it between the two calls. If the parent was removed too, mkdir raises
         # FileNotFoundError.
 

@@ -95,7 +95,9 @@ def _check_options(options: ObjectStoreOptions) -> None:
     if options.s3_endpoint is not None:
         found = _ENDPOINT.fullmatch(options.s3_endpoint)
         if not found or int(found[3] or 0) > 0xFFFF:
-            raise InvalidNamespace(f"{options.s3_endpoint!r} is no endpoint: http(s)://, a host, and perhaps a port")
+            raise InvalidNamespace(
+                f"{options.s3_endpoint!r} is not an endpoint: http(s)://, a host, and perhaps a port"
+            )
     if (options.s3_access_key_id is None) != (options.s3_secret_access_key is None):
         raise InvalidNamespace("an S3 access key id and its secret are given together or not at all")
 

@@ -226,7 +226,7 @@ class Gate:
             InvalidBody: the body names a resource, and is invalid.
         """
         if not self._asked and request.identity.delegation is not None:
-            raise NotPermitted("insufficient permissions: the token of a job is no login")
+            raise NotPermitted("insufficient permissions: the token of a job is not a login")
         # A body may be large. Decode it only for callers who may do this to some resource that it could name.
         later = []
         for permission, of_resource, of_refs in self._asked:

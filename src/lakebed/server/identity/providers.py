@@ -462,5 +462,5 @@ def _arn_in(answer: bytes) -> str:
 
 def _second(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise NotAuthenticated("the id token has a time that is no number")
+        raise NotAuthenticated("the id token has a time that is not a number")
     return int(value)

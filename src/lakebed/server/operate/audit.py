@@ -242,7 +242,7 @@ class AuditLog:
         """Yield each line that may match, newest first, with its day and the offset of its end."""
         match = _TOKEN.fullmatch(after)
         if after and match is None:
-            raise InvalidAuditQuery(f"{after!r} is no place in the audit log")
+            raise InvalidAuditQuery(f"{after!r} is not a place in the audit log")
         wanted = b'"user":' + msgspec.json.encode(query.user) if query.user else b""
         for file in reversed(self._files()):
             day = file.stem
@@ -301,7 +301,7 @@ def query_time(text: str) -> str:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidAuditQuery(f"{text!r} is no date or time of ISO 8601") from error
+        raise InvalidAuditQuery(f"{text!r} is not a date or time of ISO 8601") from error
     return _text(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
 
 

@@ -307,7 +307,7 @@ def _described(folder: Path) -> Backup:
         found = msgspec.json.decode((folder / BACKUP_FILE).read_bytes(), type=Backup)
     except FileNotFoundError as error:
         raise NotABackup(
-            f"{folder} is no finished backup: it has no {BACKUP_FILE}. Name a folder that `backup create` made",
+            f"{folder} is not a finished backup: it has no {BACKUP_FILE}. Name a folder that `backup create` made",
             folder=str(folder),
         ) from error
     except msgspec.MsgspecError as error:

@@ -41,7 +41,7 @@ async def check_metadata(options: ServerOptions, *, objects: bool) -> AsyncItera
     data = options.data_dir
     if not (data / MARKER_FILE).exists():
         yield Finding(
-            name="folder", passed=False, found=f"{data} is no data folder", advice="name a server's folder by --data"
+            name="folder", passed=False, found=f"{data} is not a data folder", advice="name a server's folder by --data"
         )
         return
     try:

@@ -168,7 +168,7 @@ def inherited_sockets(environment: Mapping[str, str]) -> list[socket.socket]:
             found.append(socket.socket(fileno=number))
             is_listening = found[-1].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         except OSError as error:
-            raise BadAddress(f"descriptor {number} is no socket: {error.strerror}") from error
+            raise BadAddress(f"descriptor {number} is not a socket: {error.strerror}") from error
         if not is_listening or found[-1].family not in {socket.AF_INET, socket.AF_INET6}:
             raise BadAddress(f"descriptor {number} does not listen for TCP")
         found[-1].setblocking(False)

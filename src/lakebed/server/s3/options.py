@@ -39,7 +39,7 @@ def s3_options(environment: Mapping[str, str]) -> S3Options:
     )
     for domain in domains:
         if not _DOMAIN.fullmatch(domain):
-            raise InvalidGatewaySetting(f"LAKEBED_GATEWAY_DOMAINS: {domain!r} is no host name")
+            raise InvalidGatewaySetting(f"LAKEBED_GATEWAY_DOMAINS: {domain!r} is not a host name")
     repository = environment.get("LAKEBED_GATEWAY_REPOSITORY", "")
     if repository:
         try:

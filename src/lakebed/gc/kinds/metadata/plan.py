@@ -230,7 +230,9 @@ def _beginnings(ids: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
         numbers = b""
     # `fromhex` skips spaces. The numbers of all later ids would be wrong, and their files would be deleted.
     if not is_whole or len(numbers) * 2 != width * len(ids):
-        raise BadInput(f"a file of a tree is named by something that is no number of {_ID_DIGITS} hexadecimal digits")
+        raise BadInput(
+            f"a file of a tree is named by something that is not a number of {_ID_DIGITS} hexadecimal digits"
+        )
     return np.frombuffer(numbers, np.dtype(">u8")).astype(np.uint64)
 
 

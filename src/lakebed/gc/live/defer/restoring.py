@@ -294,7 +294,7 @@ class Restoring:
 
 def _place(opened: bytes | None) -> Place:
     if opened is None:
-        raise BadContinuation("this is no continuation token of this restore: begin it again")
+        raise BadContinuation("this is not a continuation token of this restore: begin it again")
     return msgspec.msgpack.decode(opened, type=Place)
 
 

@@ -121,7 +121,7 @@ class Searches:
         steps: Callable[[], AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]],
     ) -> _Search:
         if token is not None and not (0 < len(token) <= _TOKEN_CHARS_MAX and token.isascii() and token.isalnum()):
-            raise BadContinuation("this is no continuation token")
+            raise BadContinuation("this is not a continuation token")
         name = (uid, token or self._ports.ids.fresh(), question)
         # A token is unknown in another process, after a restart, or without a request for IDLE_MS. The search then
         # begins again under it. Each process continues its own search, and the first to finish answers.

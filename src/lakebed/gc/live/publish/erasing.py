@@ -279,5 +279,5 @@ def _entry_of(branch: str, path: str, entry: Entry) -> StagedEntry:
 
 def _cursor(data: bytes | None) -> Cursor:
     if data is None:
-        raise BadContinuation("this is no continuation token of this search: begin again")
+        raise BadContinuation("this is not a continuation token of this search: begin again")
     return msgspec.msgpack.decode(data, type=Cursor)

@@ -89,7 +89,7 @@ def _octets(ids: Collection[str]) -> bytes:
     # Compare: `fromhex` skips spaces and accepts capitals.
     if found.hex() != digits or any(len(id_) not in (0, 2 * ID_BYTES) for id_ in ids):
         strange = next(id_ for id_ in ids if id_ and (len(id_) != 2 * ID_BYTES or id_.strip("0123456789abcdef")))
-        raise NotAnId(f"{strange!r} is no id", id=strange)
+        raise NotAnId(f"{strange!r} is not an id", id=strange)
     return found
 
 

@@ -305,7 +305,7 @@ class Continuations:
         data = self._seal.open(token) if self._has_secret else None
         if data is None:
             raise BadContinuation(
-                f"this is no continuation token of run {self._run_id}, or one of an earlier attempt: begin again",
+                f"this is not a continuation token of run {self._run_id}, or one of an earlier attempt: begin again",
                 run_id=self._run_id,
             )
         return msgspec.msgpack.decode(data, type=Cursor)

@@ -119,7 +119,7 @@ class Certifying:
 
     async def _order(self, run_id: RunId) -> _Order:
         """Return the facts in the run's plan. If the plan was deleted, return those in its signed certificate."""
-        missing = NoSuchErasure(f"run {run_id} is no erasure that was applied here", run_id=run_id)
+        missing = NoSuchErasure(f"run {run_id} is not an erasure that was applied here", run_id=run_id)
         try:
             record, _ = await self._runs.read(run_id)
             if not record.kind.spec.by_order or record.state not in (RunState.SWEEPING, RunState.ENDED):

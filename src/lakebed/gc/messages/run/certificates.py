@@ -150,7 +150,7 @@ def is_signed(certificate: CertificateHead, pem: str) -> bool:
     try:
         key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadInput("the key is no public key in PEM", input="key") from error
+        raise BadInput("the key is not a public key in PEM", input="key") from error
     if not isinstance(key, Ed25519PublicKey):
         raise BadInput("the key is no Ed25519 key: certificates are signed with one", input="key")
     try:

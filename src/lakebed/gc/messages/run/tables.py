@@ -398,7 +398,7 @@ def group_rows_of(data: bytes, *, name: str) -> list[int]:
     try:
         metadata = pq.read_metadata(pa.BufferReader(data))
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{name} is no Parquet file: {error}", part=name) from error
+        raise BadInput(f"{name} is not a Parquet file: {error}", part=name) from error
     return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 

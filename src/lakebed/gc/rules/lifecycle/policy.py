@@ -179,7 +179,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no number here")
+    raise ValueError(f"{text} is not a number here")
 
 
 class _Reader:
@@ -377,7 +377,7 @@ class _Reader:
 
     def _period(self, id_: str, value: Any, place: str) -> str | None:
         if not isinstance(value, str):
-            self.refuse(id_, place, f"{value!r} is no text, such as 10d")
+            self.refuse(id_, place, f"{value!r} is not text, such as 10d")
             return None
         try:
             parse_duration(value)
@@ -402,7 +402,7 @@ class _Reader:
         if found.keys() & {"metadata", "min_size"}:
             self.refuse(id_, place, "a rule has when, or metadata and min_size, not both")
         if not isinstance(text, str):
-            self.refuse(id_, place, f"{text!r} is no text, such as metadata.class == 'pii'")
+            self.refuse(id_, place, f"{text!r} is not text, such as metadata.class == 'pii'")
             return Condition({})
         try:
             condition = parse_condition(text)

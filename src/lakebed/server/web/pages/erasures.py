@@ -75,7 +75,7 @@ async def show_one(visit: Visit) -> Response:
     name, run_id = visit.args
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     if plan.erasure is None:
-        raise Answer(404, f"Run {run_id} is no erasure. It takes {plan.kind.data}.")
+        raise Answer(404, f"Run {run_id} is not an erasure. It takes {plan.kind.data}.")
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
     state = next((run for run in runs.runs if run.run_id == run_id), None)
     jobs = _jobs((await visit.call(collectors.LIST_GC_JOBS, name)).jobs, run_id)

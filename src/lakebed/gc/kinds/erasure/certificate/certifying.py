@@ -102,7 +102,7 @@ async def certify(context: RunContext, run_id: str, *, by: str) -> Certificate:
     """
     plan = await read_plan(context.store, run_id)
     if plan.erasure is None:
-        raise BadInput(f"run {run_id} is no erasure", run_id=run_id)
+        raise BadInput(f"run {run_id} is not an erasure", run_id=run_id)
     made = Certificate(
         repository=plan.repository,
         namespace=plan.namespace,
