@@ -27,7 +27,7 @@ def test_it_goes_on_and_off_and_says_what_waits(shell: Shell, lake: str) -> None
     assert "hard delete is on; readers have 3600 s" in on
     assert "nothing waits" in on
     assert "paused" in paused
-    assert "hard delete knows nothing of it" in shell.ok("hard-delete", "why", lake, "--path", "a").out
+    assert "no record of hard delete names it" in shell.ok("hard-delete", "why", lake, "--path", "a").out
     assert shell("hard-delete", "why", lake).code == 2
 
 

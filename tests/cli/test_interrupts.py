@@ -26,7 +26,7 @@ def stop(*_: object, **__: object) -> Any:
 PLANNING = ["stopped: nothing was deleted", "run the same command again"]
 COMMANDS = [
     ("gc plan LAKE HERE", (Collector, "plan"), PLANNING),
-    ("gc run LAKE HERE --yes", (Collector, "run"), ["what was deleted until now is recorded"]),
+    ("gc run LAKE HERE --yes", (Collector, "run"), ["all deletions so far are recorded"]),
     ("lifecycle plan LAKE HERE", (Collector, "plan"), PLANNING),
     ("lifecycle simulate LAKE HERE", (Collector, "simulate"), ["nothing was deleted", "run the same command again"]),
     ("erase plan LAKE a.csv --why request HERE", (Collector, "plan_erasure"), PLANNING),

@@ -247,7 +247,7 @@ def test_what_is_no_file_is_named_when_a_folder_is_uploaded(shell: Shell, lake: 
 
     outcome = shell.ok("object", "upload", "-r", str(tmp_path), f"{lake}/main/")
 
-    assert outcome.err == f"skipped {tmp_path}/broken: no regular file\n"
+    assert outcome.err == f"skipped {tmp_path}/broken: not a regular file\n"
     assert "1 file" in outcome.out
 
 

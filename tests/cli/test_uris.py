@@ -85,7 +85,7 @@ def test_more_than_a_repository_is_no_repository(text: str) -> None:
 
 
 def test_more_than_a_ref_is_no_ref() -> None:
-    with pytest.raises(BadUri, match="without /a"):
+    with pytest.raises(BadUri, match="leave out /a"):
         parse_ref("lakefs://lake/main/a")
 
 

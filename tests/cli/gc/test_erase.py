@@ -50,7 +50,7 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     )
 
     assert "1 of 1 object absent" in applied.out
-    assert "collected what no entry named: 0 objects" in applied.out
+    assert "deleted objects that no entry named: 0 objects" in applied.out
     assert "Nothing stands" in page.read_text()
     fetched = tmp_path / "fetched.json"
     assert "1 of 1 object absent" in shell.ok("erase", "certificate", lake, plan["run_id"], "--out", str(fetched)).out
@@ -69,7 +69,7 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     assert "named by:" in why
     assert "kept by:" not in why
     replanned = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here[:4])
-    assert "all of it is gone; to certify that: lakebed erase apply" in replanned.out
+    assert "everything is gone already; to certify that: lakebed erase apply" in replanned.out
     shell.ok("erase", "verify", lake, str(cert), *here)
     shell.ok("object", "upload", "-", f"{lake}/main/copy", stdin="secret")
     shell.ok("commit", f"{lake}/main", "-m", "back")
@@ -96,11 +96,11 @@ def test_an_erasure_fails_until_bytes_without_an_entry_are_collected_and_says_ho
     objects = [one for one in data.rglob("*") if one.is_file() and one.read_bytes() in {b"first", b"second"}]
     assert [one.read_bytes() for one in objects] == [b"first"]
     applied = shell.ok(*advice[1].split(), "--engine", "local", "--readers-grace", "0", "--yes")
-    assert "collected what no entry named: 1 object" in applied.out
+    assert "deleted objects that no entry named: 1 object" in applied.out
     assert not objects[0].exists()
     assert shell.ok("object", "cat", f"{lake}/main/users/bob").out == "bob"
     again = shell.ok(*advice[1].split(), "--engine", "local")  # nothing is left to ask about
-    assert "collected what no entry named: 1 object" in again.out
+    assert "deleted objects that no entry named: 1 object" in again.out
 
 
 def test_erasing_in_one_go_asks_before_it_plans(shell: Shell, lake: str, data: Path) -> None:
@@ -177,14 +177,14 @@ def test_a_plan_that_takes_nothing_of_what_stands_does_not_say_that_all_is_gone(
     ).out
 
     assert "legal hold case-9 keeps it" in planned
-    assert "all of it is gone" not in planned
-    assert "nothing of what stands would go; to certify that: lakebed erase apply" in planned
+    assert "everything is gone already" not in planned
+    assert "none of the standing objects would be deleted; to certify that: lakebed erase apply" in planned
 
 
 def test_a_hold_of_nothing_is_refused_before_it_is_sent(shell: Shell, lake: str) -> None:
     refused = shell("hold", "add", lake, "case-7", "--why", "audit")
 
-    assert (refused.code, refused.err) == (2, "error: hold what? Add --path, --commit or --tag\n")
+    assert (refused.code, refused.err) == (2, "error: nothing to hold: add --path, --commit or --tag\n")
 
 
 def test_a_hold_is_added_listed_and_released(shell: Shell, lake: str) -> None:
@@ -242,7 +242,7 @@ def test_who_brings_an_erased_object_to_a_branch_is_told_or_refused(
     assert {outcome.code for outcome in refused.values()} == {4}
     assert all("1 object that lifecycle runs took: nothing changed" in outcome.err for outcome in refused.values())
     assert stayed == before
-    assert {name for name, err in told.items() if "it brought 1 object that a lifecycle policy let go" in err} == {
+    assert {name for name, err in told.items() if "it brought 1 object that a lifecycle policy deleted" in err} == {
         *told
     }
 

@@ -131,7 +131,7 @@ def test_the_words_for_missing_trees_say_what_to_do_next() -> None:
         "2 commits without the files of the tree, 1 named by a ref",
         "  c1  branch old",
         "  c2",
-        "reset or delete the refs named above: what they name cannot be read, and is never marked",
+        "reset or delete the refs named above: their commits cannot be read, and are never marked",
     ]
 
 
@@ -179,7 +179,7 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
 
     assert (unsaid.code, unsaid.err) == (
         2,
-        "error: where do local:// repositories lie? Add --data with the server's data folder\n",
+        "error: local:// repositories need --data with the server's data folder\n",
     )
     assert (wrong.code, wrong.out) == (3, "")
     assert f"is not below {tmp_path}" in wrong.err

@@ -82,13 +82,13 @@ if TYPE_CHECKING:
 __all__ = ["app", "apply_question", "plan_text"]
 
 app = noun(
-    "Find and delete what is no longer reachable.",
+    "Plan and apply collections: delete data that is no longer reachable.",
     "lakebed gc rules set-default lakefs://lake 30d    # how long old data stays",
     "lakebed gc plan lakefs://lake                     # deletes nothing",
     "lakebed gc show lakefs://lake latest-committed --objects",
     "lakebed gc apply lakefs://lake latest-committed --window 7d",
     "lakebed gc restore lakefs://lake logs/            # the way back, for 7 days",
-    "lakebed gc why lakefs://lake/main/logs/a.parquet  # what keeps it, until when",
+    "lakebed gc why lakefs://lake/main/logs/a.parquet  # why it stays, until when",
 )
 app.add_command(rules, "rules")
 app.add_command(jobs, "job")
@@ -100,8 +100,8 @@ SHOWN: Final = 100
 COMMITS_SHOWN: Final = 10
 """Show this many of the commits that expire, below a plan's sums."""
 
-ObjectsOption = Annotated[bool, Option("--objects", help="Show each object that goes, not the sums.")]
-CommitsOption = Annotated[bool, Option("--commits", help="Show each commit that expires, not the sums.")]
+ObjectsOption = Annotated[bool, Option("--objects", help="Show each object instead of the sums.")]
+CommitsOption = Annotated[bool, Option("--commits", help="Show each expiring commit instead of the sums.")]
 PathOption = Annotated[
     str,
     Option("--path", metavar="PREFIX", help="With --objects: only those whose path or address begins with this."),
@@ -154,9 +154,7 @@ def show(
     session: Session,
     uri: RepositoryArgument,
     run: RunArgument,
-    html: Annotated[
-        Path | None, Option("--html", metavar="FILE", help="Write a page with plots that needs nothing else.")
-    ] = None,
+    html: Annotated[Path | None, Option("--html", metavar="FILE", help="Write the plan as one HTML file.")] = None,
     objects: ObjectsOption = False,
     commits: CommitsOption = False,
     path: PathOption = "",
@@ -178,7 +176,7 @@ def show(
         session.show(found, lambda plan: plan_text(plan, state=state))
         if not session.is_json:
             maker = collector.planned_by(run)
-            session.say(f"planned by {maker.by}" if maker else "who planned it is not on record")
+            session.say(f"planned by {maker.by}" if maker else "planned by an unknown user")
             for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
                 session.say(line)
         return None
@@ -334,7 +332,7 @@ def list_runs(
 ) -> None:
     """List runs, and plans that were never applied, newest first."""
     collector = checked_collector(session, uri, local_root)
-    session.show_all(collector.listed(limit=limit), runs_text, otherwise="no run, and no plan")
+    session.show_all(collector.listed(limit=limit), runs_text, otherwise="no runs and no plans")
     warn_of_unfinished(session, collector)
 
 

@@ -71,7 +71,7 @@ def purge(
     collector = checked_collector(session, uri, local_root)
     request: Any = asked("purge", working)
     check(session, collector, request)
-    session.confirm(f"Delete what was deferred in {uri}, where the window is over?", yes=yes)
+    session.confirm(f"Delete deferred objects of {uri} whose window is over?", yes=yes)
     with with_spark(session, collector) as collector:
         report = collector.purge(request)
     session.show(report, purge_text)
@@ -86,14 +86,14 @@ def restore(
         str,
         Argument(metavar="RUN|PATH", help="A run, a path, a folder (with a slash at its end), or an address."),
     ],
-    run: Annotated[str, Option("--run", metavar="RUN", help="With a path: as this run took it.")] = "",
+    run: Annotated[str, Option("--run", metavar="RUN", help="With a path: the version that this run took.")] = "",
     to: Annotated[str, Option("--to", metavar="URI", help="lakefs://repository/branch or …/branch/prefix.")] = "",
     overwrite: Annotated[bool, Option("--overwrite", help="Replace other objects at these paths.")] = False,
     all_versions: Annotated[
         bool, Option("--all-versions", help="Restore every version of each path, to PATH@RUN/ADDRESS.")
     ] = False,
     undo: Annotated[
-        bool, Option("--undo", help="Of a RUN: give back its commits, and delete none of its objects.")
+        bool, Option("--undo", help="Undo a RUN: its commits can be read again, and no object is deleted.")
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="With --undo: only show what would come back.")] = False,
     yes: YesOption = False,
@@ -208,7 +208,7 @@ def _restored(collector: Collector, *, path: str, **how: Any) -> RestoreReport:
 def ledger(
     session: Session,
     uri: RepositoryArgument,
-    run: Annotated[str, Option("--run", metavar="RUN", help="Only what this run did.")] = "",
+    run: Annotated[str, Option("--run", metavar="RUN", help="Only rows of this run.")] = "",
     path: Annotated[str, Option("--path", help="Only this path, or a folder (with a slash at its end).")] = "",
     address: Annotated[str, Option("--address", help="Only this address.")] = "",
     state: Annotated[
@@ -248,7 +248,7 @@ def ledger(
     ):
         check_run(collector, run)
     is_asked = any((run, path, address, state, since))
-    otherwise = "the ledger has no such row" if is_asked else "nothing is in the ledger: no run has deleted anything"
+    otherwise = "the ledger has no such row" if is_asked else "the ledger is empty: no run has deleted anything"
     session.show_table(found[:limit], LEDGER, otherwise=otherwise)
     if len(found) > limit:
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")

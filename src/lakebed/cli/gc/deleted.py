@@ -79,7 +79,7 @@ def show(
     uri: RepositoryArgument,
     run: RunArgument,
     uid: UidOption = "",
-    objects: Annotated[bool, Option("--objects", help="Show each object that goes, not the sums.")] = False,
+    objects: Annotated[bool, Option("--objects", help="Show each object instead of the sums.")] = False,
     local_root: RootOption = None,
 ) -> None:
     """Show a plan."""
@@ -160,7 +160,7 @@ def status(
 def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", local_root: RootOption = None) -> None:
     """List runs, and plans that were never applied, newest first."""
     collector = _collector(session, uri, uid, local_root)
-    session.show_all(collector.listed(), runs_text, otherwise="no run, and no plan")
+    session.show_all(collector.listed(), runs_text, otherwise="no runs and no plans")
 
 
 @app.command("adopt")

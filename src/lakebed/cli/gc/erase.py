@@ -60,12 +60,14 @@ app = noun_that_runs(
 
 PathsArgument = Annotated[
     list[str] | None,
-    Argument(metavar="PATH", help="Paths. One with * is a glob, one that ends with / is all below."),
+    Argument(metavar="PATH", help="Paths. With * a glob, with / at the end all paths below."),
 ]
 OutOption = Annotated[
-    Path | None, Option("--out", metavar="FILE", help="Write the certificate here, in JSON, as verify reads it.")
+    Path | None, Option("--out", metavar="FILE", help="Write the certificate to this file, in JSON, for `verify`.")
 ]
-HtmlOption = Annotated[Path | None, Option("--html", metavar="FILE", help="Write it here as a page, too.")]
+HtmlOption = Annotated[
+    Path | None, Option("--html", metavar="FILE", help="Write it to this file as an HTML page, too.")
+]
 EverywhereOption = Annotated[
     bool, Option("--everywhere", help="Then delete all that no entry names, too: of some no record has the path.")
 ]
@@ -214,7 +216,7 @@ def _carried_out(session: Session, collector: Collector, request: EraseRequest, 
     from lakebed.gc.messages import Certificate, Plan
 
     again = _command(collector, request.run_id, everywhere=request.everywhere)
-    session.when_stopped = lambda: f"stopped: what was erased until now is recorded; `{again}` goes on, and certifies"
+    session.when_stopped = lambda: f"stopped: all erasures so far are recorded; `{again}` goes on, and certifies"
     left = left_of_erasure(collector, request, check=partial(check, session, collector), note=session.note)
     going = []
     if left.applying is not None and left.plan.totals.all.objects:

@@ -113,7 +113,7 @@ def _status_text(found: HardDeleteStatus) -> str:
 def _why_text(found: HardDeletedList, *, given: str) -> str:
     """Write a table. `given`, path or address, is left out: it would be the same in each row."""
     if not found.results:
-        return "hard delete knows nothing of it: see `lakebed gc why`"
+        return "no record of hard delete names it: see `lakebed gc why`"
     columns = {
         "what": [_fate(one, is_paused=found.is_paused) for one in found.results],
         "reason": [one.reason for one in found.results],

@@ -48,7 +48,7 @@ def add(
     commits: Annotated[list[str] | None, Option("--commit", help="A commit. Repeatable.")] = None,
     tags: Annotated[list[str] | None, Option("--tag", help="The commit that a tag names now.")] = None,
     committed_only: Annotated[
-        bool, Option("--committed-only", help="Let uncommitted objects go, whose paths are on no record.")
+        bool, Option("--committed-only", help="Do not keep uncommitted objects, whose paths no record has.")
     ] = False,
 ) -> None:
     """Hold paths, commits or tags: no collection deletes their objects."""
@@ -56,7 +56,7 @@ def add(
     from lakebed.operations import holds
 
     if not (paths or commits or tags):
-        raise Misuse("hold what? Add --path, --commit or --tag")
+        raise Misuse("nothing to hold: add --path, --commit or --tag")
     hold = NewHold(
         name=name,
         globs=tuple(paths or ()),
@@ -67,7 +67,7 @@ def add(
     )
     written = session.client.do(holds.ADD_LEGAL_HOLD, parse_repository(uri), body=hold)
     for run in written.counts_after:
-        session.warn(f"warning: run {run} had begun to take data; what it has not deleted yet stays")
+        session.warn(f"warning: run {run} had begun to delete; objects that it has not deleted yet stay")
     session.done(f"{uri}: {name} is held", version=written.version, counts_after=written.counts_after)
 
 

@@ -32,9 +32,9 @@ app = noun("Run collections on the server's machine.")
 
 JobArgument = Annotated[str, Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
 ActionArgument = Annotated[
-    str, Argument(metavar="plan|apply|run|purge", help="What to do; `run` plans, applies and purges.")
+    str, Argument(metavar="plan|apply|run|purge", help="The action; `run` plans, applies and purges.")
 ]
-DeletedOption = Annotated[bool, Option("--deleted", help="Of a deleted repository, which only plans and applies.")]
+DeletedOption = Annotated[bool, Option("--deleted", help="Work on a deleted repository: `plan` and `apply` only.")]
 POLL_S: Final = 1.0
 
 
@@ -54,7 +54,7 @@ def start(
     branches: BranchesOption = False,
     deleted: DeletedOption = False,
     uid: UidOption = "",
-    wait: Annotated[bool, Option("--wait/--no-wait", help="Wait, show the progress, and how it ended.")] = True,
+    wait: Annotated[bool, Option("--wait/--no-wait", help="Wait for the end, and show progress.")] = True,
     yes: YesOption = False,
 ) -> None:
     """Start a collection on the server."""

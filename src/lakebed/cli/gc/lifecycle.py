@@ -130,7 +130,7 @@ def plan(
     session: Session,
     uri: RepositoryArgument,
     working: Working,
-    clean: Annotated[bool, Option("--clean", help="Read everything: go on from no run before.")] = False,
+    clean: Annotated[bool, Option("--clean", help="Read everything: use no saved state of an earlier run.")] = False,
     active_only: Annotated[
         bool, Option("--active-only", help="Commits that the retention rules let go keep nothing.")
     ] = False,
@@ -154,7 +154,7 @@ def simulate(
     working: Working,
     days: Annotated[int, Option("--days", help="How many days ahead.")] = 60,
     policy: Annotated[
-        Path | None, Option("--policy", metavar="FILE", help="By the policy of a file, which is not saved.")
+        Path | None, Option("--policy", metavar="FILE", help="Use the policy in this file. It is not saved.")
     ] = None,
     local_root: RootOption = None,
 ) -> None:

@@ -22,9 +22,9 @@ UncommittedOption = Annotated[bool, Option("--uncommitted", help="Only data that
 MetadataOption = Annotated[
     bool, Option("--metadata", help="Only Lakebed's own files: ranges that no commit names, folders of old runs.")
 ]
-CleanOption = Annotated[bool, Option("--clean", help="Uncommitted data: look at everything, not just at what changed.")]
+CleanOption = Annotated[bool, Option("--clean", help="Uncommitted data: look at everything, not only at changes.")]
 OptimisedOption = Annotated[
-    bool, Option("--optimised", help="Uncommitted data: look at what changed since an earlier run, or fail.")
+    bool, Option("--optimised", help="Uncommitted data: look only at changes since an earlier run, or fail.")
 ]
 OldLayoutOption = Annotated[
     bool, Option("--old-layout", help="With --uncommitted: look only at objects outside data/SLICE/.")
@@ -60,7 +60,8 @@ GraceOption = Annotated[
 BranchesOption = Annotated[
     bool,
     Option(
-        "--branches", help="First delete the branches that go by the lifecycle policy. They can come back for a while."
+        "--branches",
+        help="First delete branches that are due by the lifecycle policy. They can be undeleted for a while.",
     ),
 ]
 EngineOption = Annotated[
@@ -68,7 +69,7 @@ EngineOption = Annotated[
     Option(
         "--engine",
         metavar="spark|local|auto",
-        help="What does the work; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark.",
+        help="The engine; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark.",
     ),
 ]
 TasksOption = Annotated[

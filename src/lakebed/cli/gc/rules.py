@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SAVE: Final = "Save these rules?"
 OFF: Final = "off"
 app = noun(
-    "Set how long committed data stays after it has been replaced, and what stays regardless.",
+    "Set how long committed data stays after it has been replaced, and pin commits.",
     "lakebed gc rules set-default lakefs://lake 7d",
     "lakebed gc rules set 'lakefs://lake/feature-*' 36h",
     "lakebed gc rules try lakefs://lake rules.json  # which commits would expire",

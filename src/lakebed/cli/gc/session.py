@@ -67,7 +67,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
         collector.check_namespace()
     except InvalidNamespace as error:
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
-            raise Misuse("where do local:// repositories lie? Add --data with the server's data folder") from error
+            raise Misuse("local:// repositories need --data with the server's data folder") from error
         raise
     except NamespaceMissing as error:
         if local_root is None:
@@ -282,7 +282,7 @@ def objects_in(folder: Path) -> Path:
 
 
 PLAN_STOPPED: Final = "stopped: nothing was deleted, and no other plan was written; run the same command again"
-APPLY_STOPPED: Final = "stopped: what was deleted until now is recorded; run the same command again to go on"
+APPLY_STOPPED: Final = "stopped: all deletions so far are recorded; run the same command again to go on"
 
 
 def timed(session: Session) -> Callable[[str], None]:

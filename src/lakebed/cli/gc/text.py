@@ -59,7 +59,7 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
         elif found.erasure is not None:
             yield ""
             stands = found.outlook is not None and found.outlook.stands_count
-            said = "nothing of what stands would go" if stands else "all of it is gone"
+            said = "none of the standing objects would be deleted" if stands else "everything is gone already"
             yield f"{said}; to certify that: {command([found.run_id], found.kind)}"
     for same in ready.values():
         if len(same) > 1:
@@ -169,7 +169,7 @@ def standing_text(one: Standing) -> Iterator[str]:
 
 def collected_text(found: Collected) -> str:
     """Say which run proves that no bytes without an entry are left from before an erasure."""
-    return f"run {found.run_id} collected what no entry named: {amount(found.total)}"
+    return f"run {found.run_id} deleted objects that no entry named: {amount(found.total)}"
 
 
 def selection_text(selection: Selection) -> str:
@@ -342,7 +342,7 @@ def missing_text(missing: MissingCommits) -> Iterator[str]:
     for commit in missing.commits:
         yield f"  {commit.id}  {', '.join(commit.refs)}".rstrip()
     if missing.named:
-        yield "reset or delete the refs named above: what they name cannot be read, and is never marked"
+        yield "reset or delete the refs named above: their commits cannot be read, and are never marked"
 
 
 def unfinished_text(run: UnfinishedRun, command: str) -> str:

@@ -36,8 +36,8 @@ FEW: Final = 3
 """Paths of an object, and branches of a path, that `lifecycle why` shows without --all."""
 _STAGES: Final = {
     "commits": ("commits", "tree", "trees"),
-    "staging": ("what is staged", "branch", "branches"),
-    "deferred": ("what runs deferred", "part", "parts"),
+    "staging": ("staged changes", "branch", "branches"),
+    "deferred": ("deferred runs", "part", "parts"),
     "ledger": ("the ledger", "file", "files"),
     "elsewhere": ("other repositories", "file", "files"),
 }

@@ -18,14 +18,14 @@ TagArgument = Annotated[str, Argument(metavar="TAG", help="lakefs://repository/t
 ObjectArgument = Annotated[
     str, Argument(metavar="OBJECT", help="lakefs://repository/ref/path", complete=complete_object)
 ]
-UidOption = Annotated[str, Option("--uid", help="Which one, where several had the name (`repo list --deleted`).")]
+UidOption = Annotated[str, Option("--uid", help="Its uid, where several had the name (`repo list --deleted`).")]
 YesOption = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
 LimitOption = Annotated[int | None, Option("--limit", "-n", min=1, help="Show at most this many.")]
 PrefixOption = Annotated[str, Option("--prefix", help="Only names that begin with this.")]
 PathsOption = Annotated[str, Option("--prefix", help="Only paths that begin with this.")]
 RefuseExpiredOption = Annotated[
     bool,
-    Option("--refuse-expired", help="Fail where it would bring objects that a lifecycle policy let go."),
+    Option("--refuse-expired", help="Fail if it would bring objects that a lifecycle policy deleted."),
 ]
 EmptyOption = Annotated[bool, Option("--allow-empty", help="Commit even if nothing changed.")]
 MessageOption = Annotated[str, Option("--message", "-m", help="The commit's message.")]

@@ -233,7 +233,7 @@ app = LazyGroup(
     ],
     # Commands take these over.
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="""Version control for a data lake that deletes what is no longer reachable.
+    help="""Version control for a data lake. Collections delete data that is no longer reachable.
 
     Exit codes: 0 done, 1 failed, 2 misused, 3 not found, 4 conflict, 5 unavailable.
     """,

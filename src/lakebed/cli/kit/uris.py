@@ -72,7 +72,7 @@ def parse_ref(text: str) -> RefUri:
     form = "lakefs://repository/ref"
     repository, ref, rest = _take_ref(text, form)
     if rest:
-        raise BadUri(f"{text}: a ref is wanted here ({form}), without /{rest}", uri=text)
+        raise BadUri(f"expected a ref ({form}), got {text}: leave out /{rest}", uri=text)
     return RefUri(repository, ref)
 
 
@@ -81,7 +81,7 @@ def parse_new_branch(text: str) -> RefUri:
     repository, ref, rest = _take_ref(text, form := "lakefs://repository/branch")
     if rest:
         name = "-".join(filter(None, [ref, *rest.split("/")]))
-        raise BadUri(f"{text}: a branch is wanted here ({form}), and no name of one holds /: try {name}", uri=text)
+        raise BadUri(f"expected a branch ({form}), got {text}: names of branches have no slash, try {name}", uri=text)
     check_new_branch(ref)
     return RefUri(repository, ref)
 

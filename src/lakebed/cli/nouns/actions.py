@@ -15,7 +15,7 @@ from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 from lakebed.wire import ActionRun, HookRun
 
-app = noun("Show the runs of hooks, and what they wrote.")
+app = noun("Show runs of hooks and their output.")
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):

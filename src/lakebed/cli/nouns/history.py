@@ -43,10 +43,10 @@ from .transfers import present
 if TYPE_CHECKING:
     from lakebed.client import Client, Strategy
 
-commit_app = noun("Commit what is uncommitted on a branch.")
+commit_app = noun("Commit the uncommitted changes of a branch.")
 log_app = noun("Show the history of a ref.")
-diff_app = noun("Show what changed.")
-show_app = noun("Show a commit and what it changed.")
+diff_app = noun("Show changed paths.")
+show_app = noun("Show a commit and its changes.")
 blame_app = noun("Show the last commit of each path.")
 merge_app = noun("Merge one ref into a branch.")
 
@@ -271,11 +271,9 @@ def diff(
     session: Session,
     uri: RefArgument,
     right: Annotated[str, Argument(metavar="REF", help="Compare with this ref.", complete=complete_ref)] = "",
-    two_dot: Annotated[
-        bool, Option("--two-dot", help="Show all that differs, not only what the second changed.")
-    ] = False,
+    two_dot: Annotated[bool, Option("--two-dot", help="Show all differences, not only changes of the second.")] = False,
     prefix: PathsOption = "",
-    delimiter: Annotated[str, Option("--delimiter", help="Sum up paths that go on after this.")] = "",
+    delimiter: Annotated[str, Option("--delimiter", help="Fold paths at this delimiter, such as /.")] = "",
     limit: LimitOption = None,
     stat: StatOption = False,
 ) -> None:
@@ -356,7 +354,7 @@ def _naming_the_parent(commit: Commit, found: Iterable[Diff]) -> Iterator[Diff]:
         if commit.parents[0][:12] not in str(error):
             raise
         raise NotFound(
-            f"what commit {commit.id[:12]} changed cannot be shown, for its parent is not there: {error}", **error.facts
+            f"the changes of commit {commit.id[:12]} cannot be shown, its parent is missing: {error}", **error.facts
         ) from error
 
 
@@ -465,7 +463,7 @@ def merge(
     squash: Annotated[bool, Option("--squash", help="Make one commit, without the source's history.")] = False,
     allow_empty: EmptyOption = False,
     refuse_expired: RefuseExpiredOption = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show what it would bring, and merge nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the changes, and merge nothing.")] = False,
 ) -> None:
     """Bring the changes of a ref into a branch. A conflict changes nothing, unless a strategy decides it.
 
@@ -584,7 +582,7 @@ def tell_expired(session: Session, repository: str, before: str, after: str) -> 
     with contextlib.suppress(LakebedError):  # The command has done its work: an error here is only a missing note.
         if found := session.client.history.count_expired(repository, before, after):
             session.note(
-                f"it brought {count_of(found, 'object')} that a lifecycle policy let go: reading these answers 410"
+                f"it brought {count_of(found, 'object')} that a lifecycle policy deleted: reading these answers 410"
             )
 
 

@@ -222,7 +222,7 @@ def ls(
     session: Session,
     uri: PrefixArgument,
     recursive: RecursiveOption = False,
-    delimiter: Annotated[str, Option("--delimiter", help="What separates folders.")] = "/",
+    delimiter: Annotated[str, Option("--delimiter", help="The separator of folders.")] = "/",
     limit: LimitOption = None,
 ) -> None:
     """List paths at a prefix, common prefixes as folders; with -r all paths."""

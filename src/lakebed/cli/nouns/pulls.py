@@ -22,11 +22,11 @@ from lakebed.wire import MergeResult, PullRequest
 
 from .history import explaining_merge
 
-app = noun("Ask for a merge, and merge what was asked for.")
+app = noun("Open, look at, merge and close pull requests.")
 
 PullArgument = Annotated[str, Argument(metavar="PULL", help="The id of a pull request.")]
 TitleOption = Annotated[str | None, Option("--title", "-t", help="What it is about, in one line.")]
-DescriptionOption = Annotated[str | None, Option("--description", "-d", help="Why, and what to look at.")]
+DescriptionOption = Annotated[str | None, Option("--description", "-d", help="The reason, and points to look at.")]
 
 
 COUNTED_MAX: Final = 1000

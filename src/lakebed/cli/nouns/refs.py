@@ -57,9 +57,9 @@ MOVE_COLUMNS: Final[dict[str, Callable[[RefMove], object]]] = {
 }
 ForGoodOption = Annotated[
     bool,
-    Option("--for-good", help="Give up the way back, too, also where it was deleted before: retention need not wait."),
+    Option("--for-good", help="Delete without a way back, also after an earlier delete: retention need not wait."),
 ]
-DeletedOption = Annotated[bool, Option("--deleted", help="Those that were deleted and can come back instead.")]
+DeletedOption = Annotated[bool, Option("--deleted", help="List deleted ones that can come back instead.")]
 SourceOption = Annotated[
     str,
     Option(

@@ -60,15 +60,15 @@ DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRepository], object]]] = {
 def create(
     session: Session,
     uri: RepositoryArgument,
-    namespace: Annotated[str, Argument(metavar="NAMESPACE", help="Where its data lies, such as s3://bucket/folder.")],
+    namespace: Annotated[
+        str, Argument(metavar="NAMESPACE", help="The storage namespace of its data, such as s3://bucket/folder.")
+    ],
     default_branch: Annotated[str, Option("--default-branch", "-d", help="The first branch.")] = "main",
     sample_data: Annotated[bool, Option("--sample-data", help="Commit a few small files to look at.")] = False,
     reuse: Annotated[
-        bool, Option("--reuse", help="Also where a deleted repository was, once it is collected and gone.")
+        bool, Option("--reuse", help="Allow the namespace of a deleted repository after its collection.")
     ] = False,
-    bare: Annotated[
-        bool, Option("--bare", help="Without branch and commit, to restore refs into it (repo restore).")
-    ] = False,
+    bare: Annotated[bool, Option("--bare", help="Make it without branch and commit, for `repo restore`.")] = False,
 ) -> None:
     """Create a repository over a storage namespace that is not in use."""
     name = parse_repository(uri)
@@ -187,7 +187,7 @@ def dump(session: Session, uri: RepositoryArgument) -> None:
 def restore(
     session: Session,
     uri: RepositoryArgument,
-    source: Annotated[TextIO, Argument(metavar="FILE", help="What `repo dump` printed; - for stdin.")],
+    source: Annotated[TextIO, Argument(metavar="FILE", help="The output of `repo dump`; - for stdin.")],
     check_objects: Annotated[
         bool, Option("--check-objects", help="Refuse where an object of a commit is missing. Reads all metadata.")
     ] = False,

@@ -72,8 +72,8 @@ def sync(
     source: Side,
     target: Side,
     *,
-    delete: Annotated[bool, Option("--delete", help="Delete from TARGET what SOURCE does not have.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    delete: Annotated[bool, Option("--delete", help="Delete files of TARGET that SOURCE does not have.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the steps, and change nothing.")] = False,
     include: Annotated[
         Globs, Option("--include", metavar="GLOB", help="Only paths that match: * also matches slashes.")
     ] = None,

@@ -269,8 +269,8 @@ def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[
 
     def skip(file: Path) -> None:
         if whole:
-            raise Misuse(f"{file} is neither a file nor a folder: what it stands for would count as deleted")
-        session.warn(f"skipped {file}: no regular file")
+            raise Misuse(f"{file} is neither a file nor a folder: its content would count as deleted")
+        session.warn(f"skipped {file}: not a regular file")
 
     return {name: file for file, name in files_below(folder, skipped=skip) if not is_own(name)}
 

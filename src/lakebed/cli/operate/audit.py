@@ -21,7 +21,7 @@ app = noun("Show the audit log.")
 def audit(
     session: Session,
     since: Annotated[str, Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")] = "",
-    until: Annotated[str, Option("--until", metavar="DATE", help="The same: only what was before.")] = "",
+    until: Annotated[str, Option("--until", metavar="DATE", help="The same: only earlier requests.")] = "",
     user: Annotated[str, Option("--user", help="Only requests of this user.")] = "",
     operation: Annotated[str, Option("--operation", metavar="ID", help="Only this operation.")] = "",
     repository: Annotated[str, Option("--repository", metavar="NAME", help="Only this repository.")] = "",

@@ -189,7 +189,7 @@ def delete_key(session: Session, user: UserArgument, key: KeyArgument, yes: YesO
 def create_group(
     session: Session,
     group: GroupArgument,
-    description: Annotated[str, Option("--description", help="What it is for.")] = "",
+    description: Annotated[str, Option("--description", help="The group's purpose.")] = "",
 ) -> None:
     """Create a group."""
     with being_new(f"group {group}"):

@@ -34,7 +34,9 @@ def may(
     tag: Annotated[str, Option("--tag", metavar="NAME", help="At this tag.")] = "",
     ref: Annotated[str, Option("--ref", metavar="ID", help="At this commit.")] = "",
     address: Annotated[str, Option("--address", metavar="IP", help="From this address.")] = "",
-    time: Annotated[str, Option("--time", metavar="TIME", help="Then, and not now: 2027-01-31T18:00:00Z.")] = "",
+    time: Annotated[
+        str, Option("--time", metavar="TIME", help="At this time instead of now: 2027-01-31T18:00:00Z.")
+    ] = "",
 ) -> None:
     """Show if a user may do an action on a resource, and the statement that decides it."""
     arn = resource_of(action, resource) if is_uri(resource) else resource

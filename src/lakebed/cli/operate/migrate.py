@@ -46,13 +46,16 @@ def migrate(
     ] = False,
     adopt: Annotated[
         bool,
-        Option("--adopt", help="Adopt what came over in place: the old server is stopped. Plans count its objects."),
+        Option(
+            "--adopt",
+            help="Adopt repositories that came over in place, with the old server stopped. Plans count its objects.",
+        ),
     ] = False,
     undo: Annotated[
         bool, Option("--undo", help="With --adopt: go back, so that the old server can start again.")
     ] = False,
     final: Annotated[
-        bool, Option("--final", help="With --adopt: collections may delete its objects. Nothing leads back.")
+        bool, Option("--final", help="With --adopt: collections may delete its objects. There is no way back.")
     ] = False,
     yes: Annotated[bool, Option("--yes", help="With --final: do not ask.")] = False,
     objects: Annotated[
@@ -64,7 +67,7 @@ def migrate(
     ] = False,
     kv: MetadataUri = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Check everything and name what stays behind. Makes the data folder.")
+        bool, Option("--dry-run", help="Check everything and name all that stays behind. Makes the data folder.")
     ] = False,
 ) -> None:
     """Bring repositories over from the configured server: commits, branches, tags and entries, no bytes.

@@ -37,15 +37,13 @@ def serve(
     session: Session,
     data: Annotated[
         Path | None,
-        Option("--data", metavar="DIR", help="Its folder, made where there is none. Default: LAKEBED_DATA."),
+        Option("--data", metavar="DIR", help="Its data folder, made if missing. Default: LAKEBED_DATA."),
     ] = None,
-    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, Option("--host", help="Where it listens.")] = "127.0.0.1",
+    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    host: Annotated[str, Option("--host", help="The address to listen at.")] = "127.0.0.1",
     workers: Annotated[int, Option("--workers", "-w", min=1, max=256, help="Processes.")] = 1,
     kv: MetadataUri = None,
-    s3_listen: Annotated[
-        str, Option("--s3-listen", metavar="[HOST:]PORT", help="A port where every request is S3's.")
-    ] = "",
+    s3_listen: Annotated[str, Option("--s3-listen", metavar="[HOST:]PORT", help="A port for S3 alone.")] = "",
     drain: Annotated[
         float, Option("--drain", metavar="SECONDS", min=0, help="How long requests may take to end at SIGTERM.")
     ] = 300,
@@ -58,7 +56,9 @@ def serve(
             help="How long to go on taking connections at SIGTERM, while /_ready answers 503 and balancers leave.",
         ),
     ] = 0,
-    log_level: Annotated[LogLevel, Option("--log-level", help="What goes to standard error.")] = LogLevel.WARNING,
+    log_level: Annotated[
+        LogLevel, Option("--log-level", help="The least level of lines on standard error.")
+    ] = LogLevel.WARNING,
     log_format: Annotated[
         LogFormat, Option("--log-format", help="Lines for people, or a JSON object a line.")
     ] = LogFormat.TEXT,
