@@ -91,7 +91,7 @@ def test_more_than_a_ref_is_no_ref() -> None:
 
 def test_a_new_branch_with_a_slash_gets_the_proposal_of_a_name_without() -> None:
     assert parse_new_branch("lakefs://lake/dev/") == RefUri("lake", "dev")
-    with pytest.raises(BadUri, match=r"no name of one holds /: try feature-x-1$"):
+    with pytest.raises(BadUri, match=r"names of branches have no slash, try feature-x-1$"):
         parse_new_branch("lakefs://lake/feature/x/1")
 
 

@@ -102,7 +102,7 @@ def test_of_a_commit_whose_parent_a_run_took_it_is_said_that_its_changes_cannot_
     refused = shell("show", f"{held.lake}/main", *options)
 
     assert refused.code == 3
-    assert "changed cannot be shown, for its parent is not there: the contents of commit" in refused.err
+    assert "cannot be shown, its parent is missing: the contents of commit" in refused.err
 
 
 def test_apply_of_a_deferred_run_asks_what_is_true_until_its_window_ends(shell: Shell, held: Held, data: Path) -> None:

@@ -161,5 +161,5 @@ def test_a_server_that_neither_answers_nor_goes_on_is_not_asked_for_ever() -> No
 
 
 def test_what_is_not_counted_beforehand_is_told_as_it_comes() -> None:
-    assert progress_text(WhyProgress(stage="staging", done=1)) == "looking through what is staged: 1 branch"
+    assert progress_text(WhyProgress(stage="staging", done=1)) == "looking through staged changes: 1 branch"
     assert progress_text(WhyProgress(stage="ledger", done=1200)) == "looking through the ledger: 1,200 files"

@@ -27,7 +27,7 @@ def may(
     user: Annotated[str, Argument(metavar="USER", help="A user's id.")],
     action: Annotated[str, Argument(metavar="ACTION", help="Such as fs:DeleteObject.")],
     resource: Annotated[
-        str, Argument(metavar="[RESOURCE]", help="A lakefs:// URI, an arn:lakefs:…, or * for no single thing.")
+        str, Argument(metavar="RESOURCE", help="A lakefs:// URI, an arn:lakefs:…, or * for no single thing.")
     ] = "*",
     *,
     branch: Annotated[str, Option("--branch", metavar="NAME", help="On this branch, not that of the URI.")] = "",

@@ -41,7 +41,7 @@ def open_page(
     session: Session,
     data: Annotated[
         Path | None,
-        Argument(metavar="[DIR]", help="Serve this data folder; made where there is none. Default: no server is run."),
+        Argument(metavar="DIR", help="Serve this data folder; made where there is none. Default: no server is run."),
     ] = None,
     user: Annotated[str, Option("--user", "-u", help="With DIR: whom to log in. Default: the first user.")] = "",
     port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="With DIR. Default: a free one.")] = 0,
