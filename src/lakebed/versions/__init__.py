@@ -9,11 +9,10 @@
     copies      copies that move no bytes           cleanup     remove records that nothing names
     slices      where uploads put their bytes       retired     which commits and files may not be named
     inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
-    recorder    commits of trees that are there   outbox     an event for each move of a branch or tag
-    hard_delete objects that may be deleted at once   moves       a copy, then a tombstone for its source
+    recorder    commits of existing trees           outbox      an event for each move of a branch or tag
+        hard_delete objects that may be deleted at once moves       a copy, then a tombstone for its source
 
-Each part may use those before it in `Versions.__init__`. The flows and their promises: docs/design/protocols.md.
-They await their ports and nothing else.
+    Each part may use those before it in `Versions.__init__`. The flows: docs/design/protocols.md.
 """
 
 from lakebed.base import Ports, RepositoryUid

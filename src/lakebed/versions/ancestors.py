@@ -8,7 +8,7 @@ away, and writing a commit costs at most one read more.
 1. `depth` 0 is the first commit, or one from an older release: it has no jump, and a walk passes it by its parent.
 2. `merges` counts the commits of several parents on the way. If a commit and an ancestor have equal counts, nothing
    but single parents lie between, so the ancestor is all that can be reached there.
-3. None of the three is part of a commit's id: they repeat what the parents say. Records of commits are never removed,
+3. None of the three is part of a commit's id: they follow from the parents. Records of commits are never removed,
    so a jump leads to a record.
 """
 

@@ -4,7 +4,7 @@ A cell is the msgpack array `[2, flags, *row]`: format number, flags, then base'
 end behind one array header are themselves msgpack, so a page of a thousand decodes in a single call.
 
 Flags: TOMBSTONE (the path is deleted; the row is all zeros), EXCLUSIVE (no other cell and no commit names this address;
-what is not so marked is shared, and only the offline collector may give it up), DOOMED (being deleted online), REPEATED
+without this mark it is shared, and only the offline collector may give it up), DOOMED (being deleted online), REPEATED
 (its writer set it before, in a token that a commit sealed meanwhile).
 
 EXCLUSIVE is two bits. An older release knew the lower one alone, and could set it again after a copy had taken it off:

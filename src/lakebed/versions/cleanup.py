@@ -1,18 +1,9 @@
 """Delete the records that no flow needs any more: retired tokens, finished records, refs half made.
 
-Cells go in the order that the proof needs (docs/design/protocols.md, "Commit", step 5): first the claims, then each
-branch, and tokens that a branch still holds are left alone. A token leaves a branch once and never comes back, and it
-is claimed before it leaves; so a token that is claimed and not held is retired, however late the reading. The one
-exception is a token that a freeze is filling: it is claimed before it is held, and is cleaned only after the branch was
-bumped, which makes a freeze that sleeps fail.
+The order is that of the proof (docs/design/protocols.md, "Commit", step 5): read the claims, then each branch, then
+remove the cells of tokens that are claimed and not held. A clock bounds the garbage, never the safety.
 
-Where objects are deleted at once, the cleaner also finds cells that own objects of no commit (`_doom_owned`). For that
-it reads the claims again, last: a claim that comes later belongs to a publication that fails.
-
-A claim is kept until a cleaner saw all its tokens retired for longer than the branch cache and the longest request:
-a writer with an old record may still put a cell into a retired token. They are cleaned once more before it goes, for
-without it another claim on a token would say that no commit took its cells. The age of the claim itself proves nothing:
-its committer may have slept, and have published just now. That clock bounds garbage, never safety.
+Where objects are deleted at once, the cleaner also dooms cells that own objects of no commit (`_let_go_owned`).
 """
 
 from __future__ import annotations
@@ -122,6 +113,8 @@ class Cleanup:
     async def _clean_claims(self) -> tuple[int, int]:
         now = self._context.ports.clock.now_ms()
         is_on = (await self._hard_delete.setting()).is_on
+        # First the claims, then the branches. A token is claimed before it leaves its branch, and never comes back.
+        # So a token that is claimed and not held is retired, however late the reading.
         claims = await self._claims()
         branches = sorted({claim.branch for _, claim in claims})
         held = dict(zip(branches, await self._each(branches, self._tokens_of), strict=True))
@@ -137,8 +130,11 @@ class Cleanup:
         for (key, claim), wiped in zip(claims, found, strict=True):
             if not wiped.is_whole:
                 continue
+            # The age of the claim itself proves nothing: its committer may have slept, and have published just now.
             if not claim.retired_ms:
                 seen_retired.append((key, encode_record(replace(claim, retired_ms=now))))
+            # A writer with an old record may still put a cell into a retired token, for as long as the branch cache
+            # and the longest request last. So this pass has cleaned the tokens once more.
             elif now - claim.retired_ms >= self._context.options.claim_age_ms_max:
                 over.append(key)
         # Another cleaner may have removed such a claim since: then it comes back, and goes again later.
@@ -154,6 +150,8 @@ class Cleanup:
         """Remove the cells of those tokens of a claim that its branch does not hold."""
         is_old = now_ms - claim.created_ms >= self._context.options.claim_age_ms_max
         retired = [token for token in claim.tokens if token not in held]
+        # The one token that is claimed before it is held: a freeze is filling it. Bump the branch first, so that a
+        # freeze that sleeps fails.
         if claim.building and retired:
             if not is_old:
                 return Wiped(0, is_whole=False)

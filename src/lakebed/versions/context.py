@@ -277,8 +277,7 @@ class BranchRecords:
         return seen
 
     async def used(self, branch: str) -> Seen:
-        """Return `fresh`, for who is about to acknowledge what he staged. A sweep that is about to delete the branch
-        may have looked before that was there: it ends, for the record that it marked is gone.
+        """Return `fresh` for a writer that is about to acknowledge its cell, and take a sweep's mark off the branch.
 
         Raises:
             BranchNotFound: as `fresh`.
@@ -288,6 +287,7 @@ class BranchRecords:
             seen = await self.fresh(branch)
             if not seen.record.leaving:
                 return seen
+            # The sweep may have looked before the cell was there. It ends, for the record that it marked is gone.
             try:
                 return await self.set(branch, replace(seen.record, leaving=""), seen)
             except PredicateFailed:

@@ -1,9 +1,9 @@
 """Resolve ref expressions of users to commits.
 
 A ref expression is a branch, a tag, a commit id or an unambiguous prefix of one. Any number of `~N` (the N-th
-first-parent ancestor) and `^N` (the N-th parent) may follow it. So may one of `@` (the branch's head without what is
-staged) and `$` (with what is staged, which is what a bare branch means anyway). A branch or tag may be followed by
-`@{yesterday}`, `@{3 days ago}`, `@{2}` or a date, which is where it was then (reflog.py). Where names clash, a whole
+first-parent ancestor) and `^N` (the N-th parent) may follow it. So may one of `@` (the branch's head without staged
+changes) and `$` (with them, as a bare branch means, too). A branch or tag may be followed by `@{yesterday}`,
+`@{3 days ago}`, `@{2}` or a date: its commit at that time (reflog.py). Where names clash, a whole
 commit id wins over a branch, a branch over a tag, and a tag over the beginning of a commit id.
 """
 

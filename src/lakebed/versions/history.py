@@ -135,7 +135,7 @@ class History:
         try:
             return await self._touches(commit, objects, prefixes)
         except CommitExpired:
-            return False  # A collection took what it changed.
+            return False  # A collection took its tree.
 
     @says_who_took
     async def _touches(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
@@ -192,7 +192,7 @@ class History:
                     found[prefix] = commit
                     folders.remove(prefix)
             except CommitExpired:
-                continue  # A collection took what it changed.
+                continue  # A collection took its tree.
         return found, not sought and not folders
 
     @says_who_took

@@ -1,10 +1,9 @@
 """Find where a branch or tag was before: the log of its moves, and expressions such as `main@{yesterday}`.
 
 The record of a ref holds its last move (`BranchRecord.moved`), written by the very `set_if` that moved it. The next
-process to move the ref first writes that move into the log, together with its claim, its commit, or its note of the
-deletion. So the log and the record hold every move, whichever process dies where, and no move that did not take place.
-Only a deletion is written after it took place: a process that dies between the two leaves it out.
-A tag never moves: it is made, deleted, and made again.
+process to move the ref first writes that move into the log. So the two hold every move, whichever process dies where,
+and no move that did not take place. Only a deletion is written after it took place, and may be missing.
+
 
     reflog/<branch>/<999999999999999 - at_ms>           MoveRecord: the newest first
     reflog/<branch>/<999999999999999 - at_ms>-deleted   the deletion
@@ -44,7 +43,7 @@ _NUMBER: Final = re.compile(r"\d{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Hold what stands between the braces: a number of moves, or an instant."""
+    """Hold the part in braces: a number of moves, or an instant."""
 
     moves: int | None = None
     at_ms: int = 0
@@ -77,7 +76,7 @@ class Reflog:
         return replace(after, moved=Moved(at_ms=at_ms, operation=operation, by=by, before=left))
 
     def to_log(self, name: str, record: BranchRecord | TagRecord) -> list[tuple[bytes, bytes]]:
-        """Return what has to be in the log before the ref moves on from this record."""
+        """Return the entries that must be in the log before the ref moves on from this record."""
         move = last_move(record)
         return [] if move is None else [(_key(_kind_of(record), name, move.at_ms), encode_record(move))]
 
@@ -109,7 +108,7 @@ class Reflog:
             if len(found) > limit:
                 break
             move = decode_record(MoveRecord, value)
-            # A writer that lost its race may have logged what is still the last move.
+            # A writer that lost its race may have logged the move that is still the last one.
             if last is None or move.at_ms != last.at_ms:
                 found.append(move)
         return found[:limit], len(found) > limit
@@ -188,7 +187,7 @@ class Reflog:
             start = _prefix(kind, name)[:-1] + b"0"  # The byte that follows the slash.
 
     async def since(self, kind: RefKind, name: str, after_ms: int) -> Sequence[MoveRecord]:
-        """Return what the log has after this moment, the oldest first, notes of deletions too."""
+        """Return the moves of the log after this moment, the oldest first, notes of deletions too."""
         store, partition = self._context.store, self._context.partition
         moves: list[MoveRecord] = []
         async for _, value in scan_prefix(store, partition, _prefix(kind, name), page_size=_PAGE):

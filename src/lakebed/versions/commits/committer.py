@@ -97,10 +97,8 @@ class Built:
     """Writers set staged cells again, because another commit sealed the first ones; it took the writes."""
 
     def is_from(self, record: BranchRecord, left: Sequence[Sealed]) -> bool:
-        """Return whether it may be published on this record as it is.
-
-        Head *and* left: keeping the metarange and changing only the parent would lose the changes between.
-        """
+        """Return whether it may be published on this record as it is."""
+        # Head *and* left: keeping the metarange and changing only the parent would lose the changes between.
         return self.head == record.commit_id and self.left == tuple(left) and self.epoch == record.epoch
 
 
@@ -129,7 +127,7 @@ class Committer:
         return built.commit
 
     async def seal(self, branch: str) -> tuple[StagingToken, Seen]:
-        """Step 1. Lost or failed: from the start; a seal whose answer was lost leaves an area that is ours to take."""
+        """Step 1: put a fresh token in place of the current one. Return the sealed token, and the branch after that."""
         retry = Retry()
         while True:
             seen = await self._context.branches.fresh(branch)
@@ -139,6 +137,7 @@ class Committer:
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
+                # Seal again. If the lost seal took place, its token is among the sealed ones, and this commit takes it.
                 retry.lost(error)
 
     def _sealed(self, record: BranchRecord) -> BranchRecord:
@@ -154,6 +153,7 @@ class Committer:
         attempt, retry = 0, Retry()
         while True:
             place = find_mine(seen.record.sealed, mine)
+            # Not among the sealed tokens, and our commit is not in the history: another operation took its cells.
             if place is None:
                 raise CommitOvertaken("commit: another operation took what was being committed", branch=branch)
             left = seen.record.sealed[place:]
@@ -195,8 +195,9 @@ class Committer:
     async def _build(
         self, branch: str, record: BranchRecord, left: Sequence[Sealed], note: Note, *, allow_empty: bool
     ) -> Built:
-        """Step 2. `record.epoch` is from before the cells were read and before any id was asked after, so a bump in
-        between fails the publication."""
+        """Step 2: lay the sealed cells over the head, and write ranges and the commit's record."""
+        # `record.epoch` is from before the cells are read and before any id is asked after. So a bump in between fails
+        # the publication.
         base = await self._context.commits.metarange(record.commit_id)
         metarange = base
         async for layers in self._layers([sealed.token for sealed in left]):
@@ -215,16 +216,14 @@ class Committer:
     async def _write_new(
         self, branch: str, metarange: MetarangeId, head: CommitId, note: Note
     ) -> tuple[Commit, CommitId]:
-        """Make and write the record of a commit on this head; where an answer is lost, that of another one.
-
-        The lost one may come late. Under the same id it would say of the published commit that it is not.
-        """
+        """Make and write the record of a commit on this head; where an answer is lost, that of another one."""
         retry = Retry()
         while True:
             commit = await self.new_commit(branch, metarange, (head,), note)
             try:
                 return commit, await self._context.commits.write(commit)
             except OutcomeUnknown as error:
+                # The lost write may come late. Under the same id it would remove the note that the commit is published.
                 retry.lost(error)
 
     async def _are_repeats_among(self, tokens: Sequence[StagingToken]) -> bool:
@@ -238,11 +237,9 @@ class Committer:
         return False
 
     async def _layers(self, tokens: Sequence[StagingToken]) -> AsyncIterator[list[pa.Table]]:
-        """Yield parts in order of key: the cells of each token that has any there (newest first), as columns.
-
-        A part ends where one of the tokens has been read as far as PART_ROWS go. So memory does not grow with the
-        staged cells. Cells of another token behind that end are read again for the next part.
-        """
+        """Yield parts in order of key: the cells of each token that has any there (newest first), as columns."""
+        # A part ends where one of the tokens has been read as far as PART_ROWS go, so memory does not grow with the
+        # staged cells. Cells of another token behind that end are read again for the next part.
         start: bytes | None = b""
         while start is not None:
             found = [await self._layer(token, start) for token in tokens]
@@ -255,7 +252,7 @@ class Committer:
         """Leave out tombstones that hide one version of a path where another one is beneath, staged or in the head.
 
         A move puts these where nothing is staged, and others once it is done. If a merge came first and the mover died
-        before it looked again, what the merge brought stays. `changes`: the overlay of the layers.
+        before it looked again, the merge's entry stays. `changes`: the overlay of the layers.
         """
         # Ordinary tombstones have no digest; a doomed cell has the date of its object.
         hidden = pc.and_(changes["tombstone"], pc.not_equal(changes["digest"], 0))
@@ -349,15 +346,13 @@ class _Layer:
 
 
 def _counted_ms(given_ms: int | None, now_ms: int, first: Commit | None) -> int:
-    """From when retention counts a commit that is written now on top of `first`; 0: from its date.
-
-    A date that the client gave is believed where a history is written in one go, as by an import. Where `first` was a
-    head for longer it was one until now, whatever date the client gives; and never until before it became one, however
-    far this server's clock is behind, and however many commits in a row it dates.
-    """
+    """Return the time from which retention counts a commit that is written now on top of `first`; 0: from its date."""
     if first is None:
         return 0
+    # `first` was a head until now, and never until before it became one, however far this server's clock is behind.
     until_ms = max(now_ms, first.written_ms, first.counted_ms)
+    # An import writes a history in one go: then the dates of its client count. Where `first` was a head for longer,
+    # no date of a client makes it expire earlier.
     if given_ms is not None and max(now_ms - first.written_ms, until_ms - now_ms) < IN_ONE_GO_MS:
         return 0
     return until_ms if until_ms > (now_ms if given_ms is None else given_ms) else 0

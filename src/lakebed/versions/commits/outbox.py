@@ -1,20 +1,14 @@
 """Write an event for each move of a branch or tag, in the order of each ref's moves (docs/design/0015-events.md).
 
-A ref's own record and the log of its moves (reflog.py) already hold every move, so no flow that moves a ref writes
-anything for events. A *gatherer* copies what is new from there into the outbox, where each event has a position. Any
-number of gatherers may work at once:
+A ref's record and the log of its moves (reflog.py) hold every move, so flows that move refs write nothing for events.
+A *gatherer* copies new moves into the outbox. Any number may work at once:
 
     1  read the feed; mark the refs of the events behind its tail; the last of these events is the *end*
     2  read every ref, its mark and, where the record is ahead of the mark, the log between the two
     3  for each move: `set_if` absent the event at end + 1
     4  read the feed again: no position of ours may be among the removed ones; move the marks on, then the tail
 
-An event at end + 1 rests on all events before it. A gatherer that was overtaken finds the position taken, and starts
-again. A deletion is seen by the record that is gone, for the log's own note of it may be missing.
-
-    feed                              FeedRecord: there once events are wanted
-    event/<position, 15 digits>       EventRecord
-    mark/<generation>/<kind>/<name>   MarkRecord: how far the ref's moves have their events
+Keys: `feed` FeedRecord, `event/<position, 15 digits>` EventRecord, `mark/<generation>/<kind>/<name>` MarkRecord.
 """
 
 from __future__ import annotations
@@ -166,6 +160,7 @@ class Outbox:
         seen = {(kind, name): one async for kind, name, one in self._refs() if one.state is not RefState.CREATING}
         for ref, record in seen.items():
             await self._write_moved(here, ref, record)
+        # By the missing record, not by the log: a deleter that died left no note of the deletion.
         gone = [ref for ref, mark in here.marks.items() if ref not in seen and not mark.is_gone]
         if is_whole:
             gone += [ref for ref in await self._unmarked(here) if ref not in seen and ref not in gone]
@@ -209,6 +204,7 @@ class Outbox:
         """Write an event for each move behind the mark, and for the deletions between them and after them."""
         notes = [move for move in logged if not move.after]
         for move in _moves(logged):
+            # The move makes the ref anew, so a deletion that no note records took place before it.
             if not move.before and not here.mark(ref).is_gone:
                 await self._write_one(here, ref, *self._deletion(here.mark(ref), notes))
             await self._write_one(here, ref, move, move.at_ms)
@@ -242,6 +238,7 @@ class Outbox:
             log_ms=log_ms,
             gathered_ms=self._context.ports.clock.now_ms(),
         )
+        # An event rests on all events before it. A gatherer that was overtaken finds the position taken.
         await self._context.store.set_if(self.partition, _event_key(here.end + 1), encode_record(event), None)
         here.end += 1
         here.moved[ref] = event.mark
@@ -268,6 +265,7 @@ class Outbox:
         # A position that is free because its event was removed is none that a reader comes to.
         if found is None or found[0].oldest > here.first:
             raise PredicateFailed("events were removed meanwhile")
+        # The marks first: a crash before the tail moves leaves events that `_catch_up` reads again.
         for ref, mark in here.moved.items():
             await self._mark(here, ref, mark)
         if found[0].tail < here.end:

@@ -62,7 +62,7 @@ class Resetter:
         self._hard_delete = hard_delete
 
     async def reset(self, branch: str) -> None:
-        """Nothing is staged afterwards, except for writes that come meanwhile.
+        """Drop all staged changes, except for writes that come meanwhile.
 
         Raises:
             OutcomeUnknown: the answer was lost and the record proves nothing.
@@ -77,7 +77,7 @@ class Resetter:
     async def _drop_staged(
         self, branch: str, operation: str, attempt: int, *, seen: Seen, commit_id: CommitId | None = None, by: str = ""
     ) -> bool:
-        """One attempt; False: the branch moved. With `commit_id` the head goes there too."""
+        """Try once; False: the branch moved. With `commit_id` move the head there, too."""
         fresh = replace(seen.record, staging_token=self._context.fresh_token(), sealed=())
         also: Sequence[tuple[bytes, bytes]] = ()
         if commit_id is not None:
@@ -103,8 +103,6 @@ class Resetter:
     async def reset_object(self, branch: str, key: bytes) -> None:
         """Drop the staged change at this path; no error if there is none.
 
-        Starts again when anything in the branch's record changed meanwhile: the reset rests on the whole of it.
-
         Raises:
             CommitExpired: a commit has sealed the path, and a collection is about to take the branch's commit.
         """
@@ -114,14 +112,14 @@ class Resetter:
         while True:
             seen = await self._context.branches.fresh(branch)
             if await self._may_be_committing(seen.record, key, removed_from):
-                # A commit under way may or may not go through with it. On top goes what the branch's commit says, which
-                # is no change if the commit fails, and undoes this path if it succeeds.
+                # A commit under way may or may not take the path. So stage the entry of the branch's commit on top: it
+                # changes nothing if the commit fails, and undoes this path if it succeeds.
                 try:
                     cell = await self._stage_head(branch, seen.record, key)
                 except UploadRefused:
                     continue
                 except CommitExpired:
-                    # The branch may have left that commit meanwhile: then it is another one that counts.
+                    # The branch may have left that commit meanwhile: then look at its new one.
                     if (await self._context.branches.fresh(branch)).is_same(seen):
                         raise
                     continue
@@ -136,6 +134,7 @@ class Resetter:
                     continue
             if cell is not None:
                 taken.append((seen.record.staging_token, cell))
+            # The reset rests on the whole record: any change of it means to start again.
             if (await self._context.branches.fresh(branch)).is_same(seen):
                 for token, one in taken:
                     if token == seen.record.staging_token:
@@ -144,8 +143,7 @@ class Resetter:
 
     @says_who_took
     async def _stage_head(self, branch: str, record: BranchRecord, key: bytes) -> Cell | None:
-        """Set the cell to the entry of the branch's commit at `key`, and return the replaced one. A tracked copy like
-        any other: before the cell is there the branch may leave that commit, and a collection take it.
+        """Set the cell to the entry of the branch's commit at `key`, and return the replaced one.
 
         Raises:
             CommitExpired: a collection takes that commit.
@@ -159,6 +157,8 @@ class Resetter:
         address = from_row(row).address
         if key_inside(address, self._context.objectstore.uri) is None:
             return await self._staging.set_cell(record, key, 0, row, ANY)
+        # A tracked copy like any other: before the cell is there the branch may leave that commit, and a collection
+        # may take it.
         copy_key, pending, held = await self._copies.begin(address, branch)
         try:
             await self._retired.check_not_expiring([record.commit_id])
@@ -279,11 +279,9 @@ class Resetter:
         by: str,
         commit_id: CommitId,
     ) -> bool:
-        """One attempt to take the sealed tokens from `mine` on, as a commit does; False: the branch moved.
-
-        No writer was acknowledged for a cell that came into them afterwards: its second look at the branch
-        shows another token, and he writes there.
-        """
+        """Try once to take the sealed tokens from `mine` on, as a commit does; False: the branch moved."""
+        # No writer was acknowledged for a cell that comes into them later: its second look at the branch shows another
+        # token, and it writes there.
         left = [sealed.token for sealed in seen.record.sealed[place:]]
         after = replace(seen.record, commit_id=commit_id, sealed=seen.record.sealed[:place])
         after, also = self._moved(branch, seen, after, by)

@@ -131,11 +131,12 @@ class Staging:
                 resolved.branch, lambda record: self._layers.find(View.of(record), key)
             )
         row = await self._context.trees.lookup(await self._context.commits.metarange(resolved.commit_id), key)
+        # After the read, never before: contents read before a run gave them up stay readable for its grace.
         await self._retired.check_contents([resolved.commit_id])
         return None if row is None else (0, row)
 
     async def get_many(self, ref: str, keys: Sequence[bytes]) -> list[Entry | None]:
-        """In the order of `keys`; None where nothing is. On a branch all are of one state of it."""
+        """Return the entries in the order of `keys`; None where there is none. Those of a branch are of one state."""
         return [None if row is None else from_row(row) for row in await self.get_rows(ref, keys)]
 
     @says_who_took
@@ -147,7 +148,7 @@ class Staging:
         return await self._context.branches.consistent(resolved.branch, lambda record: self._look_up_many(record, keys))
 
     async def rows_of_commit(self, commit_id: CommitId, keys: Sequence[bytes]) -> list[Row | None]:
-        """In the order of `keys`; None where the commit has nothing."""
+        """Return the rows in the order of `keys`; None where the commit has none."""
         rows = await self._context.trees.lookup_many(await self._context.commits.metarange(commit_id), keys)
         await self._retired.check_contents([commit_id])
         return rows
@@ -155,6 +156,7 @@ class Staging:
     async def _look_up_many(self, record: BranchRecord, keys: Sequence[bytes]) -> list[Row | None]:
         rows = await self._context.trees.lookup_many(await self._context.commits.metarange(record.commit_id), keys)
         moved: list[int] = []
+        # Oldest first, so that a newer cell replaces an older one.
         for token in reversed(record.tokens()):
             for index, held in enumerate(
                 await self._context.store.get_many(self._context.token_partition(token), keys)
@@ -164,6 +166,7 @@ class Staging:
                     rows[index] = None if is_gone(flags) else row
                     if hides_one(cell):
                         moved.append(index)
+        # Such a tombstone hides one version only, so all layers decide. Moves under way are rare.
         for index in moved:
             rows[index] = await self._layers.look_up(View.of(record), keys[index])
         return rows
@@ -189,6 +192,7 @@ class Staging:
             PathExists, PreconditionFailed: the condition does not hold.
         """
         condition = Condition(if_none_match, if_match) if if_none_match or if_match is not None else ANY
+        # A refusal costs no body. The write decides again, later.
         await self.check(branch, key, condition)
         place = await self._slices.place()
         try:
@@ -221,6 +225,8 @@ class Staging:
         while True:
             here = place
 
+            # Asked after each reading of the branch: a collector that gives up the slice first fences it, then freezes
+            # the branch. So a write that saw the slice open on an older record meets another token, and asks again.
             async def slice_is_open(_: BranchRecord, here: Place = here) -> None:
                 if not await self._slices.is_open(here):
                     raise AddressSpent("slice given up", address=here.address)
@@ -242,7 +248,8 @@ class Staging:
                 return entry
 
     async def _move_to_fresh_place(self, place: Place, entry: Entry) -> tuple[Place, Entry]:
-        """The body was read once and is gone: copy the bytes. Fails where a collector was faster."""
+        """Copy the bytes to a fresh address. Fails where a collector was faster."""
+        # The body came as a stream and was read once: only the store has it.
         fresh = await self._slices.place()
         try:
             await self._context.objectstore.copy(place.address, fresh.address)
@@ -268,7 +275,8 @@ class Staging:
         return entry
 
     async def delete(self, branch: str, key: bytes) -> None:
-        """Nothing is at this path afterwards. It is no error, and no write, if nothing was."""
+        """Delete the entry at this path, if there is one."""
+        # Look first: a tombstone over nothing costs a write, and a cell in the next commit.
         if (
             await self._context.branches.consistent(branch, lambda record: self._layers.look_up(View.of(record), key))
             is not None
@@ -276,7 +284,7 @@ class Staging:
             await self.write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
 
     async def delete_many(self, branch: str, keys: Sequence[bytes]) -> list[tuple[bytes, LakebedError]]:
-        """Delete each key; return those that failed, and why. Not atomic."""
+        """Delete each key; return the keys that failed, with their errors. Not atomic."""
 
         async def attempt(key: bytes) -> LakebedError | None:
             try:
@@ -306,13 +314,13 @@ class Staging:
 
         Call `unused` when the condition fails before a cell named the address. With None, release the address.
 
-        A condition is held against a fresh reading: the cache may show the head from before an acknowledged merge,
-        which leaves the token, so that the second look would not notice. It counts in each round, and cells of earlier
-        rounds (`own`) are no obstacle.
+        A condition counts in each round. Cells of earlier rounds (`own`) are no obstacle.
 
         Raises:
             AddressSpent: an exclusive cell cannot be repeated; the write begins again with another address.
         """
+        # A condition needs a fresh reading: the cache may show the head from before an acknowledged merge. A merge
+        # keeps the token, so the second look would not notice.
         branches = self._context.branches
         seen = await (branches.cached(branch) if condition.is_any else branches.fresh(branch))
         is_fresh = is_exclusive(flags)
@@ -345,6 +353,7 @@ class Staging:
                     # Two cells will name the address: neither may claim it for itself.
                     await self._share_cell(seen.record.staging_token, key, row)
                     flags &= ~EXCLUSIVE
+                # A commit that finds no change then knows that an earlier one took the writes.
                 flags |= REPEATED
                 seen = again
         except AddressSpent as spent:
@@ -362,8 +371,7 @@ class Staging:
     ) -> Cell | None:
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won.
 
-        Returns the cell that it replaced. None: there was none, or ours was there after a lost answer: what that
-        replaced may be another's, who took it for his own.
+        Returns the replaced cell. None: there was none, or ours was there after a lost answer.
 
         Raises:
             AddressSpent: the answer to an exclusive cell was lost, and it is not there.
@@ -379,6 +387,7 @@ class Staging:
             found = None if old is None else decode_cell(old.value)
             # Without a condition it does not matter whose equal cell is there. A copy with one may meet another copy's.
             is_ours = old is not None and found is not None and (old.value == value or found[1] == row != TOMBSTONE_ROW)
+            # After a lost answer the cell that ours replaced is unknown: another writer may have let it go already.
             if is_ours and (is_lost or condition.is_any):
                 return None
             if is_lost and is_exclusive(flags):
@@ -442,13 +451,13 @@ class Staging:
     async def list_commit(
         self, commit_id: CommitId, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> Listing:
-        """One page of a published commit, in key order."""
+        """Return one page of a published commit, in key order."""
         view = View((), commit_id)  # Nothing of it ever changes: no second look is needed.
         listing = await self._layers.list(view, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
         await self._retired.check_contents([commit_id])
         return listing
 
-    # Last, because its name hides the type in what follows it.
+    # `list` comes last: below it the name is the method, not the type.
 
     @says_who_took
     async def measure(self, ref: str, *, prefix: bytes, after: bytes = b"", limit: int = LISTING_PAGE) -> Size:
@@ -468,7 +477,7 @@ class Staging:
     async def list(
         self, ref: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", limit: int = 1000
     ) -> Listing:
-        """One page, in key order. A branch's page is of one state of it; the next page may be of a later one."""
+        """Return one page, in key order. A branch's page is of one state of it; the next page may be of a later one."""
         resolved = await self._refs.resolve(ref)
         if resolved.branch is None:
             return await self.list_commit(

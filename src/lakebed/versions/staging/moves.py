@@ -6,14 +6,11 @@ The tombstone goes where the source still is the very row that was copied (docs/
     set_if   in the current token, exactly over the cell there, a tombstone like no other
     look     at the branch again; the same record: done; another: from the start
 
-A tombstone that came to hide another version, which a merge brought meanwhile, is taken back. The mover may die before:
-so unless it takes the place of the source itself, the tombstone names the version that it hides, and a commit buries no
-other one. Such a move ends in two steps more, or a later merge and commit would bring its source back:
+A tombstone that does not take the place of the source itself names the version that it hides, for a merge may bring
+another, and the mover may die. Such a move ends in two steps more, or a later commit would bring its source back:
 
     set_if   exactly over that tombstone one that hides whatever is beneath, as a delete does
-    look     at the branch; the same token: done, for no commit has read the first one; another: from the start
-
-Both cells of a move are shared, so nothing that was moved is ever deleted at once.
+    look     at the branch; the same token: done; another: from the start
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class Slices:
         self._unclosed: tuple[OpenSlice, ...] = ()
 
     async def place(self) -> Place:
-        """A fresh address. The caller must `leave` it, whatever happens. One `set_if` a slice."""
+        """Return a fresh address. The caller must `leave` it, whatever happens. Costs one `set_if` a slice."""
+        # `_replace` awaits. Another upload may fill the new slice meanwhile, so look again.
         while (current := self._open_slice) is None or self._is_full(current):
             await self._replace(current)
         sequence = current.next_sequence
@@ -69,7 +70,7 @@ class Slices:
         return Place(format_address(current.number, sequence), current)
 
     async def leave(self, place: Place, *, in_doubt: bool = False, is_unused: bool = False) -> None:
-        """This upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store's sake.
+        """Note that this upload ended: its cell is set, or never will be, unless `in_doubt`. Never fails for the store.
 
         `is_unused`: it failed, named its address nowhere, and no bytes can come there after this.
         """
@@ -96,10 +97,9 @@ class Slices:
         await self._close_ended()
 
     async def adopt(self, name: str) -> bool:
-        """Put a slice on record that has none. False: it has one. Again after a lost answer.
-
-        Open: a late writer may have read a record of its own, and set its cell. Who gives the owner up fences it first.
-        """
+        """Make a record for a slice that has none. False: it has one. May be repeated after a lost answer."""
+        # Open, not closed: a late writer may have read a record of its own, and set its cell. A collector that gives
+        # the owner up fences it first.
         now_ms = self._context.ports.clock.now_ms()
         record = SliceRecord(state=SliceState.OPEN, owner="", opened_ms=now_ms)
         with suppress(PredicateFailed):
@@ -108,7 +108,8 @@ class Slices:
         return False
 
     async def end_old(self) -> None:
-        """The same if the current slice is over its age or size: an idle instance would keep it open for ever."""
+        """End the current slice if it is over its age or size."""
+        # No upload of an idle instance would notice the age, and runs list only closed slices.
         if self._open_slice is not None and self._is_full(self._open_slice):
             await self._end(self._open_slice)
         await self._close_ended()
@@ -122,7 +123,8 @@ class Slices:
         )
 
     async def _replace(self, full: OpenSlice | None) -> None:
-        """Open the next slice; uploads that come meanwhile wait for it, or each would open one of its own."""
+        """Open the next slice, or wait for the task that is opening it."""
+        # Without the wait each upload of a burst would open a slice of its own.
         if self._opening is not None:
             await self._opening.wait()
             return
@@ -163,10 +165,9 @@ class Slices:
                     self._unclosed = tuple([other for other in self._unclosed if other is not slice_])
 
     async def _close(self, slice_: OpenSlice) -> None:
-        """open → closed, or gone where nothing is in it.
-
-        A slice that was fenced meanwhile is its fencer's to close, one in doubt a collector's.
-        """
+        """Close the slice's record, or remove it where the slice is empty."""
+        # A fenced slice is its fencer's to close. One in doubt is a collector's, which makes sure that no late cell
+        # counts.
         held = await self._context.get(slice_.key)
         if held is None or slice_.in_doubt:
             return
@@ -180,7 +181,8 @@ class Slices:
                 await self._context.set_if(slice_.key, encode_record(closed), held.predicate)
 
     async def _is_empty(self, slice_: OpenSlice) -> bool:
-        """List the slice. An upload may put its bytes and fail then: without a record they would stay for ever."""
+        """Return whether the slice has no object. In doubt it has."""
+        # A failed upload may have put its bytes: without a record of the slice they would stay for ever.
         try:
             async for _ in self._context.objectstore.list(f"data/{slice_name(slice_.number)}/"):
                 return False
