@@ -248,7 +248,7 @@ def ledger(
     ):
         check_run(collector, run)
     is_asked = any((run, path, address, state, since))
-    otherwise = "the ledger has no such row" if is_asked else "the ledger is empty: no run has deleted anything"
+    otherwise = "the ledger has no such row" if is_asked else "no rows in the ledger: no run has deleted anything"
     session.show_table(found[:limit], LEDGER, otherwise=otherwise)
     if len(found) > limit:
         session.note(f"these are the newest {count_of(limit, 'row')} of more: --limit shows more")
