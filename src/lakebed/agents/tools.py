@@ -56,7 +56,7 @@ async def call_tool(scope: Scope, name: str, arguments: Mapping[str, object]) ->
 
     Raises:
         UnknownTool: there is no such tool.
-        LakebedError: bad arguments, a missing permission, or the error of an operation. The message says what to do.
+        LakebedError: bad arguments, a missing permission, or the error of an operation. The message says how to go on.
     """
     tool = BY_NAME.get(name)
     if tool is None:

@@ -30,7 +30,7 @@ Text: TypeAlias = Annotated[str, Meta(max_length=1024)]
 
 
 class BadContent(Invalid):
-    """The content of a write is not what its encoding says."""
+    """The content of a write does not match its encoding."""
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@
     sessions/<user>/<id>        SessionRecord: a login without a logout
     tickets/<user>              TicketRecord: the last link that logs this user in
     principals/<SHA-256 of id>  PrincipalRecord: an identity of another provider, and the user that it stands for
-    sandboxes/<id>              SandboxRecord: what a user of the same id may do, and until when
+    sandboxes/<id>              SandboxRecord: the rights of a user of the same id, and their end
     admins/leaving              LeavingRecord: users whom a request is taking out of Admins
     server/secret               32 random bytes from which the server derives every key
     server/installation         InstallationRecord: only set-up writes it

@@ -216,7 +216,7 @@ class Permissions:
         return self._altered(_circumstances=circumstances)
 
     def lasting(self) -> Permissions:
-        """Return these permissions without what is allowed only at some time, or only from some address.
+        """Return these permissions without those that hold only at some time, or only from some address.
 
         What denies something denies it here under the same conditions.
         """

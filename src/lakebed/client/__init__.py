@@ -1,4 +1,9 @@
-"""A typed, synchronous HTTP client, through which the command line and the collectors call a server."""
+"""A typed, synchronous HTTP client, through which the command line and the collectors call a server.
+
+with Client("http://127.0.0.1:8000", Credentials("AKIA…", "…")) as client:
+    for branch in client.branches.list("lake"):
+        print(branch.id, branch.commit_id)
+"""
 
 from .client import Client
 from .connection import BadEndpoint, BadSegment, Credentials, Query, Retries, Token, checked_endpoint, path_to

@@ -12,7 +12,7 @@ from .paging import listing
 
 
 class Actions:
-    """Ask what hooks ran. Got from `Client.actions`."""
+    """List runs of hooks, and read their output. Got from `Client.actions`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -31,5 +31,5 @@ class Actions:
         return listing(self._connection, repositories.LIST_RUN_HOOKS, repository, run)
 
     def output(self, repository: str, run: str, hook_run: str) -> str:
-        """Return what a hook wrote."""
+        """Return the output of a hook."""
         return self._connection.do(repositories.GET_RUN_HOOK_OUTPUT, repository, run, hook_run)

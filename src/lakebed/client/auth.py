@@ -65,7 +65,7 @@ class Users:
     def decide(self, user: str, action: str, resource: str = "*", **circumstances: str) -> Decision:
         """Return whether the user may do an action on a resource, and the statement that decides it.
 
-        `circumstances` are branch, tag or ref, address and time. What they do not say is in doubt; the time is now.
+        `circumstances` are branch, tag or ref, address and time. Missing ones are in doubt; the time is now.
 
         Raises:
             Invalid: there is no such action, or the resource or one of the circumstances is malformed.
@@ -111,7 +111,7 @@ class Users:
         )
 
     def detach_principal(self, user: str, principal: str) -> None:
-        """Let it stand for the user no more, and end its logins."""
+        """Detach the identity from the user, and end its logins."""
         self._connection.do(accounts.DELETE_USER_EXTERNAL_PRINCIPAL, user, query={"principalId": principal})
 
 
@@ -202,7 +202,7 @@ class Sandboxes:
         """Make a branch and a key pair that reads `source` and writes the branch. No later call returns the secret.
 
         Raises:
-            BadRequest: `ttl` is no duration, or too long.
+            BadRequest: `ttl` is not a duration, or too long.
         """
         body = SandboxCreation(source=source, ttl=ttl, name=name)
         return self._connection.do(sandboxes.CREATE_SANDBOX, repository, body=body)
@@ -222,7 +222,7 @@ class Sandboxes:
         """Revoke the key, and keep the branch."""
         return self._connection.do(sandboxes.PROMOTE_SANDBOX, repository, sandbox)
 
-    # Last, because its name hides the type in what follows it.
+    # `list` comes last: below it the name is the method, not the type.
 
     def list(self, repository: str) -> list[Sandbox]:
         return self._connection.do(sandboxes.LIST_SANDBOXES, repository).results

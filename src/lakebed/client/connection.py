@@ -1,17 +1,13 @@
 """One server as seen from here: requests out, answers or errors in, and the only place that retries.
 
-The table of operations states what may be repeated: doing it twice ends like doing it once. Such a call is sent again
-after 429, 503 and broken connections, at most `Retries.attempts` times, waiting longer each time and never less than
-the server's Retry-After. Any other is sent once: a commit whose answer was lost is reported as `AnswerLost`.
+The table of operations names the repeatable ones: doing them twice ends like doing them once. Such a call is sent
+again after 429, 503 and broken connections, at most `Retries.attempts` times, waiting longer each time and never less
+than the server's Retry-After. Any other is sent once: a commit whose answer was lost is reported as `AnswerLost`.
 
-A DELETE that is repeated after its answer was lost meets its own success as 404. We let that error stand: to hide it
+A DELETE that is repeated after its answer was lost meets its own success as 404. We report that error: to hide it
 would also hide that another writer deleted the thing.
 
-Arguments of a path are percent-encoded here, each as one segment. `.` and `..` are refused as segments, because HTTP
-libraries resolve them: deleting the branch `..` would otherwise delete the repository.
-
-A process that was forked makes connections of its own. On one that it shared with its parent each would read answers
-to the other.
+Arguments of a path are percent-encoded here, each as one segment. A forked process makes connections of its own.
 """
 
 from __future__ import annotations
@@ -86,14 +82,14 @@ class Retries:
     wait_max_s: float = 5.0
 
     def wait_s(self, failures: int, *, at_least_s: float = 0.0) -> float:
-        """Doubles with each failure, with jitter so that many clients do not come back together."""
+        """Return a wait that doubles with each failure, with jitter so that many clients do not come back together."""
         longest = min(self.wait_max_s, self.first_wait_s * 2.0 ** (failures - 1))
         jittered = longest * random.uniform(0.5, 1.0)  # noqa: S311  # it spreads load, it hides nothing
         return max(at_least_s, jittered)
 
 
 def segment(name: str) -> str:
-    """A name as one segment of a path, encoded, slashes inside it too.
+    """Return a name as one segment of a path, encoded, slashes inside it too.
 
     Raises:
         BadSegment: it is empty, `.` or `..`.
@@ -104,7 +100,7 @@ def segment(name: str) -> str:
 
 
 def path_to(operation: AnyOperation, *arguments: str) -> str:
-    """The whole path of an operation's route, each argument encoded as one segment."""
+    """Return the whole path of an operation's route, each argument encoded as one segment."""
     return API + operation.path_of(*map(segment, arguments))
 
 
@@ -113,7 +109,7 @@ _REFS: Final = ("branch", "tag", "commitId", "ref", "leftRef", "rightRef", "sour
 
 
 def about_of(operation: AnyOperation, arguments: Sequence[str], query: Query, body: object) -> list[str]:
-    """Name what an operation is about, for errors that do not: URIs of refs and paths, or the first name of its path.
+    """Name the things of an operation, for errors that do not: URIs of refs and paths, or the first name of its path.
 
     A ref that the operation changes is the last.
     """
@@ -186,7 +182,7 @@ class Connection:
         certificates = _certificates(*(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")))
 
         def connect() -> tuple[httpx.Client, httpx.Client]:
-            # Without credentials: a signed URL has what it needs, and its host may not see ours.
+            # Without credentials: a signed URL needs none, and its host may not see ours.
             signed = httpx.Client(timeout=timeout, limits=limits, transport=transport, verify=certificates)
             return signed, httpx.Client(
                 auth=(credentials.access_key_id, credentials.secret_access_key)
@@ -209,6 +205,7 @@ class Connection:
 
     def connect_anew(self) -> None:
         """Leave the connections to the parent. Called once in a process that was forked, before anything else."""
+        # On a shared connection each of the two processes would read answers to the other.
         _of_parents.append((self._signed, self._http))
         is_closed = self._http.is_closed
         self._signed, self._http = self._connect()
@@ -280,7 +277,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
     ) -> Iterator[httpx.Response]:
-        """Do what `do` does, but read only status and headers. The caller iterates over the body."""
+        """Carry out an operation as `do`, but read only status and headers. The caller iterates over the body."""
         path = path_to(operation, *arguments)
         own = headers or {}
         # Sent again, a write that demands an unused name could meet its own success, and report a conflict.
@@ -433,7 +430,7 @@ def _closed(request: str) -> Invalid:
 
 
 def json_body(value: object) -> bytes:
-    """JSON; of a record without the fields that are None: in the contract absent and null are not the same."""
+    """Return JSON, without fields that are None: in the contract absent and null are not the same."""
     encoded = msgspec.json.encode(value)
     if isinstance(value, msgspec.Struct):
         fields = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
@@ -442,7 +439,7 @@ def json_body(value: object) -> bytes:
 
 
 def decode(response: httpx.Response, type_: type[T]) -> T:
-    """The JSON body as a record.
+    """Return the JSON body as a record.
 
     Raises:
         BadAnswer: the body is no such record.
@@ -455,7 +452,7 @@ def decode(response: httpx.Response, type_: type[T]) -> T:
 
 
 def retry_after_s(response: httpx.Response) -> float:
-    """Retry-After in seconds, at most a minute; 0 where it is absent or a date (we wait our own time then)."""
+    """Return Retry-After in seconds, at most a minute; 0 where it is absent or a date (we wait our own time then)."""
     text = response.headers.get("Retry-After", "")
     return min(float(text), _RETRY_AFTER_MAX_S) if text.isascii() and text.isdigit() else 0.0
 

@@ -13,7 +13,7 @@
     └── ServerFault            other 5xx                         OutcomeUnknown
     Unreachable                no connection, or no answer to a call that changes nothing   Unavailable
     AnswerLost                 a call that changes something was sent and not answered      OutcomeUnknown
-    BadAnswer                  the answer is not what the contract says                     Corrupt
+    BadAnswer                  the answer does not follow the contract                      Corrupt
     Damaged                    bytes contradict the size or checksum that came with them    Corrupt
 
 This file is the one table from status codes to families on the client's side.
@@ -62,7 +62,7 @@ class NotLoggedIn(Refused):
 
 
 class Missing(ErrorAnswer, NotFound):
-    """The server does not have what was named."""
+    """The server does not have the named thing."""
 
 
 class ObjectExpired(Missing):
@@ -144,7 +144,7 @@ def error_of(
 ) -> ErrorAnswer:
     """The error for an answer of this status. `request` (method and path) goes into the facts.
 
-    Where the server's words name nothing, the message names what the request was `about`.
+    Where the server's words name nothing, the message names the things that the request was `about`.
     `creates` tells apart a name that is taken from other conflicts: the status is the same for both.
     """
     message, expired = _message(status, body)

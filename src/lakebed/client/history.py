@@ -40,7 +40,7 @@ class History:
         date_s: int | None = None,
         allow_empty: bool = False,
     ) -> Commit:
-        """Commit what is uncommitted on the branch. `date_s`: the Unix time the commit shall carry instead of now.
+        """Commit the uncommitted changes of the branch. `date_s`: the Unix time of the commit instead of now.
 
         Sent once. When the answer is lost, compare the branch's head and its uncommitted changes before you repeat it.
 
@@ -95,7 +95,7 @@ class History:
         allow_empty: bool = False,
         refuse_expired: bool = False,
     ) -> str:
-        """Bring what `source` (a ref) has into `destination` (a branch); the id of the commit that resulted.
+        """Bring the changes of `source` (a ref) into `destination` (a branch), and return the id of the new commit.
 
         Raises:
             Clash: both changed the same paths, and neither `choices` (by path) nor a strategy says who wins. Or the
@@ -114,7 +114,7 @@ class History:
         return self._connection.do(history.MERGE_INTO_BRANCH, repository, source, destination, body=body).reference
 
     def count_expired(self, repository: str, left: str, right: str) -> int:
-        """Count what `right` has, unlike `left`, of objects that lifecycle runs took."""
+        """Count entries of `right`, unlike `left`, whose objects lifecycle runs took."""
         return self._connection.do(history.COUNT_EXPIRED, repository, left, right).objects
 
     def ahead(self, repository: str, left: str, right: str) -> AheadCount:
@@ -171,7 +171,7 @@ class History:
         delimiter: str = "",
         limit: int | None = None,
     ) -> Iterator[Diff]:
-        """List what changed on `right` since it parted from `left`, by path; or, `two_dot`, all that differs."""
+        """List changes of `right` since it parted from `left`, by path; or, `two_dot`, all differences."""
         query = {
             "type": "two_dot" if two_dot else "three_dot",
             "prefix": prefix or None,

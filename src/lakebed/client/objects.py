@@ -116,7 +116,7 @@ class Objects:
         self._connection.do(objects.DELETE_OBJECT, repository, branch, query={"path": path})
 
     def delete_many(self, repository: str, branch: str, paths: Sequence[str]) -> Sequence[ObjectError]:
-        """Delete all, a thousand a request; what could not be deleted comes back with its reason."""
+        """Delete all, a thousand a request; return the failures with their reasons."""
         errors: Sequence[ObjectError] = []
         for first in range(0, len(paths), PATHS_MAX):
             body = PathList(paths=[*paths[first : first + PATHS_MAX]])

@@ -41,7 +41,7 @@ class Pulls:
         description: str | None = None,
         status: str | None = None,
     ) -> None:
-        """Change its texts, or close it (`closed`) and open it again (`open`). What is None stays.
+        """Change its texts, or close it (`closed`) and open it again (`open`). Fields that are None stay.
 
         Raises:
             Clash: it was merged.

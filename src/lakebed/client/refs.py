@@ -64,7 +64,7 @@ class Branches:
         return islice(found, limit)
 
     def undelete(self, repository: str, name: str) -> Ref:
-        """Make a deleted branch again at the commit that it named, without what was uncommitted.
+        """Make a deleted branch again at the commit that it named, without its uncommitted changes.
 
         Raises:
             Missing: no such branch is kept.
@@ -113,10 +113,10 @@ class Branches:
         allow_empty: bool = False,
         refuse_expired: bool = False,
     ) -> None:
-        """Commit the opposite of what `ref` changed against its parent of this number (1 is the first; merges need it).
+        """Commit the opposite of the changes of `ref` against its parent of this number (1: the first; merges need it).
 
         Raises:
-            Clash: later changes stand on what would be undone.
+            Clash: later changes rest on the undone ones.
         """
         body = RevertCreation(
             ref=ref, parent_number=parent_number, allow_empty=allow_empty, refuse_expired=refuse_expired
@@ -126,7 +126,7 @@ class Branches:
     def cherry_pick(
         self, repository: str, name: str, *, ref: str, parent_number: int = 0, refuse_expired: bool = False
     ) -> Commit:
-        """Commit here what `ref` changed against its parent of this number."""
+        """Commit the changes of `ref` against its parent of this number on the branch."""
         body = CherryPickCreation(ref=ref, parent_number=parent_number, refuse_expired=refuse_expired)
         return self._connection.do(history.CHERRY_PICK, repository, name, body=body)
 

@@ -134,7 +134,7 @@ class Repositories:
         return self._connection.do(deleted.GET_DELETE_PROTECTION, name)
 
     def protect_deletion(self, name: str, *, repository: bool, branches: Sequence[str]) -> None:
-        """Say what cannot be deleted: the repository, and branches by pattern."""
+        """Protect the repository, and branches by pattern, against being deleted."""
         body = DeleteProtection(repository=repository, branches=list(branches))
         self._connection.do(deleted.SET_DELETE_PROTECTION, name, body=body)
 

@@ -1,6 +1,6 @@
 """Files to objects and back, in pieces, so that an object of any size passes through a megabyte of memory.
 
-Both directions are checked. An upload hashes what it sends and compares with the checksum the server answers. A
+Both directions are checked. An upload hashes its bytes and compares with the checksum that the server answers. A
 download goes to a temporary file beside its target, is compared in size and checksum with the headers it came with,
 and only then takes the target's name: a reader of the target sees the old file or the whole new one, and a failed
 download leaves nothing behind. A connection that breaks in the middle of a download is taken up where it broke, if
@@ -142,7 +142,7 @@ class Files:
         if_absent: bool = False,
         progress: Progress = _ignore,
     ) -> ObjectStats:
-        """Send what can be read only once, of unknown length, such as a pipe. Never repeated.
+        """Send a stream of unknown length that can be read only once, such as a pipe. Never repeated.
 
         Raises:
             Taken, Damaged, Invalid: as `upload`.
@@ -173,7 +173,7 @@ class Files:
 
         Raises:
             Missing: no such object.
-            Damaged: what arrived is not what was announced.
+            Damaged: the bytes do not match the announced size or checksum.
             Unreachable: the connection broke again and again.
             Unavailable: `presigned`, and the server signs no URLs, or the object store refused.
         """

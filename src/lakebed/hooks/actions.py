@@ -1,18 +1,11 @@
 """Action files: which hooks run at which events. Pure: YAML in, checked records out.
 
-A file is checked in two steps. `parse` reads for which events it is; `Action.hooks_for` checks all that counts for one
-event. So a mistake in what is for another event or branch refuses no change of this one.
+A file is checked in two steps: `parse` reads its events, `Action.hooks_for` checks the parts for one event. So a
+mistake in a part for another event or branch refuses no change of this one.
 
-name: Good files
-on:
-  pre-commit:
-    branches: [main, "release-*"]
-hooks:
-  - id: check
-    type: webhook
-    if: success()
-    properties:
-      url: https://checks.example/files
+    name: Good files
+    on: {pre-commit: {branches: [main, "release-*"]}}
+    hooks: [{id: check, type: webhook, if: success(), properties: {url: "https://checks.example/files"}}]
 """
 
 from __future__ import annotations
@@ -220,5 +213,5 @@ def _text(value: object, name: str) -> str:
 
 
 def should_run(condition: str, *, has_failed: bool) -> bool:
-    """Decide whether a hook runs, by what happened to those before it in its action."""
+    """Decide whether a hook runs, by the outcomes of those before it in its action."""
     return condition == "always()" or (condition == "failure()") == has_failed

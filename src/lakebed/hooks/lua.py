@@ -60,7 +60,7 @@ def run(
         "calls": CALLS,
         "network": options.lua_network,
         "memory_bytes": options.lua_memory_bytes,
-        "cpu_s": int(timeout_s) + 1,  # above the timeout, which says better what happened
+        "cpu_s": int(timeout_s) + 1,  # above the timeout, whose error is clearer
     }
     with (
         tempfile.TemporaryDirectory() as folder,

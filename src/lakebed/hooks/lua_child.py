@@ -264,7 +264,7 @@ def _url(text: str) -> dict[str, str]:
 
 
 def _compiled(lua: Any, pattern: str) -> dict[str, Any]:
-    """Return the functions of one pattern. What is not there is an empty text, or an empty table."""
+    """Return the functions of one pattern. A missing part is an empty text, or an empty table."""
     compiled = re.compile(pattern)
 
     def groups(found: re.Match[str] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Settings of hooks, and what every hook gets."""
+"""Settings of hooks, their secrets, and the limits that all hooks share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HookOptions:
     """`loopback`: webhooks may go to this machine and its link-local neighbours. `private`: and to private networks.
 
     `lua`: Lua hooks may run.
-    `lua_network`: Lua scripts may send HTTP requests. `environment` holds what action files may name.
+    `lua_network`: Lua scripts may send HTTP requests. `environment` holds the variables that action files may name.
     """
 
     enabled: bool = True
@@ -61,7 +61,7 @@ def hook_options(environment: Mapping[str, str]) -> HookOptions:
 
 
 class Secrets:
-    """Fill in `{{ ENV.NAME }}`, and keep what was filled in out of outputs."""
+    """Fill in `{{ ENV.NAME }}`, and keep the values out of outputs."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -97,5 +97,5 @@ class Secrets:
 
 
 def bare_environment() -> dict[str, str]:
-    """Return the environment of a child process: nothing of the server's but where Python is."""
+    """Return the environment of a child process: of the server's only the place of Python."""
     return {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}

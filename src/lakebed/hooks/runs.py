@@ -1,4 +1,4 @@
-"""Keep what ran: a record for each run, and the output of each of its hooks, in the repository's partition.
+"""Keep a record of each run, and the output of each of its hooks, in the repository's partition.
 
     hook-run/<run>              ActionRunRecord
     hook-output/<run>/<hook>    HookOutputRecord
@@ -41,7 +41,7 @@ class HookRunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ActionRunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Record the hooks of one event. `why` is what a failed run answered."""
+    """Record the hooks of one event. `why` is the answer of a failed run."""
 
     event_type: str
     branch: str = ""

@@ -106,7 +106,7 @@ class RepositoryHooks:
         self._turns = turns
         self._runs = Runs(versions)
         self._parsed: dict[tuple[str, str], Action] = {}
-        # Commits without an action file, which they never get.
+        # Commits without an action file. A commit never changes, so it never gets one.
         self._without: set[str] = set()
 
     async def before(self, event: Event) -> str:
@@ -139,7 +139,7 @@ class RepositoryHooks:
                 logger.warning("%s hook of %s failed, run %s: %s", event.type, self._repository, run_id, why)
         except LakebedError as error:
             logger.warning("%s hooks of %s did not run: %s", event.type, self._repository, error)
-        except Exception:  # a bug here must not end what keeps this task
+        except Exception:  # a bug here must not end the keeper of this task
             logger.exception("%s hooks of %s failed", event.type, self._repository)
 
     async def _run(self, event: Event) -> tuple[str, str]:
@@ -266,7 +266,7 @@ class RepositoryHooks:
         return await self._ask(caller, name, arguments)
 
     async def _described_to_scripts(self, event: Event, run_id: str) -> dict[str, Any]:
-        """Return the rest of what scripts see. `commit` is the event's commit, or the one that is asked for."""
+        """Return the fields that only scripts get. `commit` is the event's commit, or the one that is asked for."""
         if event.commit_id and event.type is not EventType.PRE_MERGE:
             commit = await self._versions.history.get_commit(CommitId(event.commit_id))
         else:
@@ -332,7 +332,7 @@ class RepositoryHooks:
                 return []
             listing = await self._files(event, limit=FILES_MAX + 1)
         except (CommitNotFound, ContentsGone):
-            return []  # The change itself says what is wrong with this ref.
+            return []  # The change itself reports the error of this ref.
         if len(listing.items) > FILES_MAX:
             raise InvalidAction(f"{FOLDER} has more than {FILES_MAX} files", path=FOLDER)
         found = []

@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """The status, and the beginning of what the answer says, on one line."""
+        """Return the status and the beginning of the answer's body, on one line."""
         words = " ".join(self.body.decode(errors="replace").split())
         return f"{self.status}: {words[:REASON_MAX]}" if words else str(self.status)
 
@@ -122,7 +122,7 @@ def request(
         found = bytearray()
         while len(found) < OUTPUT_CHARACTERS_MAX and (chunk := answer.read1(OUTPUT_CHARACTERS_MAX - len(found))):
             found += chunk
-        connection.check_time()  # what was cut off looks like an answer that ended
+        connection.check_time()  # an answer that was cut off looks like one that ended
         return Answer(status=answer.status, body=bytes(found))
     finally:
         timer.cancel()
@@ -170,7 +170,7 @@ class _Http(http.client.HTTPConnection):
             raise TimeoutError("the time is over")
 
     def cut(self) -> None:
-        """End the connection, from another thread: what waits for it goes on at once."""
+        """End the connection, from another thread: its reader goes on at once."""
         if self._held is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 # Not SSLSocket's own: that one would let the reader go on without TLS.

@@ -1,4 +1,4 @@
-"""Write what is made from the table: `python -m lakebed.operations openapi|reference`."""
+"""Write the documents that are made from the table: `python -m lakebed.operations openapi|reference`."""
 
 from __future__ import annotations
 

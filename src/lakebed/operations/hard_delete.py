@@ -1,4 +1,4 @@
-"""Deleting replaced objects at once: on and off, what waits, and why an object went."""
+"""Deleting replaced objects at once: the setting, the queue, and why an object was deleted."""
 
 from __future__ import annotations
 

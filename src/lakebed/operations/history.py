@@ -93,7 +93,7 @@ RESET_BRANCH: Final = Operation(
     on(BRANCH, "fs:RevertBranch"),
     "Forget uncommitted changes: of one object, of a prefix, or of the whole branch.",
     status=204,
-    # The second of two would take away what another writer wrote between them.
+    # The second of two would drop changes that another writer made between them.
     repeatable=False,
 )
 HARD_RESET_BRANCH: Final = Operation(

@@ -1,4 +1,4 @@
-"""Legal holds: what no collection may delete.
+"""Legal holds: keep data from every collection.
 
 Kept out of the front door: the records are those of `lakebed.gc.messages`, which loads pyarrow.
 """

@@ -1,7 +1,7 @@
 """Read the lists of a history, whose trees share most of their ranges: a list of known ranges is read by its ids alone.
 
 A list's id is the digest of its rows. The rows that earlier lists had of the same ranges give that digest only where
-this list has the same rows. So nothing is taken on trust, and what is not known already is decoded.
+this list has the same rows. So nothing is taken on trust, and unknown rows are decoded.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     create   1 record `creating`   2 branch, marked   3 user, then its key pair   4 record `active` by `set_if`
     end      1 record `ending` by `set_if`   2 key pair, logins, user   3 branch, if it has the mark   4 no record
 
-A crash leaves a record, and `clean`, which every process repeats, ends what has a record and should not. An end removes
-only what carries the sandbox's uid or mark. So a branch that was brought back after the end, and a user who has the
+A crash leaves a record, and `clean`, which every process repeats, ends sandboxes that should be over. An end removes
+only things with the sandbox's uid or mark. So a branch that was brought back after the end, and a user who has the
 name by chance, stay.
 """
 
@@ -71,7 +71,7 @@ async def is_current(repositories: Repositories, record: SandboxRecord) -> bool:
 
 
 class Sandboxes:
-    """`forget` makes this process forget what keys and users it remembers; others do within seconds."""
+    """`forget` drops keys and users from this process's caches; other processes follow within seconds."""
 
     def __init__(
         self,
@@ -224,9 +224,9 @@ class Sandboxes:
         return await self._finish(*ending, by=by, is_over=not ending[0].was_half_made)
 
     async def clean(self, repository: str = "") -> None:
-        """End what has expired, has lost its branch, or was left half made or half ended. Any number may do so at once.
+        """End sandboxes that expired, lost their branch, or were left half made or half ended. Many may run at once.
 
-        With `repository`, only what is of that id. An error of one sandbox, or of one repository, is logged, and the
+        With `repository`, only those of that id. An error of one sandbox, or of one repository, is logged, and the
         others go on. A crash leaves nothing that this does not remove, at the latest at its second pass HALF_MADE_MS
         apart.
         """
@@ -328,7 +328,7 @@ class Sandboxes:
         return ""
 
     async def _set(self, record: SandboxRecord, held: Held | None) -> Held:
-        """Write over exactly what was read.
+        """Write over exactly the record that was read.
 
         Raises:
             PredicateFailed: it is another by now.

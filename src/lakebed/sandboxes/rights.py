@@ -1,7 +1,7 @@
-"""Say what the key of a sandbox may do: statements that are made once, when the sandbox is.
+"""Make the statements of a sandbox's key, once, with the sandbox.
 
-It may read the source and the branch, write, commit and reset on the branch, and open pull requests from it. What puts
-a commit of another ref on the branch (a merge, a reset) asks for no allow of that ref, so the rights deny all others.
+It may read the source and the branch, write, commit and reset on the branch, and open pull requests from it. A merge
+or reset puts a commit of another ref on the branch and asks for no allow of that ref, so the rights deny all others.
 """
 
 from __future__ import annotations

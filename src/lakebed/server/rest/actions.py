@@ -1,4 +1,4 @@
-"""Runs of hooks, and what they wrote."""
+"""Runs of hooks, and their output."""
 
 from __future__ import annotations
 
