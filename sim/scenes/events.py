@@ -11,15 +11,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from lakebed.base import NotFound
-from lakebed.catalog import PositionedEvent, SubscriptionRecord, Subscriptions
+from lakebed.base import Conflict, EventKind, NotFound, RunId, RunKind, RunState
+from lakebed.catalog import PositionedEvent, PullRecord, Pulls, SubscriptionRecord, Subscriptions
 from lakebed.catalog.subscriptions import BUSY_MS
+from lakebed.gc.live import ServiceOptions
+from lakebed.gc.live.records.runs import RunBook
 from lakebed.versions import (
     BranchRecord,
+    Change,
     EventRecord,
     FeedRecord,
-    RefKind,
+    Record,
     RefState,
+    RunRecord,
     TagRecord,
     Versions,
     decode_record,
@@ -43,12 +47,21 @@ _RECEIVED: Final = b"sim/received"
 """Position → nothing. The receiver's own notes."""
 _EVENTS: Final = keys.events_partition(UID)
 HOOK: Final = "hook"
+_PREFIXES: Final = {
+    EventKind.BRANCH: keys.BRANCH,
+    EventKind.TAG: keys.TAG,
+    EventKind.PULL: keys.PULL,
+    EventKind.RUN: keys.RUN,
+}
 _AGE_MS: Final = 8 * 86_400_000
 """Older than the age of events that are kept."""
 
 
 def moves_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
     """Write down the move of a ref: a record that became active, that has another move, or that is gone."""
+    if partition == PARTITION and key.startswith((keys.PULL, keys.RUN)) and new is not None:
+        changes = decode_record(_Held, new).changes
+        disk.set(_MOVED, key, "".join(f">{change.operation}/{change.by}\n" for change in changes).encode())
     if partition != PARTITION or not key.startswith((keys.BRANCH, keys.TAG)):
         return
     before, after = _ref(key, old), _ref(key, new)
@@ -127,8 +140,9 @@ def _written(disk: Disk) -> dict[bytes, list[str]]:
     written: dict[bytes, list[str]] = {}
     for _, value in sorted({**disk.cells.get(_WRITTEN, {}), **_kept(disk)}.items()):
         event = decode_record(EventRecord, value)
-        ref = (keys.BRANCH if event.kind is RefKind.BRANCH else keys.TAG) + event.name.encode()
-        written.setdefault(ref, []).append(f"{event.before}>{event.after}")
+        prefix, is_ref = _PREFIXES[event.kind], event.kind.is_ref
+        line = f"{event.before}>{event.after}" if is_ref else f">{event.operation}/{event.by}"
+        written.setdefault(prefix + event.name.encode(), []).append(line)
     return written
 
 
@@ -220,6 +234,7 @@ def event_scenes() -> Iterator[Scene]:
     yield from _delivering()
     yield from _coming_and_going()
     yield from _beginning()
+    yield from _changing()
 
 
 _STAGED: Final = (write("w0", "z", "0"),)
@@ -270,6 +285,84 @@ def _beginning() -> Iterator[Scene]:
 def _later(name: str, *actors: Actor, quick: Quick = Quick.ALL) -> Scene:
     made = _scene(name, *actors, before=_STAGED, is_subscribed=False, quick=quick)
     return replace(made, tidy_checks=(outbox_has_later,))
+
+
+def _changing() -> Iterator[Scene]:
+    """Pull requests and runs that change, beside gatherers; and runs whose records go."""
+    g, h = client("g", gather("g1")), client("h", gather("h1"))
+    x = client("x", *(change_pull(f"x{number}", f"title {number}") for number in range(2)))
+    yield _scene("changer of a pull request, two gatherers", x, g, h, before=(open_pull("o0"),), quick=Quick.NO_FAULT)
+    y = client("y", change_pull("y1", "another title"))
+    yield _scene("two changers of a pull request, gatherer", x, y, g, before=(open_pull("o0"),), quick=Quick.NO_FAULT)
+    goes = client("r", move_run("r1", RunState.ABANDONED), forget_run("r2"))
+    yield _scene("run that ends and goes, gatherer", goes, g, before=(start_run("s0"),))
+    certified = client("c", certify_run("c1"))
+    yield _scene("run that goes, certifier", goes, certified, before=(start_run("s0"),))
+
+
+PULL: Final = keys.PULL + b"p"
+RUN: Final = RunId("run")
+
+
+class _Held(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pull request is to events."""
+
+    changes: tuple[Change, ...] = ()
+    title: str = ""
+
+
+def open_pull(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        await repo.context.set(PULL, PullRecord(title=name, author="", source=SIDE, destination=MAIN, created_ms=0))
+
+    return Do(Operation(name, "clean"), act)
+
+
+def change_pull(name: str, title: str) -> Do:
+    async def act(repo: Versions) -> None:
+        # Only merges need the second argument.
+        await Pulls(repo, None).change("p", title=title, by=name)  # type: ignore[arg-type]  # as said above
+
+    return Do(Operation(name, "clean"), act)
+
+
+def _book(repo: Versions) -> RunBook:
+    return RunBook(repo, ServiceOptions())
+
+
+def start_run(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        record = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=0)
+        await _book(repo).write(RUN, record, None)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def move_run(name: str, state: RunState) -> Do:
+    async def act(repo: Versions) -> None:
+        with suppress(Conflict, NotFound):
+            await _book(repo).move(RUN, state)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def certify_run(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        await _book(repo).note_certified(RUN)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def forget_run(name: str) -> Do:
+    """Remove the record of the run, as a collection of metadata does once its folder is empty."""
+
+    async def act(repo: Versions) -> None:
+        found = await repo.retired.find_run(RUN)
+        told = await repo.outbox.told()
+        if found is not None and found[0].state.is_over:
+            await repo.retired.forget_run(RUN, changes=None if told is None else told(RUN)[1])
+
+    return Do(Operation(name, "clean"), act)
 
 
 def _scene(

@@ -15,11 +15,14 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from lakebed.base import RunKind, RunState
+from lakebed.gc.live import ServiceOptions
+from lakebed.gc.live.records.runs import RunBook
 from lakebed.hooks import HookOptions
 from lakebed.hooks.webhook import Answer
 from lakebed.server import AppState, ServerOptions, opened
 from lakebed.server.process.upkeep_loop import clean_events
-from lakebed.versions import encode_record
+from lakebed.versions import PlannedRecord, encode_record
 from tests.serving import serving
 
 Json = dict[str, Any]
@@ -95,6 +98,52 @@ async def test_each_move_of_a_ref_has_an_event(client: httpx.AsyncClient, repo: 
     assert before["results"] == page["results"][:2]
     assert rest["results"] == page["results"][1:2]
     assert rest["pagination"]["next_offset"] == "2"
+
+
+async def test_each_change_of_a_pull_request_has_an_event(
+    client: httpx.AsyncClient, repo: str, subscription: Json
+) -> None:
+    await client.post(f"{repo}/branches", json={"name": "side", "source": "main"})
+    await client.post(f"{repo}/branches/side/objects", params={"path": "a"}, content=b"a")
+    await client.post(f"{repo}/branches/side/commits", json={"message": "a"})
+    wanted = {"title": "t", "source_branch": "side", "destination_branch": "main"}
+    pull = (await client.post(f"{repo}/pulls", json=wanted)).json()["id"]
+    for body in ({"title": "t"}, {"title": "u"}, {"status": "closed"}, {"status": "open"}):
+        assert (await client.patch(f"{repo}/pulls/{pull}", json=body)).status_code == 204
+    merged = (await client.put(f"{repo}/pulls/{pull}/merge")).json()["reference"]
+
+    events = [event for event in (await _events(client, repo))["results"] if event["kind"] == "pull"]
+
+    steps = ["create", "change", "close", "reopen", "merge"]
+    assert [(event["name"], event["operation"], event["about"]) for event in events] == [
+        (pull, step, "main") for step in steps
+    ]
+    assert (events[-1]["after"], events[-1]["by"]) == (merged, "esti")
+
+
+async def test_each_step_of_a_run_has_an_event_before_its_record_goes(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    versions = (await state.catalog.get("lake")).versions
+    book = RunBook(versions, ServiceOptions(), user_id="ann")
+    run_id, _ = await book.start_marking(RunKind.UNCOMMITTED)
+    await versions.retired.note_planned(
+        run_id, PlannedRecord(kind=RunKind.UNCOMMITTED, by="ann", plan="p", made_ms=versions.ports.clock.now_ms())
+    )
+    await book.move(run_id, RunState.MARKED)
+    await book.note(run_id, RunState.MARKED, began=True, sweeps="", saved="")
+    await book.move(run_id, RunState.ENDED)
+    assert not await versions.retired.forget_run(run_id, changes=0)
+    told = await versions.outbox.told()
+    assert told is not None
+    assert told(run_id) == (1, 2)
+    assert await versions.retired.forget_run(run_id, changes=2)
+
+    events = [event for event in (await _events(client, repo))["results"] if event["kind"] == "run"]
+
+    assert [(event["operation"], event["by"], event["about"]) for event in events] == [
+        (step, "ann", "uncommitted") for step in ("plan", "apply", "end")
+    ]
 
 
 async def test_events_are_delivered_signed_and_in_order(client: httpx.AsyncClient, repo: str, state: AppState) -> None:

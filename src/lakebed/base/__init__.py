@@ -47,6 +47,7 @@ from .errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from .events import EventKind
 from .exits import ExitCode, exit_code
 from .ids import (
     EMPTY_METARANGE,
@@ -106,6 +107,7 @@ __all__ = [
     "Denied",
     "Entry",
     "Event",
+    "EventKind",
     "ExitCode",
     "Ids",
     "Invalid",

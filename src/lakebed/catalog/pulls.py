@@ -1,8 +1,8 @@
 """Pull requests: a request to merge one branch into another, with a title and a state.
 
-`pull/<id>` in the repository's partition; ids sort the newest first. The record is not part of the merge. After a
-crash between the two, the request is open although its merge was made. Merging it again finds no changes; close it
-then.
+`pull/<id>` in the repository's partition; ids sort the newest first. The record holds its changes, for their events.
+It is not part of the merge. After a crash between the two, the request is open although its merge was made. Merging it
+again finds no changes; close it then.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId, Conflict, Invalid, NotFound, OutcomeUnknown
 from lakebed.kv import Held, PredicateFailed
-from lakebed.versions import Note, Record, Versions, encode_record
+from lakebed.versions import Change, Note, Record, Versions, encode_record, keys
 
 from .changes import Changes
 
-PULL: Final = b"pull/"
 TEXT_CHARACTERS_MAX: Final = 64 << 10
+CHANGES_MAX: Final = 200
+"""A record holds all changes, for their events. The merge is always possible."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
 _REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
 
@@ -53,6 +54,7 @@ class PullRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
     closed_ms: int = 0
     commit_id: CommitId | None = None
+    changes: tuple[Change, ...] = ()
 
 
 class Pulls:
@@ -80,8 +82,10 @@ class Pulls:
             source=source,
             destination=destination,
             created_ms=self._context.ports.clock.now_ms(),
+            changes=(self._change("create", author),),
         )
-        await self._context.set(PULL + pull_id.encode(), record)
+        await self._context.set(keys.PULL + pull_id.encode(), record)
+        self._context.has_changes = True
         return pull_id
 
     async def get(self, pull_id: str) -> PullRecord:
@@ -93,12 +97,18 @@ class Pulls:
         return (await self._find(pull_id))[0]
 
     async def change(
-        self, pull_id: str, *, title: str | None = None, description: str | None = None, state: str | None = None
+        self,
+        pull_id: str,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        state: str | None = None,
+        by: str = "",
     ) -> None:
         """Change the texts, close a request, or reopen a closed one.
 
         Raises:
-            PullNotFound, InvalidPull: see those classes.
+            PullNotFound, InvalidPull: see those classes. InvalidPull also after CHANGES_MAX changes.
             PullEnded: it was merged.
         """
         while True:
@@ -109,6 +119,7 @@ class Pulls:
                 description=record.description if description is None else description,
             )
             _check(changed.title, changed.description)
+            operations = [] if changed == record else ["change"]
             if state is not None and state != record.state:
                 if record.state is PullState.MERGED:
                     raise PullEnded("the pull request was merged", pull=pull_id)
@@ -116,6 +127,13 @@ class Pulls:
                     raise InvalidPull(f"a pull request becomes open or closed, not {state}")
                 closed_ms = self._context.ports.clock.now_ms() if state == PullState.CLOSED else 0
                 changed = replace(changed, state=PullState(state), closed_ms=closed_ms)
+                operations.append("close" if state == PullState.CLOSED else "reopen")
+            if not operations:
+                return
+            changes = (*record.changes, *(self._change(operation, by) for operation in operations))
+            if len(changes) > CHANGES_MAX:
+                raise InvalidPull(f"a pull request can be changed {CHANGES_MAX - 1} times")
+            changed = replace(changed, changes=changes)
             if await self._replaced(pull_id, changed, held):
                 return
 
@@ -137,14 +155,23 @@ class Pulls:
         )
         while True:
             record, held = await self._find(pull_id)
+            if record.commit_id == commit.id:
+                return commit.id  # The answer to the write was lost.
             merged = replace(
-                record, state=PullState.MERGED, commit_id=commit.id, closed_ms=self._context.ports.clock.now_ms()
+                record,
+                state=PullState.MERGED,
+                commit_id=commit.id,
+                closed_ms=self._context.ports.clock.now_ms(),
+                changes=(*record.changes, self._change("merge", committer, after=commit.id)),
             )
             if await self._replaced(pull_id, merged, held):
                 return commit.id
 
+    def _change(self, operation: str, by: str, *, after: str = "") -> Change:
+        return Change(operation=operation, at_ms=self._context.ports.clock.now_ms(), by=by, after=after)
+
     async def _find(self, pull_id: str) -> tuple[PullRecord, Held]:
-        found = await self._context.read(PullRecord, PULL + pull_id.encode()) if pull_id.isalnum() else None
+        found = await self._context.read(PullRecord, keys.PULL + pull_id.encode()) if pull_id.isalnum() else None
         if found is None:
             raise PullNotFound(f"pull request {pull_id} not found", pull=pull_id)
         return found
@@ -154,9 +181,11 @@ class Pulls:
         lost.
         """
         try:
-            await self._context.set_if(PULL + pull_id.encode(), encode_record(record), held.predicate)
+            await self._context.set_if(keys.PULL + pull_id.encode(), encode_record(record), held.predicate)
         except (PredicateFailed, OutcomeUnknown):
             return False
+        finally:
+            self._context.has_changes = True
         return True
 
     # Defined last, because its name hides the type in later definitions.
@@ -166,13 +195,13 @@ class Pulls:
     ) -> tuple[Sequence[tuple[str, PullRecord]], bool]:
         """List requests that are open, or closed and merged, the newest first, and whether more follow."""
         found: list[tuple[str, PullRecord]] = []
-        start = PULL + after.encode() + b"\x00" if after else b""
-        async for key, record in self._context.records(PullRecord, PULL + prefix.encode(), start=start):
+        start = keys.PULL + after.encode() + b"\x00" if after else b""
+        async for key, record in self._context.records(PullRecord, keys.PULL + prefix.encode(), start=start):
             if state and (state == PullState.OPEN) != (record.state is PullState.OPEN):
                 continue
             if len(found) == limit:
                 return found, True
-            found.append((key[len(PULL) :].decode(), record))
+            found.append((key[len(keys.PULL) :].decode(), record))
         return found, False
 
 

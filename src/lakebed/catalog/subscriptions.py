@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import Invalid, LakebedError, NotFound
+from lakebed.base import EventKind, Invalid, LakebedError, NotFound
 from lakebed.kv import Held, PredicateFailed, scan_prefix
 from lakebed.versions import EventRecord, Record, Versions, decode_record, encode_record
 
@@ -49,17 +49,24 @@ class DeliveryFailed(LakebedError):
 
 
 class SubscriptionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`refs`: patterns of branches and tags, `operations`: of moves. Empty selects all. The server sealed `secret`."""
+    """`refs`: patterns of branches and tags, `operations` and `kinds` of events. Empty selects all. The server sealed
+    `secret`.
+    """
 
     target: str
     refs: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
     secret: bytes = b""
     created_ms: int
     created_by: str = ""
 
     def wants(self, event: EventRecord) -> bool:
-        is_named = not self.refs or matching(self.refs, event.name) is not None
+        if self.kinds and event.kind not in self.kinds:
+            return False
+        # A pull request is about a branch. A run is about none, so patterns leave it out.
+        ref = event.name if event.kind.is_ref else event.about if event.kind is EventKind.PULL else ""
+        is_named = not self.refs or (bool(ref) and matching(self.refs, ref) is not None)
         return is_named and (not self.operations or event.operation in self.operations)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lakebed.operations import events
-from lakebed.wire import EventSubscription, NewSubscription, RefEvent, RefEventList, Replay
+from lakebed.wire import Event, EventList, EventSubscription, NewSubscription, Replay
 
 from .connection import Connection
 from .paging import listing
@@ -17,12 +17,12 @@ class Events:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def list(self, repository: str, *, after: int = 0, limit: int | None = None) -> Iterator[RefEvent]:
+    def list(self, repository: str, *, after: int = 0, limit: int | None = None) -> Iterator[Event]:
         """List kept events after a position, the oldest first."""
         query = {"after": str(after)}
         return listing(self._connection, events.LIST_EVENTS, repository, query=query, limit=limit)
 
-    def page(self, repository: str, *, after: int = 0, amount: int = 100) -> RefEventList:
+    def page(self, repository: str, *, after: int = 0, amount: int = 100) -> EventList:
         """Return some kept events after a position, and which positions there are."""
         query = {"after": str(after), "amount": str(amount)}
         return self._connection.do(events.LIST_EVENTS, repository, query=query)

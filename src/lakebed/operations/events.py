@@ -16,7 +16,7 @@ _WRITE: Final = on(REPOSITORY, "events:WriteSubscriptions")
 LIST_EVENTS: Final = get(
     "listEvents",
     ONE_REPOSITORY + "/events",
-    wire.RefEventList,
+    wire.EventList,
     on(REPOSITORY, "events:ReadEvents"),
     "List the moves of branches and tags after a position, the oldest first.",
     Parameter("after", "integer", default=0),

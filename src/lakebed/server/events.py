@@ -32,7 +32,7 @@ from lakebed.catalog import (
     SubscriptionRecord,
 )
 from lakebed.hooks import AT_ONCE_MAX, HookFailed, HookOptions, request
-from lakebed.wire import Delivery, RefEvent
+from lakebed.wire import Delivery, Event
 
 logger = logging.getLogger(__name__)
 
@@ -178,9 +178,9 @@ class Eventing:
         return True
 
 
-def shown(event: PositionedEvent) -> RefEvent:
+def shown(event: PositionedEvent) -> Event:
     position, record = event
-    return RefEvent(
+    return Event(
         position=position,
         kind=record.kind,
         name=record.name,
@@ -189,6 +189,7 @@ def shown(event: PositionedEvent) -> RefEvent:
         after=record.after,
         at_ms=record.at_ms,
         by=record.by,
+        about=record.about,
     )
 
 

@@ -9,7 +9,7 @@
     copies      copies that move no bytes           cleanup     remove records that nothing names
     slices      where uploads put their bytes       retired     which commits and files may not be named
     inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
-    recorder    commits of existing trees           outbox      an event for each move of a branch or tag
+    recorder    commits of existing trees           outbox      an event for each move and change
         hard_delete objects that may be deleted at once moves       a copy, then a tombstone for its source
 
     Each part may use those before it in `Versions.__init__`. The flows: docs/design/protocols.md.
@@ -78,6 +78,7 @@ from .inventory import Inventory
 from .records import (
     MOVES,
     BranchRecord,
+    Change,
     ClaimReason,
     ClaimRecord,
     Commit,
@@ -215,6 +216,7 @@ __all__ = [
     "BranchNotFound",
     "BranchRecord",
     "Cell",
+    "Change",
     "ClaimReason",
     "ClaimRecord",
     "Commit",

@@ -156,6 +156,15 @@ class RefKind(StrEnum):
     TAG = "tag"
 
 
+class Change(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of a pull request or run, in its own record: one write has both. `after`: the commit of a merge."""
+
+    operation: str
+    at_ms: int
+    by: str = ""
+    after: str = ""
+
+
 class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A branch or tag that was deleted, or was about to be. Until `kept_until_ms` collectors take it for a ref.
 
@@ -352,6 +361,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     `counts`: runs that may still be undone, whose commits the recheck took for gone. `counted_by`: runs that were let
     to delete what the commits of this run name, or that took the same commits. While these may delete, or did, this
     run cannot be undone. One that is UNDONE took nothing, whatever SweptRecords say: its record is never removed.
+    `changes`: each step that users get an event of, written by `Retired.write_run`.
     """
 
     kind: RunKind
@@ -373,11 +383,35 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     saved: str = ""
     counts: tuple[str, ...] = ()
     counted_by: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     @property
     def may_be_undone(self) -> bool:
         """It deleted nothing yet, and is deferred, or may be. From False it never becomes True again once it sweeps."""
         return self.kind.can_wait and self.state in {RunState.MARKED, RunState.SWEEPING} and not self.purging
+
+    def step_from(self, before: RunRecord | None) -> str:
+        """Return what happened between the two for users, or an empty string."""
+        was = RunState.PLANNING if before is None else before.state
+        if self.state is not was:
+            if self.state is RunState.ENDED and was is RunState.MARKED and before is not None and not before.began:
+                return "discard"
+            step = _STEPS.get(self.state, "")
+            if step:
+                return step
+        if self.purging and not (before is not None and before.purging):
+            return "purge"
+        if self.until_ms and self.until_ms != (0 if before is None else before.until_ms):
+            return "defer"
+        return "apply" if self.began and not (before is not None and before.began) else ""
+
+
+_STEPS: Final = {
+    RunState.EXPIRING: "apply",
+    RunState.ENDED: "end",
+    RunState.ABANDONED: "abandon",
+    RunState.UNDONE: "undo",
+}
 
 
 class PlannedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

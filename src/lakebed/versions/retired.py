@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from lakebed.base import CommitId, OutcomeUnknown, RunId, RunState, in_waves
 from lakebed.kv import SCAN_PAGE, Held, Predicate, PredicateFailed, scan_pages
 from lakebed.ranges import FileCorrupt
@@ -22,7 +24,7 @@ from lakebed.ranges import FileCorrupt
 from . import keys
 from .context import Context, Retry
 from .errors import CommitExpired, ContentsGone
-from .records import PlannedRecord, RunRecord, SweptRecord, decode_record, decode_records, encode_record
+from .records import Change, PlannedRecord, RunRecord, SweptRecord, decode_record, decode_records, encode_record
 from .trees.files import MISSING
 
 P = ParamSpec("P")
@@ -243,14 +245,21 @@ class Retired:
         held = await self._context.get(keys.RUN + run.encode())
         return None if held is None else (decode_record(RunRecord, held.value), held)
 
-    async def write_run(self, run: RunId, record: RunRecord, before: Held | None) -> Held:
-        """Replace exactly `before` (None: there is none yet).
+    async def write_run(
+        self, run: RunId, record: RunRecord, before: Held | None, *, by: str = "", step: str = ""
+    ) -> Held:
+        """Replace exactly `before` (None: there is none yet), with the change for events that this is, or `step`.
 
         Raises:
             PredicateFailed: another call moved the run.
             OutcomeUnknown: the answer was lost, and so was the record, or the store cannot be asked.
         """
-        key, value = keys.RUN + run.encode(), encode_record(record)
+        last = None if before is None else decode_record(RunRecord, before.value)
+        # The callers' records may lack the latest change.
+        changes = () if last is None else last.changes
+        if step := step or record.step_from(last):
+            changes = (*changes, Change(operation=step, at_ms=self._context.ports.clock.now_ms(), by=by))
+        key, value = keys.RUN + run.encode(), encode_record(replace(record, changes=changes))
         try:
             return await self._context.set_if(key, value, None if before is None else before.predicate)
         except OutcomeUnknown:
@@ -258,6 +267,8 @@ class Retired:
             if found is None or found.value != value:
                 raise
             return found
+        finally:
+            self._context.has_changes = True
 
     async def note_planned(self, run: RunId, record: PlannedRecord) -> PlannedRecord:
         """Write who planned the run, unless a record says so already. Return the record in force."""
@@ -269,6 +280,8 @@ class Retired:
             if found is None:
                 raise
             return found
+        finally:
+            self._context.has_changes = True
         return record
 
     async def find_planned(self, run: RunId) -> PlannedRecord | None:
@@ -290,11 +303,16 @@ class Retired:
         for start in range(0, len(names), BATCH):
             await self._context.store.delete_many(self._context.partition, names[start : start + BATCH])
 
-    async def forget_run(self, run: RunId) -> bool:
-        """Remove a run's record and its list of expired commits. False: there is none, or it was replaced meanwhile."""
+    async def forget_run(self, run: RunId, *, changes: int | None = None) -> bool:
+        """Remove a run's record and its list of expired commits. False: there is none, or it was replaced meanwhile.
+
+        `changes`: so many have their events. Keep a record with more.
+        """
         key = keys.RUN + run.encode()
         held = await self._context.get(key)
         if held is None:
+            return False
+        if changes is not None and len(decode_record(RunRecord, held.value).changes) > changes:
             return False
         # The list first: a crash between the two leaves a record without a list, which the next pass finds.
         partition = keys.expiring_partition(self._context.uid, run)

@@ -57,7 +57,7 @@ from .deleted import (
     RefMoveList,
     RepositoryUndeletion,
 )
-from .events import Delivery, EventSubscription, EventSubscriptionList, NewSubscription, RefEvent, RefEventList, Replay
+from .events import Delivery, Event, EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
 from .hard_delete import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
 from .objects import (
     PATHS_MAX,
@@ -167,6 +167,8 @@ __all__ = [
     "DiffObjectStat",
     "Error",
     "ErrorNoACL",
+    "Event",
+    "EventList",
     "EventSubscription",
     "EventSubscriptionList",
     "Expired",
@@ -223,8 +225,6 @@ __all__ = [
     "PullRequestCreationResponse",
     "PullRequestsList",
     "Ref",
-    "RefEvent",
-    "RefEventList",
     "RefList",
     "RefMove",
     "RefMoveList",

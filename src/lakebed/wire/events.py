@@ -6,14 +6,18 @@ from typing import Annotated
 
 import msgspec
 
+from lakebed.base import EventKind
+
 from .common import LIST_MAX, Pagination
 from .repositories import Patterns
 
 
-class RefEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A move of a branch or tag (`kind`). `before` is empty if it was made, `after` if it was deleted.
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of a branch or tag, or a change of a pull request, run or erasure (`kind`).
 
-    `position` numbers the events of the repository.
+    `before` is empty if a ref was made, `after` if it was deleted; `after` is also the commit of a merged pull request.
+    `name` is the name of a ref, or the id of the others. `about` is the branch into which a pull request asks, or the
+    kind of a run. `position` numbers the events of the repository.
     """
 
     position: int
@@ -24,13 +28,14 @@ class RefEvent(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     at_ms: int
     by: str
+    about: str
 
 
-class RefEventList(msgspec.Struct, frozen=True, kw_only=True):
+class EventList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of events. `oldest` is the first position that is kept, `last` the last that was assigned."""
 
     pagination: Pagination
-    results: list[RefEvent]
+    results: list[Event]
     oldest: int
     last: int
 
@@ -40,19 +45,21 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
     repository: str
     subscription: str
-    events: list[RefEvent]
+    events: list[Event]
 
 
 class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request to send events to an http or https URL.
 
-    `refs`: patterns of branches and tags; `operations`: those of moves; empty means all. Without `secret` the server
+    `refs`: patterns of branches and tags, and of the branches of pull requests; runs have none. `operations`: of
+    events; `kinds`: branch, tag, pull, run, erasure. Empty means all. Without `secret` the server
     makes one. `after`: begin behind this position; None means at the next event.
     """
 
     target: str
     refs: Patterns = []
     operations: Annotated[list[str], msgspec.Meta(max_length=LIST_MAX)] = []
+    kinds: Annotated[list[EventKind], msgspec.Meta(max_length=5)] = []
     secret: str | None = None
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
@@ -69,6 +76,7 @@ class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     refs: list[str]
     operations: list[str]
+    kinds: list[str]
     created_ms: int
     created_by: str
     position: int

@@ -1,4 +1,4 @@
-"""`lakebed events`: the moves of branches and tags, and webhooks that get them."""
+"""`lakebed events`: moves of refs, changes of pull requests and runs, and receivers that get them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from lakebed.base import count_of
+from lakebed.base import EventKind, count_of
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.output import human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, command
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
-from lakebed.wire import EventSubscription, NewSubscription, RefEvent
+from lakebed.wire import Event, EventSubscription, NewSubscription
 
-app = noun("See each move of branches and tags, and have webhooks get them.")
+app = noun("See what happens to branches, tags, pull requests and runs, and have receivers get it.")
 
 SubscriptionArgument = Annotated[str, Argument(metavar="SUBSCRIPTION", help="The id of a subscription.")]
 FOLLOW_S: Final = 1.0
 
-_COLUMNS: Final[dict[str, Callable[[RefEvent], object]]] = {
+_COLUMNS: Final[dict[str, Callable[[Event], object]]] = {
     "position": lambda event: event.position,
     "when": lambda event: human_time(event.at_ms // 1000),
     "what": lambda event: event.operation,
     "kind": lambda event: event.kind,
     "name": lambda event: event.name,
+    "about": lambda event: event.about or "-",
     "to": lambda event: event.after[:12] or "-",
     "by": lambda event: event.by,
 }
@@ -86,10 +87,13 @@ def subscribe(
     target: Annotated[str, Argument(metavar="URL", help="Where events are posted to: http or https.")],
     refs: Annotated[list[str] | None, Option("--ref", help="Only branches and tags of this pattern.")] = None,
     operations: Annotated[list[str] | None, Option("--operation", help="Only this operation.")] = None,
+    kinds: Annotated[list[EventKind] | None, Option("--kind", help="Only this kind of event.")] = None,
     after: Annotated[int | None, Option("--after", help="Begin behind this position, not with the next event.")] = None,
 ) -> None:
     """Have events sent to a webhook. The secret of its signatures is printed once."""
-    wanted = NewSubscription(target=target, refs=refs or [], operations=operations or [], after=after)
+    wanted = NewSubscription(
+        target=target, refs=refs or [], operations=operations or [], kinds=kinds or [], after=after
+    )
     made = session.client.events.subscribe(parse_repository(uri), wanted)
     session.show_fields(made, [("Subscription", made.id), ("Target", made.target), ("Secret", str(made.secret))])
 

@@ -84,7 +84,7 @@ class CollectionService:
         self.holds = HoldBook(versions)
         self.installation = Installation(versions)
         self.why = Why(versions, self.rules)
-        self._runs = runs = RunBook(versions, options)
+        self._runs = runs = RunBook(versions, options, user_id=user_id)
         self._planners = planners = Planners(versions, user_id=user_id, is_job=is_job)
         self._restoring = Restoring(versions, key=continuation_key, refusal=refusal)
         self._missing = Missing(versions, runs)

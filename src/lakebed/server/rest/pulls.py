@@ -56,7 +56,11 @@ class PullRequests:
     async def update(self, request: RestRequest, body: wire.PullRequestBasic) -> None:
         repository = await self._catalog.get(request.args[0])
         await repository.pulls.change(
-            request.args[1], title=body.title, description=body.description, state=body.status
+            request.args[1],
+            title=body.title,
+            description=body.description,
+            state=body.status,
+            by=request.identity.user_id,
         )
 
     async def merge(self, request: RestRequest) -> wire.MergeResult:

@@ -1,11 +1,11 @@
-"""Write an event for each move of a branch or tag, in the order of each ref's moves (docs/design/0015-events.md).
+"""Write an event for each move of a ref and each change of a pull request or run (docs/design/0015-events.md).
 
-A ref's record and the log of its moves (reflog.py) hold every move, so flows that move refs write nothing for events.
-A *gatherer* copies new moves into the outbox. Any number may work at once:
+A ref's record and the log of its moves (reflog.py) hold every move, and the records of pull requests and runs hold
+their changes, so flows write nothing for events. A *gatherer* copies what is new. Any number may work at once:
 
     1  read the feed; mark the refs of the events behind its tail; the last of these events is the *end*
-    2  read every ref, its mark and, where the record is ahead of the mark, the log between the two
-    3  for each move: `set_if` absent the event at end + 1
+    2  read every ref, its mark and the log between the two; after a change, pull requests and runs, too
+    3  for each move or change: `set_if` absent the event at end + 1
     4  read the feed again: no position of ours may be among the removed ones; move the marks on, then the tail
 
 Keys: `feed` FeedRecord, `event/<position, 15 digits>` EventRecord, `mark/<generation>/<kind>/<name>` MarkRecord.
@@ -13,19 +13,22 @@ Keys: `feed` FeedRecord, `event/<position, 15 digits>` EventRecord, `mark/<gener
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, OutcomeUnknown
+from lakebed.base import CommitId, EventKind, OutcomeUnknown, RunId, RunKind
 from lakebed.kv import Held, PredicateFailed, scan_prefix
 from lakebed.versions import keys
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.records import (
     BranchRecord,
+    Change,
     MoveRecord,
+    PlannedRecord,
     Record,
     RefKind,
     RefState,
@@ -39,12 +42,32 @@ EVENT: Final = b"event/"
 MARK: Final = b"mark/"
 _FEED: Final = b"feed"
 _PAGE: Final = 1_000
+_PLAN: Final = "plan"
+_REQUEST: Final = "request"
+_PLANS: Final = frozenset({_PLAN, _REQUEST})
 _REFS: Final[Sequence[tuple[RefKind, bytes, type[BranchRecord] | type[TagRecord]]]] = (
     (RefKind.BRANCH, keys.BRANCH, BranchRecord),
     (RefKind.TAG, keys.TAG, TagRecord),
 )
 
-Ref: TypeAlias = tuple[RefKind, str]
+Ref: TypeAlias = tuple[str, str]
+"""A kind of ref and its name, or a `Source` and an id."""
+
+
+class _Source(StrEnum):
+    """Records that hold changes. A run has two: who planned it, and how it went on."""
+
+    PULL = "pull"
+    PLANNED = "planned"
+    RUN = "run"
+
+
+class _ChangedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What the records of a pull request and of a run have in common for events."""
+
+    changes: tuple[Change, ...] = ()
+    kind: str = ""
+    destination: str = ""
 
 
 class FeedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,10 +92,12 @@ class MarkRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One move of a ref. `before` is empty where the ref was made, `after` where it was deleted.
 
-    `log_ms` is the moment of the move in the ref's log; of a deletion, that of the move before it.
+    `log_ms` is the moment of the move in the ref's log; of a deletion, that of the move before it. For a change of a
+    pull request or run it is the number of the change. `about`: the branch into which a pull request asks, or the kind
+    of the run.
     """
 
-    kind: RefKind
+    kind: EventKind
     name: str
     operation: str
     before: str = ""
@@ -81,10 +106,18 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""
     log_ms: int
     gathered_ms: int
+    about: str = ""
+
+    @property
+    def ref(self) -> Ref:
+        """What has the mark."""
+        if self.kind.is_ref or self.kind is EventKind.PULL:
+            return self.kind, self.name
+        return _Source.PLANNED if self.operation in _PLANS else _Source.RUN, self.name
 
     @property
     def mark(self) -> MarkRecord:
-        return MarkRecord(log_ms=self.log_ms, is_gone=not self.after, head=self.after)
+        return MarkRecord(log_ms=self.log_ms, is_gone=self.kind.is_ref and not self.after, head=self.after)
 
 
 @dataclass(slots=True)
@@ -122,6 +155,9 @@ class Outbox:
             if record.state is not RefState.CREATING and record.moved is not None:
                 mark = MarkRecord(log_ms=record.moved.at_ms, is_gone=False, head=record.commit_id)
                 marks[_mark_key(generation, kind, name)] = encode_record(mark)
+        async for source, name, _, changed in self._changed():
+            mark = MarkRecord(log_ms=len(changed.changes), is_gone=False)
+            marks[_mark_key(generation, source, name)] = encode_record(mark)
         items = list(marks.items())
         for at in range(0, len(items), _PAGE):
             await self._context.store.set_many(self.partition, items[at : at + _PAGE])
@@ -135,29 +171,37 @@ class Outbox:
     async def gather(self, *, is_whole: bool = True) -> int:
         """Write the events that are due, and return the last position. Without events wanted, return 0.
 
-        `is_whole`: look at the log of every ref. Else a ref that was made and deleted since the last look is left to
-        the next whole one. Costs five reads where nothing moved, else a `set_if` for each event and two for each ref.
+        `is_whole`: look at the log of every ref, and at every pull request and run. Else a ref that was made and
+        deleted since the last look is left to the next whole one, as is what another process changed. Costs six reads
+        where nothing moved, else a `set_if` for each event and two for each ref.
         """
         retry = Retry()
-        while True:
-            try:
-                return await self._gather(is_whole=is_whole)
-            except PredicateFailed:
-                continue  # Another gatherer wrote an event, or moved a mark on.
-            except OutcomeUnknown as error:
-                retry.lost(error)
+        has_changes, self._context.has_changes = self._context.has_changes, False
+        try:
+            while True:
+                try:
+                    end = await self._gather(is_whole=is_whole, has_changes=has_changes or is_whole)
+                except PredicateFailed:
+                    continue  # Another gatherer wrote an event, or moved a mark on.
+                except OutcomeUnknown as error:
+                    retry.lost(error)
+                else:
+                    has_changes = False
+                    return end
+        finally:
+            self._context.has_changes |= has_changes
 
-    async def _gather(self, *, is_whole: bool) -> int:
+    async def _gather(self, *, is_whole: bool, has_changes: bool) -> int:
         found = await self._read_feed()
         if found is None:
             return 0
         here = await self._catch_up(found[0])
-        prefix = MARK + here.feed.generation.encode() + b"/"
-        async for key, value in scan_prefix(self._context.store, self.partition, prefix):
-            kind, _, name = key[len(prefix) :].decode().partition("/")
-            here.marks[RefKind(kind), name] = decode_record(MarkRecord, value)
+        for ref_kind, _, _ in _REFS:
+            await self._read_marks(here, ref_kind)
         # One that is being made has made no move. An earlier ref of its name is gone.
-        seen = {(kind, name): one async for kind, name, one in self._refs() if one.state is not RefState.CREATING}
+        seen: dict[Ref, BranchRecord | TagRecord] = {
+            (kind, name): one async for kind, name, one in self._refs() if one.state is not RefState.CREATING
+        }
         for ref, record in seen.items():
             await self._write_moved(here, ref, record)
         # By the missing record, not by the log: a deleter that died left no note of the deletion.
@@ -166,8 +210,52 @@ class Outbox:
             gone += [ref for ref in await self._unmarked(here) if ref not in seen and ref not in gone]
         for ref in gone:
             await self._write_gone(here, ref)
+        if has_changes:
+            await self._write_changes(here)
         await self._settle(here)
         return here.end
+
+    async def _read_marks(self, here: _Pass, source: str) -> None:
+        prefix = _mark_key(here.feed.generation, source, "")
+        async for key, value in scan_prefix(self._context.store, self.partition, prefix):
+            here.marks[source, key[len(prefix) :].decode()] = decode_record(MarkRecord, value)
+
+    async def _write_changes(self, here: _Pass) -> None:
+        """Write the events of pull requests and runs that have none yet."""
+        for source in _Source:
+            await self._read_marks(here, source)
+        async for source, name, kind, record in self._changed():
+            ref, about = (source, name), record.destination or record.kind
+            for number, change in enumerate(record.changes[here.mark(ref).log_ms :], here.mark(ref).log_ms + 1):
+                await self._write_one(here, (kind, name), change, number, about=about)
+
+    async def _changed(self) -> AsyncIterator[tuple[_Source, str, EventKind, _ChangedRecord]]:
+        """Yield the records that hold changes. Runs are read before their plans, and yielded after them."""
+        runs = [item async for item in self._context.records(_ChangedRecord, keys.RUN)]
+        async for key, planned in self._context.records(PlannedRecord, keys.PLANNED):
+            kind = _kind_of_run(planned.kind)
+            operation = _PLAN if kind is EventKind.RUN else _REQUEST
+            change = Change(operation=operation, at_ms=planned.made_ms, by=planned.by)
+            record = _ChangedRecord(changes=(change,), kind=planned.kind)
+            yield _Source.PLANNED, key[len(keys.PLANNED) :].decode(), kind, record
+        for key, record in runs:
+            yield _Source.RUN, key[len(keys.RUN) :].decode(), _kind_of_run(RunKind(record.kind)), record
+        async for key, record in self._context.records(_ChangedRecord, keys.PULL):
+            yield _Source.PULL, key[len(keys.PULL) :].decode(), EventKind.PULL, record
+
+    async def told(self) -> Callable[[RunId], tuple[int, int]] | None:
+        """Write the events that are due. Return what tells how many of a run's plans and changes have theirs.
+
+        None: no events are wanted.
+        """
+        found = await self._read_feed()
+        if found is None:
+            return None
+        await self.gather()
+        here = _Pass(found[0], 1, 0)
+        for source in (_Source.PLANNED, _Source.RUN):
+            await self._read_marks(here, source)
+        return lambda run: (here.mark((_Source.PLANNED, run)).log_ms, here.mark((_Source.RUN, run)).log_ms)
 
     async def _unmarked(self, here: _Pass) -> Sequence[Ref]:
         """Return refs whose log is ahead of their mark: a deleted one's always is, by the note of its deletion."""
@@ -183,20 +271,23 @@ class Outbox:
         mark, last = here.mark(ref), last_move(record)
         if last is not None and mark.log_ms < last.at_ms:
             # All moves before the record's own were logged before it was written. Later ones may be there in part.
-            logged = [move for move in await self._reflog.since(*ref, mark.log_ms) if move.at_ms < last.at_ms]
+            logged = [move for move in await self._logged(ref, mark.log_ms) if move.at_ms < last.at_ms]
             await self._write(here, ref, [*logged, last], is_gone=False)
+
+    async def _logged(self, ref: Ref, after_ms: int) -> Sequence[MoveRecord]:
+        return await self._reflog.since(RefKind(ref[0]), ref[1], after_ms)
 
     async def _write_gone(self, here: _Pass, ref: Ref) -> None:
         """Write the events of a ref that seems to be deleted. Leave it to the next pass if its log still grows."""
         log_ms = here.mark(ref).log_ms
-        first = await self._reflog.since(*ref, log_ms)
+        first = await self._logged(ref, log_ms)
         prefix, record_type = next((prefix, record_type) for kind, prefix, record_type in _REFS if kind is ref[0])
         held = await self._context.get(prefix + ref[1].encode())
         if held is not None and decode_record(record_type, held.value).state is not RefState.CREATING:
             return
         # A deletion logs the last move before the record goes. So a log that is the same before and after this look
         # at the record is whole, and the deletion follows its last move.
-        logged = await self._reflog.since(*ref, log_ms)
+        logged = await self._logged(ref, log_ms)
         if _moves(first) == _moves(logged):
             await self._write(here, ref, logged, is_gone=True)
 
@@ -221,27 +312,30 @@ class Outbox:
         )
         return next((note for note in notes if note.before == mark.head), last), mark.log_ms
 
-    async def _write_one(self, here: _Pass, ref: Ref, move: MoveRecord, log_ms: int) -> None:
-        """Write the event of a move at the next position.
+    async def _write_one(
+        self, here: _Pass, ref: Ref, move: MoveRecord | Change, log_ms: int, *, about: str = ""
+    ) -> None:
+        """Write the event of a move or change at the next position.
 
         Raises:
             PredicateFailed: another gatherer wrote one there.
         """
         event = EventRecord(
-            kind=ref[0],
+            kind=EventKind(ref[0]),
             name=ref[1],
             operation=move.operation,
-            before=move.before,
+            before=move.before if isinstance(move, MoveRecord) else "",
             after=move.after,
             at_ms=move.at_ms,
             by=move.by,
             log_ms=log_ms,
             gathered_ms=self._context.ports.clock.now_ms(),
+            about=about,
         )
         # An event rests on all events before it. A gatherer that was overtaken finds the position taken.
         await self._context.store.set_if(self.partition, _event_key(here.end + 1), encode_record(event), None)
         here.end += 1
-        here.moved[ref] = event.mark
+        here.moved[event.ref] = event.mark
 
     async def _catch_up(self, feed: FeedRecord) -> _Pass:
         """Step 1: write the marks that an earlier gatherer did not come to."""
@@ -249,7 +343,7 @@ class Outbox:
         here = _Pass(feed, end + 1, end)
         async for position, event in self.events(end):
             here.end = position
-            here.moved[event.kind, event.name] = event.mark
+            here.moved[event.ref] = event.mark
         await self._settle(here)
         return _Pass(here.feed, here.end + 1, here.end)
 
@@ -348,5 +442,9 @@ def _event_key(position: int) -> bytes:
     return EVENT + f"{position:015d}".encode()
 
 
-def _mark_key(generation: str, kind: RefKind, name: str) -> bytes:
+def _kind_of_run(kind: RunKind) -> EventKind:
+    return EventKind.ERASURE if kind.spec.by_order else EventKind.RUN
+
+
+def _mark_key(generation: str, kind: str, name: str) -> bytes:
     return MARK + f"{generation}/{kind}/{name}".encode()

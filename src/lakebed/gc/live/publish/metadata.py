@@ -150,13 +150,15 @@ class MetadataRuns:
 
         Their swept commits have their own records, and the ledger has their deletions.
         """
+        told = await self._versions.outbox.told()
         over = [(run_id, record) for run_id, record in await self._versions.retired.runs() if record.state in _OVER]
         are_retired = await self._versions.retired.are_retired([run_id for run_id, _ in over])
         forgotten: list[RunId] = []
         for (run_id, record), is_retired in zip(over, are_retired, strict=True):
             if not is_retired or await self._has_files(run_folder(record.kind, run_id)):
                 continue
-            if await self._versions.retired.forget_run(run_id):
+            changes = None if told is None else told(run_id)[1]
+            if await self._versions.retired.forget_run(run_id, changes=changes):
                 forgotten.append(run_id)
         return forgotten
 

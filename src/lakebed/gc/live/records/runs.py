@@ -30,13 +30,16 @@ from lakebed.versions import (
     Versions,
 )
 
+CERTIFY = "certify"
 _BEGUN = (RunState.PLANNING, RunState.MARKING, RunState.EXPIRING)
 
 
 class RunBook:
-    def __init__(self, versions: Versions, options: ServiceOptions) -> None:
+    def __init__(self, versions: Versions, options: ServiceOptions, *, user_id: str = "") -> None:
+        """Events say that `user_id` made the moves."""
         self._versions = versions
         self._options = options
+        self._user_id = user_id
 
     # Records
 
@@ -87,7 +90,7 @@ class RunBook:
             OutcomeUnknown: the answer was lost, and the record differs from this one or cannot be read.
         """
         try:
-            return await self._versions.retired.write_run(run_id, record, before)
+            return await self._versions.retired.write_run(run_id, record, before, by=self._user_id)
         except PredicateFailed:
             raise moved(run_id, (await self.read(run_id))[0]) from None
 
@@ -223,6 +226,15 @@ class RunBook:
             except RunMoved:
                 continue
             return
+
+    async def note_certified(self, run_id: RunId) -> None:
+        """Record, for events, that a certificate of this erasure is about to be signed. A run's record may be gone."""
+        retired = self._versions.retired
+        while (found := await retired.find_run(run_id)) is not None:
+            if any(change.operation == CERTIFY for change in found[0].changes):
+                return
+            with suppress(PredicateFailed):
+                await retired.write_run(run_id, *found, by=self._user_id, step=CERTIFY)
 
     async def count_on(self, run_id: RunId, others: Sequence[str]) -> None:
         """Record on these runs that this run deletes objects because their commits are swept.
@@ -396,7 +408,8 @@ class Planners:
         """Remove the records of plans whose folders a collection of metadata retired."""
         if not self._user_id:
             return
-        runs = [*await self._versions.retired.planned()]
+        told = await self._versions.outbox.told()
+        runs = [run for run in await self._versions.retired.planned() if told is None or told(run)[0]]
         retired = await self._versions.retired.are_retired(runs)
         await self._versions.retired.forget_planned([run for run, gone in zip(runs, retired, strict=True) if gone])
 

@@ -86,6 +86,7 @@ class Certifying:
         """
         await self._installation.check()
         await self._check_agrees(check_run_id(run_id), made)
+        await self._runs.note_certified(check_run_id(run_id))
         # The head has the digest of the rest, so the server signs without the list of objects.
         now_ms = self._versions.ports.clock.now_ms()
         signed = replace(made, made_by=self._user_id or made.made_by, made_ms=now_ms, signature="")

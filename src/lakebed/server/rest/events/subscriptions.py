@@ -14,7 +14,7 @@ from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.wire import EventSubscription, EventSubscriptionList, NewSubscription, RefEventList, Replay
+from lakebed.wire import EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
 
 SECRET_CHARACTERS: Final = range(16, 257)
 
@@ -25,7 +25,7 @@ class Events:
         self._eventing = state.eventing
         self._ports = state.ports
 
-    async def list(self, request: RestRequest) -> RefEventList:
+    async def list(self, request: RestRequest) -> EventList:
         repository = await self._catalog.get(request.args[0])
         if await repository.subscriptions.records():
             # What was moved just now is there, too. After the last subscription nothing is gathered.
@@ -36,7 +36,7 @@ class Events:
         oldest, last = await repository.versions.outbox.bounds()
         results = [shown(event) for event in found]
         pagination = page_of(results, has_more=has_more, last=str(results[-1].position) if results else "")
-        return RefEventList(pagination=pagination, results=results, oldest=oldest, last=last)
+        return EventList(pagination=pagination, results=results, oldest=oldest, last=last)
 
     async def subscriptions(self, request: RestRequest) -> EventSubscriptionList:
         repository = await self._catalog.get(request.args[0])
@@ -54,6 +54,7 @@ class Events:
             target=body.target,
             refs=tuple(body.refs),
             operations=tuple(body.operations),
+            kinds=tuple(body.kinds),
             secret=self._eventing.seal(subscription_id, secret),
             created_ms=self._ports.clock.now_ms(),
             created_by=request.identity.user_id,
@@ -100,6 +101,7 @@ def _subscription(one: Subscription) -> EventSubscription:
         target=one.record.target,
         refs=[*one.record.refs],
         operations=[*one.record.operations],
+        kinds=[*one.record.kinds],
         created_ms=one.record.created_ms,
         created_by=one.record.created_by,
         position=one.cursor.position,

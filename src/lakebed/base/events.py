@@ -1,0 +1,19 @@
+"""Kinds of events."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class EventKind(StrEnum):
+    """What an event is about."""
+
+    BRANCH = "branch"
+    TAG = "tag"
+    PULL = "pull"
+    RUN = "run"
+    ERASURE = "erasure"
+
+    @property
+    def is_ref(self) -> bool:
+        return self in {EventKind.BRANCH, EventKind.TAG}
