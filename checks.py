@@ -22,7 +22,7 @@ STEPS = [
 ]
 # Where a process of the tests crashes, the run ends, and names the test. pytest-xdist may else wait for its successor
 # without end. Nothing hangs without end either: a test that waits for 15 minutes fails, and the whole run has a limit.
-RUN = ["-q", "--numprocesses=auto", "--maxprocesses=4", "--max-worker-restart=0", "--timeout=900", "--stop-after=84"]
+RUN = ["-q", "--maxprocesses=4", "--max-worker-restart=0", "--timeout=900", "--stop-after=84"]
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
     options = [argument for argument in arguments if argument != "--all"]
     chosen = RUN if not options else []
     if not options:
-        chosen = [*chosen, f"--{'turn' if arguments else 'tier'}={commit()}"]
+        # One process more than there are cores: a third of the time a test waits for a server that it started.
+        processes = (os.cpu_count() or 1) + 1
+        chosen = [*chosen, f"--numprocesses={processes}", f"--{'turn' if arguments else 'tier'}={commit()}"]
     # The runner checks the types beside the tests, and says so before its closing line, which comes last.
     tests = subprocess.call([sys.executable, "-m", "pytest", "--types", *chosen, *options], cwd=ROOT)
     if failed:

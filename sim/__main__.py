@@ -189,7 +189,7 @@ def swarms(seeds: int, *, first: int = 0, has_due: bool = False, statistics: boo
     counted how often each guard was reached (exercised.py), and who met whom (meetings.py)."""
     total = {"seeds": seeds, "first": first, "steps": 0, "faults": 0, "violations": 0}
     kinds: Counter[str] = Counter()
-    reached, meetings = Exercised(MUTANTS), Meetings()
+    reached, meetings = Exercised(MUTANTS if statistics else ()), Meetings()
     run_one = meetings.run_seed if statistics else run_seed
     for seed in range(first, first + seeds):
         try:

@@ -63,10 +63,8 @@ SERVERS: Final = (
 """Databases whose tests start a program that is not Python's. Doubles of ours stand in for the others."""
 
 PARTS: Final = (
-    Part(
-        "planted bugs", 110, ("*/test_mutants.py::test_every_planted*", "*/test_mutants.py::test_a_mutant_leaves*"), 4
-    ),
-    Part("worlds", 110, ("*/test_promises.py::test_no_schedule*",), 5),
+    Part("planted bugs", 60, ("*/test_mutants.py::test_every_planted*", "*/test_mutants.py::test_a_mutant_leaves*"), 8),
+    Part("worlds", 70, ("*/test_promises.py::test_no_schedule*",), 6),
     Part("kills, storms, clusters", 0, ("@slow",), 0, "minutes each"),
     Part(
         "programs of others",
@@ -90,27 +88,42 @@ PARTS: Final = (
         0,
         "each needs a program that is not Python's",
     ),
-    Part("benchmarks", 30, ("tests/bench/*",), 4),
-    Part("Spark, the second engine", 60, ("@spark [[]spark",), 12),
-    Part("Spark", 90, ("@spark",)),
-    Part("simulator", 60, ("tests/sim/*",)),
-    Part("collections", 90, ("tests/gc/*", "tests/spark/*")),
-    Part("databases", 50, ("tests/kv/*",)),
-    Part("clients", 60, ("tests/compat/*", "tests/lake/*", "tests/client/*")),
-    Part("all else", 120, ("*",)),
+    Part("benchmarks", 20, ("tests/bench/*",), 8),
+    Part("Spark, the second engine", 30, ("@spark [[]spark",), 12),
+    Part("Spark", 60, ("@spark",)),
+    Part("simulator", 60, ("tests/sim/*",), 2),
+    Part("collections", 150, ("tests/gc/*",)),
+    Part("collections on the local engine", 60, ("tests/spark/*",), 3),
+    Part("databases", 60, ("tests/kv/*",), 2),
+    Part("clients", 60, ("tests/compat/*", "tests/lake/*", "tests/client/*"), 2),
+    Part("server and commands", 100, ("tests/server/*", "tests/cli/*", "tests/operations/*", "tests/migration/*"), 3),
+    Part("all else", 130, ("*",)),
 )
 ROTATING: Final = {
-    "tests/bench/test_bench.py::test_a_benchmark_reports*": 3,
+    "*/test_mutants.py::test_every_planted*": 2,
+    "*/test_promises.py::test_no_schedule*": 2,
+    "tests/bench/test_bench.py::test_a_benchmark_reports*": 4,
     "tests/cli/test_quickstart.py::test_an_interrupt_while_spark*": 2,
-    "tests/compat/test_databases.py::*": 2,
+    "tests/compat/test_databases.py::*": 3,
+    "tests/compat/test_s3_tools.py::*[[]*": 2,
+    "tests/compat/test_same_bytes.py::test_any_other*": 3,
     "tests/deploy/test_distribution.py::test_*[[]*": 2,
     "tests/server/test_behind_a_balancer.py::test_a_rolling*": 2,
+    "tests/server/web/test_browser.py::test_no_name_of*": 4,
     "tests/sim/test_merging.py::*[[]*": 2,
     "tests/sim/test_storm.py::test_a_storm_*": 3,
+    "tests/spark/*.py::*[[]spark*": 2,
 }
 """Of the cases of such a test, `--all` too takes one in so many, others at each commit: they try one promise with
 several databases, programs or scenes. Tests without cases whose ids fit are cases of one."""
-BESIDE: Final = Part("types", 100, ())
+ROTATING_TOGETHER: Final = {
+    tuple(f"tests/kv/test_{name}.py" for name in ("bigtable", "cassandra", "dynamodb", "hbase", "spanner")): 2,
+    tuple(f"tests/kv/test_blobs.py::{name}" for name in ("TestAzure", "TestCloudStorage", "TestS3")): 2,
+    ("tests/spark/test_clusters.py", "tests/spark/test_standalone.py"): 2,
+    ("tests/server/web/test_barriers.py", "tests/server/web/test_conditions.py"): 2,
+}
+"""Files and classes that are the cases: what each starts costs more than its tests."""
+BESIDE: Final = Part("types", 80, ())
 COLLECTING: Final = Part("collecting", 80, ())
 DEAR: Final = "dear tests of all parts"
 RESTING: Final = "cases that rotate in --all too"
@@ -151,23 +164,36 @@ def has_turn(name: str, turn: str, one_in: int) -> bool:
 
 
 def rotates(nodeid: str) -> bool:
-    return any(fnmatch.fnmatchcase(nodeid, pattern) for pattern in ROTATING)
+    return _group_of(nodeid) is not None
+
+
+def _group_of(nodeid: str) -> tuple[str, str, int] | None:
+    """Return what this test rotates with, which case of it this is, and in how many that takes turns."""
+    for together, one_in in ROTATING_TOGETHER.items():
+        for case in together:
+            if nodeid.startswith(f"{case}::"):
+                return together[0], case, one_in
+    for pattern, one_in in ROTATING.items():
+        if fnmatch.fnmatchcase(nodeid, pattern):
+            test, bracket, _ = nodeid.partition("[")
+            return f"{pattern} {test if bracket else ''}", nodeid, one_in
+    return None
 
 
 def resting(nodeids: Sequence[str], turn: str) -> set[str]:
     """Return the cases of `ROTATING` tests that rest at this commit. Of each test at least one case is taken."""
-    cases: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[str, int], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for nodeid in nodeids:
-        for pattern in ROTATING:
-            if fnmatch.fnmatchcase(nodeid, pattern):
-                test, bracket, _ = nodeid.partition("[")
-                cases[pattern, test if bracket else ""].append(nodeid)
+        if found := _group_of(nodeid):
+            group, case, one_in = found
+            groups[group, one_in][case].append(nodeid)
     number = zlib.crc32(turn.encode())
     return {
         nodeid
-        for (pattern, _), each in cases.items()
-        for index, nodeid in enumerate(each)
-        if (index + number) % min(ROTATING[pattern], len(each))
+        for (_, one_in), cases in groups.items()
+        for index, of_case in enumerate(cases.values())
+        if (index + number) % min(one_in, len(cases))
+        for nodeid in of_case
     }
 
 
@@ -187,13 +213,16 @@ def scope_of(nodeid: str) -> str:
 
 
 def longest_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Begin with the scopes that take minutes, so that no process has one of them left when the others are done."""
-    slow = {scope_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
-    counts = Counter(scope_of(item.nodeid) for item in items)
+    """Begin with the scopes that cost most, so that no process has one of them left when the others are done."""
+    costs: Counter[str] = Counter()
+    for item in items:
+        known = recorded("dear").get(item.nodeid, 0)
+        # Slow tests wait more than they compute.
+        costs[scope_of(item.nodeid)] += 10 * (known or 1) * (2 if item.get_closest_marker("slow") else 1)
 
-    def rank(item: pytest.Item) -> tuple[bool, bool, int]:
+    def rank(item: pytest.Item) -> tuple[bool, int]:
         scope = scope_of(item.nodeid)
-        return scope != "spark", scope not in slow, -counts[scope]
+        return scope != "spark", -costs[scope]
 
     return sorted(items, key=rank)
 
