@@ -1,6 +1,6 @@
 """Format, lint, types and tests. `python3 run.py test` sets up and calls this, and so does `just check`.
 
-    checks.py                    what a change needs: the tests of the tier, in some fifteen minutes on two cores
+    checks.py                    what a change needs: the tests of the tier, in some eight minutes of two quiet cores
     checks.py --all              every test, as CI runs them; of a few, some of the cases, others at each commit
     checks.py [pytest options]   these tests, in one process
 

@@ -92,12 +92,12 @@ PARTS: Final = (
     Part("Spark, the second engine", 30, ("@spark [[]spark",), 12),
     Part("Spark", 60, ("@spark",)),
     Part("simulator", 60, ("tests/sim/*",), 2),
-    Part("collections", 150, ("tests/gc/*",)),
+    Part("collections", 130, ("tests/gc/*",)),
     Part("collections on the local engine", 60, ("tests/spark/*",), 3),
-    Part("databases", 60, ("tests/kv/*",), 2),
-    Part("clients", 60, ("tests/compat/*", "tests/lake/*", "tests/client/*"), 2),
-    Part("server and commands", 100, ("tests/server/*", "tests/cli/*", "tests/operations/*", "tests/migration/*"), 3),
-    Part("all else", 130, ("*",)),
+    Part("databases", 50, ("tests/kv/*",), 2),
+    Part("clients", 50, ("tests/compat/*", "tests/lake/*", "tests/client/*"), 2),
+    Part("server and commands", 90, ("tests/server/*", "tests/cli/*", "tests/operations/*", "tests/migration/*"), 3),
+    Part("all else", 110, ("*",)),
 )
 ROTATING: Final = {
     "*/test_mutants.py::test_every_planted*": 2,
@@ -124,7 +124,7 @@ ROTATING_TOGETHER: Final = {
 }
 """Files and classes that are the cases: what each starts costs more than its tests."""
 BESIDE: Final = Part("types", 80, ())
-COLLECTING: Final = Part("collecting", 80, ())
+COLLECTING: Final = Part("collecting", 90, ())
 DEAR: Final = "dear tests of all parts"
 RESTING: Final = "cases that rotate in --all too"
 

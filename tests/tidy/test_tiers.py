@@ -16,6 +16,7 @@ from tests.tiers import (
     DEAR_ONE_IN,
     PARTS,
     ROTATING,
+    ROTATING_TOGETHER,
     fits,
     is_taken,
     part_of,
@@ -49,7 +50,8 @@ def test_no_part_cost_more_than_its_budget_when_it_was_recorded() -> None:
 
 def test_every_pattern_of_a_file_names_one_that_there_is() -> None:
     files = [f"{file.relative_to(ROOT)}" for file in sorted((ROOT / "tests").rglob("test_*.py"))]
-    patterns = [*ROTATING, *(pattern for part in PARTS for pattern in part.patterns if ".py::" in pattern)]
+    together = [f"{case.partition('::')[0]}::" for cases in ROTATING_TOGETHER for case in cases]
+    patterns = [*ROTATING, *together, *(pattern for part in PARTS for pattern in part.patterns if ".py::" in pattern)]
 
     assert [
         each for each in patterns if not any(fits(f"{each.partition('::')[0]}*", file, set()) for file in files)
@@ -61,7 +63,9 @@ def test_every_pattern_of_a_file_names_one_that_there_is() -> None:
     [
         ("tests/sim/test_mutants.py::test_every_planted_bug_is_caught[x]", set(), "planted bugs"),
         ("tests/spark/test_due.py::test_x[spark-1]", {"spark"}, "Spark, the second engine"),
-        ("tests/spark/test_due.py::test_x[local-1]", set(), "collections"),
+        ("tests/spark/test_due.py::test_x[local-1]", set(), "collections on the local engine"),
+        ("tests/gc/live/test_races.py::test_x", set(), "collections"),
+        ("tests/cli/test_commands.py::test_x", set(), "server and commands"),
         ("tests/spark/test_end_to_end.py::test_x", {"spark"}, "Spark"),
         ("tests/kv/test_postgres.py::TestPostgres::test_x", set(), "database servers"),
         ("tests/compat/test_databases.py::test_x[redis]", {"slow"}, "kills, storms, clusters"),
@@ -106,8 +110,17 @@ def test_of_the_cases_of_a_test_each_has_its_turn_and_some_case_runs_at_every_co
 
     assert all(rest < stories | storms and stories - rest and storms - rest for rest in rests)
     assert set.intersection(*rests) == set()
-    assert sum(len(rest & stories) for rest in rests) / 60 < 3
+    assert sum(len(rest & stories) for rest in rests) / 60 < 4
     assert sum(len(rest & storms) for rest in rests) / 60 == 2
+
+
+def test_files_and_classes_that_rotate_together_run_as_a_whole_or_not_at_all() -> None:
+    cases = [{f"{case}::test_{name}" for name in "ab"} for together in ROTATING_TOGETHER for case in together]
+    rests = [resting(sorted(set.union(*cases)), f"{turn:08x}") for turn in range(60)]
+
+    assert all(case <= rest or not case & rest for rest in rests for case in cases)
+    assert set.union(*rests) == set.union(*cases)
+    assert set.intersection(*rests) == set()
 
 
 def test_only_what_shares_the_session_of_spark_is_in_one_scope() -> None:
