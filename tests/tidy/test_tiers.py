@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 SLEEPER = """
 import time
 
-def test_ends(): pass
-def test_waits(): time.sleep(3600)
-def test_comes_later(): pass
+def test_ends() -> None: pass
+def test_waits() -> None: time.sleep(3600)
+def test_comes_later() -> None: pass
 """
 
 
@@ -136,7 +136,7 @@ def test_only_what_shares_the_session_of_spark_is_in_one_scope() -> None:
 def test_a_failure_is_named_at_once() -> None:
     """The end of a long run, which names them again, may be cut off."""
     file = Path(__file__).with_name("test_of_a_failure.py")  # below the conftest that names it
-    file.write_text("def test_fails(): raise AssertionError('a wrong sum')")
+    file.write_text("def test_fails() -> None: raise AssertionError('a wrong sum')")
     try:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses=0", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
