@@ -1,4 +1,4 @@
-"""Objects: a folder at any ref, one object with a preview, upload, copy, move and delete."""
+"""Objects: a folder at any ref, one object with a preview, upload, import, copy, move and delete."""
 
 from __future__ import annotations
 
@@ -225,6 +225,36 @@ async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
     return ref, {"is_branch": branch is not None, "refs": [each.id for each in every], "heads": heads}
 
 
+async def show_import(visit: Visit) -> Response:
+    """Show the form, or how far an import is."""
+    [name] = visit.args
+    ref, choices = await choose_ref(visit, name)
+    status, id_ = None, visit.query("id")
+    if id_:
+        status = await visit.call(objects.IMPORT_STATUS, name, ref, id=id_)
+    return visit.render("import", name=name, ref=ref, id=id_, status=status, **choices)
+
+
+async def start_import(visit: Visit) -> Response:
+    [name] = visit.args
+    source, ref = visit.entry("source").strip(), visit.query("ref")
+    folder = source if source.endswith("/") else f"{source}/"
+    kind, path = ("object", source) if visit.entry("kind") == "object" else ("common_prefix", folder)
+    body = wire.ImportCreation(
+        paths=[wire.ImportLocation(type=kind, path=path, destination=visit.entry("to"))],
+        commit=wire.CommitCreation(message=visit.entry("message") or f"Import {source}"),
+    )
+    begun = await visit.call(objects.IMPORT_START, name, ref, body=body)
+    return visit.go("repositories", name, "import", ref=ref, id=begun.id)
+
+
+async def cancel_import(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, id_ = visit.query("ref"), visit.query("id")
+    await visit.call(objects.IMPORT_CANCEL, name, ref, id=id_)
+    return visit.go("repositories", name, "import", ref=ref, id=id_, notice="The import was asked to stop.")
+
+
 def parents_of(folder: str) -> Sequence[tuple[str, str]]:
     """Return name and path of each parent folder."""
     names = folder.split("/")[:-1]
@@ -251,9 +281,24 @@ _OBJECT: Final = Page(
     operations=(*CHOICES, objects.STAT_OBJECT),
     handler=show_object,
 )
+_IMPORT: Final = Page(
+    method="GET",
+    path="/repositories/{repository}/import",
+    operations=(*CHOICES, objects.IMPORT_STATUS),
+    handler=show_import,
+)
 PAGES: Final = (
     _FOLDER,
     _OBJECT,
+    _IMPORT,
+    Page(method="POST", path=_IMPORT.path, operations=(objects.IMPORT_START,), handler=start_import, shown_by=_IMPORT),
+    Page(
+        method="POST",
+        path=_IMPORT.path + "/cancel",
+        operations=(objects.IMPORT_CANCEL,),
+        handler=cancel_import,
+        shown_by=_IMPORT,
+    ),
     Page(
         method="POST",
         path="/repositories/{repository}/objects",

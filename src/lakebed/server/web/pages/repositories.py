@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import LakebedError
-from lakebed.operations import deleted, history, installation, objects, repositories
+from lakebed.base import LakebedError, NotFound
+from lakebed.gc.messages import Keeper, Total
+from lakebed.operations import collectors, deleted, history, installation, objects, repositories
 from lakebed.server.web.visit import Page, Visit
 
 from .objects import readme_of
 
 SAMPLE: Final = "sample-lake"
+ROWS: Final = 50
+DETAILED: Final = 20
+BRANCHES: Final = 1000
+"""Count the branches of a repository to this many."""
 _SCHEMES_WITHOUT_BUCKETS: Final = ("local://", "mem://")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """Figures of a repository; None where the user may not see them, or no run counted. `waiting`: bytes of plans."""
+
+    branches: wire.RefList | None
+    commit: wire.Commit | None
+    listed: Total | None
+    waiting: int
+
+
 async def show_all(visit: Visit) -> Response:
+    """Show a page of repositories. Their figures take a request each, so they are counted on demand."""
+    has_details = visit.query("details") == "1"
     listing = await visit.call(
-        repositories.LIST_REPOSITORIES, search=visit.query("search"), after=visit.query("after"), amount=50
+        repositories.LIST_REPOSITORIES,
+        search=visit.query("search"),
+        after=visit.query("after"),
+        amount=DETAILED if has_details else ROWS,
     )
-    return visit.render("repositories", repositories=listing)
+    details = {each.id: await _details(visit, each) for each in listing.results} if has_details else None
+    return visit.render("repositories", repositories=listing, details=details, counted=BRANCHES)
+
+
+async def _details(visit: Visit, repository: wire.Repository) -> Details:
+    name = repository.id
+    branches = await visit.look(history.LIST_BRANCHES, name, amount=BRANCHES)
+    commits = None
+    with suppress(NotFound):  # A bare repository has no branch yet.
+        commits = await visit.look(history.LOG_COMMITS, name, repository.default_branch, amount=1, limit=True)
+    storage = await visit.look(collectors.GET_GC_STORAGE, name)
+    return Details(
+        branches=branches,
+        commit=commits.results[0] if commits is not None and commits.results else None,
+        listed=None if storage is None else storage.listed,
+        waiting=sum(
+            part.total.size_bytes
+            for part in (() if storage is None else storage.parts)
+            if part.keeper is Keeper.WAITING
+        ),
+    )
 
 
 async def show_new(visit: Visit) -> Response:
@@ -132,7 +174,17 @@ PAGES: Final = (
         handler=undelete,
         shown_by=_DELETED,
     ),
-    Page(method="GET", path="/", operations=(repositories.LIST_REPOSITORIES,), handler=show_all),
+    Page(
+        method="GET",
+        path="/",
+        operations=(
+            repositories.LIST_REPOSITORIES,
+            history.LIST_BRANCHES,
+            history.LOG_COMMITS,
+            collectors.GET_GC_STORAGE,
+        ),
+        handler=show_all,
+    ),
     _NEW,
     Page(
         method="POST",
