@@ -228,11 +228,12 @@ async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
 async def show_import(visit: Visit) -> Response:
     """Show the form, or how far an import is."""
     [name] = visit.args
-    ref, choices = await choose_ref(visit, name)
+    ref = visit.query("ref", "main")
+    await visit.call(history.GET_BRANCH, name, ref)
     status, id_ = None, visit.query("id")
     if id_:
         status = await visit.call(objects.IMPORT_STATUS, name, ref, id=id_)
-    return visit.render("import", name=name, ref=ref, id=id_, status=status, **choices)
+    return visit.render("import", name=name, ref=ref, id=id_, status=status)
 
 
 async def start_import(visit: Visit) -> Response:
@@ -284,7 +285,7 @@ _OBJECT: Final = Page(
 _IMPORT: Final = Page(
     method="GET",
     path="/repositories/{repository}/import",
-    operations=(*CHOICES, objects.IMPORT_STATUS),
+    operations=(history.GET_BRANCH, objects.IMPORT_STATUS),
     handler=show_import,
 )
 PAGES: Final = (
