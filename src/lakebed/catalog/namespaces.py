@@ -11,11 +11,11 @@ repository would read objects of this one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
-from lakebed.base import inner_namespace, is_inside, parse_slice_name
+from lakebed.base import inner_namespace, parse_slice_name
 from lakebed.objectstore import (
     Adoption,
     AdoptionMoved,
@@ -58,7 +58,7 @@ _BEHIND: Final = "\U0010ffff"
 
 
 async def _none_known() -> Sequence[str]:
-    return []
+    return ()
 
 
 class Namespaces:
@@ -74,7 +74,7 @@ class Namespaces:
         open_namespace: OpenNamespace,
         *,
         known: Callable[[], Awaitable[Sequence[str]]] = _none_known,
-        known_lately: Callable[[], Awaitable[Sequence[str]]] = _none_known,
+        known_lately: Callable[[], Awaitable[Collection[str]]] = _none_known,
         trust_denials: bool = False,
     ) -> None:
         self._open_namespace = open_namespace
@@ -82,9 +82,9 @@ class Namespaces:
         self._known_lately = known_lately
         self._trust_denials = trust_denials
         self._opened: dict[str, ObjectStore] = {}
-        self._lately: Sequence[str] = ()
+        self._lately: Collection[str] = ()
         self._clear: set[str] = set()
-        # Folders without a marker, checked while `known_lately` returned this very list.
+        # Folders without a marker, checked while `known_lately` returned this very object.
 
     def open(self, uri: str) -> ObjectStore:
         """Return the store of a namespace.
@@ -121,7 +121,8 @@ class Namespaces:
         """
         objectstore, key = self.locate(address)
         place = f"{objectstore.uri}/{key}"
-        if any(uri != own and is_inside(place, uri) for uri in await self._known_lately()):
+        known = await self._known_lately()
+        if any(uri in known and uri != own for uri in (place, *around_namespace(place))):
             raise BytesInNamespace("the object lies in the storage namespace of another repository", address=address)
         return objectstore, key
 
@@ -246,13 +247,12 @@ class Namespaces:
         known = await (self._known() if is_folder else self._known_lately())
         if known is not self._lately:
             self._lately, self._clear = known, set()
-        begin = without_account(place)
-        inside = [
-            uri
-            for uri in known
-            if is_inside(place, uri)
-            or (is_folder and (overlap(place.rstrip("/"), uri) or f"{without_account(uri)}/".startswith(begin)))
-        ]
+        inside = [uri for uri in (place, *around_namespace(place)) if uri in known]
+        if is_folder:
+            begin = without_account(place)
+            inside += [
+                uri for uri in known if overlap(place.rstrip("/"), uri) or f"{without_account(uri)}/".startswith(begin)
+            ]
         # Read through the store of the whole bucket, as reads of the object do, instead of opening a store for each
         # folder.
         folders = ["", *(key[: at + 1] for at, letter in enumerate(key) if letter == "/")]

@@ -9,7 +9,7 @@ maker gave it up; the `set_if` decides. A deleted repository is kept for a while
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -102,7 +102,7 @@ class Catalog:
         )
         self.places = Places(store, ports)
         self.deleted = DeletedRepositories(store, ports, self.places, kept_days=self._options.deleted_days)
-        self._lately: tuple[Sequence[str], int] | None = None
+        self._lately: tuple[Collection[str], int] | None = None
         self._handles: dict[str, tuple[Repository, int]] = {}
         self._opened: dict[RepositoryUid, Open] = {}
 
@@ -322,10 +322,10 @@ class Catalog:
             found += zip(names, decode_records(NamespaceRecord, values), strict=True)
         return found
 
-    async def _known_lately(self) -> Sequence[str]:
+    async def _known_lately(self) -> Collection[str]:
         now_ms = self._ports.clock.now_ms()
         if self._lately is None or not 0 <= now_ms - self._lately[1] < self._options.record_cache_ms:
-            self._lately = (await self._known_namespaces(), now_ms)
+            self._lately = (frozenset(await self._known_namespaces()), now_ms)
         return self._lately[0]
 
     async def _check_no_overlap(self, name: RepositoryId, uri: str, uid: RepositoryUid, *, is_reused: bool) -> None:
