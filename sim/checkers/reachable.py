@@ -298,7 +298,7 @@ def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset())
     held = disk.cells.get(PARTITION, {})
     tags = [value for key, value in held.items() if key.startswith(keys.TAG)]
     refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
-    for commit_id in _histories(view, {ref.commit_id for ref in refs}):
+    for commit_id in histories(view, {ref.commit_id for ref in refs}):
         if not view.is_swept(commit_id):
             found |= addresses_of(disk, view.commit(commit_id).metarange_id, but=due)
     for ref in refs:
@@ -314,7 +314,7 @@ def addresses_of(disk: Disk, metarange: MetarangeId, *, but: AbstractSet[bytes] 
     return {from_row(row).address for path, row in pairs if path not in but}
 
 
-def _histories(view: View, heads: Iterable[CommitId]) -> set[CommitId]:
+def histories(view: View, heads: Iterable[CommitId]) -> set[CommitId]:
     found: set[CommitId] = set()
     waiting = list(heads)
     while waiting:

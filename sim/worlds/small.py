@@ -71,6 +71,7 @@ from .multipart import multipart_scenes
 from .parts import part_scenes
 from .refs import ref_scenes
 from .resets import reset_scenes
+from .tables import table_scenes
 from .undoing import undoing_scenes
 from .unlisted import unlisted_scenes
 
@@ -170,6 +171,7 @@ def _scenes() -> Iterator[Scene]:
         ref_scenes,
         reset_scenes,
         event_scenes,
+        table_scenes,
     ):
         yield from scenes()
 

@@ -65,6 +65,7 @@ from .ids import (
 from .later import Later
 from .names import (
     KEY_BYTES_MAX,
+    TABLES,
     InvalidName,
     check_branch,
     check_repository,
@@ -95,6 +96,7 @@ __all__ = [
     "S3_METADATA",
     "SEQUENCE_MAX",
     "SIZE_UNITS",
+    "TABLES",
     "WHOLE",
     "AlreadyExists",
     "Bar",

@@ -11,6 +11,10 @@ from .ids import BranchName, RepositoryId, TagName
 KEY_BYTES_MAX: Final = 1024
 """The longest object path, in bytes of UTF-8; also the longest KV key that a driver must accept."""
 
+TABLES: Final = "tables"
+"""The hidden branch of the files of tables (catalog/tables). Its name is the bucket that engines use: it never changes.
+"""
+
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,255}")
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")

@@ -35,7 +35,7 @@ class RunState(enum.StrEnum):
 #     uncommitted:  marking ──► marked ──► ended            marking ──► abandoned
 #     committed:    (planning) ──► expiring ──► sweeping ──► ended      expiring ──► abandoned | ended
 #                   planning ──► abandoned
-#     metadata, lifecycle, erasure, deleted: as committed
+#     metadata, lifecycle, pruning, erasure, deleted: as committed
 #     deferred:     marked | sweeping ──► undone
 #
 # A run that plans publishes nothing, so it has an id and a folder but no record. Only an uncommitted run marks from its
@@ -92,6 +92,8 @@ class KindSpec:
     has_readers: bool = True
     of_deleted: bool = False
     """Whether it collects a whole repository, which must be deleted. All other kinds collect a repository in use."""
+    of_tables: bool = False
+    """Whether it takes files of tables alone: what only the hidden branch of tables names."""
     by_order: bool = False
     """Whether a user orders each of its plans, and only the recorded plan may be applied."""
     only_if_named: bool = False
@@ -131,6 +133,10 @@ class RunKind(enum.StrEnum):
             only_if_named=True,
             command="lakebed lifecycle apply",
         ),
+    )
+    PRUNING = (
+        "pruning",
+        KindSpec(moves=_DEFERRABLE, names=Names.STANDING, of_tables=True, only_if_named=True),
     )
     ERASURE = (
         "erasure",

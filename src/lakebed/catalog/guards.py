@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lakebed.base import RepositoryId
+from lakebed.base import TABLES, RepositoryId
 from lakebed.kv import Store
 from lakebed.versions import decode_record, keys
 
 from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
 from .records import RepositoryRecord, RepositoryState
-from .settings import TABLES, Settings
+from .settings import Settings
 
 
 class Guards:

@@ -187,9 +187,10 @@ class Objects:
             )
         except PathExists:
             # A client that lost an answer sends a file of a table again.
-            if not is_file or (md5 or await _md5_of(body)) != (await self.get(branch, path)).checksum:
+            present = await self.get(branch, path) if is_file else None
+            if present is None or (md5 or await _md5_of(body)) != present.checksum:
                 raise
-            return await self._versions.copies.share(branch, key)
+            return present
 
     async def stage(self, branch: str, path: str, entry: Entry, *, force: bool = False) -> Entry:
         """Stage a full URI of an object outside the namespace. Does not check that the object exists.

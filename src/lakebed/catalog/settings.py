@@ -20,9 +20,6 @@ from lakebed.versions import decode_record, encode_record, keys
 from .errors import SettingChanged, TooManyPatterns
 from .records import BranchProtection, HiddenBranch
 
-TABLES: Final = "tables"
-"""The hidden branch of the files of tables (catalog/tables). Its name is the bucket that engines use: it never changes.
-"""
 CACHE_MS: Final = 1_000
 PATTERNS_MAX: Final = 200
 WILDCARDS_MAX: Final = 8

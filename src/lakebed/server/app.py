@@ -43,6 +43,7 @@ from lakebed.auth import (
 )
 from lakebed.base import Denied, Invalid, LakebedError, RepositoryUid
 from lakebed.catalog import DAY_MS, DELETED_DAYS, Catalog, CatalogOptions
+from lakebed.catalog.tables import TABLES_DAYS
 from lakebed.hooks import CALLER, HookOptions, hook_options
 from lakebed.kv import Store, open_store, sqlite_uri
 from lakebed.objectstore import (
@@ -194,6 +195,7 @@ class ServerOptions:
     audit_days: int = 0
     audit_printed: bool = False
     deleted_days: int = DELETED_DAYS
+    tables_days: int = TABLES_DAYS
     cache_bytes: int = TREE_CACHE_BYTES
     presign: bool = True
     trusted_proxies: tuple[str, ...] = ()
@@ -230,8 +232,8 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
-    LAKEBED_AUDIT_STDOUT (`1`), LAKEBED_DELETED_DAYS, LAKEBED_CACHE_BYTES, LAKEBED_TRUSTED_PROXIES (comma-separated
-    addresses and networks), LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of
+    LAKEBED_AUDIT_STDOUT (`1`), LAKEBED_DELETED_DAYS, LAKEBED_TABLES_DAYS, LAKEBED_CACHE_BYTES,
+    LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks), LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of
     identity providers (`provider_options`) and of the object stores.
 
     Raises:
@@ -254,6 +256,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         audit_days=_days("LAKEBED_AUDIT_DAYS", environment.get("LAKEBED_AUDIT_DAYS") or "0"),
         audit_printed=environment.get("LAKEBED_AUDIT_STDOUT") == "1",
         deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
+        tables_days=_days("LAKEBED_TABLES_DAYS", environment.get("LAKEBED_TABLES_DAYS") or str(TABLES_DAYS)),
         cache_bytes=_cache_bytes(environment.get("LAKEBED_CACHE_BYTES") or str(TREE_CACHE_BYTES)),
         presign=environment.get("LAKEBED_PRESIGN") != "0",
         trusted_proxies=_proxies(environment.get("LAKEBED_TRUSTED_PROXIES") or ""),
@@ -343,7 +346,11 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
     groups = Groups(store, ports, accounts)
     policies = Policies(store, ports, accounts, groups, lambda box: is_current(catalog, box))
     cache = TreeCache(options.cache_bytes)
-    owner = Options(owner=ports.ids.fresh(), deleted_refs_ms=options.deleted_days * DAY_MS)
+    owner = Options(
+        owner=ports.ids.fresh(),
+        deleted_refs_ms=options.deleted_days * DAY_MS,
+        tables_ms=options.tables_days * DAY_MS,
+    )
     objectstore = options.objects_options
 
     def make_versions(uid: RepositoryUid, namespace: ObjectStore, salt: str) -> Versions:

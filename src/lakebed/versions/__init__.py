@@ -117,7 +117,7 @@ from .staging.moves import Moves
 from .staging.parts import PART_NUMBER_MAX, Parts
 from .staging.slices import Slices
 from .staging.uploads import Uploads
-from .taken import ERASED, Numbers, Taken, TakenBy, TakingRecord
+from .taken import ERASED, PRUNED, Numbers, Taken, TakenBy, TakingRecord
 from .trees import Applied, Merged, Trees
 from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
@@ -207,6 +207,7 @@ __all__ = [
     "EXCLUSIVE",
     "MOVES",
     "PART_NUMBER_MAX",
+    "PRUNED",
     "TOMBSTONE",
     "AddressNotAllowed",
     "Applied",

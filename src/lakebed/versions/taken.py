@@ -41,6 +41,8 @@ from .records import Record, RunRecord, decode_record, encode_record
 
 ERASED: Final = "erasure"
 """Stands for the rule of an object that was erased on request."""
+PRUNED: Final = "pruning"
+"""Stands for the rule of a file of a table that nothing else named."""
 CHUNK: Final = 1 << 18
 VALUE_BYTES_MAX: Final = 200_000
 """Above this the oldest bitmaps become one, of no run: stores have limits, and the ledger knows the run."""
@@ -86,6 +88,8 @@ class TakenBy:
         date = datetime.fromtimestamp(self.taken_ms / 1000, UTC).date().isoformat()
         if self.rule == ERASED:
             return f"erased by run {self.run}, {date}"
+        if self.rule == PRUNED:
+            return f"no table named it, pruned by run {self.run}, {date}"
         return f"expired by policy version {self.policy_version}, {self.rule}, run {self.run}, {date}"
 
     def error(self) -> PathExpired:

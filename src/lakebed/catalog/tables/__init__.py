@@ -5,13 +5,14 @@ commits     a commit of tables is one commit of a branch: files are named first 
 tables      what doors call: namespaces, tables, files
 """
 
+from lakebed.base import TABLES
 from lakebed.catalog.errors import TablesKept
-from lakebed.catalog.settings import TABLES
 
 from .commits import TableChange, TableCommits
 from .names import (
     RECORD,
     SUFFIX,
+    TABLES_DAYS,
     InvalidTableName,
     MissingFile,
     NamespaceExists,
@@ -32,6 +33,7 @@ __all__ = [
     "RECORD",
     "SUFFIX",
     "TABLES",
+    "TABLES_DAYS",
     "InvalidTableName",
     "MissingFile",
     "NamespaceExists",

@@ -19,8 +19,7 @@ from typing import Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import CommitId, Row, from_row, path_to_key, to_row
-from lakebed.catalog.settings import TABLES
+from lakebed.base import TABLES, CommitId, Row, from_row, path_to_key, to_row
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import Commit, Note, ObjectsExpiring, Versions
 

@@ -6,7 +6,7 @@ entry that names a small object of the hidden branch, as a table's entries do.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final
 
@@ -14,10 +14,13 @@ import msgspec
 
 from lakebed.base import (
     EMPTY_METARANGE,
+    TABLES,
     CommitId,
     Entry,
     Ports,
     Row,
+    RunId,
+    RunState,
     from_row,
     key_to_path,
     path_to_key,
@@ -25,7 +28,7 @@ from lakebed.base import (
 )
 from lakebed.catalog.changes import Changes
 from lakebed.catalog.objects import Objects
-from lakebed.catalog.settings import TABLES, Settings
+from lakebed.catalog.settings import Settings
 from lakebed.versions import (
     BranchExists,
     Commit,
@@ -130,9 +133,9 @@ class Tables:
         return await is_hidden(self._settings, self._versions)
 
     async def settle(self) -> int:
-        """Commit what is staged in `tables`, and remove entries whose objects a run took. Return how many went.
+        """Commit what is staged in `tables`, and remove entries whose objects a run deleted. Return how many went.
 
-        A taken object is no file any more: its entry only makes the branch larger. So this may stop anywhere.
+        Such an entry only makes the branch larger. So this may stop anywhere.
         """
         if not await self.is_started():
             return 0
@@ -144,7 +147,8 @@ class Tables:
         while has_more:
             rows, has_more = await self._commits.under(head, b"", after=after, limit=PAGE)
             taken = await self._versions.taken.shown([row for _, row in rows])
-            gone.update((key, None) for (key, _), by in zip(rows, taken, strict=True) if by is not None)
+            over = await self._over({by.run for by in taken if by is not None})
+            gone.update((key, None) for (key, _), by in zip(rows, taken, strict=True) if by and by.run in over)
             after = rows[-1][0] if rows else after
 
         async def without(_: CommitId, __: Mapping[str, Row]) -> Paths:
@@ -153,6 +157,12 @@ class Tables:
         if gone:
             await self._commits.name_files(TABLES, (), without, SETTLED)
         return len(gone)
+
+    async def _over(self, runs: Set[str]) -> set[str]:
+        """Return which of these runs ended. One that waits for its window may be undone, and its files come back."""
+        records = dict(await self._versions.retired.runs()) if runs else {}
+        states = {run: records[RunId(run)].state for run in runs if run in records}
+        return {run for run in runs - {""} if states.get(run, RunState.ENDED) is RunState.ENDED}
 
     # Files
 

@@ -82,8 +82,8 @@ class ApplySteps:
         id_ = check_run_id(run_id)
         check_uid(self._versions, body.uid)
         await self._installation.check_restored(await self._installation.check())
-        # An erasure follows its order, not rules.
-        if not body.kind.spec.by_order:
+        # An erasure follows its order, and pruning no rules.
+        if body.kind.spec.basis is not None:
             await self._require_rules(id_, body.kind)
         return await self._expiring.expire(id_, body)
 

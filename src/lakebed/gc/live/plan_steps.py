@@ -34,7 +34,14 @@ from lakebed.versions import Versions
 from .errors import RunNotFound, WrongKind
 from .installation.installation import Installation
 from .options import ServiceOptions
-from .reading.commits import Snapshot, read_snapshot, read_snapshot_for_metadata, read_swept
+from .reading.commits import (
+    Snapshot,
+    commits_of_tables,
+    read_snapshot,
+    read_snapshot_for_metadata,
+    read_swept,
+    without_tables,
+)
 from .reading.inputs import Inputs
 from .reading.reading import Continuations, Cursor, Reader, Reading
 from .records.holds import HoldBook
@@ -135,9 +142,10 @@ class PlanSteps:
         policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
         inputs = Inputs(self._versions.objectstore, kind, id_)
         snapshot = await self._snapshot(kind, inputs)
+        of_tables = await commits_of_tables(self._versions, snapshot) if kind.spec.of_tables else frozenset()
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
         commits = await inputs.write_tables(
-            COMMITS, COMMITS.name, snapshot.commits_tables(), self._versions.ports.tasks
+            COMMITS, COMMITS.name, snapshot.commits_tables(of_tables), self._versions.ports.tasks
         )
         await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
         prepared = PreparedCommits(
@@ -148,6 +156,8 @@ class PlanSteps:
             rules_version=current.version,
             holds=await HoldBook(self._versions).in_force(),
             has_lost_trees=snapshot.has_lost_trees,
+            # The hidden branch has at least the commit that it began with.
+            tables_ms=self._versions.context.options.tables_ms if of_tables else None,
         )
         if policy is None:
             return prepared
@@ -160,7 +170,9 @@ class PlanSteps:
             return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
         if not kind.publishes:
             return await read_snapshot(self._versions, known=await inputs.read_swept(), for_good=True)
-        return await read_snapshot(self._versions)
+        snapshot = await read_snapshot(self._versions)
+        is_blind = kind.takes_named and not kind.spec.of_tables
+        return await without_tables(self._versions, snapshot) if is_blind else snapshot
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
         """Return the kind of a run. Kinds that do not publish have a record while they plan, and must still mark.

@@ -165,6 +165,7 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     `rules` None: the repository has no rules, and a committed run must stop.
     `policy` (JSON, or empty): a lifecycle run gets the policy and its version instead of rules.
     `holds`: the legal holds.
+    `tables_ms`: a file of a table that nothing names is pruned at this age. None: the repository has no tables.
     `has_lost_trees`: a commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges,
     so it takes none.
     """
@@ -177,6 +178,7 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     holds: Holds = Holds()
     has_lost_trees: bool = False
+    tables_ms: int | None = None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,19 +133,6 @@ class Copies:
         await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
         return target
 
-    async def share(self, branch: str, key: bytes) -> Entry:
-        """Return the entry at a path that another writer set, so that the caller may rely on it too.
-
-        That writer may have lost its answer and go on: while the cell is exclusive, it could let the object go.
-
-        Raises:
-            PathNotFound: nothing is there.
-        """
-        while True:
-            source = await self._find_source(branch, key)
-            if await self._hold_source(branch, key, source):
-                return from_row(source.row)
-
     async def stays(self, entry: Entry, copy_key: bytes, held: Held) -> bool:
         """Answer whether a copy that has its record may name the object of a commit's entry. Else the record goes.
 

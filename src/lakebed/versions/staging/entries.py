@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec.structs import replace
 
 from lakebed.base import (
+    TABLES,
     CommitId,
     Entry,
     LakebedError,
@@ -324,6 +325,8 @@ class Staging:
         branches = self._context.branches
         seen = await (branches.cached(branch) if condition.is_any else branches.fresh(branch))
         is_fresh = is_exclusive(flags)
+        # A commit of a table names a staged file (catalog/tables): so no cell of that branch is exclusive.
+        shown = ~EXCLUSIVE if branch == TABLES else ~0
         try:
             while True:
                 if before is not None:
@@ -332,7 +335,7 @@ class Staging:
                 # From now on our cell may be there, in a token that is sealed or committed.
                 own = (*own, OwnCell(seen.record.staging_token, seen.record.commit_id, row, is_fresh))
                 try:
-                    replaced = await self.set_cell(seen.record, key, flags, row, condition, earlier)
+                    replaced = await self.set_cell(seen.record, key, flags & shown, row, condition, earlier)
                 except (PathExists, PreconditionFailed):
                     # Where the mark is on: not set here, and repeated nowhere.
                     if is_exclusive(flags) and unused is not None:

@@ -368,13 +368,12 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
 
 
 async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
-    """Return by run the objects (tables GARBAGE) that ended lifecycle runs and erasures deleted."""
+    """Return by run the objects (tables GARBAGE) that ended runs deleted although commits go on naming them."""
     # A metadata run may have deleted the table of an old run. A later run may list these objects again, and
     # finds them missing.
     found: dict[str, Manifest] = {}
     for view in views:
-        takes = view.kind in {RunKind.LIFECYCLE, RunKind.ERASURE}
-        if takes and view.state is RunState.ENDED and view.plan and view.run_id not in held:
+        if view.kind.takes_named and view.state is RunState.ENDED and view.plan and view.run_id not in held:
             try:
                 found[view.run_id] = await garbage_of(context.store, view)
             except BadInput:

@@ -168,7 +168,7 @@ class Undoing:
     async def _tidy(self, run_id: RunId, kind: RunKind) -> bool:
         """Remove the records of an undone run. Return whether all are removed."""
         await self._expiring.drop_expiring(run_id)
-        if kind.spec.basis is Basis.POLICY:
+        if kind.takes_named:
             await self._versions.taken.withdraw(run_id)
         if kind.spec.basis is Basis.RULES:
             # Fewer removed records than the limit means that no record is left.

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from lakebed.base import AT_ONCE, FOREIGN_SLICE, Basis, CommitId, RunId, in_waves
 from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.installation.installation import Installation
-from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept
+from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept, without_tables
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.reading.reading import Continuations, Cursor, Phase, Reader, Reading, fresh_secret
 from lakebed.gc.live.records.holds import HoldBook
@@ -51,7 +51,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing
-from lakebed.versions import ERASED, Numbers, RunRecord, TakingRecord, Versions, keys
+from lakebed.versions import ERASED, PRUNED, Numbers, RunRecord, TakingRecord, Versions, keys
 
 WRITE_BATCH = 1_000
 
@@ -187,6 +187,8 @@ class Expiring:
         # An operation writes the name of a commit, then checks whether the commit is expiring. This run published
         # before it reads names. So the operation sees the run, or the run sees the name.
         snapshot = await read_snapshot(self._versions, known=await inputs.read_swept(attempt=attempt))
+        if record.kind.takes_named:
+            snapshot = await without_tables(self._versions, snapshot)
         kept = await self._kept(run_id, record, snapshot)
         holds = await self._holds.in_force()
         if holds.version != body.holds_version:
@@ -210,7 +212,7 @@ class Expiring:
 
     async def _kept(self, run_id: RunId, record: RunRecord, snapshot: Snapshot) -> set[CommitId]:
         """Return the commits that the rules keep now. End the run if the rules or the policy changed."""
-        if record.kind.spec.by_order:
+        if record.kind.spec.basis is None:
             return set()
         if record.kind.spec.basis is Basis.POLICY:
             policy = await self._policies.read()
@@ -283,14 +285,14 @@ class Expiring:
         """Record the objects that the run deletes, for readers and copies. Repeated from the start after a crash."""
         if not plan.folder.startswith(run_folder(record.kind, run_id)):
             raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
-        version, rules = int(record.rules_version), [ERASED]
+        version, rules = int(record.rules_version), [ERASED if record.kind.spec.by_order else PRUNED]
         if record.kind.spec.basis is Basis.POLICY:
             policy = await self._policies.version(version)
             rules = [rule.text() for rule in check_policy(policy.policy or b"").rules]
         now_ms = self._versions.ports.clock.now_ms()
         taken = self._versions.taken
         taking = TakingRecord(policy_version=version, taken_ms=now_ms, rules=tuple(rules))
-        if record.kind.spec.by_order:
+        if record.kind.spec.basis is None:
             # Listings check for taken objects only if a policy or this record exists.
             await self._versions.context.set(keys.ERASED, taking)
         await taken.begin(run_id, taking)

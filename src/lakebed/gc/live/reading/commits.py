@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import CommitId, MetarangeId, RangeId, RunId, RunState, SublistId
+from lakebed.catalog import Settings
+from lakebed.catalog.tables import TABLES, is_hidden
 from lakebed.gc.messages import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import Rules, deleted_name, first_parent_indices, kept_indices, merge_bases, rows_of
 from lakebed.objectstore import ObjectMissing
@@ -223,6 +225,36 @@ async def read_snapshot(
     return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
 
 
+async def without_tables(versions: Versions, snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot for a run that takes named objects: commits of the hidden branch of tables count as swept.
+
+    So they keep no object of it. See docs/design/0016-tables.md, "Pruning".
+    """
+    own = await commits_of_tables(versions, snapshot)
+    return replace(snapshot, swept=snapshot.swept | own) if own else snapshot
+
+
+async def commits_of_tables(versions: Versions, snapshot: Snapshot) -> frozenset[CommitId]:
+    """Return the commits of the hidden branch that no other ref reaches. Without that branch there are none.
+
+    A commit that was made for it and is not published can only come to that branch.
+    """
+    if not await is_hidden(Settings(versions.uid, versions.store, versions.ports), versions):
+        return frozenset()
+
+    def find() -> frozenset[CommitId]:
+        commits, heads = snapshot.commits, {True: list[CommitId](), False: list[CommitId]()}
+        for kind, name, commit, _ in snapshot.refs:
+            heads[(kind, name) == ("branch", TABLES)].append(commit)
+        made = pc.equal(commits.column("made_for").cast(pa.string()), TABLES).to_numpy(zero_copy_only=False)
+        is_own = made | np.frombuffer(_walked(heads[True], commits), np.bool_)
+        is_other = np.frombuffer(_walked(heads[False], commits), np.bool_)
+        chosen = texts(commits.column("id").filter(pa.array(is_own & ~is_other)))
+        return frozenset(map(CommitId, chosen.to_pylist()))
+
+    return await versions.ports.tasks.apart(find)
+
+
 def name_of_deleted(key: str, deleted: DeletedRefRecord) -> str:
     """Return the name of a deleted branch or tag in a snapshot."""
     return deleted_name(deleted.name, key.rpartition("-")[2])
@@ -403,6 +435,13 @@ async def is_missing(versions: Versions, key: str) -> bool:
 
 def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozenset[CommitId]) -> set[CommitId]:
     """Return the wanted commits that these heads reach."""
+    ids, is_found = commits.column("id"), _walked(heads, commits)
+    rows = zip(sorted(wanted), _rows(ids, packed(sorted(wanted))).tolist(), strict=True)
+    return {id_ for id_, row in rows if row >= 0 and is_found[row]}
+
+
+def _walked(heads: Iterable[CommitId], commits: CommitColumns) -> bytearray:
+    """Return a flag for each commit: these heads reach it."""
     ids, parents = commits.column("id"), commits.column("parents")
     ends = parents.offsets.to_numpy()
     above = _rows(ids, parents.values)
@@ -413,8 +452,7 @@ def _reachable(heads: Iterable[CommitId], commits: CommitColumns, wanted: frozen
         if not is_found[row]:
             is_found[row] = 1
             waiting += [parent for parent in above[ends[row] : ends[row + 1]].tolist() if parent >= 0]
-    rows = zip(sorted(wanted), _rows(ids, packed(sorted(wanted))).tolist(), strict=True)
-    return {id_ for id_, row in rows if row >= 0 and is_found[row]}
+    return is_found
 
 
 def _rows(ids: pa.Array, names: pa.Array) -> npt.NDArray[np.int64]:

@@ -1,0 +1,225 @@
+"""Worlds of tables: engines that write files and commit them, beside runs that prune what nothing names.
+
+What a ref or a commit has of a table is reached by URI: by a file's path on the hidden branch. So after each schedule
+every such path must show the object that the table's entry names, with its bytes, and no run's note that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from lakebed.base import EMPTY_METARANGE, CommitId, Entry, from_row
+from lakebed.catalog import Settings
+from lakebed.catalog.tables import RECORD, TABLES, TableChange, TableCommits, TableName, Tables
+from lakebed.catalog.tables.names import file_in
+from lakebed.gc.messages import RunKind
+from lakebed.versions import Commit, Note, PathExists, Versions, decode_cell, is_gone, keys
+from sim.checkers.reachable import histories, nothing_reachable_is_deleted
+from sim.checkers.views import UID, View
+from sim.ports.actors import Actor, Ending, Scene, Violation
+from sim.ports.files import pairs_in
+from sim.ports.operations import Operation
+from sim.scenes.deeds import collect, copy, create_branch, resume, revert
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, merge, scene, upload
+
+from .undoing import undo
+
+TABLE: Final = TableName(("n",), "t")
+FOLDER: Final = TABLE.folder
+
+
+def begin(name: str) -> Do:
+    """Make the hidden branch."""
+
+    async def act(repo: Versions) -> None:
+        empty = Commit(
+            generation=1, message="", committer="sim", created_ms=0, metarange_id=EMPTY_METARANGE, parents=(), nonce="t"
+        )
+        await repo.recorder.record(empty.id, empty)
+        await _settings(repo).hide_branch(TABLES, work_of=TABLES)
+        await repo.refs.create_branch(TABLES, empty.id)
+
+    return Do(Operation(name, "tables"), act)
+
+
+def write_files(name: str, *files: str) -> Do:
+    async def act(repo: Versions) -> None:
+        for file in files:
+            await _put(repo, file)
+
+    return Do(Operation(name, "tables"), act)
+
+
+def commit_table(
+    name: str,
+    metadata: str,
+    *,
+    over: str | None,
+    files: Sequence[str] = (),
+    removed: Sequence[str] = (),
+    branch: str = MAIN,
+) -> Do:
+    """Write a metadata file and commit it over another; `files` are there already. What is refused is given up."""
+
+    async def act(repo: Versions) -> None:
+        await _put(repo, metadata)
+        change = TableChange(name=TABLE, expected=over, metadata=metadata, uuid="u", added=files, removed=removed)
+        await TableCommits(repo).commit(branch, [change], Note(message=f"{over}>{metadata}", committer="sim"))
+
+    return Do(Operation(name, "tables", branch), act)
+
+
+def settle(name: str) -> Do:
+    """Commit what is staged on the hidden branch, and remove what is gone, as upkeep does."""
+
+    async def act(repo: Versions) -> None:
+        await Tables("sim", repo, _settings(repo), None, None, repo.ports).settle()  # type: ignore[arg-type]  # unused
+
+    return Do(Operation(name, "tables"), act)
+
+
+async def _put(repo: Versions, file: str) -> None:
+    """Write a file as an engine does: sent again, it is the same file."""
+
+    async def store_body(address: str) -> Entry:
+        stored = await repo.objectstore.put(address, file.encode())
+        return Entry(address=address, size_bytes=stored.size_bytes, checksum=file, modified_ms=0)
+
+    with suppress(PathExists):
+        await repo.staging.upload(TABLES, file.encode(), store_body, if_none_match=True)
+
+
+def _settings(repo: Versions) -> Settings:
+    return Settings(repo.uid, repo.store, repo.ports)
+
+
+_BEFORE: Final = [
+    upload("w0", "n/namespace.json", "n"),
+    commit("p0"),
+    begin("b0"),
+    write_files("f0", "u/a", "u/old"),
+    commit_table("t0", "u/0", over=None, files=["u/a"]),
+    settle("s0"),
+]
+"""A table with a file, and a file that no table names: old, and in a commit of the hidden branch."""
+
+
+def table_scenes() -> Iterator[Scene]:
+    run = client("r", collect("r1", RunKind.PRUNING, days=10))
+    late = client("e", commit_table("t1", "u/1", over="u/0", files=["u/old"]))
+    yield _scene("engine that names an old file, pruning run", late, run)
+    back = client("r", collect("r1", RunKind.PRUNING, days=10), again=[resume("r2")])
+    yield _scene("engine that names an old file, pruning run that comes back", late, back)
+    deferring = client("r", collect("r1", RunKind.PRUNING, days=10, window="7d"))
+    yield _scene("engine that names an old file, pruning run that defers", late, deferring)
+    copier = client("c", copy("c1", "u/old", "b", "3", ref=TABLES))
+    yield _scene("copier of an old file, pruning run", copier, run)
+    settled = client("k", settle("s1"))
+    staged = [write_files("f1", "u/new")]
+    yield _scene("settler, pruning run", settled, run, staged=staged)
+    deferred = [*_BEFORE, collect("q1", RunKind.PRUNING, days=10, window="7d")]
+    undone = client("u", undo("u1"))
+    undoing = _scene("settler, undoer of a pruning run", settled, undone, before=deferred)
+    yield replace(undoing, checks=(*undoing.checks, undone_files_are_back))
+    yield from _writing_scenes()
+
+
+def _writing_scenes() -> Iterator[Scene]:
+    """Let engines, branches and merges meet, without a run."""
+    files = [write_files("f1", "u/new", "u/more")]
+    one = client("e", commit_table("t1", "u/1", over="u/0", files=["u/new"]))
+    two = client("f", commit_table("t2", "u/2", over="u/0", files=["u/more"]))
+    yield _scene("engine, second engine", one, two, staged=files)
+    settled = client("k", settle("s1"))
+    yield _scene("engine, settler", one, settled, staged=files)
+    beside = [commit_table("t2", "u/2", over="u/0", files=["u/a"], branch=SIDE)]
+    yield _scene("engine, merger of a table", one, client("m", merge("m1", SIDE)), beside=beside, staged=files)
+    gone = [*_BEFORE, write_files("f1", "u/new"), commit_table("t1", "u/1", over="u/0", files=["u/new"], removed=["u/a"])]
+    branching = client("h", create_branch("h1", "main~1"))
+    reverting = client("v", revert("v1", MAIN))
+    yield _scene("brancher from an old table, reverter of a table", branching, reverting, before=gone)
+
+
+def _scene(
+    name: str, *actors: Actor, before: Sequence[Do] = _BEFORE, staged: Sequence[Do] = (), beside: Sequence[Do] = ()
+) -> Scene:
+    made = scene(name, *actors, before=before, staged=staged, beside=beside)
+    kept = tuple(check for check in made.checks if check is not nothing_reachable_is_deleted)
+    return replace(made, checks=(*kept, tables_can_be_read, tables_follow))
+
+
+def tables_can_be_read(ending: Ending) -> None:
+    """Check that each file which a table of a ref or of its history reaches is there, at its URI.
+
+    Raises:
+        Violation: it is not.
+    """
+    disk, view = ending.disk, View(ending.disk)
+    there = _files(ending)
+    for commit_id in _commits(view):
+        for path, row in pairs_in(disk, view.commit(commit_id).metarange_id):
+            address = from_row(row).address
+            if address not in disk.objectstore:
+                raise Violation(f"{path!r} of {commit_id[:6]} is gone")
+            if path.startswith(FOLDER) and path != FOLDER + RECORD.encode():
+                file = b"u/" + path[len(FOLDER) :]
+                if there.get(file) != address:
+                    raise Violation(f"the URI of {file!r} shows {there.get(file)}, and a table names {address}")
+
+
+def tables_follow(ending: Ending) -> None:
+    """Check that each commit of a table replaced the metadata that its engine had read.
+
+    Raises:
+        Violation: it replaced another.
+    """
+    view = View(ending.disk)
+    for commit_id in _commits(view):
+        made = view.commit(commit_id)
+        over, arrow, metadata = made.message.partition(">")
+        if not arrow:
+            continue
+        found = [_metadata(ending, one) for one in (made.parents[0], commit_id)]
+        if found != [None if over == "None" else over, metadata]:
+            raise Violation(f"{metadata} was made for {over}, and replaced {found[0]}")
+
+
+def undone_files_are_back(ending: Ending) -> None:
+    """Check that a run which was undone took no file from the hidden branch.
+
+    Raises:
+        Violation: it did.
+    """
+    undone = [run for run in View(ending.disk).runs().values() if run.state.value == "undone"]
+    if undone and b"u/old" not in _files(ending):
+        raise Violation("the run was undone, and the file's URI shows nothing")
+
+
+def _metadata(ending: Ending, commit_id: CommitId) -> str | None:
+    pairs = dict(pairs_in(ending.disk, View(ending.disk).commit(commit_id).metarange_id))
+    row = pairs.get(FOLDER + RECORD.encode())
+    return None if row is None else file_in(from_row(row))
+
+
+def _commits(view: View) -> list[CommitId]:
+    heads = {branch.commit_id for name, branch in view.branches().items() if name != TABLES}
+    return [one for one in histories(view, heads) if not view.is_swept(one) and view.commit(one).metarange_id]
+
+
+def _files(ending: Ending) -> dict[bytes, str]:
+    """Return what the hidden branch shows."""
+    disk, branch = ending.disk, View(ending.disk).branch(TABLES)
+    assert branch is not None, "it is never deleted"
+    tree = View(disk).commit(branch.commit_id).metarange_id
+    found = {path: from_row(row).address for path, row in (pairs_in(disk, tree) if tree else ())}
+    for token in reversed(branch.tokens()):
+        for path, value in disk.cells.get(keys.token_partition(UID, token), {}).items():
+            flags, row = decode_cell(value)
+            if is_gone(flags):
+                found.pop(path, None)
+            else:
+                found[path] = from_row(row).address
+    return found

@@ -1,0 +1,1 @@
+"""Pruning: files of tables that nothing but their hidden branch names."""

@@ -1,0 +1,213 @@
+"""A pruning run deletes files of tables that nothing but the hidden branch of tables names.
+
+It goes as a lifecycle run does (docs/design/0016-tables.md, "Pruning"): commits of the hidden branch go on naming what
+it takes, and its records say so to readers and to commits of tables. A plan publishes nothing. The apply:
+
+1. The service publishes the run, and records staged, uploaded and copied objects, and reads refs and commits.
+2. Keep the plan's objects that one of these names, but for commits of the hidden branch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.base import Invalid, RangeId, count_of, human_size
+from lakebed.gc import messages
+from lakebed.gc.engines import Engine, Task
+from lakebed.gc.engines.tables import CANDIDATES, PARTS
+from lakebed.gc.kinds import Limits, Look, SweepRule
+from lakebed.gc.kinds.lifecycle.plan import taken_tables
+from lakebed.gc.mark.holding import deal_held, metaranges_of
+from lakebed.gc.mark.inputs.history import check_live
+from lakebed.gc.mark.inputs.named import deal_tables
+from lakebed.gc.mark.inputs.ranges import (
+    ListedRanges,
+    deal_ranges,
+    get_range,
+    in_closed_slices,
+    pack_rows,
+    ranges_in,
+    read_ranges,
+)
+from lakebed.gc.mark.mark import look_again, mark_expired
+from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from lakebed.gc.mark.sets.packing import Cause
+from lakebed.gc.mark.sets.places import Namespace, may_be_swept
+from lakebed.gc.messages import (
+    Cleared,
+    Expire,
+    Plan,
+    PreparedCommits,
+    RangeCounts,
+    RecheckInputs,
+    RunKind,
+    StartedRun,
+)
+from lakebed.gc.runs.context import (
+    RunContext,
+    counts_of,
+    folder_in,
+    plan_frame,
+    slice_numbers,
+    whole,
+    write_input,
+)
+from lakebed.gc.runs.resume import held_tables, runs_over
+from lakebed.ranges import RangeCorrupt, decode_range
+
+PRUNING: Final = Cause(reason="pruning", rule="pruning", branch="tables")
+_COLUMNS: Final = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
+
+
+class NoTables(Invalid):
+    """The repository has no tables, so there is nothing to prune."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    @property
+    def name(self) -> RunKind:
+        return RunKind.PRUNING
+
+    @property
+    def rule(self) -> SweepRule:
+        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+
+    async def plan(self, context: RunContext, run: StartedRun) -> Plan:
+        async def decide(prepared: PreparedCommits) -> Plan:
+            return await _plan(context, run, prepared)
+
+        return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
+
+    async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
+        # A pruning run expires no commits, so the table of them is empty.
+        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
+        commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
+        request = Expire(
+            kind=RunKind.PRUNING,
+            commits=commits,
+            rules_version=rules_version,
+            planned_ms=plan.now_ms,
+            holds_version=plan.holds_version,
+            uid=plan.uid,
+        )
+
+        async def recheck(answer: RecheckInputs) -> Cleared:
+            return await _recheck(context, plan, answer)
+
+        return await context.reread(
+            lambda: context.service.expire(plan.run_id, request), recheck, commits_of=lambda one: whole(one)[0]
+        )
+
+
+def make(_: Limits) -> Pruning:
+    return Pruning()
+
+
+async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits) -> Plan:
+    if prepared.tables_ms is None:
+        raise NoTables("this repository has no tables: there is nothing to prune")
+    commits = await context.read(prepared.commits, messages.COMMITS)
+    ranges = await _read_ranges(context, run, commits)
+    own, others = ranges.of(live=False), ranges.of(live=True)
+    context.progress(f"marking {count_of(own.count, 'range')} of tables against {others.count:,} of all other commits")
+    closed = slice_numbers(run.closed_slices)
+    candidates = await deal_old(
+        context.engine,
+        own,
+        uri=run.namespace,
+        folder=folder_in(run, "old.tasks"),
+        closed=closed,
+        until_ms=run.now_ms - prepared.tables_ms,
+    )
+    views = await context.service.runs()
+    held = await held_tables(context, views, runs_over(views))
+    # What earlier runs deleted is in commits of the hidden branch until they are swept.
+    gone = await taken_tables(context, views, held)
+    sides = [
+        await deal_ranges(context, run, others, folder=folder_in(run, "live.tasks")),
+        await deal_tables(context, run, [*held.values(), *gone.values()], messages.GARBAGE, "held"),
+        await deal_held(context, run, commits, prepared.holds, name="holds"),
+    ]
+    garbage, totals = await mark_expired(
+        context.engine,
+        candidates,
+        sides,
+        into=folder_in(run, messages.GARBAGE.name),
+        now_ms=run.now_ms,
+        all_names=True,
+    )
+    objects, size = count_of(totals.all.objects, "file"), human_size(totals.all.size_bytes)
+    context.progress(f"{objects} of tables, {size}, to go; writing the plan")
+    # Retention rules do not apply to files that no commit of theirs names.
+    return Plan(
+        **plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0},
+        beside=tuple(held),
+        commit_counts=counts_of(commits),
+        range_counts=RangeCounts(live=others.count, expired=own.count),
+        garbage=garbage,
+        totals=totals,
+    )
+
+
+async def _read_ranges(context: RunContext, run: StartedRun, commits: pa.Table) -> ListedRanges:
+    """Return all ranges; those that only commits of the hidden branch have are not live.
+
+    Raises:
+        EmptyLiveSet: other commits have entries, and no range of theirs was read.
+    """
+    there = commits.filter(pc.and_(pc.invert(commits["swept"]), pc.not_equal(commits["metarange_id"], "")))
+    trees: dict[str, bool] = {}
+    for tree, is_of_tables in zip(there["metarange_id"].to_pylist(), there["expiring"].to_pylist(), strict=True):
+        trees[tree] = trees.get(tree, False) or not is_of_tables
+    metaranges = metaranges_of(trees)
+    ranges = await read_ranges(context.engine, metaranges, folder=folder_in(run, "ranges.tasks"))
+    check_live(metaranges, ranges.of(live=True).count)
+    return ranges
+
+
+async def deal_old(
+    engine: Engine, ranges: ListedRanges, *, uri: str, folder: str, closed: Collection[int], until_ms: int
+) -> Bucketed:
+    """Write CANDIDATES into `folder`: the objects of entries that were written before `until_ms`, in closed slices."""
+    namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        dealer, facts = Dealer(CANDIDATES), await ranges_in(task, share)
+        counts = dict(zip(facts["range_id"].to_pylist(), facts["count"].to_pylist(), strict=True))
+        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
+            rows = decode_range(RangeId(name), data, _COLUMNS)
+            # Another number than the tree states means a corrupt file: never delete on it.
+            if rows.num_rows != counts[name]:
+                raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {counts[name]}")
+            old = rows.filter(pa.array(rows["modified_ms"].to_numpy() < until_ms))
+            for packed in pack_rows(old, PRUNING, old["modified_ms"].to_numpy(), namespace) if old.num_rows else ():
+                dealer.add(in_closed_slices(packed, slices))
+            if dealer.held >= HELD_MAX:
+                yield await dealer.write(task.store, folder)
+        if dealer.has_rows:
+            yield await dealer.write(task.store, folder)
+
+    return files_of(folder, await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole))
+
+
+async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:
+    """Write the plan's objects that nothing else names now, into a table named by this recheck."""
+    commits, uncommitted = whole(answer)
+    planned = await context.read(plan.commits, messages.COMMITS)
+    garbage, totals = await look_again(
+        context,
+        plan,
+        plan.garbage,
+        # The service marks commits of the hidden branch: as expiring for a plan, and as swept here.
+        kept=planned.filter(pc.invert(pc.or_(planned["swept"], planned["expiring"]))),
+        commits=commits,
+        uncommitted=uncommitted,
+        closed=slice_numbers(answer.closed_slices),
+    )
+    return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
