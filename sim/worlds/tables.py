@@ -137,7 +137,11 @@ def _writing_scenes() -> Iterator[Scene]:
     yield _scene("engine, settler", one, settled, staged=files)
     beside = [commit_table("t2", "u/2", over="u/0", files=["u/a"], branch=SIDE)]
     yield _scene("engine, merger of a table", one, client("m", merge("m1", SIDE)), beside=beside, staged=files)
-    gone = [*_BEFORE, write_files("f1", "u/new"), commit_table("t1", "u/1", over="u/0", files=["u/new"], removed=["u/a"])]
+    gone = [
+        *_BEFORE,
+        write_files("f1", "u/new"),
+        commit_table("t1", "u/1", over="u/0", files=["u/new"], removed=["u/a"]),
+    ]
     branching = client("h", create_branch("h1", "main~1"))
     reverting = client("v", revert("v1", MAIN))
     yield _scene("brancher from an old table, reverter of a table", branching, reverting, before=gone)
@@ -159,6 +163,11 @@ def tables_can_be_read(ending: Ending) -> None:
     """
     disk, view = ending.disk, View(ending.disk)
     there = _files(ending)
+    for name, branch in view.branches().items():
+        cells = [disk.cells.get(keys.token_partition(UID, token), {}) for token in branch.tokens()]
+        for flags, row in [decode_cell(value) for held in cells for value in held.values()]:
+            if name != TABLES and not is_gone(flags) and from_row(row).address not in disk.objectstore:
+                raise Violation(f"{from_row(row).address} is staged on {name}, and gone")
     for commit_id in _commits(view):
         for path, row in pairs_in(disk, view.commit(commit_id).metarange_id):
             address = from_row(row).address

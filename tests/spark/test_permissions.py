@@ -46,8 +46,8 @@ def test_plans_of_every_kind_need_no_permission_to_delete_and_an_apply_without_i
     lakeside.clock.ms += 2 * DAY_MS
     powerless = planner_at(lakeside)
 
-    # An erasure has a selection, and a deleted repository answers no other request: they have tests of their own.
-    apart = {RunKind.ERASURE, RunKind.DELETED}
+    # An erasure has a selection, a deleted repository answers no other request, and these have no tables.
+    apart = {RunKind.ERASURE, RunKind.DELETED, RunKind.PRUNING}
     plans: dict[RunKind, Plan] = {kind: powerless.plan(spark, kind) for kind in RunKind if kind not in apart}
     kinds = (RunKind.UNCOMMITTED, RunKind.COMMITTED)
     refused = [powerless.apply(spark, plans[kind].run_id) for kind in kinds]

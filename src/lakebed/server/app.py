@@ -233,8 +233,9 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
     LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
     LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
     LAKEBED_AUDIT_STDOUT (`1`), LAKEBED_DELETED_DAYS, LAKEBED_TABLES_DAYS, LAKEBED_CACHE_BYTES,
-    LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks), LAKEBED_GATEWAY_DOMAINS, LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of
-    identity providers (`provider_options`) and of the object stores.
+    LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks), LAKEBED_GATEWAY_DOMAINS,
+    LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of identity providers (`provider_options`) and of the object
+    stores.
 
     Raises:
         UnknownObjectStore: no driver supports this kind of object store.

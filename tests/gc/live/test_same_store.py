@@ -22,8 +22,8 @@ from tests.gc.live.conftest import Lake
 from tests.gc.shipped import Deleting
 
 EVERY_FILE = MetadataRule(file_age_ms_min=-1, runs_newest=0, run_age_ms_min=-1)
-KINDS = [kind for kind in RunKind if kind is not RunKind.DELETED]
-"""Deleted repositories have theirs in `test_deleted_repositories.py`."""
+KINDS = [kind for kind in RunKind if kind not in {RunKind.DELETED, RunKind.PRUNING}]
+"""Deleted repositories and tables have tests of their own."""
 
 
 class Story(Lake):

@@ -1,0 +1,104 @@
+"""Pruning: files of tables that no table names go, with a plan, and come back when the run is undone."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.base import EMPTY_METARANGE
+from lakebed.catalog import Settings
+from lakebed.catalog.tables import TABLES, MissingFile, TableChange, TableCommits, TableName, Tables
+from lakebed.gc.kinds.pruning.plan import NoTables
+from lakebed.gc.machine import flow
+from lakebed.gc.messages import RunKind, UncommittedOptions, Undo
+from lakebed.gc.rules import DAY_MS
+from lakebed.versions import Commit, Note, PathExpired, PathNotFound
+
+from .conftest import Lake
+
+NOTE = Note(message="tables", committer="me")
+TABLE = TableName(("db",), "t")
+OLD = 5 * DAY_MS
+
+
+@pytest.fixture
+async def tables(lake: Lake) -> Lake:
+    """A table with a file, files that no table names, and a folder of another name."""
+    await lake.put("main", "db/namespace.json")
+    await lake.put("main", "other")
+    await lake.commit("main")
+    empty = Commit(generation=1, message="", committer="me", created_ms=0, metarange_id=EMPTY_METARANGE, parents=())
+    await lake.versions.recorder.record(empty.id, empty)
+    settings = Settings(lake.versions.uid, lake.store, lake.versions.ports)
+    await settings.hide_branch(TABLES, work_of=TABLES)
+    await lake.versions.refs.create_branch(TABLES, empty.id)
+    for file in ("u/0.json", "u/1.json", "u/data", "u/orphan"):
+        await lake.put(TABLES, file, file)
+    change = TableChange(name=TABLE, expected=None, metadata="u/0.json", uuid="u", added=["u/data"])
+    await TableCommits(lake.versions).commit("main", [change], NOTE)
+    await settle(lake)
+    await lake.versions.slices.end()
+    lake.clock.ms += OLD
+    return lake
+
+
+async def settle(lake: Lake) -> int:
+    settings = Settings(lake.versions.uid, lake.store, lake.versions.ports)
+    return await Tables("lake", lake.versions, settings, None, None, lake.versions.ports).settle()  # type: ignore[arg-type]  # unused
+
+
+async def planned(lake: Lake) -> str:
+    return await lake.collector().planned(RunKind.PRUNING, UncommittedOptions())
+
+
+async def address(lake: Lake, file: str) -> str:
+    return (await lake.versions.staging.get(TABLES, file.encode())).address
+
+
+async def test_what_no_table_names_is_pruned_and_says_so(tables: Lake) -> None:
+    going = {await address(tables, file) for file in ("u/1.json", "u/orphan")}
+    before = await tables.objects()
+    found = await tables.collector().again(await planned(tables))
+    assert found.garbage == going
+    assert await tables.objects() == before - going
+    with pytest.raises(PathExpired, match="no table named it, pruned by run"):
+        await tables.versions.staging.open(TABLES, b"u/orphan")
+    change = TableChange(name=TABLE, expected="u/0.json", metadata="u/0.json", uuid="u", added=["u/orphan"])
+    with pytest.raises(MissingFile, match="pruned by run"):
+        await TableCommits(tables.versions).commit("main", [change], NOTE)
+    assert await settle(tables) == 2
+    with pytest.raises(PathNotFound):
+        await tables.versions.staging.get(TABLES, b"u/orphan")
+    assert await tables.versions.staging.get(TABLES, b"u/data")
+    assert not (await tables.collector().again(await planned(tables))).garbage
+
+
+async def test_a_file_that_a_table_came_to_name_since_the_plan_stays(tables: Lake) -> None:
+    run_id = await planned(tables)
+    change = TableChange(name=TABLE, expected="u/0.json", metadata="u/1.json", uuid="u", added=["u/orphan"])
+    await TableCommits(tables.versions).commit("main", [change], NOTE)
+    assert not (await tables.collector().again(run_id)).garbage
+
+
+async def test_young_files_and_files_of_dropped_tables_in_history_stay(tables: Lake) -> None:
+    await tables.put(TABLES, "u/young", "young")
+    await settle(tables)
+    drop = TableChange(name=TABLE, expected="u/0.json", metadata=None)
+    await TableCommits(tables.versions).commit("main", [drop], NOTE)
+    found = await tables.collector().again(await planned(tables))
+    assert found.garbage.isdisjoint({await address(tables, file) for file in ("u/young", "u/data", "u/0.json")})
+
+
+async def test_a_run_with_a_window_is_undone_and_every_file_is_back(tables: Lake) -> None:
+    run_id = await planned(tables)
+    await flow.apply(tables.collector().context, run_id, window="7d", grace_s=0)
+    assert await settle(tables) == 0
+    with pytest.raises(PathExpired):
+        await tables.versions.staging.open(TABLES, b"u/orphan")
+    await tables.service.undo(run_id, Undo())
+    assert await tables.versions.staging.open(TABLES, b"u/orphan")
+
+
+async def test_a_repository_without_tables_has_nothing_to_prune(lake: Lake) -> None:
+    await lake.versions.refs.create_branch(TABLES, "main")
+    with pytest.raises(NoTables):
+        await planned(lake)
