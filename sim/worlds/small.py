@@ -57,6 +57,7 @@ from sim.scenes.scenes import (
     upload,
     write,
 )
+from sim.scenes.tables import table_scenes
 from sim.search.exploring import NO_BUDGET, Budget
 
 from .branches import branch_scenes
@@ -71,7 +72,6 @@ from .multipart import multipart_scenes
 from .parts import part_scenes
 from .refs import ref_scenes
 from .resets import reset_scenes
-from .tables import table_scenes
 from .undoing import undoing_scenes
 from .unlisted import unlisted_scenes
 

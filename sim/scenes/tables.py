@@ -24,8 +24,7 @@ from sim.ports.files import pairs_in
 from sim.ports.operations import Operation
 from sim.scenes.deeds import collect, copy, create_branch, resume, revert
 from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, merge, scene, upload
-
-from .undoing import undo
+from sim.worlds.undoing import undo
 
 TABLE: Final = TableName(("n",), "t")
 FOLDER: Final = TABLE.folder
