@@ -1,5 +1,4 @@
-"""The policies and groups that every installation has. They are code, not records: a later release may add to them, and
-no user can change or delete them. An administrator who wants others makes new groups and policies.
+"""Declare the policies and groups that every installation has. They are code, not records: no user can change them.
 
     group          its policies
     Admins         AllAccess

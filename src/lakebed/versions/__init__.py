@@ -1,18 +1,15 @@
 """History and staging of one repository, lock-free over the key-value store and the object store.
 
-`Versions` holds one part for each question; they share a `Context` (ports, caches, typed records) and nothing else:
+`Versions` holds a part for each question. They share a `Context`; each may use those before it in `__init__`:
 
     refs        branches, tags, expressions         commits     seal, build, claim, publish
-    history     log, merge base, differences        merges      merge, revert, cherry-pick
-    staging     the writer and the reader           resets      reset, hard reset
-    uploads     addresses handed out to clients     fencing     owners that died; bumps of branches
-    copies      copies that move no bytes           cleanup     remove records that nothing names
-    slices      where uploads put their bytes       retired     which commits and files may not be named
-    inventory   records in bulk, for collectors     taken       objects that a lifecycle policy took
-    recorder    commits of existing trees           outbox      an event for each move and change
-        hard_delete objects that may be deleted at once moves       a copy, then a tombstone for its source
-
-    Each part may use those before it in `Versions.__init__`. The flows: docs/design/protocols.md.
+    history     log, merge base, differences        merges, resets  other moves of a branch's head
+    staging     the writer and the reader           outbox      an event for each move and change
+    slices      where uploads put their bytes       uploads     addresses handed out to clients
+    copies      copies and moves without bytes      fencing     owners that died; bumps of branches
+    inventory   records in bulk, for collectors     cleanup     remove records that nothing names
+    recorder    commits of existing trees           retired     which commits and files may not be named
+    hard_delete objects that are deleted at once    taken       objects that a lifecycle policy took
 """
 
 from lakebed.base import Ports, RepositoryUid

@@ -1,4 +1,4 @@
-"""The third door: pages for people, over the table of operations (docs/design/0012-page.md).
+"""The third door: pages for people, over the table of operations (docs/design/0012-page.md): `lakebed open ./lake`.
 
     door.py     select requests for a page; authenticate; show errors as pages
     visit.py    one request of a browser: the operations that it calls, and the answer
