@@ -2,8 +2,8 @@
 
     scope.py        where an agent may read, and where its writes go
     asking.py       the port to operations: each call is one of the API, with its permissions, limits and audit lines
-        own_sandbox.py  where writes go unless a branch is named: `lakebed mcp --branch lakefs://lake/trial`
-        tools.py        the table, and how a call (calling.py) is checked, carried out and answered
+    own_sandbox.py  where writes go unless a branch is named: `lakebed mcp --branch lakefs://lake/trial`
+    tools.py        the table, and how a call (calling.py) is checked, carried out and answered
     reading.py      list, read, table, diff, why
     writing.py      write, commit, propose, plan
     tables.py       columns and first rows, read by `table_child.py` in a process of its own

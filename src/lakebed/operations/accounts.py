@@ -46,7 +46,11 @@ LOGIN: Final = Operation(
     body_bytes_max=PUBLIC_BYTES_MAX,
 )
 GET_AUTH_CAPABILITIES: Final = get(
-    "getAuthCapabilities", "/auth/capabilities", wire.AuthCapabilities, PUBLIC, "Return what logins can do here."
+    "getAuthCapabilities",
+    "/auth/capabilities",
+    wire.AuthCapabilities,
+    PUBLIC,
+    "Return the abilities of logins on this server.",
 )
 GET_CURRENT_USER: Final = get("getCurrentUser", "/user", wire.CurrentUser, LOGGED_IN, "Return the caller.")
 

@@ -104,7 +104,7 @@ PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC: Final = Operation(
     NOTHING,
     wire.TaskInfo,
     _PREPARE_COMMITS,
-    "Begin what prepareGarbageCollectionCommits does. Ask prepareGarbageCollectionCommitsStatus for its end.",
+    "Begin prepareGarbageCollectionCommits as a task. Ask prepareGarbageCollectionCommitsStatus for its end.",
     status=202,
 )
 PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS: Final = get(
@@ -122,7 +122,7 @@ PREPARE_GARBAGE_COLLECTION_UNCOMMITTED: Final = Operation(
     wire.PrepareGCUncommittedRequest,
     wire.PrepareGCUncommittedResponse,
     on(REPOSITORY, "retention:PrepareGarbageCollectionUncommitted"),
-    "Write a page of what is uncommitted.",
+    "Write a page of uncommitted objects.",
     status=201,
     is_body_optional=True,
 )

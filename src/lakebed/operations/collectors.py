@@ -100,7 +100,7 @@ EXPLAIN_GC_RULES: Final = get(
     _GC + "/rules/explain",
     Explanation,
     _READ_RULES,
-    "Return what the retention rules mean for a branch.",
+    "Explain the retention rules of a branch.",
     Parameter("branch"),
 )
 
@@ -138,7 +138,7 @@ READ_GC_UNCOMMITTED: Final = Operation(
     messages.ReadUncommitted,
     messages.UncommittedPage,
     _PLANNING,
-    "Write a page of what is staged, being uploaded or copied into the run's folder.",
+    "Write a page of objects that are staged, being uploaded or copied into the run's folder.",
     (_DELETED,),
     is_body_optional=True,
 )
@@ -255,7 +255,7 @@ EXPIRE_GC_COMMITS: Final = Operation(
     messages.Expire,
     messages.RecheckInputs,
     _APPLYING,
-    "Publish the commits that expire, and write what is alive now.",
+    "Publish the commits that expire, and write the objects that are alive now.",
     (_DELETED,),
     asked_later=(
         Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),
@@ -281,7 +281,7 @@ UNSTAGE_GC_ENTRIES: Final = Operation(
     messages.Unstage,
     messages.Unstaged,
     _ERASING,
-    "Delete staged entries that an erasure takes, where they are what they were.",
+    "Delete staged entries that an erasure takes, where they did not change.",
     repeatable=True,
     body_bytes_max=LIST_BYTES_MAX,
 )
@@ -359,7 +359,7 @@ PURGE_GC_RUN: Final = Operation(
     messages.Purge,
     messages.RecheckInputs,
     _APPLYING,
-    "Let a deferred run delete, and write what is alive now.",
+    "Let a deferred run delete, and write the objects that are alive now.",
     is_body_optional=True,
 )
 UNDO_GC_RUN: Final = Operation(
@@ -433,7 +433,7 @@ DIFF_GC_PLANS: Final = get(
     _PLAN + "/diff/{other_run_id}",
     messages.PlanDiff,
     _READ_RUNS,
-    "Return what differs between two plans.",
+    "Return the difference of two plans.",
     PAGE[1],
     _DELETED,
 )
@@ -444,7 +444,7 @@ GET_GC_STORAGE: Final = Operation(
     NOTHING,
     messages.Storage,
     (*_READ_RUNS, *on(REPOSITORY, "fs:ListObjects")),
-    "Return what keeps how many bytes, from what runs recorded and from lists of ranges.",
+    "Sum up bytes by the reason they stay, from records of runs and lists of ranges.",
     (flag("committed"),),
 )
 LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
@@ -484,7 +484,7 @@ LIST_GC_LEDGER: Final = get(
     _GC + "/ledger",
     messages.LedgerPage,
     on(REPOSITORY, "gc:ReadLedger"),
-    "List what became of objects.",
+    "List the fate of objects.",
     Parameter("run_id"),
     Parameter("path"),
     Parameter("address"),

@@ -60,7 +60,7 @@ GET_DELETE_PROTECTION: Final = get(
     _PROTECTION,
     wire.DeleteProtection,
     on(REPOSITORY, "branches:GetBranchProtectionRules"),
-    "Return what cannot be deleted: the repository, and branches by pattern.",
+    "Return the protection against being deleted: of the repository, and of branches by pattern.",
 )
 SET_DELETE_PROTECTION: Final = Operation(
     "setDeleteProtection",
@@ -69,7 +69,7 @@ SET_DELETE_PROTECTION: Final = Operation(
     wire.DeleteProtection,
     NOTHING,
     on(REPOSITORY, "branches:SetBranchProtectionRules"),
-    "Say what cannot be deleted: the repository, and branches by pattern.",
+    "Protect the repository, and branches by pattern, against being deleted.",
     status=204,
 )
 LIST_DELETED_BRANCHES: Final = get(
@@ -98,7 +98,7 @@ UNDELETE_BRANCH: Final = Operation(
     NOTHING,
     wire.Ref,
     on(BRANCH, "fs:CreateBranch"),
-    "Make a deleted branch again at the commit that it named, without what was uncommitted.",
+    "Make a deleted branch again at the commit that it named, without its uncommitted changes.",
     status=201,
     creates=True,
 )

@@ -47,7 +47,7 @@ GET_EVENT_SUBSCRIPTION: Final = get(
     "Return a subscription, how many events wait for it, and its last error.",
 )
 DELETE_EVENT_SUBSCRIPTION: Final = delete(
-    "deleteEventSubscription", _SUBSCRIPTION, _WRITE, "End a subscription. What waits for it is not delivered."
+    "deleteEventSubscription", _SUBSCRIPTION, _WRITE, "End a subscription. Events that wait for it are not delivered."
 )
 REPLAY_EVENTS: Final = Operation(
     "replayEvents",

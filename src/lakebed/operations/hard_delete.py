@@ -16,7 +16,7 @@ GET_HARD_DELETE: Final = get(
     _PATH,
     wire.HardDeleteStatus,
     _READ,
-    "Return whether replaced objects are deleted at once, and what waits for it.",
+    "Return whether replaced objects are deleted at once, and how many wait.",
 )
 SET_HARD_DELETE: Final = Operation(
     "setHardDelete",
@@ -25,14 +25,14 @@ SET_HARD_DELETE: Final = Operation(
     wire.SetHardDelete,
     wire.HardDeleteStatus,
     on(REPOSITORY, "gc:WriteHardDelete"),
-    "Turn it on or off, pause it, or set how long readers have. What waits when it goes off is still deleted.",
+    "Turn it on or off, pause it, or set how long readers have. Objects that wait when it goes off are still deleted.",
 )
 WHY_HARD_DELETED: Final = get(
     "whyHardDeleted",
     _PATH + "/why",
     wire.HardDeletedList,
     _READ,
-    "Return what waits in the queue or was deleted at once, of an address or a path.",
+    "Return objects of an address or a path that wait in the queue or were deleted at once.",
     Parameter("address"),
     Parameter("path"),
 )

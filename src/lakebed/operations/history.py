@@ -116,7 +116,7 @@ REVERT_BRANCH: Final = Operation(
     wire.RevertCreation,
     NOTHING,
     on(BRANCH, "fs:RevertBranch"),
-    "Commit the opposite of what a commit changed.",
+    "Commit the opposite of a commit's changes.",
     asked_later=READ_SOURCE,
     status=204,
 )
@@ -127,7 +127,7 @@ CHERRY_PICK: Final = Operation(
     wire.CherryPickCreation,
     wire.Commit,
     (Permission("fs:CreateCommit", BRANCH), Permission("fs:ReadCommit", REPOSITORY, AT_REF)),
-    "Commit on this branch what another commit changed.",
+    "Repeat the changes of another commit on this branch.",
     asked_later=READ_SOURCE,
     status=201,
 )
@@ -206,7 +206,7 @@ DIFF_REFS: Final = listing(
     ONE_REPOSITORY + "/refs/{leftRef}/diff/{rightRef}",
     wire.DiffList,
     on(REPOSITORY, "fs:ListObjects", at=_BOTH),
-    "List what changed on the right since it parted from the left, or all that differs (two_dot).",
+    "List changes of the right since it parted from the left, or all differences (two_dot).",
     DELIMITER,
     Parameter("type", choices=("three_dot", "two_dot")),
     flag("include_right_stats"),

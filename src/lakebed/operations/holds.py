@@ -25,7 +25,7 @@ ADD_LEGAL_HOLD: Final = Operation(
     messages.NewHold,
     messages.HoldsWritten,
     on(REPOSITORY, "gc:AddHold"),
-    "Let no collection delete what these paths, commits and tags name.",
+    "Keep the objects of these paths, commits and tags from every collection.",
     status=201,
     repeatable=True,
 )
@@ -36,7 +36,7 @@ RELEASE_LEGAL_HOLD: Final = Operation(
     NOTHING,
     messages.HoldsWritten,
     on(REPOSITORY, "gc:ReleaseHold"),
-    "End a legal hold. What it kept may go by the next collection.",
+    "End a legal hold. The next collection may delete the objects that it kept.",
     (Parameter("why"),),
     # The second finds no hold.
     repeatable=False,

@@ -34,12 +34,14 @@ SETUP_COMM_PREFS: Final = Operation(
     PUBLIC,
     "Accept an address for news, and forget it: this server sends no mail.",
 )
-GET_CONFIG: Final = get("getConfig", "/config", wire.Config, LOGGED_IN, "Return versions and what the storage can do.")
+GET_CONFIG: Final = get(
+    "getConfig", "/config", wire.Config, LOGGED_IN, "Return versions and the abilities of the storage."
+)
 GET_LAKEFS_VERSION: Final = get(
     "getLakeFSVersion", "/config/version", wire.VersionConfig, LOGGED_IN, "Return versions."
 )
 GET_STORAGE_CONFIG: Final = get(
-    "getStorageConfig", "/config/storage", wire.StorageConfig, LOGGED_IN, "Return what the storage can do."
+    "getStorageConfig", "/config/storage", wire.StorageConfig, LOGGED_IN, "Return the abilities of the storage."
 )
 POST_STATS_EVENTS: Final = Operation(
     "postStatsEvents",

@@ -78,7 +78,7 @@ FIND_POTENTIAL_COMMITS: Final = Operation(
     NOTHING,
     messages.PotentialBegun,
     _PLAN,
-    "Write the commits that may name what the policy has yet to take into the folder of a run, in pages.",
+    "Write the commits that may name objects that the policy has yet to take into the folder of a run, in pages.",
     repeatable=True,
 )
 GET_POTENTIAL_COMMITS: Final = get(

@@ -234,7 +234,7 @@ GET_RUN_HOOK_OUTPUT: Final = get(
     _RUNS + "/{run_id}/hooks/{hook_run_id}/output",
     str,
     _READ_RUNS,
-    "Return what a hook wrote.",
+    "Return the output of a hook.",
 )
 
 _PULLS: Final = ONE_REPOSITORY + "/pulls"

@@ -1,6 +1,6 @@
 """The S3 gateway: S3's operations over branches, on the server's own port or a separate one.
 
-AWS_ENDPOINT_URL=http://127.0.0.1:8000 aws s3 ls s3://lake/main/tables/
+    AWS_ENDPOINT_URL=http://127.0.0.1:8000 aws s3 ls s3://lake/main/tables/
 
 `gateway.py` identifies the caller and the operation of a request, and calls a handler in `buckets.py` or `objects.py`.
 `signatures.py`, `bodies.py`, `checksums.py` and `documents.py` implement formats of S3: signatures, the frame and
