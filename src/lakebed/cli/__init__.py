@@ -1,6 +1,8 @@
 """The command line, by noun. `lakebed.cli.__main__` is where it starts; `session.py` carries every command.
 
-A command outside of this folder needs only the names below (`lakebed.examples` has one):
+A command outside of this folder needs only the names below, and a line in `COMMANDS` (kit/tree.py):
+
+    app = noun("Greet people.")
 
     @app.command("hello")
     @command

@@ -1,8 +1,11 @@
 """A typed, synchronous HTTP client, through which the command line and the collectors call a server.
 
-with Client("http://127.0.0.1:8000", Credentials("AKIA…", "…")) as client:
-    for branch in client.branches.list("lake"):
-        print(branch.id, branch.commit_id)
+    credentials = Credentials(access_key_id="AKIA…", secret_access_key="…")
+    with Client("http://127.0.0.1:8000", credentials) as client:
+        for branch in client.branches.list("lake"):
+            print(branch.id, branch.commit_id)
+
+errors.py lists the errors. connection.py says which calls are sent again.
 """
 
 from .client import Client

@@ -1,20 +1,22 @@
 """The errors of a client, in the families of `lakebed.base.errors`.
 
-ErrorAnswer                the server answered, and it was no: carries `status` and the server's own words
-├── BadRequest             400 and other 4xx                 Invalid
-├── Refused                401, 403                          Denied
-│   └── NotLoggedIn        401 without a word of permissions
-├── Missing                404, 410                          NotFound
-│   └── ObjectExpired      410 by a lifecycle policy
-├── Clash                  409, 412                          Conflict
-│   └── MovedAsCopy        409 of a move, by its words
-├── Taken                  409, 412 of a call that creates   AlreadyExists
-├── Busy                   429, 503                          Unavailable
-└── ServerFault            other 5xx                         OutcomeUnknown
-Unreachable                no connection, or no answer to a call that changes nothing   Unavailable
-AnswerLost                 a call that changes something was sent and not answered      OutcomeUnknown
-BadAnswer                  the answer does not follow the contract                      Corrupt
-Damaged                    bytes contradict the size or checksum that came with them    Corrupt
+    ErrorAnswer                the server answered, and it was no: carries `status` and the server's own words
+    ├── BadRequest             400 and other 4xx                 Invalid
+    ├── Refused                401, 403                          Denied
+    │   └── NotLoggedIn        401 without a word of permissions
+    ├── Missing                404, 410                          NotFound
+    │   └── ObjectExpired      410 by a lifecycle policy
+    ├── Clash                  409, 412                          Conflict
+    │   └── MovedAsCopy        409 of a move, by its words
+    ├── Taken                  409, 412 of a call that creates   AlreadyExists
+    ├── Busy                   429, 503                          Unavailable
+    └── ServerFault            other 5xx                         OutcomeUnknown
+    Unreachable                no connection, or no answer to a call that changes nothing   Unavailable
+    AnswerLost                 a call that changes something was sent and not answered      OutcomeUnknown
+    BadAnswer                  the answer does not follow the contract                      Corrupt
+    Damaged                    bytes contradict the size or checksum that came with them    Corrupt
+
+HTTP status codes become families here, and nowhere else on the client's side.
 """
 
 from __future__ import annotations
