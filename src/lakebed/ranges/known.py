@@ -88,7 +88,7 @@ class KnownRanges:
         return self._add(decode_ranges(kind, id_, data))
 
     def _known(self, ids: bytes) -> _Known | None:
-        """Return what is known of these ranges; None where one of them is not."""
+        """Return the known facts about these ranges; None where one is unknown."""
         last = self._last
         if len(last.ids) != len(ids):
             places = self._look_up(np.frombuffer(ids, f"V{_ID_BYTES}").tolist())
@@ -152,7 +152,7 @@ class KnownRanges:
 
 
 class _Known(NamedTuple):
-    """Hold what is known of the ranges of a list."""
+    """Hold the known facts about the ranges of a list."""
 
     ids: bytes
     places: Places

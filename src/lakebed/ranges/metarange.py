@@ -107,7 +107,7 @@ MADE_MAX: Final = 256
 
 
 class InfoList(Sequence[Info], Generic[Info]):
-    """Hold what a file lists, ascending, in columns. `table` has the same, for those who go over all rows."""
+    """Hold the list of a file, ascending, in columns. `table` has the same, for those who go over all rows."""
 
     __slots__ = ("_columns", "_made", "max_keys", "table")
     _make: Callable[..., Info]
@@ -153,7 +153,7 @@ class InfoList(Sequence[Info], Generic[Info]):
 
     @property
     def nbytes(self) -> int:
-        """Return what the columns take: about 200 bytes a row. Adding it up takes a tenth of the decoding."""
+        """Return the memory of the columns: about 200 bytes a row. Adding it up takes a tenth of the decoding."""
         size: int = self.table.nbytes
         return size
 
@@ -162,7 +162,7 @@ class InfoList(Sequence[Info], Generic[Info]):
         return self.max_keys.position(key)
 
     def total(self, start: bytes, end: bytes | None) -> tuple[int, int, list[Info]]:
-        """Return entries and bytes of what lies whole between two keys, and the rows that reach across one of them.
+        """Return entries and bytes of the rows that lie whole between two keys, and the rows that reach across a key.
 
         Costs two bisections and a sum. At most two rows are returned.
         """

@@ -390,7 +390,7 @@ async def _page(
 
 
 def _folded(batch: list[Difference], before: Sequence[Difference], prefix: bytes, delimiter: bytes) -> list[Difference]:
-    """Return one difference for each common prefix in the place of those that have it. `before` is what the last batch
+    """Return one difference for each common prefix in place of those that have it. `before` is what the last batch
     ended with.
     """
     if not delimiter:

@@ -150,7 +150,7 @@ class Refs:
     async def create_branch(
         self, name: str, source: str, *, by: str = "", lasts_ms: int = 0, sandbox: str = ""
     ) -> CommitId:
-        """A branch at the commit that `source` names; what is staged on a source branch stays there.
+        """Make a branch at the commit that `source` names; staged changes of a source branch stay there.
 
         `lasts_ms`: a sweep of branches may delete it when it is so old. 0: its age is no reason. `sandbox` marks the
         branch as made for this sandbox.
@@ -201,7 +201,7 @@ class Refs:
     async def delete_branch(
         self, name: str, *, by: str = "", is_kept: bool = True, is_hidden: bool = False, sandbox: str | None = None
     ) -> None:
-        """The branch and what is staged on it are gone. With `is_kept` its head counts as named for a while, so that
+        """Delete the branch and its staged changes. With `is_kept` its head counts as named for a while, so that
         `undelete_branch` finds it whole. `is_hidden` is noted with it. With `sandbox`, delete only the branch that
         was made for that sandbox.
 
@@ -299,7 +299,7 @@ class Refs:
             await self._context.delete(deletion.kept)
 
     async def undelete_branch(self, name: str, *, by: str = "") -> CommitId:
-        """Make a deleted branch again where it was. What was staged on it does not come back.
+        """Make a deleted branch again where it was. Staged changes do not come back.
 
         Raises:
             DeletedRefNotFound: none of this name is kept.
@@ -523,8 +523,8 @@ class Refs:
             active = await self._reflog.first_move(name, active, operation=operation, by=by)
             await self._set_active(key, held, encode_record(active))
         except BaseException as error:
-            # Also when we are cancelled, or no one could make this ref until it counts as dead. What was made active in
-            # spite of the error is not what was read, and stays.
+            # Also when we are cancelled, or no one could make this ref until it counts as dead. A ref that became
+            # active in spite of the error is no longer the record that was read, and stays.
             if not isinstance(error, GeneratorExit):
                 with suppress(LakebedError):
                     await self._context.delete_if(key, held.predicate)

@@ -64,8 +64,8 @@ class Retired:
     async def is_lifecycle_expiring(self) -> bool:
         """Answer whether a lifecycle run may come to take objects, and has not written down which.
 
-        Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. Look up
-        what the other runs took after this (`Taken.find`). Costs a scan of the runs.
+        Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. After this,
+            look up the objects that other runs took (`Taken.find`). Costs a scan of the runs.
         """
         runs = [record for _, record in await self.runs() if record.kind.takes_named]
         return any(record.state in TAKING and not record.swept for record in runs)
@@ -82,7 +82,7 @@ class Retired:
             raise ContentsGone(what, commit=commit, run=run)
 
     async def swept_by(self, commits: Sequence[CommitId]) -> dict[CommitId, RunId]:
-        """Return which of these commits runs took, and which run. What a run took that was undone since is not taken.
+        """Return which of these commits runs took, and which run. Commits of an undone run do not count.
 
         Costs one `get_many` and, where there are any, one more for their runs.
         """

@@ -1,7 +1,7 @@
 """`lakebed quickstart`: from nothing to garbage collected, on real data, on this machine, in about two minutes.
 
-    FOLDER/server            what the server keeps: metadata and objects
-    FOLDER/server.log        what it says
+    FOLDER/server            the server's metadata and objects
+    FOLDER/server.log        its log
     FOLDER/config.toml       endpoint and credentials, for LAKEBED_CONFIG
     FOLDER/quickstart.json   which story ended here
 
@@ -102,7 +102,7 @@ def quickstart(
     """See everything happen on real data.
 
     A server is started on this machine, in a new folder. A year of flights is loaded, changed, merged and deleted, and
-    Spark deletes what is no longer reachable. At the end the server stays until Ctrl-C.
+    Spark deletes unreachable data. At the end the server stays until Ctrl-C.
     """
     from .server import LocalServer, stopped_by_signals
     from .teller import Teller
@@ -110,7 +110,7 @@ def quickstart(
     check_installed()
     folder = Folder(data or next_folder(Path.cwd()))
     folder.prepare()
-    # The story deletes a branch, and shows at once what that gives back.
+    # The story deletes a branch, and shows at once how many bytes that frees.
     settings = {"LAKEBED_DELETED_DAYS": "0"}
     server = LocalServer(data=folder.server, log=folder.log, port=port, settings=settings)
     teller = Teller(session)
@@ -165,7 +165,7 @@ def next_folder(parent: Path) -> Path:
 
 
 def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller) -> Ended:
-    """The whole story, from an empty server to what is left at the end."""
+    """Tell the whole story, from an empty server to the proof at the end."""
     from .collect import Collection
     from .story import Story
 
@@ -190,7 +190,7 @@ def _tell(session: Session, server: LocalServer, folder: Folder, teller: Teller)
         collection = Collection(client, repository, folder.objects, teller, story.book)
         with teller.chapter("4. What may be forgotten"):
             collection.set_rules()
-            # A server that ends closes its slices; only what lies in closed ones can be garbage.
+            # A server that ends closes its slices; only objects in closed ones can be garbage.
             server.stop()
             server.start()
             teller.say("The server was restarted, so that nothing is half written.")

@@ -38,7 +38,7 @@ class _Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalServer:
-    """`python -m lakebed serve` over a folder. Its log is `log`; what it serves is in `data`.
+    """`python -m lakebed serve` over a folder. Its log is `log`; its data folder is `data`.
 
     `settings`: variables of its environment beside our own.
     """

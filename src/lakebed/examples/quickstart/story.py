@@ -53,7 +53,7 @@ class Fate(StrEnum):
 
 @dataclass(slots=True)
 class Object:
-    """One object that was written: where, what, and what shall become of it."""
+    """Record one object that was written: its path, its bytes and its expected fate."""
 
     path: str
     checksum: str
@@ -76,7 +76,7 @@ class Book:
 
 
 class Story:
-    """The steps, in their order. Each says what it does and writes it into the book."""
+    """The steps, in their order. Each describes itself and writes into the book."""
 
     def __init__(self, client: Client, repository: str, teller: Teller) -> None:
         self._client = client

@@ -43,7 +43,7 @@ class Teller:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner with changing words, for what cannot be counted."""
+        """Show a spinner with changing words, for work that cannot be counted."""
         if not self.shows_progress:
             yield lambda _: None
             return

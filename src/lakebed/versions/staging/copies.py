@@ -263,7 +263,7 @@ class Copies:
 def _copied(
     entry: Entry, alter: Callable[[Entry], Entry] | None, address: str, modified_ms: int | None = None
 ) -> Entry:
-    """`modified_ms` None: the date is the source's, or what `alter` made of it.
+    """`modified_ms` None: the date is the source's, or that of `alter`.
 
     Raises:
         AddressNotAllowed: `alter` changed a field that it must not change.

@@ -1,7 +1,7 @@
 """Merging sorted layers, newest first, page by page: staged cells over older ones over the commit.
 
-A *horizon* is the last key up to which every layer has been read; what lies at or before it can be merged without
-seeing more. So a page costs one read a layer, and layers that are empty (sealed tokens nearly always are) cost one
+A *horizon* is the last key up to which every layer has been read; rows at or before it can be merged without seeing
+more. So a page costs one read a layer, and layers that are empty (sealed tokens nearly always are) cost one
 empty read and drop out.
 """
 
@@ -111,7 +111,7 @@ class Layers:
         return None
 
     async def look_up_all_staged(self, tokens: Sequence[StagingToken], key: bytes) -> Cell | None:
-        """The same of what all tokens have together, where a tombstone may hide one version alone. Reads each token."""
+        """Look the path up in all tokens together, where a tombstone may hide one version alone. Reads each token."""
         shown: Cell | None = None
         for token in reversed(tokens):
             held = await self._context.store.get(self._context.token_partition(token), key)

@@ -135,7 +135,7 @@ class Trees:
         """Return the first key at or after `start`, where that costs less than a page of its folder; else None.
 
         About 10 µs where the range is in the cache, where it was asked before or where no key of a range is smaller,
-        else 0.4 ms. `folder_of` returns what all keys of a key's folder begin with.
+        else 0.4 ms. `folder_of` returns the beginning of all keys of a key's folder.
         """
         info = await self._files.range_at(await self._files.tree(metarange), start)
         return None if info is None else await self._files.first_key(info, start, folder_of)
@@ -180,7 +180,7 @@ class Trees:
     ) -> Applied:
         """The tree after these changes (CHANGES_SCHEMA; ascending, each key once).
 
-        A change that puts what is there, or removes what is not, is none; without any, the same id comes back and
+        A change that puts an equal entry, or removes a missing one, is none; without any, the same id comes back and
         nothing is written. Only ranges into which a change falls are read, and a neighbour where one loses its end.
         About 1 µs for each entry of these ranges; memory does not grow with the tree.
         """
@@ -226,7 +226,7 @@ class Trees:
         self, left: MetarangeId, right: MetarangeId, *, start: bytes = b"", prefix: bytes = b""
     ) -> AsyncIterator[list[DiffRow]]:
         """Yield the differences, in key order, in batches that are not empty: keys at or after `start` that begin with
-        `prefix`. Ranges that both trees have are never read; of the others the digests, and what differs.
+        `prefix`. Ranges that both trees have are never read; of the others the digests, and rows that differ.
         """
         if left == right:
             return

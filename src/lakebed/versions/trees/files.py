@@ -240,8 +240,8 @@ class TreeFiles:
         return await self._tasks.gather(awaitables)
 
     async def put(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write files under their keys; all are durable afterwards. Content decides the key, so it does not matter
-        what is there already: the same. It is written all the same, for a collector may be about to remove that."""
+        """Write files under their keys; all are durable afterwards. Content decides the key, so an existing file
+        is the same. It is written again, for a collector may be about to remove it."""
         await self._tasks.gather([self._objectstore.put(key, data, size_bytes=len(data)) for key, data in files])
 
     async def _get(self, key: str, error: type[FileCorrupt], id_: str) -> bytes:
