@@ -84,6 +84,7 @@ class Fencing:
         prefix = keys.UPLOAD if kind is UploadRecord else keys.COPY
         found = await self._each(names, lambda name: self._mark_fenced(kind, prefix + name.encode()))
         fenced = {name: record for name, record in zip(names, found, strict=True) if record is not None}
+        # Between the two moves: the record ends only when a late cell of its owner can no longer count.
         await self.freeze_all(sorted({_branch_of(record) for record in fenced.values()}))
         await self._each([*fenced], lambda name: self._move(kind, prefix + name.encode(), _FINISH[kind]))
         return [*fenced]
@@ -93,6 +94,7 @@ class Fencing:
         slice_keys = {name: keys.SLICE + name.encode() for name in names}
         found = await self._each(names, lambda name: self._mark_fenced(SliceRecord, slice_keys[name]))
         fenced = [name for name, record in zip(names, found, strict=True) if record is not None]
+        # An upload into the slice may be for any branch, and only its owner's memory knows which.
         if fenced:
             await self.freeze_all([branch for branch, _ in await self._context.branches.every()])
         await self._each(fenced, lambda name: self._move(SliceRecord, slice_keys[name], _FINISH[SliceRecord]))
@@ -115,13 +117,14 @@ class Fencing:
         held = await self._context.get(key)
         if held is None:
             return None
+        # A collector that died in step 2 left the mark: the freeze is repeated, for it may not have taken place.
         record: Owned = decode_record(kind, held.value)
         return record if record.state in _FINISH[kind] else None
 
     async def _move(
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes, moves: dict[object, object]
     ) -> Owned | None:
-        """One step along `moves`; None where the record is in another state."""
+        """Take one step along `moves`; None where the record is in another state."""
         retry = Retry()
         while True:
             held = await self._context.get(key)
@@ -137,6 +140,7 @@ class Fencing:
             except PredicateFailed:
                 continue
             except OutcomeUnknown as error:
+                # Another collector may have written the same state. That is as good: the steps are the same.
                 now = await self._context.get(key)
                 if now is None or decode_record(kind, now.value) != moved:
                     retry.lost(error)
@@ -144,7 +148,7 @@ class Fencing:
             return moved
 
     async def freeze(self, branch: str) -> None:
-        """Done when no token of the start is left on the branch. A branch that is gone has none."""
+        """Return when no token of the start is left on the branch. A branch that is gone has none."""
         try:
             start = set((await self._context.branches.fresh(branch)).record.tokens())
             retry = Retry()
@@ -163,6 +167,7 @@ class Fencing:
 
     async def _freeze_once(self, branch: str, seen: Seen, start: set[StagingToken]) -> None:
         record = seen.record
+        # First seal the current token: a late writer may know it. Its cells then go into the overlay.
         if record.staging_token in start:
             sealed = replace(
                 record, staging_token=self._context.fresh_token(), sealed=(Sealed(record.staging_token), *record.sealed)
@@ -172,6 +177,7 @@ class Fencing:
         frozen = self._context.fresh_token()
         operation = self._context.ports.ids.fresh()
         retired = [item.token for item in record.sealed]
+        # Claimed before it is filled: a crash leaves cells in a token that no branch has, and the cleaner finds them.
         await self._context.claim(operation, 1, branch, [frozen], why=ClaimReason.FREEZE, building=True)
         await self._copy_overlay(retired, frozen)
         await self._context.claim(operation, 2, branch, retired, why=ClaimReason.FREEZE)
@@ -179,7 +185,8 @@ class Fencing:
         await self._context.branches.set(branch, replace(record, sealed=(Sealed(frozen, stands_for),)), seen)
 
     async def _copy_overlay(self, tokens: list[StagingToken], target: StagingToken) -> None:
-        """Cells of the overlay, none exclusive any more: the retired ones still name the same addresses."""
+        """Copy the cells of the overlay into a fresh token, none of them exclusive."""
+        # The retired cells still name the same addresses, so no cell is the only one.
         partition = self._context.token_partition(target)
         start: bytes | None = b""
         while start is not None:
@@ -205,6 +212,7 @@ class Fencing:
                 seen = await self._context.branches.fresh(branch)
             except BranchNotFound:
                 return
+            # A higher epoch than at the start is another caller's bump, which serves this call as well.
             before = seen.record.epoch if before is None else before
             if (only_sealed and not seen.record.sealed) or seen.record.epoch > before:
                 return
@@ -218,10 +226,11 @@ class Fencing:
             return
 
     async def revoke_intent(self, key: bytes) -> None:
-        """A dead hard reset: bump its branch, so that its `set_if` fails if it sleeps, then remove the intent."""
+        """Give up a dead hard reset: bump its branch, then remove the intent."""
         held = await self._context.get(key)
         if held is None:
             return
+        # In this order: if the reset only sleeps, its `set_if` must fail before collections stop counting its commit.
         await self.bump(decode_record(IntentRecord, held.value).branch)
         await self._context.delete(key)
 

@@ -64,8 +64,8 @@ class Retired:
     async def is_lifecycle_expiring(self) -> bool:
         """Answer whether a lifecycle run may come to take objects, and has not written down which.
 
-        Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. After this,
-            look up the objects that other runs took (`Taken.find`). Costs a scan of the runs.
+        Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. Then look
+        up the objects that other runs took (`Taken.find`). Costs a scan of the runs.
         """
         runs = [record for _, record in await self.runs() if record.kind.takes_named]
         return any(record.state in TAKING and not record.swept for record in runs)

@@ -97,6 +97,7 @@ class Merger:
         async def plan(head: CommitId) -> Plan:
             base = await self._history.common_ancestor(source_id, head)
             changes = base.id != source_id
+            # A squash leaves the source's commits out, so only a difference of the trees is a change.
             if squash:
                 changes = base.metarange_id != await self._context.commits.metarange(source_id)
             if not changes and not allow_empty:
@@ -123,6 +124,7 @@ class Merger:
         note = dataclasses.replace(note, message=note.message or f"Revert {ref}")
 
         async def plan(head: CommitId) -> Plan:
+            # A merge with base and source exchanged: from the commit back to its parent.
             tree = await self._three_way(commit.id, parent, head, "none")
             if tree == await self._context.commits.metarange(head) and not allow_empty:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
@@ -147,6 +149,7 @@ class Merger:
         )
 
         async def plan(head: CommitId) -> Plan:
+            # The parent in place of a merge base: only the commit's own changes come over.
             tree = await self._three_way(parent, commit.id, head, "none")
             if tree == await self._context.commits.metarange(head):
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
@@ -177,7 +180,7 @@ class Merger:
     ) -> Commit:
         """Commit the changes (CHANGES_SCHEMA) that are made for the head, anew for each other move of the branch.
 
-        `check` is asked after the commit record is there. So a run that begins later finds what the commit names.
+        `check` is asked after the commit record is there. So a run that begins later finds the commit's objects.
 
         Raises:
             NoChanges: the branch has it all.
