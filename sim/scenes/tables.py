@@ -116,10 +116,12 @@ def table_scenes() -> Iterator[Scene]:
     yield _scene("engine that names an old file, pruning run that defers", late, deferring)
     copier = client("c", copy("c1", "u/old", "b", "3", ref=TABLES))
     yield _scene("copier of an old file, pruning run", copier, run)
-    settled = client("k", settle("s1"))
+    settled = client("k", settle("s2"))
     staged = [write_files("f1", "u/new")]
     yield _scene("settler, pruning run", settled, run, staged=staged)
+    # One run waits for its window, and another has ended: upkeep removes what that one took.
     deferred = [*_BEFORE, collect("q1", RunKind.PRUNING, days=10, window="7d")]
+    deferred += [write_files("f1", "u/more"), settle("s1"), collect("q2", RunKind.PRUNING, days=10)]
     undone = client("u", undo("u1"))
     undoing = _scene("settler, undoer of a pruning run", settled, undone, before=deferred)
     yield replace(undoing, checks=(*undoing.checks, undone_files_are_back))

@@ -66,6 +66,9 @@ async def test_what_no_table_names_is_pruned_and_says_so(tables: Lake) -> None:
     with pytest.raises(MissingFile, match="pruned by run"):
         await TableCommits(tables.versions).commit("main", [change], NOTE)
     assert await settle(tables) == 2
+    head = await tables.versions.refs.resolve_commit(TABLES)
+    assert await settle(tables) == 0
+    assert await tables.versions.refs.resolve_commit(TABLES) == head
     with pytest.raises(PathNotFound):
         await tables.versions.staging.get(TABLES, b"u/orphan")
     assert await tables.versions.staging.get(TABLES, b"u/data")

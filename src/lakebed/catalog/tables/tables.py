@@ -6,8 +6,10 @@ entry that names a small object of the hidden branch, as a table's entries do.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -65,6 +67,8 @@ _SCHEMES: Final = ("s3", "s3a", "s3n")
 _PROPERTIES: Final = "namespaces"
 """The folder of `tables` for the properties of namespaces. No table's uuid is equal to it."""
 SETTLED: Final = Note(message="tables: files", committer="lakebed")
+_ENDED: Final = "ended-runs"
+"""Metadata of commits of the hidden branch: a digest of the runs whose objects it does not name any more."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,28 +139,48 @@ class Tables:
     async def settle(self) -> int:
         """Commit what is staged in `tables`, and remove entries whose objects a run deleted. Return how many went.
 
-        Such an entry only makes the branch larger. So this may stop anywhere.
+        Such an entry only makes the branch larger. So this may stop anywhere. All entries are read once after runs
+        ended: the head says which runs those were.
         """
         if not await self.is_started():
             return 0
-        with suppress(NoChanges):
-            await self._versions.commits.commit(TABLES, SETTLED)
-        gone: dict[bytes, Row | None] = {}
         head = (await self._versions.refs.get_branch(TABLES)).commit_id
-        after, has_more = b"", True
-        while has_more:
-            rows, has_more = await self._commits.under(head, b"", after=after, limit=PAGE)
-            taken = await self._versions.taken.shown([row for _, row in rows])
-            over = await self._over({by.run for by in taken if by is not None})
-            gone.update((key, None) for (key, _), by in zip(rows, taken, strict=True) if by and by.run in over)
-            after = rows[-1][0] if rows else after
+        known = (await self._versions.history.get_commit(head)).metadata.get(_ENDED, "")
+        with suppress(NoChanges):
+            await self._versions.commits.commit(TABLES, replace(SETTLED, metadata={_ENDED: known}))
+        ended = await self._ended()
+        if ended == known:
+            return 0
+        gone = await self._gone()
+        note = replace(SETTLED, metadata={_ENDED: ended})
 
         async def without(_: CommitId, __: Mapping[str, Row]) -> Paths:
             return gone
 
         if gone:
-            await self._commits.name_files(TABLES, (), without, SETTLED)
+            await self._commits.name_files(TABLES, (), without, note)
+        else:
+            await self._versions.commits.commit(TABLES, note, allow_empty=True)
         return len(gone)
+
+    async def _ended(self) -> str:
+        """Return a digest of the runs that ended and take named objects; "" without one."""
+        runs = await self._versions.retired.runs()
+        ended = sorted(run for run, one in runs if one.kind.takes_named and one.state is RunState.ENDED)
+        return hashlib.sha256(" ".join(ended).encode()).hexdigest()[:16] if ended else ""
+
+    async def _gone(self) -> dict[bytes, Row | None]:
+        """Return the entries of the hidden branch whose objects runs deleted, as removals."""
+        gone: dict[bytes, Row | None] = {}
+        head = (await self._versions.refs.get_branch(TABLES)).commit_id
+        after, has_more = b"", True
+        while has_more:
+            rows, has_more = await self._commits.under(head, b"", after=after, limit=PAGE)
+            taken = await self._versions.taken.find_rows([row for _, row in rows])
+            over = await self._over({by.run for by in taken if by is not None})
+            gone.update((key, None) for (key, _), by in zip(rows, taken, strict=True) if by and by.run in over)
+            after = rows[-1][0] if rows else after
+        return gone
 
     async def _over(self, runs: Set[str]) -> set[str]:
         """Return which of these runs ended. One that waits for its window may be undone, and its files come back."""
