@@ -32,6 +32,7 @@ NAMES = (
     "log",
     "mark",
     "migrate",
+    "mixed",
     "operations",
     "pages",
     "prepare",
