@@ -50,6 +50,7 @@ from .errors import (
 from .events import EventKind
 from .exits import ExitCode, exit_code
 from .ids import (
+    DIGITS,
     EMPTY_METARANGE,
     BranchName,
     CommitId,
@@ -61,6 +62,8 @@ from .ids import (
     StagingToken,
     SublistId,
     TagName,
+    in_digits,
+    newest_first,
 )
 from .later import Later
 from .names import (
@@ -70,6 +73,7 @@ from .names import (
     check_branch,
     check_repository,
     check_tag,
+    common_prefix,
     is_commit_id,
     key_to_path,
     path_to_key,
@@ -84,6 +88,7 @@ __all__ = [
     "CONTENT_TYPE_DEFAULT",
     "DATE_MS_MAX",
     "DATE_MS_MIN",
+    "DIGITS",
     "EMPTY_METARANGE",
     "FOREIGN_SLICE",
     "HIDDEN_METADATA",
@@ -138,6 +143,7 @@ __all__ = [
     "check_branch",
     "check_repository",
     "check_tag",
+    "common_prefix",
     "count_of",
     "decode_metadata",
     "encode_metadata",
@@ -146,6 +152,7 @@ __all__ = [
     "from_row",
     "graph",
     "human_size",
+    "in_digits",
     "in_waves",
     "inner_namespace",
     "is_absolute",
@@ -153,6 +160,7 @@ __all__ = [
     "is_inside",
     "key_inside",
     "key_to_path",
+    "newest_first",
     "parse_address",
     "parse_slice_name",
     "path_to_key",

@@ -15,12 +15,13 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from .ids import DIGITS, in_digits
+
 SEQUENCE_MAX: Final = 99_999_999
 FOREIGN_SLICE: Final = -1
 """The value of the slice column for a foreign address; the address column then has the text."""
 
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-_VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+_VALUES: Final = {digit: value for value, digit in enumerate(DIGITS)}
 _NAME_LENGTH: Final = 13
 _TIME_BITS: Final = 41
 _RANDOM_BITS: Final = 22
@@ -42,7 +43,7 @@ def slice_opened_at_ms(slice_: int) -> int:
 @lru_cache(maxsize=4096)  # a process writes millions of addresses in few slices
 def slice_name(slice_: int) -> str:
     assert 0 <= slice_ < 1 << (_TIME_BITS + _RANDOM_BITS), slice_
-    return "".join(_DIGITS[slice_ >> shift & 31] for shift in range(5 * (_NAME_LENGTH - 1), -1, -5))
+    return in_digits(slice_, _NAME_LENGTH)
 
 
 @lru_cache(maxsize=4096)

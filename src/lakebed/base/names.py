@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import AnyStr, Final
 
 from .errors import Invalid
 from .ids import BranchName, RepositoryId, TagName
@@ -85,3 +85,9 @@ def path_to_key(path: str) -> bytes:
 
 def key_to_path(key: bytes) -> str:
     return key.decode()
+
+
+def common_prefix(key: AnyStr, prefix: AnyStr, delimiter: AnyStr) -> AnyStr:
+    """Return what stands for the key in a folded list of those with `prefix`; empty where the key stands for itself."""
+    cut = key.find(delimiter, len(prefix)) if delimiter else -1
+    return key[: cut + len(delimiter)] if cut >= 0 else key[:0]

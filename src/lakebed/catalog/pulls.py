@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, Invalid, NotFound, OutcomeUnknown
+from lakebed.base import CommitId, Conflict, Invalid, NotFound, OutcomeUnknown, newest_first
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import Change, Note, Record, Versions, encode_record, keys
 
@@ -22,8 +22,6 @@ from .changes import Changes
 TEXT_CHARACTERS_MAX: Final = 64 << 10
 CHANGES_MAX: Final = 200
 """A record holds all changes, for their events. The merge is always possible."""
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-_REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
 
 
 class PullNotFound(NotFound):
@@ -74,7 +72,7 @@ class Pulls:
             raise InvalidPull("source and destination are the same branch")
         for branch in (source, destination):
             await self._versions.refs.get_branch(branch)
-        pull_id = self._context.ports.ids.fresh().translate(_REVERSED)
+        pull_id = newest_first(self._context.ports.ids.fresh())
         record = PullRecord(
             title=title,
             description=description,

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import NotFound
+from lakebed.base import NotFound, newest_first
 from lakebed.versions import Record, Versions
 
 RUN: Final = b"hook-run/"
@@ -21,8 +21,6 @@ OUTPUT: Final = b"hook-output/"
 KEPT_MS: Final = 90 * 24 * 3_600_000
 """Runs that are older are forgotten."""
 RUNS_A_BATCH: Final = 100
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-_REVERSED: Final = str.maketrans(_DIGITS, _DIGITS[::-1])
 
 
 class RunNotFound(NotFound):
@@ -68,7 +66,7 @@ class Runs:
 
     def fresh_id(self) -> str:
         """Return an id that sorts before all older ones."""
-        return self._context.ports.ids.fresh().translate(_REVERSED)
+        return newest_first(self._context.ports.ids.fresh())
 
     async def write(self, run_id: str, record: ActionRunRecord, outputs: Sequence[str]) -> None:
         """Record a run. Its outputs go first, so that a run that is listed has them."""

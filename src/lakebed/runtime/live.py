@@ -14,13 +14,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from lakebed.base import Event, Ports
+from lakebed.base import DIGITS, Event, Ports
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-_PAIRS: Final = [high + low for high in _DIGITS for low in _DIGITS]
+_PAIRS: Final = [high + low for high in DIGITS for low in DIGITS]
 _RANDOM_BITS: Final = 52
 _STEP_BITS: Final = 32
 

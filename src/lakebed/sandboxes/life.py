@@ -30,7 +30,17 @@ from lakebed.auth import (
     decode,
     encode,
 )
-from lakebed.base import Conflict, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Ports, Unavailable
+from lakebed.base import (
+    Conflict,
+    Denied,
+    Invalid,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Ports,
+    Unavailable,
+    in_digits,
+)
 from lakebed.catalog import HookRefused, Repository, RepositoryNotFound
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.versions import BranchNotFound
@@ -43,7 +53,6 @@ LASTS_MS_MAX: Final = 366 * 24 * 3_600_000
 HALF_MADE_MS: Final = 15 * 60_000
 """How long a record may be `creating`, and how long it stays when it ends so: a stalled maker may write until then."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
 
 
 class SandboxNotFound(NotFound):
@@ -97,8 +106,7 @@ class Sandboxes:
         """
         if not _NAME.fullmatch(name):
             raise InvalidSandbox("a sandbox's name has up to 64 letters, digits, underscores and dashes", name=name)
-        number = self._ports.ids.bits(50)
-        suffix = "".join(_DIGITS[number >> shift & 31] for shift in range(45, -5, -5))
+        suffix = in_digits(self._ports.ids.bits(50), 10)
         return f"sandbox-{name}-{suffix}" if name else f"sandbox-{suffix}"
 
     async def create(

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from lakebed.base import CommitId, MetarangeId, Row
+from lakebed.base import CommitId, MetarangeId, Row, common_prefix
 
 from .ancestors import READ_TOGETHER
 from .cells import hides_one, is_gone
@@ -366,16 +366,10 @@ async def _past_prefixes(
         at, position = position, None
         async for batch in changes(at):
             yield batch
-            if batch and (common := _common_prefix(batch[-1].key, prefix, delimiter)):
+            if batch and (folder := common_prefix(batch[-1].key, prefix, delimiter)):
                 # A folder may have a million changes, and the page shows one row for them.
-                position = resume(prefix, common, delimiter)
+                position = resume(prefix, folder, delimiter)
                 break
-
-
-def _common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """Return the common prefix that stands for the key in a folded list; empty where the key stands for itself."""
-    cut = key.find(delimiter, len(prefix)) if delimiter else -1
-    return key[: cut + len(delimiter)] if cut >= 0 else b""
 
 
 async def _page(
@@ -397,7 +391,7 @@ def _folded(batch: list[Difference], before: Sequence[Difference], prefix: bytes
         return batch
     folded = [*before]
     for difference in batch:
-        common = _common_prefix(difference.key, prefix, delimiter)
+        common = common_prefix(difference.key, prefix, delimiter)
         if not common:
             folded.append(difference)
         elif not folded or folded[-1].key != common:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from lakebed.base import InvalidName, Row, check_branch
+from lakebed.base import InvalidName, Row, check_branch, common_prefix
 from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.operations import history, objects, repositories
 from lakebed.server.http.gate import ask, check_source, unreadable
@@ -234,9 +234,7 @@ class Buckets:
             root = ref + "/"
             if after >= root and not after.startswith(root):
                 continue
-            cut = root.find(page.delimiter, len(page.prefix)) if page.delimiter else -1
-            if cut >= 0:
-                group = root[: cut + len(page.delimiter)]
+            if group := common_prefix(root, page.prefix, page.delimiter):
                 if after.startswith(group) or (page.items and page.items[-1][0] == group):
                     continue
                 if not left:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, LakebedError, path_to_key
+from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, LakebedError, common_prefix, path_to_key
 from lakebed.catalog import Repository, etag_of_parts
 from lakebed.operations import objects
 from lakebed.server.state import AppState
@@ -339,9 +339,8 @@ class MultipartUploads:
                 listed[record.branch] = await may(request, objects.LIST_OBJECTS, of_branch)
             if not listed[record.branch]:
                 continue
-            cut = key.find(delimiter, len(prefix)) if delimiter else -1
-            if cut >= 0:
-                found[key[: cut + len(delimiter)], ""] = None
+            if folder := common_prefix(key, prefix, delimiter):
+                found[folder, ""] = None
             else:
                 found[key, name] = record
         # With a key alone, the page begins after all uploads of this key.

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakebed.base import CommitId, MetarangeId, Row, StagingToken
+from lakebed.base import CommitId, MetarangeId, Row, StagingToken, common_prefix
 from lakebed.kv import prefix_end
 from lakebed.versions.cells import TOMBSTONE_ROW, Cell, decode_cell, decode_cells, hides_one, is_gone, shown_over
 from lakebed.versions.context import Context
@@ -164,8 +164,7 @@ class Layers:
         """
 
         def folder_of(key: bytes) -> bytes:
-            cut = key.find(delimiter, len(prefix))
-            return key[: cut + len(delimiter)] if cut >= 0 else b""
+            return common_prefix(key, prefix, delimiter)
 
         key = await self._context.trees.first_key(metarange, start, folder_of)
         if key is None:
@@ -239,13 +238,12 @@ def _take(
         items += [(key, row) for key, (_, row) in zip(keys[:at], span.cells, strict=False)]
         return None if len(items) > limit or stop < len(keys) else _behind(span, prefix)
     while at < stop:
-        cut = keys[at].find(delimiter, len(prefix))
-        if cut >= 0:
-            skipped = keys[at][: cut + len(delimiter)]
-            items.append((skipped, None))
+        if folder := common_prefix(keys[at], prefix, delimiter):
+            skipped = folder
+            items.append((folder, None))
             at += 1
-            if at < stop and keys[at].startswith(skipped):
-                behind = prefix_end(skipped)
+            if at < stop and keys[at].startswith(folder):
+                behind = prefix_end(folder)
                 at = stop if behind is None else bisect_left(keys, behind, at, stop)
         else:
             items.append((keys[at], span.cells[at][1]))
