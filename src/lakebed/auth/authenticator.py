@@ -17,7 +17,8 @@ import binascii
 import hmac
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from lakebed.base import Denied, Later, Ports
 
 from .accounts import Accounts, SessionNotFound
 from .keys import ServerKeys
+from .lent import LASTS_S, PREFIX, Lent, lent_pair, read_lent
 from .principals import PrincipalNotFound, Principals
 from .records import CredentialsRecord, UserRecord
 from .statements import Delegation
@@ -66,21 +68,23 @@ class UnknownAccessKey(NotAuthenticated):
 class Identity:
     """The caller. `user_id` becomes the committer of commits.
 
-    With a `delegation` the caller is a process that does one job for that user. `session` is the id of the login. It
+    With a `delegation` the caller is a process that does one job for that user. `lent` are the rights of a lent key
+    pair: the user's own do not count then. `session` is the id of the login. It
     is empty for a key pair, which has an `access_key_id` instead.
     """
 
     user_id: str
     delegation: Delegation | None = None
+    lent: Lent | None = None
     session: str = ""
     access_key_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The credentials of an access key, and their user, or None if the user was deleted. `signing`: keys by scope."""
+    """The secret of an access key, and its user, or None if the user was deleted. `signing`: keys by scope."""
 
-    record: CredentialsRecord
+    secret: Callable[[], str]
     identity: Identity | None
     until_ms: int
     signing: dict[str, Any] = field(default_factory=dict)
@@ -138,6 +142,9 @@ class Authenticator:
         identity, _ = await self.check_signature(
             access_key_id, lambda secret: hmac.compare_digest(secret, given), make_key=str.encode
         )
+        if identity.lent is not None:
+            # It signs requests for files. As a login it would open what its owner may do.
+            raise NotAuthenticated("a lent key pair is no login")
         return identity
 
     async def check_signature(
@@ -165,11 +172,7 @@ class Authenticator:
             await self._slowdown_of_unknown.wait(access_key_id)
             raise
         known: K | None = owner.signing.get(scope)
-        key = (
-            known
-            if known is not None
-            else make_key(self._keys.unseal(owner.record.secret, access_key_id=access_key_id))
-        )
+        key = known if known is not None else make_key(owner.secret())
         if not is_of(key):
             failures = await self._slowdown.wait(access_key_id)
             raise NotAuthenticated("wrong secret", access_key_id=access_key_id, failures=failures)
@@ -193,18 +196,61 @@ class Authenticator:
         if known is not None and now_ms < known.until_ms:
             return known
         forgotten = self._forgotten
-        record = await self._accounts.find_credentials(access_key_id)
-        if record is None:
-            raise UnknownAccessKey("unknown access key")
-        user = await self._accounts.find_user(record.user_id)
-        is_there = user is not None and user.uid == record.user_uid
-        identity = Identity(user_id=record.user_id, access_key_id=access_key_id) if is_there else None
-        owner = _Owner(record, identity, now_ms + CACHE_MS)
+        if access_key_id.startswith(PREFIX):
+            owner = await self._borrower(access_key_id, now_ms)
+        else:
+            record, identity = await self._holder_of(access_key_id)
+            secret = partial(self._keys.unseal, record.secret, access_key_id=access_key_id)
+            owner = _Owner(secret, identity, now_ms + CACHE_MS)
         if self._forgotten == forgotten:
             if len(self._owners) >= CACHE_ENTRIES_MAX:
                 self._owners.clear()
             self._owners[access_key_id] = owner
         return owner
+
+    async def _holder_of(self, access_key_id: str) -> tuple[CredentialsRecord, Identity | None]:
+        record = await self._accounts.find_credentials(access_key_id)
+        if record is None:
+            raise UnknownAccessKey("unknown access key")
+        user = await self._accounts.find_user(record.user_id)
+        is_there = user is not None and user.uid == record.user_uid
+        return record, Identity(user_id=record.user_id, access_key_id=access_key_id) if is_there else None
+
+    async def _borrower(self, access_key_id: str, now_ms: int) -> _Owner:
+        """Return the owner of a lent pair, if its hour is not over, and the login that it was lent to still counts.
+
+        Raises:
+            UnknownAccessKey: it was not lent here, or has ended.
+        """
+        found = read_lent(access_key_id, self._keys.lent_key)
+        if found is None or now_ms >= found[0].expires_s * 1000:
+            raise UnknownAccessKey("unknown access key")
+        lent, secret = found
+        identity: Identity | None
+        if lent.access_key_id:
+            _, identity = await self._holder_of(lent.access_key_id)
+        else:
+            user = await self._accounts.find_user(lent.user_id)
+            identity = None if user is None else Identity(user_id=user.id, session=lent.session)
+            if user is not None:
+                await self._check_session(user, lent.session)
+        until_ms = min(now_ms + CACHE_MS, lent.expires_s * 1000)
+        return _Owner(lambda: secret, identity and replace(identity, lent=lent), until_ms)
+
+    def lend(
+        self, identity: Identity, *, repository: str, branch: str, folder: str, may_write: bool
+    ) -> tuple[str, str, int] | None:
+        """Return a key pair for the files below a folder of a branch, and when it ends (Unix seconds).
+
+        None: the caller has neither a key pair nor a login of their own, so nothing could end the pair early.
+        """
+        if identity.lent is not None or not (identity.access_key_id or identity.session):
+            return None
+        expires_s = self._ports.clock.now_ms() // 1000 + LASTS_S
+        user_id = "" if identity.access_key_id else identity.user_id
+        key, session = identity.access_key_id, identity.session
+        lent = Lent(repository, branch, folder, may_write, expires_s, key, user_id, session)
+        return *lent_pair(lent, self._keys.lent_key), expires_s
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:
         """Return a token for the user of this key pair, and when it ends (Unix seconds).

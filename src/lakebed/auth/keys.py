@@ -29,7 +29,7 @@ class ServerKeys:
     """Derive and use the server's keys.
 
     `token_key` signs JWTs, `continuation_key` seals continuation tokens, `login_key` ties logins to their browsers,
-    `certificate_key` signs certificates of erasures.
+    `certificate_key` signs certificates of erasures, and `lent_key` makes key pairs that are lent for an hour.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -44,6 +44,7 @@ class ServerKeys:
         self.continuation_key = _derive(secret, b"lakebed continuation")
         self.login_key = _derive(secret, b"lakebed login")
         self.certificate_key = _derive(secret, b"lakebed certificate")
+        self.lent_key = _derive(secret, b"lakebed lent")
         self._cipher = AESGCM(_derive(secret, b"lakebed credentials"))
         self._fingerprint_key = _derive(secret, b"lakebed fingerprint")
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lakebed.wire import Error
+from lakebed.wire import CatalogError, Error
 
 from .operation import API_ROOT, LOGGED_IN, NOTHING, PUBLIC, AnyOperation, Parameter
 from .table import NOUNS, OPERATIONS
@@ -23,7 +23,8 @@ _NO_RECORD: Final = {NOTHING, bytes, str}
 
 def document(version: str) -> dict[str, Any]:
     """Describe every operation, its parameters, records and permissions."""
-    records = {kind for one in OPERATIONS for kind in (one.body, one.answer) if kind not in _NO_RECORD} | {Error}
+    records = {kind for one in OPERATIONS for kind in (one.body, one.answer) if kind not in _NO_RECORD}
+    records |= {Error, CatalogError}
     ordered = sorted(records, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     schema_of = dict(zip(ordered, schemas, strict=True)) | {kind: {"type": "string"} for kind in _MEDIA}
@@ -31,7 +32,11 @@ def document(version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         described = _operation(operation, nouns[operation.id], schema_of)
-        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+        path = operation.path
+        if operation.root != API_ROOT:
+            path = operation.full_path
+            described["servers"] = [{"url": "/"}]
+        paths.setdefault(path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {"title": "Lakebed", "version": version},
@@ -64,7 +69,7 @@ def _operation(operation: AnyOperation, noun: str, schema_of: dict[Any, Any]) ->
         "responses": {
             str(operation.status): _content("Success.", operation.answer, schema_of),
             **{str(status): {"description": "Success, without a record."} for status in operation.other_statuses},
-            "default": _content("Refused or failed.", Error, schema_of),
+            "default": _content("Refused or failed.", _error_of(operation), schema_of),
         },
         "x-permissions": asked,
         "x-repeatable": operation.may_be_repeated,
@@ -75,6 +80,10 @@ def _operation(operation: AnyOperation, noun: str, schema_of: dict[Any, Any]) ->
     if operation.permissions is PUBLIC:
         described["security"] = []
     return described
+
+
+def _error_of(operation: AnyOperation) -> type:
+    return Error if operation.root == API_ROOT else CatalogError
 
 
 def _content(description: str, kind: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
@@ -99,8 +108,9 @@ def reference() -> str:
         "# The HTTP API, operation by operation",
         "",
         "This page is made from the table of operations: `python -m lakebed.operations reference`. Paths begin with",
-        f"`{API_ROOT}`. A running server has the same as OpenAPI 3.1 at `/openapi.json`. `{{…}}` in a resource is an",
-        "argument of the path, a parameter (\\* required), or a field of the body. *Again*: twice ends like once.",
+        f"`{API_ROOT}`, but those of tables. A running server has the same as OpenAPI 3.1 at `/openapi.json`.",
+        "`{…}` in a resource is an argument of the path, a parameter (\\* required), or a field of the body.",
+        "*Again*: twice ends like once.",
     ]
     for noun, operations in NOUNS.items():
         lines += ["", f"## {noun}"]
@@ -121,10 +131,11 @@ def _described(operation: AnyOperation) -> list[str]:
         "Permission": access,
         "Again": "yes" if operation.may_be_repeated else "no",
     }
+    path = operation.path if operation.root == API_ROOT else operation.full_path
     return [
         f"### {operation.id}",
         "",
-        f"`{operation.method} {operation.path}`",
+        f"`{operation.method} {path}`",
         "",
         operation.summary,
         "",

@@ -17,7 +17,7 @@ Method: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 Kind: TypeAlias = Literal["string", "integer", "boolean", "list"]
 
 API_ROOT: Final = "/api/v1"
-"""Paths of operations are relative to it."""
+"""Paths of operations are relative to it, or to a `root` of their own."""
 NOTHING: Final = type(None)
 """The record of a body that does not exist."""
 RECORD_BYTES_MAX: Final = 256 << 10
@@ -132,7 +132,7 @@ PAGE: Final = (Parameter("after"), Parameter("amount", "integer", default=100))
 class Operation(Generic[B, A]):
     """One thing that a caller may ask for: its route, records, permissions and promises.
 
-        `path` is relative to the API's root. `body` and `answer` are records; `bytes` and `str` are plain bodies.
+        `path` is relative to `root`. `body` and `answer` are records; `bytes` and `str` are plain bodies.
         `permissions` are asked for before the handler runs, all of them; `asked_later` by the handler itself.
         `repeatable`: doing it twice ends like doing it once; None: as HTTP defines the method.
     `creates`: a conflict means that the name is taken. `body_bytes_max`: a larger record is refused unread.
@@ -154,6 +154,11 @@ class Operation(Generic[B, A]):
     repeatable: bool | None = None
     creates: bool = False
     body_bytes_max: int = RECORD_BYTES_MAX
+    root: str = API_ROOT
+
+    @property
+    def full_path(self) -> str:
+        return self.root + self.path
 
     @property
     def arguments(self) -> list[str]:

@@ -22,6 +22,7 @@ from . import (
     repositories,
     sandboxes,
     sessions,
+    tables,
 )
 from .operation import AnyOperation, Operation
 
@@ -44,11 +45,12 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Legal holds": _of(holds),
     "Deleting at once": _of(hard_delete),
     "Sandboxes": _of(sandboxes),
+    "Iceberg tables": _of(tables),
     "Logins": _of(sessions),
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-_OURS: Final = (collectors, deleted, events, hard_delete, holds, lifecycle, operators, sandboxes, sessions)
+_OURS: Final = (collectors, deleted, events, hard_delete, holds, lifecycle, operators, sandboxes, sessions, tables)
 _OURS_TOO: Final = (
     accounts.DECIDE,
     history.COUNT_AHEAD,

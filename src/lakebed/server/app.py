@@ -26,6 +26,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lakebed import operations
 from lakebed.auth import (
     NO_REF,
     SESSION_COOKIE,
@@ -61,6 +62,7 @@ from lakebed.sandboxes import Sandboxes, is_current
 from lakebed.versions import Options, TreeCache, Trees, Versions
 from lakebed.wire import StorageConfig
 
+from . import iceberg
 from .agents import PATH as AGENTS_PATH
 from .agents import AgentsDoor
 from .collectors import Collectors, check_runs
@@ -153,6 +155,8 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     holds,
     sandboxes,
 )
+CATALOG: Final = (iceberg.namespace_routes, iceberg.table_routes)
+"""Routes of the catalog of tables, at another root."""
 TREE_CACHE_BYTES: Final = 256 << 20
 TREE_CACHE_BYTES_MIN: Final = 16 << 20
 """The smallest tree cache. A quarter of it holds the largest decoded range and sublist."""
@@ -442,6 +446,7 @@ def create_app(state: AppState, *, trusted_user: str = "") -> App:
     process reaches, and whose user can open the data folder.
     """
     routes = [route for resource in RESOURCES for route in resource.routes(state)]
+    routes += [route for make in CATALOG for route in make(state)]
     missing = set(table.OPERATIONS) - {route.operation for route in routes}
     assert not missing, missing
     return App(state, routes, Identity(user_id=trusted_user) if trusted_user else None)
@@ -462,7 +467,10 @@ class App:
 
     def __init__(self, state: AppState, routes: Sequence[Route], trusted: Identity | None = None) -> None:
         self._state = state
-        self._router = Router(routes)
+        self._router = Router(route for route in routes if route.operation.root == operations.API_ROOT)
+        self._tables = iceberg.CatalogDoor(
+            state, [route for route in routes if route.operation.root != operations.API_ROOT], trusted
+        )
         self._web = Door(state, routes, trusted)
         self._agents = AgentsDoor(state, routes, trusted)
         self._trusted = trusted
@@ -476,7 +484,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
         metrics, began_s = self._state.metrics, time.perf_counter()
-        request = self._s3.request(scope, receive) if self._s3.is_asked(scope) else RestRequest(scope, receive)
+        request = self._request(scope, receive)
         request_id = _request_id(request)
         CALLER.set(request)
         REQUEST_ID.set(request_id)  # The request's task is its context: nothing needs to be set back.
@@ -505,17 +513,28 @@ class App:
             metrics.in_progress -= 1
             self._note_answered(request, 499 if response is None else response.status_code, began_s)
 
+    def _request(self, scope: Scope, receive: Receive) -> RestRequest:
+        if self._s3.is_asked(scope):
+            return self._s3.request(scope, receive)
+        if self._tables.is_asked(scope):
+            return self._tables.request(scope, receive)
+        return RestRequest(scope, receive)
+
     async def _answer_or_error(self, request: RestRequest, request_id: str) -> Response:
         try:
             # Compare the exact type: `isinstance` would check the abstract base classes of Starlette at each request.
             if type(request) is S3Request:
                 return await self._s3.answer(request)
+            if type(request) is iceberg.CatalogRequest:
+                return await self._tables.answer(request)
             return await self._answer(request)
         except LakebedError as error:
             request.refusal = str(error) if isinstance(error, Denied) else ""
             warn_of_wrong_secret(logger, error, request.scope.get("client"), partial(_shown, request))
             if isinstance(request, S3Request):
                 return self._s3.error(error, request, request_id, partial(_shown, request))
+            if isinstance(request, iceberg.CatalogRequest):
+                return self._tables.error(error, partial(_shown, request))
             response = error_response(error, partial(_shown, request))
             if isinstance(error, NotPermitted) and request.operation in table.CONTRACT:
                 response.status_code = 401  # The contract keeps 403 for protected branches.
@@ -526,6 +545,8 @@ class App:
             logger.exception("unexpected error in %s", _shown(request))
             if isinstance(request, S3Request):
                 return self._s3.unexpected(request, request_id)
+            if isinstance(request, iceberg.CatalogRequest):
+                return self._tables.unexpected()
             return message_response(500, "internal server error")
 
     def _note_answered(self, request: RestRequest, status: int, began_s: float) -> None:

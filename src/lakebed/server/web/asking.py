@@ -15,7 +15,7 @@ from starlette.types import Message, Receive
 from lakebed.auth import NotPermitted
 from lakebed.base import Denied, LakebedError
 from lakebed.hooks import CALLER
-from lakebed.operations import API_ROOT, AnyOperation, table
+from lakebed.operations import AnyOperation, table
 from lakebed.server.http.errors import status_and_message, warn_of_wrong_secret
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
@@ -48,7 +48,7 @@ class AskedRequest(RestRequest):
         receive: Receive,
     ) -> None:
         operation = route.operation
-        path = API_ROOT + operation.path_of(*(quote(each, safe="") for each in args))
+        path = operation.root + operation.path_of(*(quote(each, safe="") for each in args))
         kept = [pair for pair in outer.scope["headers"] if pair[0] in _KEPT]
         given = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
         scope = {

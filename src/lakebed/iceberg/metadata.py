@@ -1,0 +1,252 @@
+"""Make, read, check and change the metadata of one table. Pure: bytes and records in, bytes and values out.
+
+A table lies at one location, which has its id as last segment, and all its files lie below. So metadata that names
+another location, or the id of another table, is refused here, before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from lakebed.base import Conflict, Invalid
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+METADATA_BYTES_MAX: Final = 10 << 20
+FORMAT_VERSION_MAX: Final = 3
+_RESERVED: Final = frozenset(
+    {
+        "uuid",
+        "snapshot-count",
+        "current-schema",
+        "current-snapshot-id",
+        "current-snapshot-summary",
+        "current-snapshot-timestamp-ms",
+        "default-partition-spec",
+        "default-sort-order",
+    }
+)
+"""Names of properties that would seem to be a part of the metadata."""
+
+
+class InvalidTable(Invalid):
+    """Metadata, an update or a requirement that no table here can have. The message says which."""
+
+
+class RequirementFailed(Conflict):
+    """The table is not as the writer expects: read it again, then retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The metadata of a table, as the library's value, and the URI of the file that has it; empty for a fresh one."""
+
+    value: TableMetadata
+    uri: str = ""
+
+    @property
+    def uuid(self) -> str:
+        return str(self.value.table_uuid)
+
+    @property
+    def location(self) -> str:
+        return self.value.location.rstrip("/")
+
+    def encoded(self) -> bytes:
+        """Return the file's bytes.
+
+        Raises:
+            InvalidTable: they are more than METADATA_BYTES_MAX.
+        """
+        data = self.value.model_dump_json().encode()
+        _check_size(len(data))
+        return data
+
+
+def parsed(data: bytes, uri: str, *, location: str) -> Metadata:
+    """Read metadata that must be that of the table at `location`.
+
+    Raises:
+        InvalidTable: it is too large, no metadata, or that of another table.
+    """
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.table.metadata import TableMetadataUtil
+
+    _check_size(len(data))
+    try:
+        value = TableMetadataUtil.parse_raw(data.decode())
+    except (ValueError, TypeError, KeyError, RecursionError, ValidationError) as error:
+        raise InvalidTable(f"{uri} has no metadata of a table: {_words(error)}", uri=uri) from error
+    return _checked(Metadata(value, uri), location)
+
+
+def created(
+    *,
+    location: str,
+    schema: bytes,
+    partition_spec: bytes,
+    write_order: bytes,
+    properties: Mapping[str, str],
+) -> Metadata:
+    """Make the metadata of a table without snapshots. Schema, spec and order are the JSON that a client sent.
+
+    Raises:
+        InvalidTable: one of them is malformed, or does not fit the others.
+    """
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import new_table_metadata
+    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+
+    _check_properties(properties)
+    try:
+        value = new_table_metadata(
+            schema=Schema.model_validate_json(schema),
+            partition_spec=PartitionSpec.model_validate_json(partition_spec)
+            if partition_spec
+            else UNPARTITIONED_PARTITION_SPEC,
+            sort_order=SortOrder.model_validate_json(write_order) if write_order else UNSORTED_SORT_ORDER,
+            location=location,
+            properties=dict(properties),
+            table_uuid=UUID(location.rpartition("/")[2]),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError, ValidationError) as error:
+        raise InvalidTable(f"no table can be made so: {_words(error)}") from error
+    return _checked(Metadata(value), location)
+
+
+def committed(
+    base: Metadata | None, requirements: Sequence[bytes], updates: Sequence[bytes], *, place: str
+) -> Metadata:
+    """Check the requirements of a commit against `base`, None where there is no such table, and apply its updates.
+
+    `place`: what the location of each table begins with, and its id follows. The result equals `base`, with its URI,
+    where nothing changes.
+
+    Raises:
+        RequirementFailed: a requirement is not met.
+        InvalidTable: a requirement or an update is unknown or malformed, or the result is no table of `place`.
+    """
+    from pyiceberg.exceptions import CommitFailedException, ValidationError
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadataV1
+    from pyiceberg.table.update import update_table_metadata
+
+    wanted = [_read(_requirements(), each, "requirement") for each in requirements]
+    changes = tuple(_read(_updates(), each, "update") for each in updates)
+    try:
+        for requirement in wanted:
+            requirement.validate(base.value if base else None)
+    except CommitFailedException as error:
+        raise RequirementFailed(str(error)) from error
+    for change in changes:
+        _check_change(change, base)
+    # The empty table is of version 1, and the updates of a creation raise it.
+    start = base.value if base else TableMetadataV1.model_construct(last_column_id=-1, schema=Schema())
+    try:
+        value = update_table_metadata(
+            start, changes, enforce_validation=base is None, metadata_location=base.uri if base else None
+        )
+    except CommitFailedException as error:
+        raise RequirementFailed(str(error)) from error
+    except (ValueError, TypeError, KeyError, NotImplementedError, RecursionError, ValidationError) as error:
+        raise InvalidTable(f"the updates cannot be applied: {_words(error)}") from error
+    if base is not None and value == base.value:
+        return base
+    location = base.location if base else place + str(value.table_uuid)
+    return _checked(Metadata(value), location)
+
+
+def metadata_name(number: int, fresh: str) -> str:
+    """Return the name of a metadata file, below the table's location."""
+    return f"metadata/{number:05d}-{fresh}.metadata.json"
+
+
+def _checked(metadata: Metadata, location: str) -> Metadata:
+    if metadata.location != location:
+        raise InvalidTable(
+            f"the table's location is {location}, and cannot be {metadata.location}: the catalog says where tables lie",
+            location=metadata.location,
+        )
+    if metadata.uuid != location.rpartition("/")[2]:
+        raise InvalidTable(f"the table at {location} cannot have the id {metadata.uuid}", uuid=metadata.uuid)
+    return metadata
+
+
+def _check_change(change: Any, base: Metadata | None) -> None:
+    match change.action:
+        case "set-properties":
+            _check_properties(change.updates)
+            for name in ("write.data.path", "write.metadata.path", "write.object-storage.path"):
+                path = change.updates.get(name)
+                if path and not (base and path.startswith(base.location + "/")):
+                    raise InvalidTable(f"{name}: the files of a table lie below its location, not at {path}")
+        case "assign-uuid" if base is not None and str(change.uuid) != base.uuid:
+            raise InvalidTable("a table keeps its id: " + base.uuid)
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    if taken := sorted(_RESERVED & properties.keys()):
+        raise InvalidTable(f"the property {taken[0]} is reserved", property=taken[0])
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > METADATA_BYTES_MAX:
+        raise InvalidTable(
+            f"the metadata has {size_bytes:,} bytes, and may have {METADATA_BYTES_MAX:,}: expire snapshots",
+            size_bytes=size_bytes,
+        )
+
+
+@cache
+def _requirements() -> tuple[Any, frozenset[str]]:
+    from pydantic import TypeAdapter
+    from pyiceberg.table import update
+
+    return TypeAdapter(update.TableRequirement), _names(update.TableRequirement, "type")
+
+
+@cache
+def _updates() -> tuple[Any, frozenset[str]]:
+    from pydantic import TypeAdapter
+    from pyiceberg.table import update
+
+    return TypeAdapter(update.TableUpdate), _names(update.TableUpdate, "action")
+
+
+def _names(union: Any, field: str) -> frozenset[str]:
+    """Return the values of the field that tells the records of a union apart."""
+    kinds = union.__origin__.__args__ if hasattr(union, "__origin__") else union.__args__
+    return frozenset(kind.model_fields[field].default for kind in kinds)
+
+
+def _read(known: tuple[Any, frozenset[str]], data: bytes, noun: str) -> Any:
+    adapter, names = known
+    try:
+        fields = msgspec.json.decode(data)
+        name = fields.get("type" if noun == "requirement" else "action") if isinstance(fields, dict) else None
+        if name not in names:
+            raise InvalidTable(f"unknown {noun} {json.dumps(name)[:100]}: known are {', '.join(sorted(names))}")
+        return adapter.validate_json(data)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidTable(f"malformed {noun}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """Return the first line of the library's words: the others repeat the input."""
+    errors = getattr(error, "errors", None)
+    if callable(errors):
+        found = errors()
+        if found:
+            place = ".".join(str(each) for each in found[0].get("loc", ()))
+            return f"{place}: {found[0].get('msg', '')}"[:300]
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,304 @@
+"""The catalog of Iceberg tables: the routes of its standard, below `/iceberg/v1`, one catalog for each ref.
+
+A prefix names the ref: `lake.main`. Without a prefix, namespaces begin with repository and ref, and the door puts both
+where these routes have them (`server/iceberg/places.py`). In resources, `/` parts the levels of a namespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from lakebed import wire
+
+from .operation import (
+    AT_ANY,
+    AT_REF,
+    LIST_BYTES_MAX,
+    LOGGED_IN,
+    NOTHING,
+    PUBLIC,
+    PUBLIC_BYTES_MAX,
+    At,
+    Operation,
+    Parameter,
+    Permission,
+    flag,
+    header,
+)
+from .resources import REF, REPOSITORY, on
+
+B = TypeVar("B")
+A = TypeVar("A")
+
+CATALOG_ROOT: Final = "/iceberg/v1"
+_AT: Final = (At("ref", "branch"),)
+_FOLDER: Final = REPOSITORY + "/object/{namespace}"
+_TABLE: Final = _FOLDER + "/{table}.iceberg/table.json"
+_NAMED: Final = _FOLDER + "/{name}.iceberg/table.json"
+_SETTINGS: Final = _FOLDER + "/namespace.json"
+
+_PREFIX: Final = "/{repository}.{ref}"
+_NAMESPACES: Final = _PREFIX + "/namespaces"
+_NAMESPACE: Final = _NAMESPACES + "/{namespace}"
+_TABLES: Final = _NAMESPACE + "/tables"
+_ONE_TABLE: Final = _TABLES + "/{table}"
+_PAGE: Final = (Parameter("pageToken"), Parameter("pageSize", "integer"))
+_DELEGATION: Final = header("x-iceberg-access-delegation")
+
+_LIST: Final = on(REPOSITORY, "fs:ListObjects", at=(AT_REF,))
+_READ: Final = on(_TABLE, "fs:ReadObject", at=(AT_REF,))
+_COMMIT: Final = on(REF, "fs:CreateCommit")
+_WRITE: Final = (*on(_TABLE, "fs:WriteObject", at=_AT), *_COMMIT)
+WRITES: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="of each table that is changed or made")
+REMOVES: Final = Permission("fs:DeleteObject", _TABLE, *_AT, when="of the table that gets another name")
+SETS: Final = Permission("fs:WriteObject", _SETTINGS, *_AT, when="of the namespace")
+LENT: Final = Permission("fs:WriteObject", _TABLE, AT_REF, when="so that the keys may write")
+FILES: Final = Permission(
+    "fs:ReadObject",
+    REPOSITORY + "/object/{file}",
+    At("tables", "branch"),
+    when="of the metadata, on the branch `tables`",
+)
+SHOWN: Final = Permission("fs:ReadRepository", REPOSITORY, when="of each repository that is shown")
+BRANCHES: Final = Permission("fs:ListBranches", REPOSITORY, AT_ANY, when="of a repository whose branches are listed")
+
+
+def _of(operation: Operation[B, A]) -> Operation[B, A]:
+    return replace(operation, root=CATALOG_ROOT)
+
+
+CATALOG_CONFIG: Final = _of(
+    Operation(
+        "getCatalogConfig",
+        "GET",
+        "/config",
+        NOTHING,
+        wire.CatalogSettings,
+        LOGGED_IN,
+        "Return the settings of the catalog of a ref: `warehouse` is `REPOSITORY/REF`. Without it, namespaces begin"
+        " with both.",
+        (Parameter("warehouse"),),
+        (SHOWN,),
+    )
+)
+CATALOG_LOGIN: Final = _of(
+    Operation(
+        "logInToCatalog",
+        "POST",
+        "/oauth/tokens",
+        bytes,
+        wire.CatalogToken,
+        PUBLIC,
+        "Exchange a key pair (`client_id`, `client_secret`) for a token, as OAuth 2 has it. The body is a form.",
+        body_bytes_max=PUBLIC_BYTES_MAX,
+        repeatable=False,
+    )
+)
+LIST_CATALOGS: Final = _of(
+    Operation(
+        "listCatalogs",
+        "GET",
+        "/namespaces",
+        NOTHING,
+        wire.NamespaceList,
+        LOGGED_IN,
+        "List repositories as namespaces, or, with one as `parent`, its branches. For clients without a warehouse.",
+        (Parameter("parent"), *_PAGE),
+        (SHOWN, BRANCHES),
+    )
+)
+LIST_NAMESPACES: Final = _of(
+    Operation(
+        "listNamespaces",
+        "GET",
+        _NAMESPACES,
+        NOTHING,
+        wire.NamespaceList,
+        _LIST,
+        "List the namespaces in `parent`, or the outermost.",
+        (Parameter("parent"), *_PAGE),
+    )
+)
+CREATE_NAMESPACE: Final = _of(
+    Operation(
+        "createNamespace",
+        "POST",
+        _NAMESPACES,
+        wire.NamespaceCreation,
+        wire.NamespaceProperties,
+        _COMMIT,
+        "Make a namespace: a folder, and a file with its properties. One commit of the branch.",
+        asked_later=(SETS,),
+        creates=True,
+    )
+)
+LOAD_NAMESPACE: Final = _of(
+    Operation(
+        "loadNamespace",
+        "GET",
+        _NAMESPACE,
+        NOTHING,
+        wire.NamespaceProperties,
+        _LIST,
+        "Return the properties of a namespace.",
+    )
+)
+NAMESPACE_EXISTS: Final = _of(
+    Operation(
+        "namespaceExists", "HEAD", _NAMESPACE, NOTHING, NOTHING, _LIST, "Tell whether there is a namespace.", status=204
+    )
+)
+DROP_NAMESPACE: Final = _of(
+    Operation(
+        "dropNamespace",
+        "DELETE",
+        _NAMESPACE,
+        NOTHING,
+        NOTHING,
+        (*on(_SETTINGS, "fs:DeleteObject", at=_AT), *_COMMIT),
+        "Remove a namespace that has no table and no namespace.",
+        status=204,
+    )
+)
+UPDATE_NAMESPACE: Final = _of(
+    Operation(
+        "updateNamespace",
+        "POST",
+        _NAMESPACE + "/properties",
+        wire.NamespaceChange,
+        wire.NamespaceChanged,
+        (*on(_SETTINGS, "fs:WriteObject", at=_AT), *_COMMIT),
+        "Set and remove properties of a namespace.",
+        repeatable=False,
+    )
+)
+LIST_TABLES: Final = _of(
+    Operation(
+        "listTables", "GET", _TABLES, NOTHING, wire.TableList, _LIST, "List the tables of a namespace.", (*_PAGE,)
+    )
+)
+CREATE_TABLE: Final = _of(
+    Operation(
+        "createTable",
+        "POST",
+        _TABLES,
+        wire.TableCreation,
+        wire.LoadedTable,
+        (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
+        "Make a table, or, with `stage-create`, say what it will be.",
+        (_DELEGATION,),
+        creates=True,
+    )
+)
+REGISTER_TABLE: Final = _of(
+    Operation(
+        "registerTable",
+        "POST",
+        _NAMESPACE + "/register",
+        wire.TableRegistration,
+        wire.LoadedTable,
+        (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
+        "Make a table of metadata that lie in this repository's branch `tables`.",
+        (_DELEGATION,),
+        (FILES,),
+        creates=True,
+    )
+)
+LOAD_TABLE: Final = _of(
+    Operation(
+        "loadTable",
+        "GET",
+        _ONE_TABLE,
+        NOTHING,
+        wire.LoadedTable,
+        _READ,
+        "Return a table's metadata. With `vended-credentials` in its header, a key pair for the table's files, too,"
+        " valid for an hour.",
+        (Parameter("snapshots", choices=("all", "refs")), _DELEGATION),
+        (LENT,),
+    )
+)
+LOAD_CREDENTIALS: Final = _of(
+    Operation(
+        "loadTableCredentials",
+        "GET",
+        _ONE_TABLE + "/credentials",
+        NOTHING,
+        wire.TableCredentials,
+        _READ,
+        "Return a key pair for the table's files, valid for an hour.",
+        asked_later=(LENT,),
+    )
+)
+TABLE_EXISTS: Final = _of(
+    Operation("tableExists", "HEAD", _ONE_TABLE, NOTHING, NOTHING, _READ, "Tell whether there is a table.", status=204)
+)
+COMMIT_TABLE: Final = _of(
+    Operation(
+        "commitTable",
+        "POST",
+        _ONE_TABLE,
+        wire.TableCommit,
+        wire.CommittedTable,
+        _WRITE,
+        "Change a table, or make one that was staged: one commit of the branch.",
+        repeatable=False,
+        body_bytes_max=LIST_BYTES_MAX,
+    )
+)
+DROP_TABLE: Final = _of(
+    Operation(
+        "dropTable",
+        "DELETE",
+        _ONE_TABLE,
+        NOTHING,
+        NOTHING,
+        (*on(_TABLE, "fs:DeleteObject", at=_AT), *_COMMIT),
+        "Remove a table from the branch. Its files go by retention, with `purgeRequested`, too: commits name them.",
+        (flag("purgeRequested"),),
+        status=204,
+    )
+)
+REPORT_METRICS: Final = _of(
+    Operation(
+        "reportTableMetrics",
+        "POST",
+        _ONE_TABLE + "/metrics",
+        bytes,
+        NOTHING,
+        _READ,
+        "Take a client's report of a scan or a commit, and forget it.",
+        status=204,
+        repeatable=True,
+    )
+)
+RENAME_TABLE: Final = _of(
+    Operation(
+        "renameTable",
+        "POST",
+        _PREFIX + "/tables/rename",
+        wire.TableRename,
+        NOTHING,
+        _COMMIT,
+        "Give a table another name. Its files stay where they are.",
+        asked_later=(REMOVES, WRITES),
+        status=204,
+        repeatable=False,
+    )
+)
+COMMIT_TABLES: Final = _of(
+    Operation(
+        "commitTables",
+        "POST",
+        _PREFIX + "/transactions/commit",
+        wire.TablesCommit,
+        NOTHING,
+        _COMMIT,
+        "Change several tables of a branch in one commit, or none of them.",
+        asked_later=(WRITES,),
+        status=204,
+        repeatable=False,
+        body_bytes_max=LIST_BYTES_MAX,
+    )
+)

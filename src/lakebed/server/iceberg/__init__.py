@@ -1,0 +1,15 @@
+"""The door of Iceberg's REST catalog, at `/iceberg` (docs/design/0016-tables.md).
+
+door.py         one request: place, caller, gate, handler; and errors in the catalog's form
+places.py       repository, ref and namespace of a request, with a prefix or without
+namespaces.py   settings, logins, namespaces
+tables.py       tables: list, load, make, change, drop
+changing.py     from a client's commit to a change of the branch: the library, files, metadata
+credentials.py  where the files are reached, and keys for those of one table
+"""
+
+from .door import PATH, CatalogDoor, CatalogRequest
+from .namespaces import routes as namespace_routes
+from .tables import routes as table_routes
+
+__all__ = ["PATH", "CatalogDoor", "CatalogRequest", "namespace_routes", "table_routes"]

@@ -1,0 +1,236 @@
+"""From a client's commit to a change of the branch: ask the library, find the files, write the new metadata.
+
+The order is that of the core's promise (docs/design/0016-tables.md): files lie in the branch `tables` before the branch
+names them. A metadata file whose commit fails is named by nothing, and goes by pruning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from lakebed import iceberg
+from lakebed.base import Ports
+from lakebed.catalog import Repository
+from lakebed.catalog.tables import NoSuchTable, Table, TableChange, TableConflict, TableExists, TableName, Tables
+from lakebed.iceberg import Metadata, RequirementFailed
+from lakebed.versions import Note
+from lakebed.wire import TableCommit
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = 4
+"""How often a commit is made again whose table another one changed meanwhile, if its requirements still hold."""
+READS_AT_ONCE: Final = 16
+SMALL_BYTES: Final = 64 << 10
+"""Metadata of this size are parsed in some 5 ms: a thread would cost the loop more in switches."""
+_NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
+
+
+class Changed(NamedTuple):
+    """What a commit makes of one table. `change` is None where nothing changes."""
+
+    name: TableName
+    metadata: Metadata
+    data: bytes
+    change: TableChange | None
+
+
+class Changing:
+    """Work on the tables of one repository."""
+
+    def __init__(self, repository: Repository, ports: Ports) -> None:
+        self._tables: Final[Tables] = repository.tables
+        self._ports = ports
+        self._place = self._tables.location("")
+
+    def fresh_location(self) -> str:
+        return self._tables.location(str(UUID(int=self._ports.ids.bits(128), version=4)))
+
+    # Reading
+
+    async def metadata_of(self, table: Table) -> tuple[Metadata, bytes]:
+        """Return the current metadata of a table, and its bytes.
+
+        Raises:
+            InvalidTable, MissingFile, PathExpired: it cannot be read.
+        """
+        data = await self._tables.read(table.metadata)
+        uri, location = self._tables.uri_of(table.metadata), self._tables.location(table.uuid)
+        return await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location)), data
+
+    async def read(self, uris: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the bytes of files of tables.
+
+        Raises:
+            MissingFile, OutsideTables: one is no file of this repository's tables.
+        """
+        gate = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read_one(uri: str) -> bytes:
+            async with gate:
+                return await self._tables.read(self._tables.file_of(uri))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = {uri: group.create_task(read_one(uri)) for uri in uris}
+        return {uri: task.result() for uri, task in tasks.items()}
+
+    # Changing
+
+    async def commit(
+        self, branch: str, commits: Mapping[TableName, TableCommit], note: Callable[[str], Note]
+    ) -> list[Changed]:
+        """Change tables in one commit of the branch, or none of them.
+
+        Makes it again where another commit changed a table meanwhile, until a requirement fails.
+
+        Raises:
+            RequirementFailed, InvalidTable: see `iceberg.committed`.
+            NoSuchTable, TableExists, MissingFile, NoSuchNamespace, RefReadOnly: see `Tables.commit`.
+            TableConflict: the tables are changed by others all the time.
+        """
+        await self._tables.start()
+        for attempt in range(ATTEMPTS_MAX):
+            changed = [await self._changed(branch, name, commit) for name, commit in commits.items()]
+            changes = [each.change for each in changed if each.change is not None]
+            if not changes:
+                return changed
+            try:
+                await self._tables.commit(branch, changes, note(_message(changed)))
+            except (TableConflict, TableExists) as error:
+                # A creation that finds a table fails at its own requirement, in the next attempt.
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
+                del error
+            else:
+                return changed
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _changed(self, branch: str, name: TableName, commit: TableCommit) -> Changed:
+        table, base, data = None, None, b""
+        requirements = [bytes(each) for each in commit.requirements]
+        creates = any(msgspec.json.decode(each, type=_Typed).type == "assert-create" for each in requirements)
+        try:
+            table = await self._tables.load(branch, name)
+        except NoSuchTable:
+            if not creates:
+                raise
+        else:
+            if creates:
+                raise TableExists(f"there is a table {name}", table=str(name))
+            base, data = await self.metadata_of(table)
+        updates = [bytes(each) for each in commit.updates]
+        size = len(data) + sum(map(len, updates))
+        new = await _in_thread(size, lambda: iceberg.committed(base, requirements, updates, place=self._place))
+        if new is base:
+            return Changed(name, new, data, None)
+        if table is None:
+            await self._check_fresh(new)
+        change = await iceberg.change_of(base, new, self.read)
+        encoded = await _in_thread(size, new.encoded)
+        file = await self._put(new, encoded, table)
+        return Changed(
+            name,
+            Metadata(new.value, self._tables.uri_of(file)),
+            encoded,
+            TableChange(
+                name=name,
+                expected=None if table is None else table.metadata,
+                metadata=file,
+                uuid=new.uuid,
+                added=sorted({file, *map(self._tables.file_of, change.added)}),
+                removed=sorted(map(self._tables.file_of, change.removed)),
+            ),
+        )
+
+    async def create(
+        self, branch: str, name: TableName, new: Metadata, note: Callable[[str], Note]
+    ) -> tuple[str, bytes]:
+        """Commit a table that a request made whole, and return where its metadata lie.
+
+        Raises:
+            TableExists, NoSuchNamespace, RefReadOnly: see `Tables.commit`.
+        """
+        await self._tables.start()
+        data = new.encoded()
+        file = await self._put(new, data, None)
+        change = TableChange(name=name, expected=None, metadata=file, uuid=new.uuid, added=[file])
+        await self._tables.commit(branch, [change], note(f"{name}: create"))
+        return self._tables.uri_of(file), data
+
+    async def register(
+        self, branch: str, name: TableName, file: str, *, overwrite: bool, note: Callable[[str], Note]
+    ) -> tuple[str, bytes]:
+        """Commit a table whose metadata and files lie in `tables` already.
+
+        Raises:
+            InvalidTable, MissingFile: the metadata are none, or a file is missing.
+            TableExists: there is one, and `overwrite` is not set.
+        """
+        uuid = file.partition("/")[0]
+        uri, data = self._tables.uri_of(file), await self._tables.read(file)
+        location = self._tables.location(uuid)
+        new = await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
+        try:
+            table = await self._tables.load(branch, name)
+        except NoSuchTable:
+            table = None
+        if table is not None and not overwrite:
+            raise TableExists(f"there is a table {name}", table=str(name))
+        same = table is not None and table.uuid == uuid
+        base = (await self.metadata_of(table))[0] if table is not None and same else None
+        found = await iceberg.change_of(base, new, self.read)
+        change = TableChange(
+            name=name,
+            expected=None if table is None else table.metadata,
+            metadata=file,
+            uuid=uuid,
+            added=sorted({file, *map(self._tables.file_of, found.added)}),
+            removed=sorted(map(self._tables.file_of, found.removed)),
+        )
+        await self._tables.commit(branch, [change], note(f"{name}: register {file}"))
+        return uri, data
+
+    async def _put(self, new: Metadata, data: bytes, table: Table | None) -> str:
+        """Write a metadata file, under the next number."""
+        number = 0
+        if table is not None and (match := _NUMBER.search("/" + table.metadata)):
+            number = int(match[1]) + 1
+        fresh = str(UUID(int=self._ports.ids.bits(128), version=4))
+        file = self._tables.file_of(f"{new.location}/{iceberg.metadata_name(number, fresh)}")
+        await self._tables.put(file, data)
+        return file
+
+    async def _check_fresh(self, new: Metadata) -> None:
+        """Refuse to make a table with the id of another: whoever may read one would read the files of both.
+
+        Raises:
+            RequirementFailed: a table has, or had, this id. A client that makes the table anew gets another.
+        """
+        if await self._tables.is_used(new.uuid):
+            raise RequirementFailed(f"there is or was a table with the id {new.uuid}: create it again", uuid=new.uuid)
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+async def _in_thread(size_bytes: int, work: Callable[[], T]) -> T:
+    """Do the library's work in a thread, if it is long enough to be noticed by others."""
+    return work() if size_bytes <= SMALL_BYTES else await asyncio.to_thread(work)
+
+
+def _message(changed: Sequence[Changed]) -> str:
+    """Return the message of the commit: each table, and what its snapshot did."""
+    texts = []
+    for each in changed:
+        if each.change is not None:
+            snapshot = each.metadata.value.current_snapshot()
+            did = snapshot.summary.operation.value if snapshot is not None and snapshot.summary else "change"
+            texts.append(f"{each.name}: {did}")
+    return ", ".join(texts)[:500]

@@ -1,0 +1,75 @@
+"""Tell a client how it reaches the files of a table, and lend it a key pair for these files and no others."""
+
+from __future__ import annotations
+
+from lakebed.auth import Authenticator, NotPermitted
+from lakebed.catalog.tables import TABLES, TableName, Tables
+from lakebed.operations import Permission
+from lakebed.operations import tables as operations
+from lakebed.server.http.gate import ask
+from lakebed.server.http.requests import RestRequest
+from lakebed.wire import StorageCredential
+
+DELEGATION: str = "vended-credentials"
+
+
+def files_settings(request: RestRequest) -> dict[str, str]:
+    """Return the settings of the gateway, at the address that this client used."""
+    url = str(request.base_url).rstrip("/")
+    forwarded = request.header(b"x-forwarded-proto")
+    if forwarded == "https" and url.startswith("http://"):
+        url = "https://" + url.removeprefix("http://")
+    return {
+        "s3.endpoint": url,
+        "s3.path-style-access": "true",
+        "s3.region": "us-east-1",
+        "client.region": "us-east-1",
+    }
+
+
+def wants_keys(request: RestRequest) -> bool:
+    return DELEGATION in (request.header(b"x-iceberg-access-delegation") or "")
+
+
+async def lent_settings(
+    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, tables: Tables
+) -> list[StorageCredential]:
+    """Lend a key pair for the files of a table, for reading, and for writing if the caller may change the table.
+
+    What is allowed only at some time, or from some address, does not count: the pair works at all times from anywhere.
+    Nothing is lent to a caller without a key pair or login of their own.
+    """
+    if not await _may(request, name, operations.LOAD_TABLE.permissions or ()):
+        return []
+    lent = authenticator.lend(
+        request.identity,
+        repository=request.args[0],
+        branch=TABLES,
+        folder=uuid,
+        may_write=await _may(request, name, (operations.LENT,)),
+    )
+    if lent is None:
+        return []
+    key, secret, expires_s = lent
+    config = {
+        **files_settings(request),
+        "s3.access-key-id": key,
+        "s3.secret-access-key": secret,
+        "s3.session-token": "",
+        "s3.session-token-expires-at-ms": str(expires_s * 1000),
+    }
+    return [StorageCredential(prefix=tables.location(uuid) + "/", config=config)]
+
+
+async def _may(request: RestRequest, name: TableName, asked: tuple[Permission, ...]) -> bool:
+    names = {
+        "repository": request.args[0],
+        "ref": request.args[1],
+        "namespace": "/".join(name.namespace),
+        "table": name.name,
+    }
+    try:
+        await ask(asked, request.permissions.lasting(), names)
+    except NotPermitted:
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""Settings, logins and namespaces of the catalog."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Final
+
+from lakebed.auth import NotAuthenticated, NotPermitted
+from lakebed.base import Invalid
+from lakebed.catalog import Repository
+from lakebed.catalog.tables import TABLES, Tables
+from lakebed.operations import PUBLIC_BYTES_MAX, AnyOperation
+from lakebed.operations import tables as operations
+from lakebed.server.http.gate import ask
+from lakebed.server.http.requests import RestRequest, parse_query
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+from lakebed.versions import Note
+from lakebed.wire import (
+    CatalogSettings,
+    CatalogToken,
+    NamespaceChange,
+    NamespaceChanged,
+    NamespaceCreation,
+    NamespaceList,
+    NamespaceProperties,
+)
+
+from .credentials import files_settings
+from .places import inner, levels_of, namespace_of, shown, warehouse_of
+
+PAGE_MAX: Final = 1000
+_GRANTS: Final = ("client_credentials", "urn:ietf:params:oauth:grant-type:token-exchange")
+_OFFERED: Final[tuple[AnyOperation, ...]] = (
+    operations.LIST_NAMESPACES,
+    operations.CREATE_NAMESPACE,
+    operations.LOAD_NAMESPACE,
+    operations.NAMESPACE_EXISTS,
+    operations.DROP_NAMESPACE,
+    operations.UPDATE_NAMESPACE,
+    operations.LIST_TABLES,
+    operations.CREATE_TABLE,
+    operations.REGISTER_TABLE,
+    operations.LOAD_TABLE,
+    operations.LOAD_CREDENTIALS,
+    operations.TABLE_EXISTS,
+    operations.COMMIT_TABLE,
+    operations.DROP_TABLE,
+    operations.REPORT_METRICS,
+    operations.RENAME_TABLE,
+    operations.COMMIT_TABLES,
+)
+ENDPOINTS: Final = [f"{each.method} /v1{each.path.replace('{repository}.{ref}', '{prefix}', 1)}" for each in _OFFERED]
+
+
+class OAuthRefused(Invalid):
+    """A request for a token without success. It has a form of its own. `code`: a word of OAuth."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message, code=code)
+        self.code = code
+        self.status = status
+
+
+class Namespaces:
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._catalog = state.catalog
+
+    # Settings and logins
+
+    async def settings(self, request: RestRequest) -> CatalogSettings:
+        warehouse = request.query("warehouse")
+        overrides: dict[str, str] = {}
+        if warehouse:
+            place = warehouse_of(warehouse)
+            await ask((operations.SHOWN,), request.permissions, {"repository": place.repository})
+            repository = await self._catalog.get(place.repository)
+            await repository.versions.refs.resolve(place.ref)
+            overrides["prefix"] = place.prefix
+        defaults = {
+            **files_settings(request),
+            "oauth2-server-uri": f"{str(request.base_url).rstrip('/')}/iceberg/v1/oauth/tokens",
+            # Clients in Java send it with each request then. Those in Python and DuckDB do so by themselves.
+            "header.X-Iceberg-Access-Delegation": "vended-credentials",
+        }
+        return CatalogSettings(defaults=defaults, overrides=overrides, endpoints=ENDPOINTS)
+
+    async def log_in(self, request: RestRequest) -> CatalogToken:
+        """Exchange a key pair for a token of the API, which every request of the catalog may carry.
+
+        Raises:
+            OAuthRefused: the pair is missing or wrong, or another grant is asked for.
+        """
+        form = parse_query(await request.small_body(PUBLIC_BYTES_MAX))
+        fields = {name: values[0] for name, values in form.items()}
+        if fields.get("grant_type") not in _GRANTS:
+            raise OAuthRefused("unsupported_grant_type", f"grant_type is one of {', '.join(_GRANTS)}")
+        authenticator, now_s = self._state.authenticator, self._state.ports.clock.now_ms() // 1000
+        if fields["grant_type"] != _GRANTS[0]:
+            # A client wants its token to last longer: ours lasts a week, so it gets the same one.
+            token = fields.get("subject_token", "")
+            try:
+                request.identity = await authenticator.authenticate(f"Bearer {token}".encode(), None)
+            except NotAuthenticated as error:
+                raise OAuthRefused("invalid_grant", "the token to exchange does not count", 401) from error
+            return CatalogToken(access_token=token, expires_in=3600)
+        key, secret = _pair(request, fields)
+        request.through = f"key {key[:200]}"
+        try:
+            token, expires_s = await authenticator.log_in(key, secret)
+        except NotAuthenticated as error:
+            raise OAuthRefused(
+                "invalid_client", "client_id and client_secret are an access key and its secret", 401
+            ) from error
+        return CatalogToken(access_token=token, expires_in=expires_s - now_s)
+
+    async def list_catalogs(self, request: RestRequest) -> NamespaceList:
+        """List what the caller may read: repositories, or the branches of one."""
+        parent = levels_of(request.query("parent"))
+        if not parent:
+            found, has_more = await self._catalog.list(
+                prefix="", after=request.query("pageToken"), limit=limit_of(request)
+            )
+            names = [[name] for name, _ in found]
+            visible = [each for each in names if await _is_shown(request, each[0])]
+            return NamespaceList(namespaces=visible, next_page_token=names[-1][0] if has_more else None)
+        if len(parent) == 1:
+            repository = await self._catalog.get(parent[0])
+            await ask((operations.SHOWN, operations.BRANCHES), request.permissions, {"repository": repository.id})
+            branches, has_more = await repository.versions.refs.list_branches(
+                prefix="", after=request.query("pageToken"), limit=limit_of(request)
+            )
+            hidden = await repository.settings.hidden_branches()
+            shown_ = [
+                [repository.id, each.name] for each in branches if each.name not in hidden and each.name != TABLES
+            ]
+            return NamespaceList(namespaces=shown_, next_page_token=branches[-1].name if has_more else None)
+        names_ = {"repository": parent[0], "ref": parent[1]}
+        await ask(operations.LIST_NAMESPACES.permissions or (), request.permissions, names_)
+        repository = await self._catalog.get(parent[0])
+        return await self._page(request, repository.tables, parent[1], parent[2:], outer=parent[:2])
+
+    # Namespaces
+
+    async def list(self, request: RestRequest) -> NamespaceList:
+        repository = await self._catalog.get(request.args[0])
+        parent = levels_of(request.query("parent"))
+        if parent:
+            await repository.tables.namespace(request.args[1], parent)
+        return await self._page(request, repository.tables, request.args[1], parent)
+
+    async def _page(
+        self, request: RestRequest, tables: Tables, ref: str, parent: tuple[str, ...], outer: Sequence[str] = ()
+    ) -> NamespaceList:
+        found, has_more = await tables.namespaces(
+            ref, parent, after=request.query("pageToken"), limit=limit_of(request)
+        )
+        names = [[*outer, *each] for each in found]
+        return NamespaceList(namespaces=names, next_page_token=found[-1][-1] if has_more else None)
+
+    async def create(self, request: RestRequest, body: NamespaceCreation) -> NamespaceProperties:
+        repository, branch = await self._place(request)
+        namespace = inner(request, body.namespace)
+        await ask((operations.SETS,), request.permissions, _names(request, namespace))
+        await repository.tables.start()
+        note = self._note(request, f"Create namespace {'.'.join(namespace)}")
+        await repository.tables.create_namespace(branch, namespace, body.properties, note)
+        return NamespaceProperties(namespace=shown(request, namespace), properties=body.properties)
+
+    async def load(self, request: RestRequest) -> NamespaceProperties:
+        repository, ref = await self._place(request)
+        namespace = namespace_of(request)
+        if namespace:
+            properties = dict(await repository.tables.namespace(ref, namespace))
+        else:
+            properties = {}
+            if ref:
+                await repository.versions.refs.resolve(ref)
+        return NamespaceProperties(namespace=shown(request, namespace), properties=properties)
+
+    async def exists(self, request: RestRequest) -> None:
+        await self.load(request)
+
+    async def drop(self, request: RestRequest) -> None:
+        repository, branch = await self._place(request)
+        namespace = namespace_of(request)
+        note = self._note(request, f"Drop namespace {'.'.join(namespace)}")
+        await repository.tables.drop_namespace(branch, namespace, note)
+
+    async def update(self, request: RestRequest, body: NamespaceChange) -> NamespaceChanged:
+        repository, branch = await self._place(request)
+        namespace = namespace_of(request)
+        removals, updates = body.removals or [], body.updates or {}
+        if both := sorted(updates.keys() & set(removals)):
+            raise PropertyTwice(f"property {both[0]!a} is to be set and to be removed")
+        before = dict(await repository.tables.namespace(branch, namespace))
+        after = {name: value for name, value in before.items() if name not in removals} | updates
+        if after != before:
+            note = self._note(request, f"Set properties of namespace {'.'.join(namespace)}")
+            await repository.tables.set_namespace(branch, namespace, after, note)
+        return NamespaceChanged(
+            updated=list(updates),
+            removed=[name for name in removals if name in before],
+            missing=[name for name in removals if name not in before],
+        )
+
+    async def _place(self, request: RestRequest) -> tuple[Repository, str]:
+        return await self._catalog.get(request.args[0]), request.args[1]
+
+    def _note(self, request: RestRequest, message: str) -> Note:
+        return Note(message=message, committer=request.identity.user_id, created_ms=self._state.ports.clock.now_ms())
+
+
+class PropertyTwice(Invalid):
+    """A change sets a property and removes it."""
+
+
+def _names(request: RestRequest, namespace: Sequence[str]) -> dict[str, str]:
+    return {"repository": request.args[0], "ref": request.args[1], "namespace": "/".join(namespace)}
+
+
+async def _is_shown(request: RestRequest, repository: str) -> bool:
+    try:
+        await ask((operations.SHOWN,), request.permissions, {"repository": repository})
+    except NotPermitted:
+        return False
+    return True
+
+
+def limit_of(request: RestRequest) -> int:
+    return max(1, min(request.integer("pageSize", PAGE_MAX), PAGE_MAX))
+
+
+def _pair(request: RestRequest, fields: dict[str, str]) -> tuple[str, str]:
+    """Return the key pair of the form, or of a Basic header, where OAuth allows it, too."""
+    if "client_secret" in fields:
+        return fields.get("client_id", ""), fields["client_secret"]
+    scheme, _, proof = (request.header(b"authorization") or "").partition(" ")
+    try:
+        if scheme.lower() == "basic":
+            key, _, secret = base64.b64decode(proof).decode().partition(":")
+            return key, secret
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise OAuthRefused("invalid_client", "malformed Basic header", 401) from error
+    raise OAuthRefused("invalid_client", "client_id and client_secret are missing", 401)
+
+
+def routes(state: AppState) -> list[Route]:
+    here = Namespaces(state)
+    return [
+        Route(operations.CATALOG_CONFIG, here.settings),
+        Route(operations.CATALOG_LOGIN, here.log_in),
+        Route(operations.LIST_CATALOGS, here.list_catalogs),
+        Route(operations.LIST_NAMESPACES, here.list),
+        Route(operations.CREATE_NAMESPACE, here.create),
+        Route(operations.LOAD_NAMESPACE, here.load),
+        Route(operations.NAMESPACE_EXISTS, here.exists),
+        Route(operations.DROP_NAMESPACE, here.drop),
+        Route(operations.UPDATE_NAMESPACE, here.update),
+    ]

@@ -1,0 +1,191 @@
+"""Tables of the catalog: list, load, make, change, rename, drop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from lakebed import iceberg
+from lakebed.catalog import Repository
+from lakebed.catalog.tables import TableExists, TableName
+from lakebed.operations import tables as operations
+from lakebed.server.http.errors import InvalidBody
+from lakebed.server.http.gate import ask
+from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.routing import Route
+from lakebed.server.state import AppState
+from lakebed.versions import Note
+from lakebed.wire import (
+    CommittedTable,
+    LoadedTable,
+    TableCommit,
+    TableCreation,
+    TableCredentials,
+    TableIdentifier,
+    TableList,
+    TableRegistration,
+    TableRename,
+    TablesCommit,
+)
+
+from .changing import Changing
+from .credentials import files_settings, lent_settings, wants_keys
+from .namespaces import limit_of
+from .places import inner, namespace_of, shown_name, table_of
+
+REPORT_BYTES_MAX: Final = 256 << 10
+
+
+class TableRoutes:
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._catalog = state.catalog
+
+    # Reading
+
+    async def list(self, request: RestRequest) -> TableList:
+        repository = await self._repository(request)
+        found, has_more = await repository.tables.list(
+            request.args[1], namespace_of(request), after=request.query("pageToken"), limit=limit_of(request)
+        )
+        return TableList(
+            identifiers=[shown_name(request, each) for each in found],
+            next_page_token=found[-1].name if has_more else None,
+        )
+
+    async def load(self, request: RestRequest) -> LoadedTable:
+        """Answer with the metadata file as it lies there: the library is not asked."""
+        repository = await self._repository(request)
+        table = await repository.tables.load(request.args[1], table_of(request))
+        data = await repository.tables.read(table.metadata)
+        return await self._loaded(
+            request, repository, table.name, table.uuid, repository.tables.uri_of(table.metadata), data
+        )
+
+    async def exists(self, request: RestRequest) -> None:
+        await (await self._repository(request)).tables.load(request.args[1], table_of(request))
+
+    async def credentials(self, request: RestRequest) -> TableCredentials:
+        repository = await self._repository(request)
+        table = await repository.tables.load(request.args[1], table_of(request))
+        lent = await lent_settings(self._state.authenticator, request, table.name, table.uuid, repository.tables)
+        return TableCredentials(storage_credentials=lent)
+
+    async def _loaded(
+        self, request: RestRequest, repository: Repository, name: TableName, uuid: str, uri: str | None, data: bytes
+    ) -> LoadedTable:
+        lent = []
+        if wants_keys(request):
+            lent = await lent_settings(self._state.authenticator, request, name, uuid, repository.tables)
+        config = {**files_settings(request), **(lent[0].config if lent else {})}
+        return LoadedTable(metadata_location=uri, metadata=msgspec.Raw(data), config=config, storage_credentials=lent)
+
+    async def report(self, request: RestRequest) -> None:
+        await request.small_body(REPORT_BYTES_MAX)
+
+    # Changing
+
+    async def create(self, request: RestRequest, body: TableCreation) -> LoadedTable:
+        repository, branch = await self._repository(request), request.args[1]
+        name = TableName(namespace_of(request), body.name)
+        changing = Changing(repository, self._state.ports)
+        location = changing.fresh_location()
+        if body.location and body.location.rstrip("/") != location:
+            raise iceberg.InvalidTable(
+                f"the catalog says where tables lie, below {repository.tables.location('')}: leave the location out",
+                location=body.location,
+            )
+        await repository.tables.namespace(branch, name.namespace)
+        if await repository.tables.exists(branch, name):
+            raise TableExists(f"there is a table {name}", table=str(name))
+        new = iceberg.created(
+            location=location,
+            schema=bytes(body.schema),
+            partition_spec=bytes(body.partition_spec),
+            write_order=bytes(body.write_order),
+            properties=body.properties or {},
+        )
+        if body.stage_create:
+            return await self._loaded(request, repository, name, new.uuid, None, new.encoded())
+        uri, data = await changing.create(branch, name, new, self._note(request))
+        return await self._loaded(request, repository, name, new.uuid, uri, data)
+
+    async def register(self, request: RestRequest, body: TableRegistration) -> LoadedTable:
+        repository, branch = await self._repository(request), request.args[1]
+        name = TableName(namespace_of(request), body.name)
+        file = repository.tables.file_of(body.metadata_location)
+        await ask(
+            (operations.FILES,), request.permissions, {"repository": repository.id, "tables": "tables", "file": file}
+        )
+        changing = Changing(repository, self._state.ports)
+        uri, data = await changing.register(branch, name, file, overwrite=body.overwrite, note=self._note(request))
+        return await self._loaded(request, repository, name, file.partition("/")[0], uri, data)
+
+    async def commit(self, request: RestRequest, body: TableCommit) -> CommittedTable:
+        name = table_of(request)
+        if body.identifier is not None and _name_of(request, body.identifier) != name:
+            raise InvalidBody(f"the body is about another table than the path, {name}")
+        changing = Changing(await self._repository(request), self._state.ports)
+        [changed] = await changing.commit(request.args[1], {name: body}, self._note(request))
+        return CommittedTable(metadata_location=changed.metadata.uri, metadata=msgspec.Raw(changed.data))
+
+    async def commit_many(self, request: RestRequest, body: TablesCommit) -> None:
+        commits: dict[TableName, TableCommit] = {}
+        for each in body.table_changes:
+            if each.identifier is None:
+                raise InvalidBody("each change of a transaction names its table")
+            name = _name_of(request, each.identifier)
+            if name in commits:
+                raise InvalidBody(f"a transaction changes a table once, and {name} is named twice")
+            await ask((operations.WRITES,), request.permissions, _names(request, name))
+            commits[name] = each
+        changing = Changing(await self._repository(request), self._state.ports)
+        await changing.commit(request.args[1], commits, self._note(request))
+
+    async def drop(self, request: RestRequest) -> None:
+        repository, name = await self._repository(request), table_of(request)
+        # To purge is no more: other branches and older commits may name the same files, and retention knows.
+        await repository.tables.drop(request.args[1], name, self._note(request)(f"{name}: drop"))
+
+    async def rename(self, request: RestRequest, body: TableRename) -> None:
+        source, target = _name_of(request, body.source), _name_of(request, body.destination)
+        for permission, name in ((operations.REMOVES, source), (operations.WRITES, target)):
+            await ask((permission,), request.permissions, _names(request, name))
+        repository = await self._repository(request)
+        note = self._note(request)(f"{source}: rename to {target}")
+        await repository.tables.rename(request.args[1], source, target, note)
+
+    async def _repository(self, request: RestRequest) -> Repository:
+        return await self._catalog.get(request.args[0])
+
+    def _note(self, request: RestRequest) -> Callable[[str], Note]:
+        user, clock = request.identity.user_id, self._state.ports.clock
+        return lambda message: Note(message=message, committer=user, created_ms=clock.now_ms())
+
+
+def _name_of(request: RestRequest, identifier: TableIdentifier) -> TableName:
+    return TableName(inner(request, identifier.namespace), identifier.name)
+
+
+def _names(request: RestRequest, name: TableName) -> dict[str, str]:
+    repository, ref = request.args[:2]
+    return {"repository": repository, "ref": ref, "namespace": "/".join(name.namespace), "table": name.name}
+
+
+def routes(state: AppState) -> list[Route]:
+    here = TableRoutes(state)
+    return [
+        Route(operations.LIST_TABLES, here.list),
+        Route(operations.LOAD_TABLE, here.load),
+        Route(operations.LOAD_CREDENTIALS, here.credentials),
+        Route(operations.TABLE_EXISTS, here.exists),
+        Route(operations.CREATE_TABLE, here.create),
+        Route(operations.REGISTER_TABLE, here.register),
+        Route(operations.COMMIT_TABLE, here.commit),
+        Route(operations.COMMIT_TABLES, here.commit_many),
+        Route(operations.DROP_TABLE, here.drop),
+        Route(operations.RENAME_TABLE, here.rename),
+        Route(operations.REPORT_METRICS, here.report),
+    ]
