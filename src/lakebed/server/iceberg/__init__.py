@@ -8,8 +8,9 @@ changing.py     from a client's commit to a change of the branch: the library, f
 credentials.py  where the files are reached, and keys for those of one table
 """
 
-from .door import PATH, CatalogDoor, CatalogRequest
+from .door import PATH, CatalogDoor
 from .namespaces import routes as namespace_routes
+from .places import CatalogRequest
 from .tables import routes as table_routes
 
 __all__ = ["PATH", "CatalogDoor", "CatalogRequest", "namespace_routes", "table_routes"]

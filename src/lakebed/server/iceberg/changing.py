@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,12 +17,22 @@ import msgspec
 from lakebed import iceberg
 from lakebed.base import Ports
 from lakebed.catalog import Repository
-from lakebed.catalog.tables import NoSuchTable, Table, TableChange, TableConflict, TableExists, TableName, Tables
+from lakebed.catalog.tables import (
+    TABLES,
+    NoSuchTable,
+    Table,
+    TableChange,
+    TableConflict,
+    TableExists,
+    TableName,
+    Tables,
+)
 from lakebed.iceberg import Metadata, RequirementFailed
 from lakebed.versions import Note
 from lakebed.wire import TableCommit
 
 T = TypeVar("T")
+MakeNote: TypeAlias = Callable[[str], Note]
 
 ATTEMPTS_MAX: Final = 4
 """How often a commit is made again whose table another one changed meanwhile, if its requirements still hold."""
@@ -46,6 +56,7 @@ class Changing:
 
     def __init__(self, repository: Repository, ports: Ports) -> None:
         self._tables: Final[Tables] = repository.tables
+        self._versions = repository.versions
         self._ports = ports
         self._place = self._tables.location("")
 
@@ -82,9 +93,7 @@ class Changing:
 
     # Changing
 
-    async def commit(
-        self, branch: str, commits: Mapping[TableName, TableCommit], note: Callable[[str], Note]
-    ) -> list[Changed]:
+    async def commit(self, branch: str, commits: Mapping[TableName, TableCommit], note: MakeNote) -> list[Changed]:
         """Change tables in one commit of the branch, or none of them.
 
         Makes it again where another commit changed a table meanwhile, until a requirement fails.
@@ -96,7 +105,9 @@ class Changing:
         """
         await self._tables.start()
         for attempt in range(ATTEMPTS_MAX):
-            changed = [await self._changed(branch, name, commit) for name, commit in commits.items()]
+            changed = [
+                await self._changed(branch, name, commit, is_again=attempt > 0) for name, commit in commits.items()
+            ]
             changes = [each.change for each in changed if each.change is not None]
             if not changes:
                 return changed
@@ -111,7 +122,7 @@ class Changing:
                 return changed
         raise AssertionError("the last attempt returns or raises")
 
-    async def _changed(self, branch: str, name: TableName, commit: TableCommit) -> Changed:
+    async def _changed(self, branch: str, name: TableName, commit: TableCommit, *, is_again: bool) -> Changed:
         table, base, data = None, None, b""
         requirements = [bytes(each) for each in commit.requirements]
         creates = any(msgspec.json.decode(each, type=_Typed).type == "assert-create" for each in requirements)
@@ -129,7 +140,7 @@ class Changing:
         new = await _in_thread(size, lambda: iceberg.committed(base, requirements, updates, place=self._place))
         if new is base:
             return Changed(name, new, data, None)
-        if table is None:
+        if table is None and not is_again:
             await self._check_fresh(new)
         change = await iceberg.change_of(base, new, self.read)
         encoded = await _in_thread(size, new.encoded)
@@ -148,9 +159,7 @@ class Changing:
             ),
         )
 
-    async def create(
-        self, branch: str, name: TableName, new: Metadata, note: Callable[[str], Note]
-    ) -> tuple[str, bytes]:
+    async def create(self, branch: str, name: TableName, new: Metadata, note: MakeNote) -> tuple[str, bytes]:
         """Commit a table that a request made whole, and return where its metadata lie.
 
         Raises:
@@ -164,7 +173,7 @@ class Changing:
         return self._tables.uri_of(file), data
 
     async def register(
-        self, branch: str, name: TableName, file: str, *, overwrite: bool, note: Callable[[str], Note]
+        self, branch: str, name: TableName, file: str, *, overwrite: bool, note: MakeNote
     ) -> tuple[str, bytes]:
         """Commit a table whose metadata and files lie in `tables` already.
 
@@ -212,7 +221,10 @@ class Changing:
         Raises:
             RequirementFailed: a table has, or had, this id. A client that makes the table anew gets another.
         """
-        if await self._tables.is_used(new.uuid):
+        # A table's first metadata file has the number 0. No engine names files so: the catalog alone writes metadata.
+        first = f"{new.uuid}/metadata/00000-".encode()
+        listing = await self._versions.staging.list(TABLES, prefix=first, limit=1)
+        if listing.items:
             raise RequirementFailed(f"there is or was a table with the id {new.uuid}: create it again", uuid=new.uuid)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from lakebed.auth import NotAuthenticated, NotPermitted
 from lakebed.base import Invalid
 from lakebed.catalog import Repository
-from lakebed.catalog.tables import TABLES, Tables
+from lakebed.catalog.tables import Tables
 from lakebed.operations import PUBLIC_BYTES_MAX, AnyOperation
 from lakebed.operations import tables as operations
 from lakebed.server.http.gate import ask
@@ -119,14 +119,11 @@ class Namespaces:
 
     async def list_catalogs(self, request: RestRequest) -> NamespaceList:
         """List what the caller may read: repositories, or the branches of one."""
-        parent = levels_of(request.query("parent"))
+        parent, after = levels_of(request.query("parent")), request.query("pageToken")
         if not parent:
-            found, has_more = await self._catalog.list(
-                prefix="", after=request.query("pageToken"), limit=limit_of(request)
-            )
-            names = [[name] for name, _ in found]
-            visible = [each for each in names if await _is_shown(request, each[0])]
-            return NamespaceList(namespaces=visible, next_page_token=names[-1][0] if has_more else None)
+            found, has_more = await self._catalog.list(prefix="", after=after, limit=limit_of(request))
+            visible: list[list[str]] = [[name] for name, _ in found if await _is_shown(request, name)]
+            return NamespaceList(namespaces=visible, next_page_token=found[-1][0] if has_more else None)
         if len(parent) == 1:
             repository = await self._catalog.get(parent[0])
             await ask((operations.SHOWN, operations.BRANCHES), request.permissions, {"repository": repository.id})
@@ -134,12 +131,10 @@ class Namespaces:
                 prefix="", after=request.query("pageToken"), limit=limit_of(request)
             )
             hidden = await repository.settings.hidden_branches()
-            shown_ = [
-                [repository.id, each.name] for each in branches if each.name not in hidden and each.name != TABLES
-            ]
-            return NamespaceList(namespaces=shown_, next_page_token=branches[-1].name if has_more else None)
-        names_ = {"repository": parent[0], "ref": parent[1]}
-        await ask(operations.LIST_NAMESPACES.permissions or (), request.permissions, names_)
+            visible = [[repository.id, each.name] for each in branches if each.name not in hidden]
+            return NamespaceList(namespaces=visible, next_page_token=branches[-1].name if has_more else None)
+        names = {"repository": parent[0], "ref": parent[1]}
+        await ask(operations.LIST_NAMESPACES.permissions or (), request.permissions, names)
         repository = await self._catalog.get(parent[0])
         return await self._page(request, repository.tables, parent[1], parent[2:], outer=parent[:2])
 
