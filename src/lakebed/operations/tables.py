@@ -19,14 +19,16 @@ from .operation import (
     NOTHING,
     PUBLIC,
     PUBLIC_BYTES_MAX,
+    REF,
+    REPOSITORY,
     At,
     Operation,
     Parameter,
     Permission,
     flag,
     header,
+    on,
 )
-from .resources import REF, REPOSITORY, on
 
 B = TypeVar("B")
 A = TypeVar("A")

@@ -127,7 +127,6 @@ from .repositories import (
     TaskInfo,
 )
 from .roles import ACL, Decision, ErrorNoACL, Group, GroupCreation, GroupList, Policy, PolicyList, Statement
-from .status import ServerProcess, ServerStatus, UpkeepStep
 from .tables import (
     CatalogError,
     CatalogFault,
