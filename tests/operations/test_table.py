@@ -27,6 +27,7 @@ from lakebed.operations import (
     repositories,
     sandboxes,
     sessions,
+    tables,
 )
 from lakebed.operations.table import CONTRACT, OPERATIONS
 
@@ -46,6 +47,7 @@ FILES = (
     repositories,
     sandboxes,
     sessions,
+    tables,
 )
 
 
@@ -54,7 +56,7 @@ def test_the_contract_has_134_operations() -> None:
 
 
 def test_an_id_and_a_route_stand_for_one_operation() -> None:
-    routes = [(operation.method, re.sub(r"\{\w+\}", "{}", operation.path)) for operation in OPERATIONS]
+    routes = [(operation.method, re.sub(r"\{\w+\}", "{}", operation.full_path)) for operation in OPERATIONS]
 
     for names in (routes, [operation.id for operation in OPERATIONS]):
         assert [name for name, count in Counter(names).items() if count > 1] == []

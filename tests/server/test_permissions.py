@@ -17,7 +17,7 @@ from lakebed.auth import NotPermitted, Permissions, Statement
 from lakebed.auth.actions import ACTIONS
 from lakebed.base import Entry
 from lakebed.objectstore import open_objectstore
-from lakebed.operations import LOGGED_IN, PUBLIC, objects
+from lakebed.operations import LOGGED_IN, PUBLIC, AnyOperation, objects
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
 from lakebed.server.http.gate import refuse_denied, require
@@ -33,6 +33,8 @@ BODIES: dict[type, Any] = {
     wire.PathList: {"paths": ["x"]},
     wire.ObjectCopyCreation: {"src_path": "x"},
     wire.ObjectMove: {"src_path": "x"},
+    wire.TableCreation: {"name": "x", "schema": {}},
+    wire.TableRegistration: {"name": "x", "metadata-location": "s3://lake.tables/x"},
     wire.PullRequestCreation: {"title": "x", "source_branch": "x", "destination_branch": "y"},
     wire.ObjectStageCreation: {"physical_address": "mem://x/y", "checksum": "x", "size_bytes": 1},
 }
@@ -62,6 +64,17 @@ async def login(app: App, client: httpx.AsyncClient) -> AsyncIterator[Login]:
         await one.aclose()
 
 
+def url_of(operation: AnyOperation, path: str) -> str:
+    """The URL of a path of an operation, at its root."""
+    return f"http://localhost{operation.root}{path}"
+
+
+def message_of(answer: httpx.Response) -> str:
+    """The words of a refusal, in the form of the API or in that of the catalog."""
+    record = answer.json()
+    return str(record["error"]["message"] if "error" in record else record["message"])
+
+
 def allow(*actions: str, resource: str = "*", effect: str = "allow") -> dict[str, Any]:
     return {"effect": effect, "action": list(actions), "resource": resource}
 
@@ -89,12 +102,14 @@ async def let_a_run_hold(state: AppState, *paths: str) -> None:
 def test_what_needs_nothing_but_a_login_is_a_short_list() -> None:
     assert sorted(operation.id for operation in OPERATIONS if operation.permissions == LOGGED_IN) == [
         "createLoginTicket",
+        "getCatalogConfig",
         "getConfig",
         "getCurrentUser",
         "getGarbageCollectionConfig",
         "getLakeFSVersion",
         "getStorageConfig",
         "getUsageReportSummary",
+        "listCatalogs",
         "logout",
         "postStatsEvents",
     ]
@@ -107,6 +122,7 @@ def test_what_needs_no_login_is_a_shorter_list() -> None:
         "getSetupState",
         "healthCheck",
         "logInByTicket",
+        "logInToCatalog",
         "login",
         "oauthCallback",
         "oidcLogin",
@@ -136,9 +152,10 @@ async def test_without_permissions_every_operation_refuses_and_without_login_too
             if operation.permissions is PUBLIC or (operation.permissions == LOGGED_IN and caller is nobody):
                 continue
             body = BODIES.get(operation.body)
-            answer = await caller.request(operation.method, path, params={"path": "x"}, json=body)
+            url = url_of(operation, path)
+            answer = await caller.request(operation.method, url, params={"path": "x"}, json=body)
             assert answer.status_code == status, (operation.id, answer.text)
-            assert operation.method == "HEAD" or answer.json()["message"].startswith(words)
+            assert operation.method == "HEAD" or message_of(answer).startswith(words)
 
 
 LAKE = "arn:lakefs:fs:::repository/lake"
@@ -165,14 +182,14 @@ async def test_rights_elsewhere_and_denials_refuse_every_operation_whatever_its_
     for operation in asked:
         for name in ("main", "nosuch"):
             arguments = ["lake" if one == "repository" else name for one in operation.arguments]
-            path = operation.path_of(*arguments)
+            path = url_of(operation, operation.path_of(*arguments))
             params = {"path": "x", "dest_path": "x"}
             if flags:
                 params |= {one.name: "true" for one in operation.parameters if one.kind == "boolean"}
             body = BODIES.get(operation.body)
             answer = await ann.request(operation.method, path, params=params, json=body)
             assert answer.status_code == (403 if operation in OURS else 401), (operation.id, answer.text)
-            assert operation.method == "HEAD" or answer.json()["message"].startswith("insufficient permissions: ")
+            assert operation.method == "HEAD" or message_of(answer).startswith("insufficient permissions: ")
 
 
 def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
@@ -193,24 +210,41 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "denied",
         "committed",
     }
-    assert flags == shown | {"bare", "force", "no_tombstone", "presign", "refuse_expired", "reuse", "details"}
+    assert flags == shown | {
+        "bare",
+        "force",
+        "no_tombstone",
+        "presign",
+        "refuse_expired",
+        "reuse",
+        "details",
+        "purgeRequested",
+    }
     assert later == {
         "cherryPick",
         "commit",
+        "commitTables",
         "createBranch",
+        "createNamespace",
         "createSandbox",
         "createSymlinkFile",
         "createTag",
         "diffRefs",
         "expireGcCommits",
         "extendSandbox",
+        "getCatalogConfig",
         "hardResetBranch",
         "importStart",
         "listBranches",
+        "listCatalogs",
         "listObjects",
+        "loadTable",
+        "loadTableCredentials",
         "mergeIntoBranch",
         "mergePullRequest",
         "noteGcPlan",
+        "registerTable",
+        "renameTable",
         "restoreGcObjects",
         "revertBranch",
         "startGcJob",

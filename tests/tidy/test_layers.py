@@ -22,6 +22,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gc/rules": {"base"},
     "gc/messages": {"base", "gc/rules"},
     "wire": {"base"},
+    # The format of tables, and the only part that names its library.
+    "iceberg": {"base"},
     "operations": {"base", "wire", "gc/messages", "gc/rules"},
     "versions": CORE - {"versions"},
     "auth": {"base", "kv"},
@@ -31,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gc/live": CORE | {"catalog", "gc/rules", "gc/messages"},
     "server": CORE
     | {"runtime", "catalog", "hooks", "auth", "sandboxes", "gc/live", "gc/rules", "gc/messages", "wire", "operations"}
-    | {"agents"},
+    | {"agents", "iceberg"},
     "client": {"base", "wire", "operations"},
     # `client`: for its type alone. The command line hands one over.
     "agents": {"base", "wire", "operations", "client", "gc/messages"},

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Read: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bytes]]]
 """Return the bytes of files by URI. It raises an error of its own for a file that is not there."""
 
+Parse: TypeAlias = Callable[[str, bytes], frozenset[str]]
+
 _MANIFEST_PATH: Final = 500
 _STATUS: Final = 0
 _DATA_FILE: Final = 2
@@ -126,14 +128,16 @@ class _Manifests:
         await self._fill(self._files, uris, _files_in)
         return {file for uri in uris for file in self._files[uri]}
 
-    async def _fill(
-        self, known: dict[str, frozenset[str]], uris: Sequence[str], parse: Callable[[str, bytes], frozenset[str]]
-    ) -> None:
+    async def _fill(self, known: dict[str, frozenset[str]], uris: Sequence[str], parse: Parse) -> None:
         missing = sorted({uri for uri in uris if uri not in known})
         _check(missing, self._location)
         for start in range(0, len(missing), _AT_ONCE):
             found = await self._read(missing[start : start + _AT_ONCE])
-            known |= await asyncio.to_thread(lambda found=found: {uri: parse(uri, found[uri]) for uri in found})  # type: ignore[misc]
+            known |= await asyncio.to_thread(_parsed, parse, found)
+
+
+def _parsed(parse: Parse, found: Mapping[str, bytes]) -> dict[str, frozenset[str]]:
+    return {uri: parse(uri, data) for uri, data in found.items()}
 
 
 def _list_of(snapshot: Snapshot) -> str:

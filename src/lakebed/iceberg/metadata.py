@@ -108,13 +108,12 @@ def created(
     from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
     _check_properties(properties)
+    spec, order = partition_spec or b"null", write_order or b"null"
     try:
         value = new_table_metadata(
             schema=Schema.model_validate_json(schema),
-            partition_spec=PartitionSpec.model_validate_json(partition_spec)
-            if partition_spec
-            else UNPARTITIONED_PARTITION_SPEC,
-            sort_order=SortOrder.model_validate_json(write_order) if write_order else UNSORTED_SORT_ORDER,
+            partition_spec=UNPARTITIONED_PARTITION_SPEC if spec == b"null" else PartitionSpec.model_validate_json(spec),
+            sort_order=UNSORTED_SORT_ORDER if order == b"null" else SortOrder.model_validate_json(order),
             location=location,
             properties=dict(properties),
             table_uuid=UUID(location.rpartition("/")[2]),

@@ -50,12 +50,12 @@ _DELEGATION: Final = header("x-iceberg-access-delegation")
 
 _LIST: Final = on(REPOSITORY, "fs:ListObjects", at=(AT_REF,))
 _READ: Final = on(_TABLE, "fs:ReadObject", at=(AT_REF,))
-_COMMIT: Final = on(REF, "fs:CreateCommit")
+_COMMIT: Final = on(REF, "fs:CreateCommit", at=_AT)
 _WRITE: Final = (*on(_TABLE, "fs:WriteObject", at=_AT), *_COMMIT)
 WRITES: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="of each table that is changed or made")
 REMOVES: Final = Permission("fs:DeleteObject", _TABLE, *_AT, when="of the table that gets another name")
 SETS: Final = Permission("fs:WriteObject", _SETTINGS, *_AT, when="of the namespace")
-LENT: Final = Permission("fs:WriteObject", _TABLE, AT_REF, when="so that the keys may write")
+LENT: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="so that the keys may write")
 FILES: Final = Permission(
     "fs:ReadObject",
     REPOSITORY + "/object/{file}",
@@ -70,7 +70,7 @@ def _of(operation: Operation[B, A]) -> Operation[B, A]:
     return replace(operation, root=CATALOG_ROOT)
 
 
-CATALOG_CONFIG: Final = _of(
+GET_CATALOG_CONFIG: Final = _of(
     Operation(
         "getCatalogConfig",
         "GET",
@@ -84,7 +84,7 @@ CATALOG_CONFIG: Final = _of(
         (SHOWN,),
     )
 )
-CATALOG_LOGIN: Final = _of(
+LOG_IN_TO_CATALOG: Final = _of(
     Operation(
         "logInToCatalog",
         "POST",
@@ -221,7 +221,7 @@ LOAD_TABLE: Final = _of(
         (LENT,),
     )
 )
-LOAD_CREDENTIALS: Final = _of(
+LOAD_TABLE_CREDENTIALS: Final = _of(
     Operation(
         "loadTableCredentials",
         "GET",
@@ -262,7 +262,7 @@ DROP_TABLE: Final = _of(
         status=204,
     )
 )
-REPORT_METRICS: Final = _of(
+REPORT_TABLE_METRICS: Final = _of(
     Operation(
         "reportTableMetrics",
         "POST",

@@ -25,6 +25,7 @@ from lakebed.wire import CatalogError, CatalogFault, NamespaceCreation, TableRen
 
 from .namespaces import OAuthRefused
 from .places import (
+    NO_PREFIX,
     CatalogRequest,
     checked,
     levels_of,
@@ -66,12 +67,17 @@ class CatalogDoor:
         """
         route, found = self._route(request)
         request.operation, request.parameters = route.operation, route.parameters
+        # The audit log reads them, of refused requests, too.
+        request.args = self._args_of_path(request, found) or [""] * len(route.operation.arguments)
         if route.gate is not None:
             await self._log_in(request)
             if not iceberg.is_installed():
                 raise Answer(501, "this server has no catalog of tables: install lakebed[iceberg] there")
             await self._load()
-        request.args = await self._args(request, found)
+        if found == [NO_PREFIX.decode()]:
+            place, _ = split_outer(await self._levels_in_body(request))
+            request.outer = (place.repository, place.ref)
+            request.args = [place.repository, place.ref]
         result = await route.carry_out(request)
         return result if isinstance(result, Response) else answer(result, route.operation.status)
 
@@ -82,7 +88,7 @@ class CatalogDoor:
             raise NoSuchEndpoint("the catalog's routes begin with /iceberg/v1/")
         path = with_prefix(path[len(_VERSION) :])
         if method == "POST" and path == b"namespaces":
-            path = b"-/namespaces"
+            path = NO_PREFIX + b"/namespaces"
         if b"/views" in path or path.endswith(b"/register-view"):
             raise Answer(406, "this catalog keeps tables, and no views")
         return self._router.find(method, path)
@@ -102,20 +108,21 @@ class CatalogDoor:
             self._loading = asyncio.create_task(asyncio.to_thread(iceberg.load))
         await asyncio.shield(self._loading)
 
-    async def _args(self, request: CatalogRequest, found: list[str]) -> list[str]:
+    def _args_of_path(self, request: CatalogRequest, found: list[str]) -> list[str]:
         """Return the arguments of the operation: repository, ref, the namespace by its levels, the table.
 
+        None, where the operation has none, or the body has them.
+
         Raises:
-            InvalidParameter: the request names no place, or more than one.
+            InvalidParameter: the path names no place.
         """
-        if not found:
+        if not found or found == [NO_PREFIX.decode()]:
             return []
         prefix, *rest = found
-        if prefix != "-":
+        if prefix != NO_PREFIX.decode():
             place, namespace = of_prefix(prefix), levels_of(rest[0]) if rest else ()
         else:
-            levels = levels_of(rest[0]) if rest else await self._levels_in_body(request)
-            place, namespace = split_outer(levels, may_be_short=request.operation in _OF_REFS)
+            place, namespace = split_outer(levels_of(rest[0]), may_be_short=request.operation in _OF_REFS)
             request.outer = tuple(filter(None, (place.repository, place.ref)))
         if rest and not namespace and request.operation not in _OF_REFS:
             raise InvalidParameter(f"{place.repository}.{place.ref} is the catalog of a ref, and no namespace in it")

@@ -44,11 +44,11 @@ _OFFERED: Final[tuple[AnyOperation, ...]] = (
     operations.CREATE_TABLE,
     operations.REGISTER_TABLE,
     operations.LOAD_TABLE,
-    operations.LOAD_CREDENTIALS,
+    operations.LOAD_TABLE_CREDENTIALS,
     operations.TABLE_EXISTS,
     operations.COMMIT_TABLE,
     operations.DROP_TABLE,
-    operations.REPORT_METRICS,
+    operations.REPORT_TABLE_METRICS,
     operations.RENAME_TABLE,
     operations.COMMIT_TABLES,
 )
@@ -246,8 +246,8 @@ def _pair(request: RestRequest, fields: dict[str, str]) -> tuple[str, str]:
 def routes(state: AppState) -> list[Route]:
     here = Namespaces(state)
     return [
-        Route(operations.CATALOG_CONFIG, here.settings),
-        Route(operations.CATALOG_LOGIN, here.log_in),
+        Route(operations.GET_CATALOG_CONFIG, here.settings),
+        Route(operations.LOG_IN_TO_CATALOG, here.log_in),
         Route(operations.LIST_CATALOGS, here.list_catalogs),
         Route(operations.LIST_NAMESPACES, here.list),
         Route(operations.CREATE_NAMESPACE, here.create),

@@ -179,7 +179,7 @@ def routes(state: AppState) -> list[Route]:
     return [
         Route(operations.LIST_TABLES, here.list),
         Route(operations.LOAD_TABLE, here.load),
-        Route(operations.LOAD_CREDENTIALS, here.credentials),
+        Route(operations.LOAD_TABLE_CREDENTIALS, here.credentials),
         Route(operations.TABLE_EXISTS, here.exists),
         Route(operations.CREATE_TABLE, here.create),
         Route(operations.REGISTER_TABLE, here.register),
@@ -187,5 +187,5 @@ def routes(state: AppState) -> list[Route]:
         Route(operations.COMMIT_TABLES, here.commit_many),
         Route(operations.DROP_TABLE, here.drop),
         Route(operations.RENAME_TABLE, here.rename),
-        Route(operations.REPORT_METRICS, here.report),
+        Route(operations.REPORT_TABLE_METRICS, here.report),
     ]
