@@ -99,6 +99,7 @@ class Authenticator:
         self._slowdown = Slowdown(ports)
         # Count these separately: invented keys of a stranger must not evict the counts of real keys.
         self._slowdown_of_unknown = Slowdown(ports)
+        self.lent_key: Final = keys.lent_key
         self._known: dict[bytes, tuple[Identity, int]] = {}
         self._owners: dict[str, _Owner] = {}
         self._forgotten = 0
@@ -222,7 +223,7 @@ class Authenticator:
         Raises:
             UnknownAccessKey: it was not lent here, or has ended.
         """
-        found = read_lent(access_key_id, self._keys.lent_key)
+        found = read_lent(access_key_id, self.lent_key)
         if found is None or now_ms >= found[0].expires_s * 1000:
             raise UnknownAccessKey("unknown access key")
         lent, secret = found
@@ -250,7 +251,7 @@ class Authenticator:
         user_id = "" if identity.access_key_id else identity.user_id
         key, session = identity.access_key_id, identity.session
         lent = Lent(repository, branch, folder, may_write, expires_s, key, user_id, session)
-        return *lent_pair(lent, self._keys.lent_key), expires_s
+        return *lent_pair(lent, self.lent_key), expires_s
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:
         """Return a token for the user of this key pair, and when it ends (Unix seconds).

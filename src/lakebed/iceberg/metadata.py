@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 METADATA_BYTES_MAX: Final = 10 << 20
-FORMAT_VERSION_MAX: Final = 3
+FORMAT_VERSION_MAX: Final = 2
+"""The library reads version 3, and does not write it."""
 _RESERVED: Final = frozenset(
     {
         "uuid",
@@ -175,6 +176,11 @@ def _checked(metadata: Metadata, location: str) -> Metadata:
         raise InvalidTable(
             f"the table's location is {location}, and cannot be {metadata.location}: the catalog says where tables lie",
             location=metadata.location,
+        )
+    if metadata.value.format_version > FORMAT_VERSION_MAX:
+        raise InvalidTable(
+            f"tables have format-version {FORMAT_VERSION_MAX} here, or 1, and not {metadata.value.format_version}",
+            version=metadata.value.format_version,
         )
     if metadata.uuid != location.rpartition("/")[2]:
         raise InvalidTable(f"the table at {location} cannot have the id {metadata.uuid}", uuid=metadata.uuid)

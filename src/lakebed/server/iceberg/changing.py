@@ -87,9 +87,7 @@ class Changing:
             async with gate:
                 return await self._tables.read(self._tables.file_of(uri))
 
-        async with asyncio.TaskGroup() as group:
-            tasks = {uri: group.create_task(read_one(uri)) for uri in uris}
-        return {uri: task.result() for uri, task in tasks.items()}
+        return dict(zip(uris, await asyncio.gather(*map(read_one, uris)), strict=True))
 
     # Changing
 
@@ -133,7 +131,7 @@ class Changing:
                 raise
         else:
             if creates:
-                raise TableExists(f"there is a table {name}", table=str(name))
+                raise RequirementFailed(f"Requirement failed: table already exists: {name}", table=str(name))
             base, data = await self.metadata_of(table)
         updates = [bytes(each) for each in commit.updates]
         size = len(data) + sum(map(len, updates))

@@ -147,6 +147,7 @@ class CatalogDoor:
                 msgspec.json.encode({"error": error.code, "error_description": str(error)}), error.status
             )
         status, message = status_and_message(error)
+        message = _WORDS[type(error)].format(**error.facts) if type(error) in _WORDS else message
         if status == 412:
             status = 400  # A hook refused the commit. Clients of the catalog know no 412, and would ask again.
         log_failure(logger, status, shown, error)
@@ -179,6 +180,13 @@ _TYPES: Final[dict[type[LakebedError], str]] = {
     Conflict: "CommitFailedException",
     Denied: "ForbiddenException",
 }
+_WORDS: Final[dict[type[LakebedError], str]] = {
+    core.NoSuchTable: "Table does not exist: {table}",
+    core.TableExists: "Table already exists: {table}",
+    core.NoSuchNamespace: "Namespace does not exist: {namespace}",
+    core.NamespaceExists: "Namespace already exists: {namespace}",
+}
+"""What clients of the catalog look for in a message, beside its type."""
 _BY_STATUS: Final = {
     400: "BadRequestException",
     401: "NotAuthorizedException",

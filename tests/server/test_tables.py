@@ -1,0 +1,255 @@
+"""The catalog of tables, asked as clients ask it: settings, logins, refusals, keys, and what a commit changes.
+
+Programs of others are in `tests/compat/test_iceberg.py`. Here the application is asked without a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from lakebed.auth.lent import read_lent
+from lakebed.server import App, AppState
+from tests.server.test_permissions import allow
+
+ROOT = "http://localhost/iceberg/v1"
+LAKE = f"{ROOT}/lake.main/namespaces"
+SCHEMA: dict[str, Any] = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}],
+}
+
+
+@pytest.fixture
+async def sales(client: httpx.AsyncClient, repo: str) -> str:
+    """The URL of the tables of a namespace."""
+    assert repo
+    answer = await client.post(LAKE, json={"namespace": ["sales"], "properties": {"owner": "ann"}})
+    assert answer.status_code == 200, answer.text
+    return f"{LAKE}/sales/tables"
+
+
+async def make(client: httpx.AsyncClient, tables: str, name: str = "orders", **more: Any) -> dict[str, Any]:
+    answer = await client.post(tables, json={"name": name, "schema": SCHEMA, **more})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def refused(answer: httpx.Response, status: int, kind: str, words: str) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, status), answer.text
+    assert answer.json()["error"]["type"] == kind
+    assert words in answer.json()["error"]["message"]
+
+
+async def test_settings_name_the_prefix_of_a_ref_and_the_address_of_the_gateway(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    settings = (await client.get(f"{ROOT}/config", params={"warehouse": "lake/main"})).json()
+
+    assert settings["overrides"] == {"prefix": "lake.main"}
+    assert settings["defaults"]["s3.endpoint"] == "http://localhost"
+    assert "POST /v1/{prefix}/transactions/commit" in settings["endpoints"]
+    await refused(
+        await client.get(f"{ROOT}/config", params={"warehouse": "lake/nosuch"}),
+        404,
+        "NoSuchNamespaceException",
+        "nosuch",
+    )
+    await refused(
+        await client.get(f"{ROOT}/config", params={"warehouse": "lake"}), 400, "BadRequestException", "lake/main"
+    )
+
+
+async def test_a_key_pair_becomes_a_token_and_a_wrong_one_is_refused_as_oauth_has_it(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
+) -> None:
+    assert isinstance(client.auth, httpx.BasicAuth)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    form = {"grant_type": "client_credentials", "client_id": pair["access_key_id"], "scope": "catalog"}
+
+    token = (
+        await stranger.post(f"{ROOT}/oauth/tokens", data={**form, "client_secret": pair["secret_access_key"]})
+    ).json()
+    wrong = await stranger.post(f"{ROOT}/oauth/tokens", data={**form, "client_secret": "x"})
+
+    headers = {"authorization": f"Bearer {token['access_token']}"}
+    assert (await stranger.get(LAKE, headers=headers)).json() == {"namespaces": []}
+    assert (wrong.status_code, wrong.json()["error"]) == (401, "invalid_client")
+    await refused(await stranger.get(LAKE), 401, "NotAuthorizedException", "")
+
+
+async def test_a_client_without_a_warehouse_has_repository_and_branch_in_front(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    await make(client, sales)
+    separated = "lake%1Fmain%1Fsales"
+
+    assert (await client.get(f"{ROOT}/namespaces")).json()["namespaces"] == [["lake"]]
+    assert (await client.get(f"{ROOT}/namespaces", params={"parent": "lake"})).json()["namespaces"] == [
+        ["lake", "main"]
+    ]
+    below = await client.get(f"{ROOT}/namespaces", params={"parent": "lake\x1fmain"})
+    assert below.json()["namespaces"] == [["lake", "main", "sales"]]
+    assert (await client.get(f"{ROOT}/namespaces/lake%1Fmain")).json()["namespace"] == ["lake", "main"]
+    listed = (await client.get(f"{ROOT}/namespaces/{separated}/tables")).json()
+    assert listed["identifiers"] == [{"namespace": ["lake", "main", "sales"], "name": "orders"}]
+    other = {"namespace": ["lake", "dev", "sales"], "name": "orders"}
+    rename = {"source": listed["identifiers"][0], "destination": other}
+    await refused(await client.post(f"{ROOT}/tables/rename", json=rename), 400, "BadRequestException", "one branch")
+
+
+async def test_namespaces_have_properties_and_go_only_when_they_are_empty(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    await make(client, sales)
+    change = {"removals": ["owner", "none"], "updates": {"team": "x"}}
+
+    changed = await client.post(f"{LAKE}/sales/properties", json=change)
+
+    assert changed.json() == {"updated": ["team"], "removed": ["owner"], "missing": ["none"]}
+    assert (await client.get(f"{LAKE}/sales")).json() == {"namespace": ["sales"], "properties": {"team": "x"}}
+    await refused(await client.delete(f"{LAKE}/sales"), 409, "NamespaceNotEmptyException", "sales")
+    assert (await client.delete(f"{sales}/orders", params={"purgeRequested": "true"})).status_code == 204
+    assert (await client.delete(f"{LAKE}/sales")).status_code == 204
+    assert (await client.head(f"{LAKE}/sales")).status_code == 404
+
+
+async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    table = await make(client, sales)
+    elsewhere = {"name": "t", "schema": SCHEMA, "location": "s3://other.tables/x"}
+    uuid = {"action": "assign-uuid", "uuid": "7d546238-af84-46d7-8f89-ddb2489940fb"}
+    snapshot = {
+        "action": "add-snapshot",
+        "snapshot": {
+            "snapshot-id": 1,
+            "sequence-number": 1,
+            "timestamp-ms": table["metadata"]["last-updated-ms"] + 1,
+            "manifest-list": "s3://other.tables/x/metadata/snap-1.avro",
+            "summary": {"operation": "append"},
+        },
+    }
+    missing = {**snapshot, "snapshot": {**snapshot["snapshot"], "manifest-list": f"{table['metadata']['location']}/m"}}
+    large = {"action": "set-properties", "updates": {f"n{n}": "x" * 3_900 for n in range(1_000)}}
+    for updates, words in (
+        ([{"action": "set-location", "location": "s3://other.tables/x"}], "the table's location is"),
+        ([uuid], "keeps its id"),
+        ([snapshot], "is no file of this table"),
+        ([missing], "/m"),
+        ([{"action": "do-magic"}], 'unknown update "do-magic"'),
+        ([{"action": "set-properties", "updates": {"write.data.path": "s3://x/y"}}], "below its location"),
+    ):
+        answer = await client.post(f"{sales}/orders", json={"requirements": [], "updates": updates})
+        await refused(answer, 400, "BadRequestException", words)
+    magic = await client.post(f"{sales}/orders", json={"requirements": [{"type": "assert-magic"}], "updates": []})
+    await refused(magic, 400, "BadRequestException", "unknown requirement")
+    await refused(await client.post(sales, json=elsewhere), 400, "BadRequestException", "leave the location out")
+    for number in range(3):
+        updates = {f"{number}{name}": value for name, value in large["updates"].items()}
+        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": updates}]}
+        answer = await client.post(f"{sales}/orders", json=body)
+    await refused(answer, 400, "BadRequestException", "may have 10,485,760")
+    taken = {"name": "twin", "metadata-location": table["metadata-location"].replace("lake.tables", "other.tables")}
+    register = await client.post(f"{LAKE}/sales/register", json=taken)
+    await refused(register, 400, "BadRequestException", "other.tables")
+    await refused(await client.get(f"{LAKE}/sales/views"), 406, "UnsupportedOperationException", "no views")
+
+
+async def test_a_table_that_takes_the_id_of_another_is_refused(client: httpx.AsyncClient, sales: str) -> None:
+    """Whoever may read the new one would get keys for the files of the other."""
+    table = (await make(client, sales))["metadata"]
+    updates = [
+        {"action": "assign-uuid", "uuid": table["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": SCHEMA, "last-column-id": 1},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": table["location"]},
+    ]
+    body = {"requirements": [{"type": "assert-create"}], "updates": updates}
+
+    await refused(await client.post(f"{sales}/twin", json=body), 409, "CommitFailedException", "is or was a table")
+
+
+async def test_several_tables_change_in_one_commit_or_none_of_them(
+    client: httpx.AsyncClient, sales: str, repo: str
+) -> None:
+    for name in ("a", "b"):
+        await make(client, sales, name)
+    before = (await client.get(f"{repo}/branches/main")).json()["commit_id"]
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+    stale = {
+        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}],
+        "updates": change["updates"],
+    }
+
+    def of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        return {"identifier": {"namespace": ["sales"], "name": name}, **changes}
+
+    url = f"{ROOT}/lake.main/transactions/commit"
+    failed = await client.post(url, json={"table-changes": [of("a", change), of("b", stale)]})
+    await refused(failed, 409, "CommitFailedException", "current schema")
+    assert (await client.get(f"{repo}/branches/main")).json()["commit_id"] == before
+    assert (await client.post(url, json={"table-changes": [of("a", change), of("b", change)]})).status_code == 204
+
+    commits = (await client.get(f"{repo}/refs/main/commits")).json()["results"]
+    assert commits[0]["parents"] == [before]
+    assert commits[0]["message"] == "sales.a: change, sales.b: change"
+    for name in ("a", "b"):
+        assert (await client.get(f"{sales}/{name}")).json()["metadata"]["properties"]["k"] == "1"
+
+
+async def test_lent_keys_open_the_files_of_the_table_and_nothing_else(
+    client: httpx.AsyncClient, app: App, sales: str
+) -> None:
+    header = {"x-iceberg-access-delegation": "vended-credentials"}
+    await make(client, sales)
+    await make(client, sales, "other")
+    assert (await client.get(f"{sales}/orders")).json()["config"].keys() & {"s3.access-key-id"} == set()
+
+    lent = (await client.get(f"{sales}/orders", headers=header)).json()
+
+    key, secret = lent["config"]["s3.access-key-id"], lent["config"]["s3.secret-access-key"]
+    assert lent["storage-credentials"][0]["prefix"] == lent["metadata"]["location"] + "/"
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=(key, secret)) as thief:
+        assert (await thief.get("/user")).status_code == 401
+        assert (
+            await thief.post("/auth/login", json={"access_key_id": key, "secret_access_key": secret})
+        ).status_code == 401
+
+
+async def test_who_may_only_read_gets_keys_that_only_read(
+    client: httpx.AsyncClient, app: App, state: AppState, sales: str
+) -> None:
+    url = (await make(client, sales))["metadata"]["location"]
+    await client.post("/auth/users", json={"id": "ann"})
+    pair = (await client.post("/auth/users/ann/credentials")).json()
+    policy = {
+        "id": "reads",
+        "statement": [allow("fs:ReadObject", resource="arn:lakefs:fs:::repository/lake/object/sales/*")],
+    }
+    await client.post("/auth/policies", json=policy)
+    await client.put("/auth/users/ann/policies/reads")
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    auth = (pair["access_key_id"], pair["secret_access_key"])
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", auth=auth) as ann:
+        lent = (await ann.get(f"{sales}/orders/credentials")).json()["storage-credentials"][0]["config"]
+        await refused(
+            await ann.post(sales, json={"name": "x", "schema": SCHEMA}), 403, "ForbiddenException", "ann needs"
+        )
+        await refused(await ann.get(sales), 403, "ForbiddenException", "fs:ListObjects")
+
+    assert read_lent(lent["s3.access-key-id"], b"x" * 32) is None, "another server's"
+    found = read_lent(lent["s3.access-key-id"], state.authenticator.lent_key)
+    assert found is not None
+    assert (found[0].branch, found[0].may_write, found[0].folder in url) == ("tables", False, True)
