@@ -57,7 +57,7 @@ async def test_settings_name_the_prefix_of_a_ref_and_the_address_of_the_gateway(
         await client.get(f"{ROOT}/config", params={"warehouse": "lake/nosuch"}),
         404,
         "NoSuchNamespaceException",
-        "nosuch",
+        "not found",
     )
     await refused(
         await client.get(f"{ROOT}/config", params={"warehouse": "lake"}), 400, "BadRequestException", "lake/main"
