@@ -124,7 +124,7 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
     table = await make(client, sales)
     elsewhere = {"name": "t", "schema": SCHEMA, "location": "s3://other.tables/x"}
     uuid = {"action": "assign-uuid", "uuid": "7d546238-af84-46d7-8f89-ddb2489940fb"}
-    snapshot = {
+    snapshot: dict[str, Any] = {
         "action": "add-snapshot",
         "snapshot": {
             "snapshot-id": 1,
@@ -135,7 +135,6 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
         },
     }
     missing = {**snapshot, "snapshot": {**snapshot["snapshot"], "manifest-list": f"{table['metadata']['location']}/m"}}
-    large = {"action": "set-properties", "updates": {f"n{n}": "x" * 3_900 for n in range(1_000)}}
     for updates, words in (
         ([{"action": "set-location", "location": "s3://other.tables/x"}], "the table's location is"),
         ([uuid], "keeps its id"),
@@ -150,8 +149,8 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
     await refused(magic, 400, "BadRequestException", "unknown requirement")
     await refused(await client.post(sales, json=elsewhere), 400, "BadRequestException", "leave the location out")
     for number in range(3):
-        updates = {f"{number}{name}": value for name, value in large["updates"].items()}
-        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": updates}]}
+        large = {f"n{number}-{n}": "x" * 3_900 for n in range(1_000)}
+        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": large}]}
         answer = await client.post(f"{sales}/orders", json=body)
     await refused(answer, 400, "BadRequestException", "may have 10,485,760")
     taken = {"name": "twin", "metadata-location": table["metadata-location"].replace("lake.tables", "other.tables")}
