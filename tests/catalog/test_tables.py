@@ -128,7 +128,7 @@ async def test_branches_and_merges_carry_tables_and_conflicts_stay_conflicts(tab
     await tables.tables.put("u/metadata/1b.json", b"other")
     rival = TableChange(name=NAME, expected="u/metadata/0.json", metadata="u/metadata/1b.json", uuid="u")
     await tables.tables.commit("other", [rival], NOTE)
-    with pytest.raises(MergeConflict):
+    with pytest.raises(MergeConflict, match=r"both sides changed table db\.t$"):
         await tables.changes.merge("other", "main", NOTE)
     await tables.changes.revert("main", "main", NOTE, parent_number=1)
     assert await files_of(tables, "main") == ["u/data/a", "u/metadata/0.json"]

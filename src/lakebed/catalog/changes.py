@@ -9,10 +9,10 @@ Processes share no queue. The cached head and rewritten cells show that another 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from lakebed.base import CommitId, Ports
 from lakebed.ranges import Choices
@@ -21,6 +21,7 @@ from lakebed.versions import (
     BranchRecord,
     Commit,
     CommitOvertaken,
+    MergeConflict,
     NoChanges,
     Note,
     RefKind,
@@ -37,6 +38,7 @@ from .records import RepositoryRecord
 from .settings import Settings, find_match
 
 T = TypeVar("T")
+_TABLE: Final = b".iceberg/table.json"
 
 PICKED_KEY: Final = "cherry-pick-origin"
 PICKED_COMMITTER_KEY: Final = "cherry-pick-committer"
@@ -175,16 +177,18 @@ class Changes:
                 merge_source=source,
                 commit_id=source_id,
             ),
-            lambda: self._versions.merges.merge(
-                source,
-                branch,
-                note,
-                strategy=strategy,
-                choices=choices,
-                allow_empty=allow_empty,
-                squash=squash,
-                refuse_expired=refuse_expired,
-                source_id=source_id,
+            lambda: _naming_tables(
+                self._versions.merges.merge(
+                    source,
+                    branch,
+                    note,
+                    strategy=strategy,
+                    choices=choices,
+                    allow_empty=allow_empty,
+                    squash=squash,
+                    refuse_expired=refuse_expired,
+                    source_id=source_id,
+                )
             ),
         )
 
@@ -459,6 +463,23 @@ class Changes:
             if not await self._versions.refs.is_committing(branch):
                 return
             await self._ports.clock.sleep(POLITE_STEP_S)
+
+
+async def _naming_tables(merge: Awaitable[Commit]) -> Commit:
+    """Say which tables are in conflict: both sides changed the entry of their metadata (catalog/tables).
+
+    Raises:
+        MergeConflict: the merge's, with the fact `tables`.
+    """
+    try:
+        return await merge
+    except MergeConflict as error:
+        keys = cast("Sequence[bytes]", error.facts["conflicts"])
+        names = [key.removesuffix(_TABLE).decode().replace("/", ".") for key in keys if key.endswith(_TABLE)]
+        if not names:
+            raise
+        what = f"{error}: both sides changed table {', '.join(names[:10])}"
+        raise MergeConflict(what, **{**error.facts, "tables": names}) from error
 
 
 def _event(type_: EventType, branch: str, note: Note) -> Event:

@@ -6,11 +6,12 @@ entry that names a small object of the hidden branch, as a table's entries do.
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -63,6 +64,7 @@ from .names import (
     text_of,
 )
 
+T = TypeVar("T")
 _SCHEMES: Final = ("s3", "s3a", "s3n")
 _PROPERTIES: Final = "namespaces"
 """The folder of `tables` for the properties of namespaces. No table's uuid is equal to it."""
@@ -250,13 +252,12 @@ class Tables:
         head = await self._versions.refs.resolve_commit(ref)
         if parent:
             await self._commits.check_namespace(head, parent)
-        inside = [
+        inside = (
             (*parent, name)
             async for name in self._folders(head, folder_of(parent), after=f"{after}/" if after else "")
             if not name.endswith(SUFFIX)
-        ]
-        rows = await self._versions.staging.rows_of_commit(head, [record_path(one) for one in inside])
-        found = [one for one, row in zip(inside, rows, strict=True) if row is not None]
+        )
+        found = await self._first(head, inside, record_path, limit)
         return found[:limit], len(found) > limit
 
     async def namespace(self, ref: str, namespace: Namespace) -> Mapping[str, str]:
@@ -272,7 +273,7 @@ class Tables:
     async def list(
         self, ref: str, namespace: Namespace, *, after: str = "", limit: int = 1000
     ) -> tuple[list[TableName], bool]:
-        """Return the tables of a namespace, in order, and whether there are more. Reads all names behind `after`.
+        """Return the tables of a namespace, in order, and whether there are more.
 
         Raises:
             NoSuchNamespace: the ref has none.
@@ -280,14 +281,35 @@ class Tables:
         head = await self._versions.refs.resolve_commit(ref)
         await self._commits.check_namespace(head, namespace)
         start = f"{after}{SUFFIX}/" if after else ""
-        found = [
+        inside = (
             TableName(namespace, name.removesuffix(SUFFIX))
             async for name in self._folders(head, folder_of(namespace), after=start)
             if name.endswith(SUFFIX)
-        ]
-        has_record = await self._commits.records(head, found)
-        tables = [name for name, row in zip(found, has_record, strict=True) if row is not None]
-        return tables[:limit], len(tables) > limit
+        )
+        found = await self._first(head, inside, lambda one: one.folder + RECORD.encode(), limit)
+        return found[:limit], len(found) > limit
+
+    async def _first(
+        self, head: CommitId, names: AsyncIterator[T], path_of: Callable[[T], bytes], limit: int
+    ) -> builtins.list[T]:
+        """Return the first of these whose path the commit has: those after `limit` only to say that there are more."""
+        found: builtins.list[T] = []
+        batch: builtins.list[T] = []
+
+        async def look() -> None:
+            rows = await self._versions.staging.rows_of_commit(head, [path_of(one) for one in batch])
+            found.extend(one for one, row in zip(batch, rows, strict=True) if row is not None)
+            batch.clear()
+
+        async for one in names:
+            batch.append(one)
+            if len(batch) > limit:
+                await look()
+            if len(found) > limit:
+                return found
+        if batch:
+            await look()
+        return found
 
     async def load(self, ref: str, name: TableName) -> Table:
         """
