@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -250,6 +251,20 @@ async def test_there_is_a_limit_of_subscriptions(
     answer = await client.post(f"{repo}/event_subscriptions", json={"target": subscription["target"]})
 
     assert answer.status_code == 400
+
+
+async def test_parallel_requests_do_not_pass_the_limit(
+    client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.catalog.subscriptions.SUBSCRIPTIONS_MAX", 2)
+    wanted = {"target": "http://127.0.0.1:1/?token=secret"}
+
+    answers = await asyncio.gather(*(client.post(f"{repo}/event_subscriptions", json=wanted) for _ in range(6)))
+
+    made = [answer.json() for answer in answers if answer.status_code == 201]
+    found = (await client.get(f"{repo}/event_subscriptions")).json()["results"]
+    assert len(made) == len(found) <= 2
+    assert {one["target"] for one in [*made, *found]} <= {"http://127.0.0.1:1/?***"}
 
 
 async def test_old_events_are_removed_and_count_as_missed(

@@ -141,6 +141,10 @@ class Subscriptions:
         # Write the subscription last: the delivery begins with it.
         await self._store.set(self._partition, CURSOR + subscription_id.encode(), encode_record(cursor))
         await self._store.set(self._partition, SUBSCRIPTION + subscription_id.encode(), encode_record(record))
+        # Look again after the write: of requests that come together, the last to look sees all of them.
+        if len(await self.records()) > SUBSCRIPTIONS_MAX:
+            await self.delete(subscription_id)
+            raise InvalidSubscription(f"a repository has at most {SUBSCRIPTIONS_MAX} subscriptions")
         return await self.get(subscription_id)
 
     async def get(self, subscription_id: str) -> Subscription:

@@ -65,6 +65,7 @@ from lakebed.wire import StorageConfig
 from . import iceberg
 from .agents import PATH as AGENTS_PATH
 from .agents import AgentsDoor
+from .brokers import Brokers, brokers
 from .collectors import Collectors, check_runs
 from .events import Eventing
 from .hard_delete import HardDeleting
@@ -205,6 +206,7 @@ class ServerOptions:
     trusted_proxies: tuple[str, ...] = ()
     s3: S3Options = field(default_factory=S3Options)
     hooks: HookOptions = field(default_factory=HookOptions)
+    brokers: Brokers = field(default_factory=Brokers)
     providers: ProviderOptions = field(default_factory=ProviderOptions)
 
     @property
@@ -267,6 +269,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         trusted_proxies=_proxies(environment.get("LAKEBED_TRUSTED_PROXIES") or ""),
         s3=s3_options(environment),
         hooks=hook_options(environment),
+        brokers=brokers(environment),
         providers=provider_options(environment),
     )
 
@@ -406,7 +409,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         presign_s=PRESIGN_S if presign else None,
         database=options.metadata_uri.partition(":")[0],
         hard_deleting=hard_deleting,
-        eventing=Eventing(catalog, keys, options.hooks, ports),
+        eventing=Eventing(catalog, keys, options.hooks, ports, options.brokers),
         s3=options.s3,
         metrics=metrics,
     )

@@ -1,4 +1,4 @@
-"""Do the server's part of events: gather them where there are subscriptions, and deliver them to webhooks.
+"""Do the server's part of events: gather them where there are subscriptions, and deliver them to webhooks and brokers.
 
 Every process works on every repository. A delivery that begins notes it in its cursor, so that mostly one process
 sends; were two to send, the receiver sees events twice. Commits know nothing of this, and never wait for it.
@@ -32,6 +32,7 @@ from lakebed.catalog import (
     SubscriptionRecord,
 )
 from lakebed.hooks import AT_ONCE_MAX, HookFailed, HookOptions, request
+from lakebed.server.brokers import SEND_S, Brokers
 from lakebed.wire import Delivery, Event
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,6 @@ ASK_S: Final = 60.0
 WHOLE_S: Final = 300.0
 """How often the log of every ref is read, for those that were made and deleted between two looks."""
 BACK_OFF_S: Final = 60.0
-SEND_S: Final = 10.0
-"""Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
 ROUNDS: Final = 20
 """Deliveries of one subscription before the next look at its record."""
 SENDERS_MAX: Final = 64
@@ -59,11 +58,14 @@ class _Feed:
 class Eventing:
     """One for each process of a server."""
 
-    def __init__(self, catalog: Catalog, keys: ServerKeys, options: HookOptions, ports: Ports) -> None:
+    def __init__(
+        self, catalog: Catalog, keys: ServerKeys, options: HookOptions, ports: Ports, brokers: Brokers
+    ) -> None:
         self._catalog = catalog
         self._keys = keys
         self._options = options
         self._ports = ports
+        self.brokers = brokers
         self._feeds: dict[str, _Feed] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
         # Their own threads, as hooks have: slow receivers must not keep uploads from the threads of the server.
@@ -129,6 +131,10 @@ class Eventing:
 
     async def _deliver(self, repository: Repository, subscription_id: str, record: SubscriptionRecord) -> None:
         async def send(_: str, __: SubscriptionRecord, events: Sequence[PositionedEvent], /) -> None:
+            scheme, _, place = record.target.partition(":")
+            if scheme in ("nats", "kafka"):
+                await self._send_each(scheme, place, repository.id, subscription_id, events)
+                return
             delivery = Delivery(
                 repository=repository.id,
                 subscription=subscription_id,
@@ -143,6 +149,24 @@ class Eventing:
                 has_more = await repository.subscriptions.deliver(subscription_id, record, send)
             if not has_more:
                 return
+
+    async def _send_each(
+        self, scheme: str, place: str, repository: str, subscription_id: str, events: Sequence[PositionedEvent]
+    ) -> None:
+        messages = [
+            (
+                f"{repository}/{event.kind}/{event.name}",
+                msgspec.json.encode(
+                    Delivery(repository=repository, subscription=subscription_id, events=[shown((position, event))])
+                ),
+            )
+            for position, event in events
+        ]
+        if scheme == "nats":
+            await self.brokers.to_nats(place, messages)
+        else:
+            produce = partial(self.brokers.to_kafka, place, messages)
+            await asyncio.get_running_loop().run_in_executor(self._pool, produce)
 
     def _post(self, subscription_id: str, record: SubscriptionRecord, body: bytes) -> None:
         """

@@ -49,7 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to send events to an http or https URL.
+    """A request to send events to an http or https URL, `nats:SUBJECT` or `kafka:TOPIC`.
 
     `refs`: patterns of branches and tags, and of the branches of pull requests; runs have none. `operations`: of
     events; `kinds`: branch, tag, pull, run, erasure. Empty means all. Without `secret` the server

@@ -84,7 +84,7 @@ def subscriptions(session: Session, uri: RepositoryArgument) -> None:
 def subscribe(
     session: Session,
     uri: RepositoryArgument,
-    target: Annotated[str, Argument(metavar="URL", help="Where events are posted to: http or https.")],
+    target: Annotated[str, Argument(metavar="URL", help="An http or https URL, nats:SUBJECT or kafka:TOPIC.")],
     refs: Annotated[list[str] | None, Option("--ref", help="Only branches and tags of this pattern.")] = None,
     operations: Annotated[list[str] | None, Option("--operation", help="Only this operation.")] = None,
     kinds: Annotated[list[EventKind] | None, Option("--kind", help="Only this kind of event.")] = None,

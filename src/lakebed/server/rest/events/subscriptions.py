@@ -45,7 +45,8 @@ class Events:
     async def create(self, request: RestRequest, body: NewSubscription) -> EventSubscription:
         repository = await self._catalog.get(request.args[0])
         repository.guards.check_writable()
-        _check_target(body.target)
+        if not self._eventing.brokers.check(body.target):
+            _check_target(body.target)
         secret = body.secret if body.secret is not None else f"{self._ports.ids.bits(256):064x}"
         if len(secret) not in SECRET_CHARACTERS:
             raise InvalidSubscription("a secret has 16 to 256 characters")
@@ -90,15 +91,21 @@ def _check_target(target: str) -> None:
     except ValueError:
         is_url = False
     if not is_url or not target.isascii() or not target.isprintable() or " " in target:
-        raise InvalidSubscription("a target is an http or https URL")
+        raise InvalidSubscription("a target is an http or https URL, nats:SUBJECT or kafka:TOPIC")
     if "@" in parts.netloc:
         raise InvalidSubscription("a target has no user and password: the signature proves who sends")
+
+
+def _without_secrets(target: str) -> str:
+    """Return the target without its query, in which receivers have their tokens."""
+    address, mark, _ = target.partition("?")
+    return f"{address}?***" if mark else address.partition("#")[0]
 
 
 def _subscription(one: Subscription) -> EventSubscription:
     return EventSubscription(
         id=one.id,
-        target=one.record.target,
+        target=_without_secrets(one.record.target),
         refs=[*one.record.refs],
         operations=[*one.record.operations],
         kinds=[*one.record.kinds],

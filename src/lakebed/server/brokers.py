@@ -1,0 +1,126 @@
+"""Send events to NATS and Kafka. The operator names the brokers, so that no user has the server connect elsewhere.
+
+Each event is a message of its own. A delivery has ended once the broker has acknowledged all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lakebed.catalog import DeliveryFailed, InvalidSubscription
+
+SEND_S: Final = 10.0
+"""Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brokers:
+    """`nats`: the URLs of the servers. `kafka`: settings of the Kafka client, `name=value` with semicolons between."""
+
+    nats: str = field(default="", repr=False)
+    kafka: str = field(default="", repr=False)
+
+    def check(self, target: str) -> bool:
+        """Return whether this is a target at a broker.
+
+        Raises:
+            InvalidSubscription: it is, and cannot be sent to: a bad name, no broker, or no client library.
+        """
+        scheme, _, name = target.partition(":")
+        if scheme not in ("nats", "kafka"):
+            return False
+        is_name = _NAME.fullmatch(name) is not None and (scheme == "kafka" or all(name.split(".")))
+        if not is_name:
+            raise InvalidSubscription(f"a target at {scheme} is {scheme}:NAME, without wildcards")
+        if not (self.nats if scheme == "nats" else self.kafka):
+            raise InvalidSubscription(f"this server has no {scheme} (LAKEBED_EVENTS_{scheme.upper()})")
+        try:
+            _nats() if scheme == "nats" else _kafka()
+        except DeliveryFailed as error:
+            raise InvalidSubscription(str(error)) from error
+        return True
+
+    async def to_nats(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Publish to a stream, one after the other.
+
+        Raises:
+            DeliveryFailed: no stream has acknowledged all of them.
+        """
+        try:
+            async with asyncio.timeout(SEND_S):
+                client = await _nats().connect(
+                    [one.strip() for one in self.nats.split(",")], allow_reconnect=False, error_cb=_ignore
+                )
+                try:
+                    stream = client.jetstream(timeout=SEND_S)
+                    for _, body in messages:
+                        await stream.publish(subject, body)
+                finally:
+                    await client.close()
+        except DeliveryFailed:
+            raise
+        except Exception as error:  # the library has many; the next delivery tries again
+            raise DeliveryFailed(f"nats: {type(error).__name__}: {error}") from error
+
+    def to_kafka(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Produce with the name of the ref as key, so that each ref has its order. Blocks.
+
+        Raises:
+            DeliveryFailed: the brokers have not acknowledged all of them.
+        """
+        failed: list[str] = []
+
+        def noted(error: object, _: object) -> None:
+            if error is not None:
+                failed.append(str(error))
+
+        # Without a gap: an event that failed must not come after later ones.
+        sure = {"acks": "all", "enable.idempotence": True, "enable.gapless.guarantee": True, "log_level": 0}
+        try:
+            times = {"message.timeout.ms": int(SEND_S * 1_000)}
+            producer = _kafka().Producer({**_settings(self.kafka), **sure, **times})
+            for key, body in messages:
+                producer.produce(topic, body, key=key.encode(), on_delivery=noted)
+            left = producer.flush(SEND_S)
+        except DeliveryFailed:
+            raise
+        except Exception as error:  # as above
+            raise DeliveryFailed(f"kafka: {type(error).__name__}: {error}") from error
+        if failed or left:
+            raise DeliveryFailed(f"kafka: {failed[0] if failed else f'{left} events were not acknowledged'}")
+
+
+def brokers(environment: Mapping[str, str]) -> Brokers:
+    """Read LAKEBED_EVENTS_NATS and LAKEBED_EVENTS_KAFKA."""
+    return Brokers(nats=environment.get("LAKEBED_EVENTS_NATS", ""), kafka=environment.get("LAKEBED_EVENTS_KAFKA", ""))
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = [one.partition("=") for one in text.split(";") if one.strip()]
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _nats() -> Any:
+    try:
+        import nats
+    except ImportError as error:
+        raise DeliveryFailed("the Python package 'nats-py' is missing; try: pip install 'lakebed[nats]'") from error
+    return nats
+
+
+def _kafka() -> Any:
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        message = "the Python package 'confluent-kafka' is missing; try: pip install 'lakebed[kafka]'"
+        raise DeliveryFailed(message) from error
+    return confluent_kafka
+
+
+async def _ignore(_: Exception) -> None:
+    """Leave the library's errors to the call that fails."""
