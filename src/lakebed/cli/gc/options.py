@@ -22,6 +22,7 @@ UncommittedOption = Annotated[bool, Option("--uncommitted", help="Only data that
 MetadataOption = Annotated[
     bool, Option("--metadata", help="Only Lakebed's own files: ranges that no commit names, folders of old runs.")
 ]
+PruningOption = Annotated[bool, Option("--pruning", help="Only files of tables that nothing names any more.")]
 CleanOption = Annotated[bool, Option("--clean", help="Uncommitted data: look at everything, not only at changes.")]
 OptimisedOption = Annotated[
     bool, Option("--optimised", help="Uncommitted data: look only at changes since an earlier run, or fail.")
@@ -85,6 +86,7 @@ class Looking:
     committed: CommittedOption = False
     uncommitted: UncommittedOption = False
     metadata: MetadataOption = False
+    pruning: PruningOption = False
     clean: CleanOption = False
     optimised: OptimisedOption = False
     old_layout: OldLayoutOption = False
@@ -99,7 +101,7 @@ class Looking:
             Misuse: two modes were given.
         """
         given = asdict(self)
-        kinds = [kind for kind in ("committed", "uncommitted", "metadata") if given.pop(kind)]
+        kinds = [kind for kind in ("committed", "uncommitted", "metadata", "pruning") if given.pop(kind)]
         modes = [mode for mode in ("clean", "optimised", "old-layout") if given.pop(mode.replace("-", "_"))]
         if len(modes) > 1:
             raise Misuse(f"--{modes[0]} and --{modes[1]} do not go together")
