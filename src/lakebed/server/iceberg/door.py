@@ -68,7 +68,8 @@ class CatalogDoor:
         route, found = self._route(request)
         request.operation, request.parameters = route.operation, route.parameters
         # The audit log reads them, of refused requests, too.
-        request.args = self._args_of_path(request, found) or [""] * len(route.operation.arguments)
+        request.args = [""] * len(route.operation.arguments)
+        request.args = self._args_of_path(request, found) or request.args
         if route.gate is not None:
             await self._log_in(request)
             if not iceberg.is_installed():
