@@ -72,6 +72,8 @@ def url_of(operation: AnyOperation, path: str) -> str:
 def message_of(answer: httpx.Response) -> str:
     """The words of a refusal, in the form of the API or in that of the catalog."""
     record = answer.json()
+    if "error_description" in record:
+        return str(record["error_description"])  # OAuth's.
     return str(record["error"]["message"] if "error" in record else record["message"])
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-import msgspec
-
 from lakebed import iceberg
 from lakebed.base import Ports
 from lakebed.catalog import Repository
@@ -123,7 +121,7 @@ class Changing:
     async def _changed(self, branch: str, name: TableName, commit: TableCommit, *, is_again: bool) -> Changed:
         table, base, data = None, None, b""
         requirements = [bytes(each) for each in commit.requirements]
-        creates = any(msgspec.json.decode(each, type=_Typed).type == "assert-create" for each in requirements)
+        creates = any(b'"assert-create"' in each for each in requirements)
         try:
             table = await self._tables.load(branch, name)
         except NoSuchTable:
@@ -224,10 +222,6 @@ class Changing:
         listing = await self._versions.staging.list(TABLES, prefix=first, limit=1)
         if listing.items:
             raise RequirementFailed(f"there is or was a table with the id {new.uuid}: create it again", uuid=new.uuid)
-
-
-class _Typed(msgspec.Struct):
-    type: str = ""
 
 
 async def _in_thread(size_bytes: int, work: Callable[[], T]) -> T:
