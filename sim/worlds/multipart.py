@@ -15,6 +15,7 @@ from lakebed.catalog import BranchQueue, Multipart, Namespaces, PartMissing, Rep
 from lakebed.catalog.records import RepositoryRecord, RepositoryState
 from lakebed.catalog.repository import Open
 from lakebed.objectstore import ObjectStore
+from lakebed.quotas import Meter
 from lakebed.versions import MultipartNotFound, Versions, keys
 from lakebed.versions.staging.parts import AGE_MS_MAX
 from sim.checkers.views import PARTITION, UID
@@ -47,6 +48,7 @@ def handle_of(repo: Versions) -> Repository:
         settings=Settings(UID, repo.store, repo.ports),
         queue=BranchQueue(repo.ports, wait_s_max=60.0),
         store=repo.store,
+        meter=Meter(repo.store, repo.ports),
     )
 
     def open_namespace(_: str) -> ObjectStore:

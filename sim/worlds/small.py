@@ -40,6 +40,7 @@ from sim.scenes.flows import RULED, both_come_back, metadata_scenes, optimised_s
 from sim.scenes.hazards import hazard_scenes
 from sim.scenes.installations import installation_scenes
 from sim.scenes.processes import process_scenes
+from sim.scenes.quotas import quota_scenes
 from sim.scenes.repositories import repository_scenes
 from sim.scenes.scenes import (
     FAR_FUTURE_MS,
@@ -161,6 +162,7 @@ def _scenes() -> Iterator[Scene]:
         deleted_scenes,
         made_again_scenes,
         branch_scenes,
+        quota_scenes,
         metadata_scenes,
         installation_scenes,
         repository_scenes,

@@ -27,12 +27,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "operations": {"base", "wire", "gc/messages", "gc/rules"},
     "versions": CORE - {"versions"},
     "auth": {"base", "kv"},
-    "catalog": CORE,
-    "sandboxes": CORE | {"auth", "catalog"},
+    "quotas": CORE,
+    "catalog": CORE | {"quotas"},
+    "sandboxes": CORE | {"auth", "catalog", "quotas"},
     "hooks": CORE | {"catalog"},
     "gc/live": CORE | {"catalog", "gc/rules", "gc/messages"},
     "server": CORE
-    | {"runtime", "catalog", "hooks", "auth", "sandboxes", "gc/live", "gc/rules", "gc/messages", "wire", "operations"}
+    | {
+        "runtime",
+        "catalog",
+        "hooks",
+        "auth",
+        "sandboxes",
+        "quotas",
+        "gc/live",
+        "gc/rules",
+        "gc/messages",
+        "wire",
+        "operations",
+    }
     | {"agents", "iceberg"},
     "client": {"base", "wire", "operations"},
     # `client`: for its type alone. The command line hands one over.
@@ -89,6 +102,7 @@ PURE_OR_AWAITING_PORTS_ONLY = {
     "gc/rules",
     "gc/messages",
     "versions",
+    "quotas",
     "catalog",
     "auth",
     "sandboxes",

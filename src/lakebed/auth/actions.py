@@ -1,7 +1,7 @@
 """Names of actions, and names that stand for one another.
 
 An action is `service:Verb`. The contract's services use the names that its clients send in policies. Lakebed adds `gc:`
-for collections, `ops:` for operators and `sandbox:`. A policy names actions by pattern: `fs:Read*`, `gc:*`, `*`.
+for collections, `ops:` for operators, `quota:` and `sandbox:`. A policy names actions by pattern: `fs:Read*`, `*`.
 """
 
 from __future__ import annotations
@@ -100,10 +100,25 @@ GC: Final = (
 EVENTS: Final = ("events:ReadEvents", "events:ReadSubscriptions", "events:WriteSubscriptions")
 LIFECYCLE: Final = ("lifecycle:ReadPolicy", "lifecycle:WritePolicy")
 OPS: Final = ("ops:ReadAudit", "ops:ReadMetrics")
+QUOTA: Final = ("quota:Read", "quota:Write")
 SANDBOX: Final = ("sandbox:Create", "sandbox:End", "sandbox:Extend", "sandbox:Promote", "sandbox:Read")
-ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *EVENTS, *LIFECYCLE, *OPS, *SANDBOX))
+ACTIONS: Final = frozenset((*FS, *AUTH, *OTHERS, *GC, *EVENTS, *LIFECYCLE, *OPS, *QUOTA, *SANDBOX))
 SERVICES: Final = frozenset(
-    {"auth", "branches", "catalog", "ci", "events", "fs", "gc", "lifecycle", "ops", "pr", "retention", "sandbox"}
+    {
+        "auth",
+        "branches",
+        "catalog",
+        "ci",
+        "events",
+        "fs",
+        "gc",
+        "lifecycle",
+        "ops",
+        "pr",
+        "quota",
+        "retention",
+        "sandbox",
+    }
 )
 
 ALSO: Final[dict[str, str]] = {

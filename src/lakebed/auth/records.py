@@ -158,6 +158,7 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     `user_uid` and `access_key_id` are those of its user, or of the user being made. `ending_ms`: when its end began.
     `was_half_made`: it ends without having been active, and a stalled request may still be making it.
+    `quota_bytes`: its branch has a quota, 0: none. The quota's own record counts.
     """
 
     id: str
@@ -175,6 +176,7 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     ending_ms: int = 0
     was_half_made: bool = False
     keeps_branch: bool = False
+    quota_bytes: int = 0
 
 
 class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from .addresses import (
     slice_number,
     slice_opened_at_ms,
 )
-from .amounts import SIZE_UNITS, count_of, human_size
+from .amounts import SIZE_UNITS, InvalidSize, count_of, human_size, parse_size
 from .drawing import WHOLE, Bar, bars, graph, posts, shares
 from .entries import (
     BYTES_MD5,
@@ -120,6 +120,7 @@ __all__ = [
     "Invalid",
     "InvalidEntry",
     "InvalidName",
+    "InvalidSize",
     "LakebedError",
     "Later",
     "MetarangeId",
@@ -162,6 +163,7 @@ __all__ = [
     "key_to_path",
     "newest_first",
     "parse_address",
+    "parse_size",
     "parse_slice_name",
     "path_to_key",
     "posts",

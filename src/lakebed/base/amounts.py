@@ -1,10 +1,20 @@
-"""Write amounts for people, in the output of commands and collectors. Output for programs has plain numbers."""
+"""Write amounts for people, in the output of commands and collectors, and read the sizes that they write. Output
+for programs has plain numbers.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from .errors import Invalid
+
 SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SIZE: Final = re.compile(r"([0-9]{1,18}) ?([A-Za-z]*)")
+
+
+class InvalidSize(Invalid):
+    """The text is no number of bytes with a unit."""
 
 
 def count_of(number: int, noun: str, plural: str = "") -> str:
@@ -19,3 +29,16 @@ def human_size(size_bytes: int) -> str:
         amount, unit = amount / 1024, unit + 1
     digits = 1 if unit and amount < 9.95 else 0
     return f"{amount:.{digits}f} {SIZE_UNITS[unit]}"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of `500MiB`, `10 GiB` or `4096`.
+
+    Raises:
+        InvalidSize: another form, or another unit.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2] or "B" if match else ""
+    if match is None or unit not in SIZE_UNITS:
+        raise InvalidSize(f"{text!r} is no size: say 500MiB, 10GiB, or a number of bytes", text=text)
+    return int(match[1]) << 10 * SIZE_UNITS.index(unit)

@@ -34,6 +34,7 @@ from lakebed.base import (
     path_to_key,
 )
 from lakebed.kv import PredicateFailed
+from lakebed.quotas import Charges, Reservation
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, NoChanges, Note, Record, Versions, decode_record, encode_record
 
@@ -55,6 +56,8 @@ LOCATIONS_MAX: Final = 1_000
 LEFT_OUT_SHOWN: Final = 100
 CANCELLED: Final = "Canceled"
 """The contract's word, which its clients look for."""
+SIZE_BYTES: Final = 4
+"""Where a row has the size of its object."""
 
 
 class ImportNotFound(NotFound):
@@ -109,11 +112,18 @@ _Change: TypeAlias = Callable[[ImportRecord], ImportRecord]
 
 class Imports:
     def __init__(
-        self, versions: Versions, changes: Changes, guards: Guards, namespaces: Namespaces, ports: Ports
+        self,
+        versions: Versions,
+        changes: Changes,
+        guards: Guards,
+        charges: Charges,
+        namespaces: Namespaces,
+        ports: Ports,
     ) -> None:
         self._versions = versions
         self._changes = changes
         self._guards = guards
+        self._charges = charges
         self._namespaces = namespaces
         self._sources = Sources(versions, namespaces)
         self._ports = ports
@@ -162,7 +172,8 @@ class Imports:
         """
         last = _Progress(begun, is_stopping, refuse)
         try:
-            commit_id = await self._import(last, locations, note)
+            with await self._charges.reserve(begun.branch, note.committer, 0, elsewhere=True) as reservation:
+                commit_id = await self._import(last, locations, note, reservation)
             ended = replace(last.record, state=ImportState.COMPLETED, commit_id=commit_id)
         except ImportCancelled as error:
             ended = replace(last.record, state=ImportState.CANCELLED, error=str(error))
@@ -232,11 +243,14 @@ class Imports:
             path_to_key(location.destination)
             await self._namespaces.check_outside(location.source)
 
-    async def _import(self, last: _Progress, locations: Sequence[Location], note: Note) -> CommitId:
+    async def _import(
+        self, last: _Progress, locations: Sequence[Location], note: Note, reservation: Reservation
+    ) -> CommitId:
         own = last.record.own_branch
         head = await self._changes.create_branch(own, last.record.branch, force=True, work_of=WORK)
         for location in locations:
             async for keys, rows in self._parts(location, head, last):
+                await reservation.more(sum([row[SIZE_BYTES] for row in rows if row is not None]))
                 with suppress(NoChanges):
                     await self._versions.merges.apply(own, changes_from_rows(keys, rows), note)
             head = (await self._versions.refs.get_branch(own)).commit_id

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from lakebed.base import BYTES_MD5, Entry, Invalid, Ports, from_row, key_inside, key_to_path, path_to_key, to_row
 from lakebed.objectstore import Body, CopiesRanges, ObjectMissing, ObjectStore, Stored
+from lakebed.quotas import Charges
 from lakebed.versions import (
     CompletionUnderWay,
     Condition,
@@ -55,11 +56,18 @@ class PartMissing(Invalid):
 
 class Multipart:
     def __init__(
-        self, versions: Versions, objectstore: ObjectStore, guards: Guards, objects: Objects, ports: Ports
+        self,
+        versions: Versions,
+        objectstore: ObjectStore,
+        guards: Guards,
+        charges: Charges,
+        objects: Objects,
+        ports: Ports,
     ) -> None:
         self._versions = versions
         self._objectstore = objectstore
         self._guards = guards
+        self._charges = charges
         self._objects = objects
         self._ports = ports
 
@@ -113,9 +121,13 @@ class Multipart:
         Raises:
             MultipartNotFound: the upload does not exist, or ended meanwhile.
             ShortBody: the body is not `size_bytes` long.
+            QuotaExceeded.
         """
         record = await self._versions.parts.get(multipart_id)
-        address, stored = await self._put(multipart_id, body, size_bytes)
+        known_bytes = len(body) if isinstance(body, bytes) else size_bytes
+        with await self._charges.reserve(record.branch, record.user, known_bytes or 0) as reservation:
+            charged = body if isinstance(body, bytes) or known_bytes is not None else reservation.metered(body)
+            address, stored = await self._put(multipart_id, charged, size_bytes)
         return await self._note_part(multipart_id, number, address, stored, checksums.get(record.algorithm, ""))
 
     async def copy_part(
@@ -129,9 +141,11 @@ class Multipart:
         Raises:
             MultipartNotFound: the upload does not exist, or ended meanwhile.
             ObjectMissing, ObjectCorrupt: the source's bytes are gone, or are fewer than its entry states.
+            QuotaExceeded.
         """
         key, store = key_inside(source.address, self._objectstore.uri), self._objectstore
-        algorithm = (await self._versions.parts.get(multipart_id)).algorithm
+        record = await self._versions.parts.get(multipart_id)
+        algorithm = record.algorithm
         is_whole = (start, end) == (0, source.size_bytes)
         if key is None or (algorithm and not (is_whole and algorithm in checksums)):
             return None
@@ -140,9 +154,10 @@ class Multipart:
         # again.
         if not isinstance(store, CopiesRanges):
             return None
-        address, stored = await self._store(
-            multipart_id, lambda address: store.copy_range(key, address, start=start, end=end)
-        )
+        with await self._charges.reserve(record.branch, record.user, end - start):
+            address, stored = await self._store(
+                multipart_id, lambda address: store.copy_range(key, address, start=start, end=end)
+            )
         return await self._note_part(multipart_id, number, address, stored, checksums.get(algorithm, ""))
 
     async def _note_part(
@@ -175,9 +190,14 @@ class Multipart:
     async def hand_out_part(self, multipart_id: str, number: int, *, presign_s: int) -> str | None:
         """Return a signed URL for a client to put a part itself, or None if this store signs no URLs.
 
+        The bytes count at the completion, which reads their number.
+
         Raises:
             MultipartNotFound: the upload does not exist, or ended meanwhile.
+            QuotaExceeded: nothing is left.
         """
+        record = await self._versions.parts.get(multipart_id)
+        await self._charges.check(record.branch, record.user)
         address = await self._versions.parts.issue(multipart_id, is_signed=True)
         url = await self._objectstore.presign_put(address, expires_s=presign_s)
         now_ms = self._ports.clock.now_ms()
@@ -212,15 +232,18 @@ class Multipart:
         content_type: str | None = None,
         if_none_match: bool = False,
         if_match: str | None = None,
+        uncounted_bytes: int = 0,
     ) -> Entry:
         """Make an object from the bytes of its parts (`stream`), and record the completion.
 
-        `metadata` is read after the last byte. Repeated completions set the path at most once.
+        `metadata` is read after the last byte. Repeated completions set the path at most once. `uncounted_bytes` are
+        those of parts that clients put with signed URLs.
 
         Raises:
             MultipartNotFound: the upload does not exist, or the outcome of an interrupted completion is unknown.
             CompletionUnderWay: another request is completing the upload, and takes long.
             PathExists, PreconditionFailed: the condition does not hold.
+            QuotaExceeded.
         """
         condition = Condition(if_none_match, if_match)
 
@@ -230,7 +253,9 @@ class Multipart:
             if linked is not None:
                 return linked
             await self._versions.staging.check(record.branch, record.path, condition)
-            address, stored = await self._put(multipart_id, body, size_bytes)
+            (await self._charges.reserve(record.branch, record.user, uncounted_bytes)).keep()
+            with await self._charges.reserve_stored(size_bytes):
+                address, stored = await self._put(multipart_id, body, size_bytes)
             known = {**metadata, BYTES_MD5: stored.md5}
             try:
                 return await self._link(
@@ -317,6 +342,7 @@ class Multipart:
                 metadata=metadata,
                 if_none_match=condition.if_none_match,
                 if_match=condition.if_match,
+                is_counted=True,
             )
         except (PathExists, PreconditionFailed):
             # The address is still unused, so no cell names it. Let the client complete the upload under another

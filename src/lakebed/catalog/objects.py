@@ -28,6 +28,7 @@ from lakebed.base import (
     path_to_key,
 )
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
+from lakebed.quotas import Charges
 from lakebed.versions import PathExists, PathNotFound, Versions
 
 from .errors import (
@@ -62,6 +63,7 @@ class Objects:
         versions: Versions,
         objectstore: ObjectStore,
         guards: Guards,
+        charges: Charges,
         namespaces: Namespaces,
         ports: Ports,
         address_prefix: str,
@@ -69,6 +71,7 @@ class Objects:
         self._versions = versions
         self._objectstore = objectstore
         self._guards = guards
+        self._charges = charges
         self._address_prefix = address_prefix
         self._namespaces = namespaces
         self._ports = ports
@@ -148,8 +151,9 @@ class Objects:
         if_none_match: bool = False,
         if_match: str | None = None,
         force: bool = False,
+        by: str = "",
     ) -> Entry:
-        """Store a body, then stage it. An incomplete body stages nothing.
+        """Store a body, then stage it. `by` is the user whose quota is charged. An incomplete body stages nothing.
 
         `metadata` is read after the body, so a body may add values known only at its end. An empty `checksum` becomes
         the MD5 of the body.
@@ -158,6 +162,7 @@ class Objects:
             BranchNotFound, PathExists, PreconditionFailed: see `Versions.upload`.
             ShortBody: the body is not `size_bytes` long.
             ReadOnly, ProtectedBranch: see `Guards.check_branch_writable`.
+            QuotaExceeded: before the body is read, if its size is known.
         """
         key = path_to_key(path)
         check_header_text(content_type=content_type)
@@ -166,11 +171,15 @@ class Objects:
         if if_none_match:
             # This check only saves the transfer. The same check beside the write decides.
             await self._check_absent(branch, key)
-        objectstore, md5 = self._objectstore, ""
+        known_bytes = len(body) if isinstance(body, bytes) else size_bytes
+        reservation = await self._charges.reserve(branch, by, known_bytes or 0)
+        charged = body if isinstance(body, bytes) or known_bytes is not None else reservation.metered(body)
+        md5 = ""
 
         async def store_body(address: str) -> Entry:
             nonlocal md5
-            stored = await objectstore.put(address, body, size_bytes=size_bytes)
+            stored = await self._objectstore.put(address, charged, size_bytes=size_bytes)
+            reservation.is_stored = True
             md5 = stored.md5
             return Entry(
                 address=address,
@@ -182,9 +191,10 @@ class Objects:
             )
 
         try:
-            return await self._versions.staging.upload(
-                branch, key, store_body, if_none_match=if_none_match or is_file, if_match=if_match
-            )
+            with reservation:
+                return await self._versions.staging.upload(
+                    branch, key, store_body, if_none_match=if_none_match or is_file, if_match=if_match
+                )
         except PathExists:
             # A client that lost an answer sends a file of a table again.
             present = await self.get(branch, path) if is_file else None
@@ -192,7 +202,7 @@ class Objects:
                 raise
             return present
 
-    async def stage(self, branch: str, path: str, entry: Entry, *, force: bool = False) -> Entry:
+    async def stage(self, branch: str, path: str, entry: Entry, *, force: bool = False, by: str = "") -> Entry:
         """Stage a full URI of an object outside the namespace. Does not check that the object exists.
 
         Raises:
@@ -201,6 +211,7 @@ class Objects:
             NamespaceUnclear: the store denies the check for a marker.
             NotHeaderText: the checksum or the content type cannot be sent as a header.
             ReservedMetadata: see `check_user_metadata`.
+            QuotaExceeded: the branch or the user has no room for the size that the entry has.
         """
         check_user_metadata(entry.metadata)
         check_header_text(checksum=entry.checksum, content_type=entry.content_type)
@@ -210,7 +221,8 @@ class Objects:
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
             )
         await self._namespaces.check_outside(entry.address)
-        return await self._versions.staging.put(branch, path_to_key(path), entry)
+        with await self._charges.reserve(branch, by, max(entry.size_bytes, 0), elsewhere=True):
+            return await self._versions.staging.put(branch, path_to_key(path), entry)
 
     async def copy(
         self,
@@ -223,6 +235,7 @@ class Objects:
         force: bool = False,
         alter: Callable[[Entry], Entry] | None = None,
         if_none_match: bool = False,
+        by: str = "",
     ) -> Entry:
         """Copy an object within the repository. `alter` may change metadata and content type, or refuse the source."""
         await self._guards.check_branch_writable(branch, force=force)
@@ -233,15 +246,17 @@ class Objects:
             check_header_text(content_type=altered.content_type)
             return altered
 
-        return await self._versions.copies.copy(
-            source_ref,
-            path_to_key(source_path),
-            branch,
-            path_to_key(path),
-            shallow=shallow,
-            alter=None if alter is None else checked,
-            if_none_match=if_none_match,
-        )
+        with await self._charges.reserve(branch, by, 0) as reservation:
+            return await self._versions.copies.copy(
+                source_ref,
+                path_to_key(source_path),
+                branch,
+                path_to_key(path),
+                shallow=shallow,
+                alter=None if alter is None else checked,
+                if_none_match=if_none_match,
+                admit=reservation.store,
+            )
 
     async def move(
         self,
@@ -264,7 +279,7 @@ class Objects:
             source_branch, path_to_key(source_path), branch, path_to_key(path), if_none_match=if_none_match
         )
 
-    async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> Entry:
+    async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str], *, by: str = "") -> Entry:
         """Replace the user metadata by copying the object onto itself, so that collectors see it as a copy.
 
         Hidden metadata are kept. Unchanged reserved metadata are allowed, because a client may send back metadata that
@@ -282,7 +297,8 @@ class Objects:
             check_user_metadata(dict(metadata.items() - hidden.items()))
             return msgspec.structs.replace(entry, metadata={**hidden, **metadata})
 
-        return await self._versions.copies.copy(branch, key, branch, key, alter=altered)
+        with await self._charges.reserve(branch, by, 0) as reservation:
+            return await self._versions.copies.copy(branch, key, branch, key, alter=altered, admit=reservation.store)
 
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
         """Delete a path. A missing path is no error."""
@@ -305,12 +321,17 @@ class Objects:
 
     # Addresses handed out
 
-    async def issue_upload(self, branch: str, path: str, *, presign_s: int | None) -> UploadTarget:
+    async def issue_upload(self, branch: str, path: str, *, presign_s: int | None, by: str = "") -> UploadTarget:
         """Issue a fresh address to a client that stores the bytes itself and then links them.
 
-        Protected branches and read-only repositories issue addresses too, and refuse the link.
+        Protected branches and read-only repositories issue addresses too, and refuse the link. The bytes count once
+        they are linked.
+
+        Raises:
+            QuotaExceeded: nothing is left.
         """
         key = path_to_key(path)  # Refuse an invalid path before the client stores its bytes.
+        await self._charges.check(branch, by)
         address = await self._versions.uploads.issue(branch, key, is_signed=presign_s is not None)
         url = None
         if presign_s is not None:
@@ -330,12 +351,15 @@ class Objects:
         if_none_match: bool = False,
         if_match: str | None = None,
         force: bool = False,
+        by: str = "",
+        is_counted: bool = False,
     ) -> Entry:
-        """Stage the object that a client stored at an address from `issue_upload`.
+        """Stage the object that a client stored at an address from `issue_upload`. `is_counted`: its bytes are charged.
 
         Raises:
             UploadMissing: the address has no bytes, or another number of bytes.
             UploadRefused: the address was not issued here, expired, or was used before.
+            QuotaExceeded.
         """
         key = path_to_key(path)
         check_header_text(checksum=checksum, content_type=content_type)
@@ -353,7 +377,8 @@ class Objects:
             content_type=content_type,
             metadata=dict(metadata) if metadata else {},
         )
-        return await self._versions.uploads.link(branch, key, entry, if_none_match=if_none_match, if_match=if_match)
+        with await self._charges.reserve(branch, by, 0 if is_counted else size_bytes):
+            return await self._versions.uploads.link(branch, key, entry, if_none_match=if_none_match, if_match=if_match)
 
     async def _check_stored(self, objectstore: ObjectStore, address: str, size_bytes: int) -> None:
         try:

@@ -30,6 +30,7 @@ from lakebed.base import (
 )
 from lakebed.kv import SCAN_PAGE, Held, PredicateFailed, Store, scan_pages, scan_prefix
 from lakebed.objectstore import BucketMissing, ObjectStore
+from lakebed.quotas import Meter
 from lakebed.versions import (
     Versions,
     decode_record,
@@ -100,6 +101,7 @@ class Catalog:
             known_lately=self._known_lately,
             trust_denials=self._options.trust_denials,
         )
+        self.meter = Meter(store, ports)
         self.places = Places(store, ports)
         self.deleted = DeletedRepositories(store, ports, self.places, kept_days=self._options.deleted_days)
         self._lately: tuple[Collection[str], int] | None = None
@@ -530,6 +532,7 @@ class Catalog:
                 settings=Settings(record.uid, self.store, self._ports),
                 queue=BranchQueue(self._ports, wait_s_max=self._options.queue_wait_s_max),
                 store=self.store,
+                meter=self.meter,
             )
         return opened
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from lakebed.base import Ports, RepositoryId
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
+from lakebed.quotas import Charges, Meter
 from lakebed.versions import Versions
 
 from .changes import Changes
@@ -44,6 +45,7 @@ class Open:
     settings: Settings
     queue: BranchQueue
     store: Store
+    meter: Meter
 
 
 class Repository:
@@ -63,13 +65,16 @@ class Repository:
         self.settings = opened.settings
         self.address_prefix = record.namespace_uri + "/"
         self.guards = guards = Guards(repository_id, record, opened.settings, opened.store)
-        self.objects = Objects(opened.versions, opened.objectstore, guards, namespaces, ports, self.address_prefix)
-        self.multipart = Multipart(opened.versions, opened.objectstore, guards, self.objects, ports)
+        charges = Charges(opened.meter, record.uid)
+        self.objects = Objects(
+            opened.versions, opened.objectstore, guards, charges, namespaces, ports, self.address_prefix
+        )
+        self.multipart = Multipart(opened.versions, opened.objectstore, guards, charges, self.objects, ports)
         hooks = NoHooks() if make_hooks is None else make_hooks(repository_id, opened.versions, self.objects)
         self.changes = Changes(opened.versions, record, opened.settings, guards, opened.queue, ports, hooks)
         self.tables = Tables(repository_id, opened.versions, opened.settings, self.objects, self.changes, ports)
         self.pulls = Pulls(opened.versions, self.changes)
-        self.imports = Imports(opened.versions, self.changes, guards, namespaces, ports)
+        self.imports = Imports(opened.versions, self.changes, guards, charges, namespaces, ports)
         self.subscriptions = Subscriptions(opened.versions)
         self.tasks = Tasks(opened.versions, ports)
         self.symlinks = Symlinks(opened.versions, opened.objectstore, ports, self.address_prefix)

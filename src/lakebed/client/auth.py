@@ -1,4 +1,4 @@
-"""Users and their key pairs, groups, policies, sandboxes, and the audit log."""
+"""Users and their key pairs, groups, policies, sandboxes, quotas, and the audit log."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from lakebed.wire import (
     Group,
     GroupCreation,
     Policy,
+    Quota,
+    QuotaSetting,
     Sandbox,
     SandboxCreation,
     SandboxEnded,
@@ -198,13 +200,17 @@ class Sandboxes:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def create(self, repository: str, source: str, *, ttl: str, name: str = "") -> SandboxWithSecret:
+    def create(
+        self, repository: str, source: str, *, ttl: str, name: str = "", quota_bytes: int = 0
+    ) -> SandboxWithSecret:
         """Make a branch and a key pair that reads `source` and writes the branch. No later call returns the secret.
+
+        `quota_bytes`: how many may be written to the branch, 0: any number.
 
         Raises:
             BadRequest: `ttl` is not a duration, or too long.
         """
-        body = SandboxCreation(source=source, ttl=ttl, name=name)
+        body = SandboxCreation(source=source, ttl=ttl, name=name, quota_bytes=quota_bytes)
         return self._connection.do(sandboxes.CREATE_SANDBOX, repository, body=body)
 
     def get(self, repository: str, sandbox: str) -> Sandbox:
@@ -251,3 +257,35 @@ class Audit:
         return listing(
             self._connection, operators.LIST_AUDIT_RECORDS, query={**query, "denied": is_denied or None}, limit=limit
         )
+
+
+class Quotas:
+    """Show, set, remove and count quotas. Got from `Client.quotas`. Without a branch, that of the repository."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def list(self, repository: str, branch: str = "") -> list[Quota]:
+        return self._connection.do(sandboxes.LIST_QUOTAS, repository, query={"branch": branch}).results
+
+    def set(self, repository: str, branch: str = "", *, limit_bytes: int, restart: bool = False) -> Quota:
+        """Set the limit. `restart` sets what is used to zero, or counts what a repository stores."""
+        body = QuotaSetting(limit_bytes=limit_bytes, restart=restart)
+        return self._connection.do(sandboxes.SET_QUOTA, repository, query={"branch": branch}, body=body)
+
+    def remove(self, repository: str, branch: str = "") -> None:
+        self._connection.do(sandboxes.REMOVE_QUOTA, repository, query={"branch": branch})
+
+    def count(self, repository: str) -> Quota:
+        """Count what is stored, in place of what the quota has as used."""
+        return self._connection.do(sandboxes.COUNT_QUOTA, repository)
+
+    def get_user(self, user: str) -> Quota:
+        return self._connection.do(sandboxes.GET_USER_QUOTA, user)
+
+    def set_user(self, user: str, *, limit_bytes: int, restart: bool = False) -> Quota:
+        body = QuotaSetting(limit_bytes=limit_bytes, restart=restart)
+        return self._connection.do(sandboxes.SET_USER_QUOTA, user, body=body)
+
+    def remove_user(self, user: str) -> None:
+        self._connection.do(sandboxes.REMOVE_USER_QUOTA, user)

@@ -13,7 +13,7 @@ from lakebed.operations import Operation, accounts, installation, operators, ses
 from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatus, Setup
 
 from .actions import Actions
-from .auth import Audit, Groups, Policies, Sandboxes, Users
+from .auth import Audit, Groups, Policies, Quotas, Sandboxes, Users
 from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
 from .events import Events
@@ -75,6 +75,7 @@ class Client:
         self.groups = Groups(connection)
         self.policies = Policies(connection)
         self.sandboxes = Sandboxes(connection)
+        self.quotas = Quotas(connection)
         self.audit = Audit(connection)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Sandboxes: a branch with an end, and a key pair that may write nothing else."""
+"""Sandboxes: a branch with an end, and a key pair that may write nothing else. Quotas of repositories and users."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from .operation import (
     REPOSITORY,
     SOURCE_BRANCH,
     SOURCE_TAG,
+    USER,
     At,
     Operation,
+    Parameter,
     Permission,
+    delete,
     get,
     on,
 )
@@ -96,3 +99,57 @@ PROMOTE_SANDBOX: Final = Operation(
     "Revoke the key of a sandbox, and keep its branch for good.",
     repeatable=False,
 )
+
+# Quotas
+
+_OF_REPOSITORY: Final = ONE_REPOSITORY + "/quotas"
+_OF_USER: Final = "/auth/users/{userId}/quota"
+_BRANCH: Final = Parameter("branch")
+
+LIST_QUOTAS: Final = get(
+    "listQuotas",
+    _OF_REPOSITORY,
+    wire.QuotaList,
+    on(REPOSITORY, "quota:Read"),
+    "List the quotas of a repository and of its branches, or that of one branch.",
+    _BRANCH,
+)
+SET_QUOTA: Final = Operation(
+    "setQuota",
+    "PUT",
+    _OF_REPOSITORY,
+    wire.QuotaSetting,
+    wire.Quota,
+    on(REPOSITORY, "quota:Write"),
+    "Limit the bytes that may be stored in a repository or, with `branch`, written to a branch. The first of a"
+    " repository counts what is stored.",
+    (_BRANCH,),
+)
+REMOVE_QUOTA: Final = delete(
+    "removeQuota",
+    _OF_REPOSITORY,
+    on(REPOSITORY, "quota:Write"),
+    "Remove the quota of a repository or, with `branch`, of a branch.",
+    _BRANCH,
+)
+COUNT_QUOTA: Final = Operation(
+    "countQuota",
+    "POST",
+    _OF_REPOSITORY + "/count",
+    NOTHING,
+    wire.Quota,
+    on(REPOSITORY, "quota:Write"),
+    "Count what is stored in a repository, in place of what its quota has as used.",
+    repeatable=True,
+)
+GET_USER_QUOTA: Final = get("getUserQuota", _OF_USER, wire.Quota, on(USER, "quota:Read"), "Return the quota of a user.")
+SET_USER_QUOTA: Final = Operation(
+    "setUserQuota",
+    "PUT",
+    _OF_USER,
+    wire.QuotaSetting,
+    wire.Quota,
+    on(USER, "quota:Write"),
+    "Limit the bytes that a user may write, in all repositories together.",
+)
+REMOVE_USER_QUOTA: Final = delete("removeUserQuota", _OF_USER, on(USER, "quota:Write"), "Remove the quota of a user.")

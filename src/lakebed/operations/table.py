@@ -44,7 +44,7 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Lifecycle policies": _of(lifecycle),
     "Legal holds": _of(holds),
     "Deleting at once": _of(hard_delete),
-    "Sandboxes": _of(sandboxes),
+    "Sandboxes and quotas": _of(sandboxes),
     "Iceberg tables": _of(tables),
     "Logins": _of(sessions),
     "For operators": _of(operators),

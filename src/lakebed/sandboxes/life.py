@@ -38,11 +38,13 @@ from lakebed.base import (
     NotFound,
     OutcomeUnknown,
     Ports,
+    RepositoryUid,
     Unavailable,
     in_digits,
 )
 from lakebed.catalog import HookRefused, Repository, RepositoryNotFound
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
+from lakebed.quotas import Books, Meter, Scope, of_branch
 from lakebed.versions import BranchNotFound
 
 from .rights import rights_of
@@ -89,12 +91,15 @@ class Sandboxes:
         accounts: Accounts,
         repositories: Repositories,
         forget: Callable[[], None] = lambda: None,
+        *,
+        books: Books | None = None,
     ) -> None:
         self._store = store
         self._ports = ports
         self._accounts = accounts
         self._repositories = repositories
         self._forget = forget
+        self._books = books or Books(Meter(store, ports))
 
     # Making
 
@@ -119,15 +124,18 @@ class Sandboxes:
         lasts_ms: int,
         by: str,
         denials: Sequence[Statement] = (),
+        quota_bytes: int = 0,
     ) -> tuple[SandboxRecord, IssuedCredentials]:
         """Make a branch from `source` and a key pair for it. Nothing is left of it if an error is raised, in the end.
 
-        `id_` is a `fresh_id`, and `read` the ref that the key may read beside its branch.
+        `id_` is a `fresh_id`, and `read` the ref that the key may read beside its branch. `quota_bytes`: how many may
+        be written to the branch, 0: any number.
 
         Raises:
             InvalidSandbox: it would last too long, or not at all.
             InvalidPolicy: see `rights_of`.
             RefNotFound, ReadOnly, HookRefused: as for a branch.
+            InvalidQuota.
         """
         _check_lasts(lasts_ms)
         now_ms = self._ports.clock.now_ms()
@@ -144,9 +152,12 @@ class Sandboxes:
             created_by=by,
             expires_ms=now_ms + lasts_ms,
             statements=rights_of(repository.id, id_, read, denials),
+            quota_bytes=quota_bytes,
         )
         held = await self._set(record, None)
         try:
+            if quota_bytes:
+                await self._books.set(_scope(record), limit_bytes=quota_bytes, by=by)
             commit_id = await repository.changes.create_branch(id_, source, by=by, sandbox=id_)
             issued = await self._accounts.create_sandbox_user(record)
             record = replace(record, state=SandboxState.ACTIVE, commit_id=commit_id)
@@ -314,6 +325,8 @@ class Sandboxes:
         assert record.state is SandboxState.ENDING
         await self._accounts.delete_sandbox_user(record)
         self._forget()
+        if record.quota_bytes:
+            await self._books.remove(_scope(record))
         kept = "it was promoted" if record.keeps_branch else await self._delete_branch(record, by)
         if is_over:
             with suppress(PredicateFailed):  # Another process has removed it.
@@ -368,6 +381,10 @@ def _logged(about: str) -> Iterator[None]:
 def _check_lasts(lasts_ms: int) -> None:
     if not 0 < lasts_ms <= LASTS_MS_MAX:
         raise InvalidSandbox("a sandbox lasts at most 366 days: say how long, as 36h, 20d or 2w")
+
+
+def _scope(record: SandboxRecord) -> Scope:
+    return of_branch(RepositoryUid(record.repository_uid), record.id)
 
 
 def _is_id(id_: str) -> bool:

@@ -57,6 +57,7 @@ from lakebed.objectstore import (
     options_from_environment,
 )
 from lakebed.operations import openapi, table
+from lakebed.quotas import Books
 from lakebed.runtime import live_ports
 from lakebed.sandboxes import Sandboxes, is_current
 from lakebed.versions import Options, TreeCache, Trees, Versions
@@ -115,6 +116,7 @@ from .rest.gc import rules as gc_rules
 from .rest.gc import runs as gc
 from .rest.gc import storage as gc_storage
 from .rest.sandboxes import life as sandboxes
+from .rest.sandboxes import quotas
 from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
 from .s3.requests import S3Request
@@ -136,6 +138,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     actions,
     events,
     pulls,
+    quotas,
     branches,
     commits,
     differences,
@@ -329,6 +332,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
             await state.collectors.close()
             state.audit.close()
             await state.hard_deleting.close()
+            await state.catalog.meter.settle(is_stopping=True)
             await _close_slices(state.catalog)
             await state.catalog.close()
     finally:
@@ -393,7 +397,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         policies=policies,
         principals=principals,
         tickets=Tickets(store, ports, accounts),
-        sandboxes=Sandboxes(store, ports, accounts, catalog, forget),
+        sandboxes=Sandboxes(store, ports, accounts, catalog, forget, books=Books(catalog.meter)),
         providers=Providers(options.providers, ports.clock),
         authenticator=authenticator,
         collectors=Collectors({**os.environ, **environment_of(objectstore)}, authenticator),

@@ -150,11 +150,15 @@ class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxCreation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request for a sandbox. `ttl` is a duration, such as 36h or 2d. `name` becomes a part of the id."""
+    """A request for a sandbox. `ttl` is a duration, such as 36h or 2d. `name` becomes a part of the id.
+
+    `quota_bytes`: how many may be written to its branch, 0: any number.
+    """
 
     source: str
     ttl: str
     name: str = ""
+    quota_bytes: int = 0
 
 
 class SandboxExtension(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -172,6 +176,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     creation_date: int
     expiration_date: int
     access_key_id: str
+    quota_bytes: int = 0
 
 
 class SandboxWithSecret(Sandbox, frozen=True, kw_only=True):
@@ -189,3 +194,30 @@ class SandboxEnded(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     branch_kept: str = ""
+
+
+class QuotaSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A limit in bytes. `restart` sets what is used to zero; else the count goes on."""
+
+    limit_bytes: int
+    restart: bool = False
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota. `of` is repository, branch or user. `reserved_bytes` are in flight, or granted to a process.
+
+    `counted_date`: when `used_bytes` was last counted from the store; only that of a repository is. 0: never.
+    """
+
+    of: str
+    name: str
+    limit_bytes: int
+    used_bytes: int
+    reserved_bytes: int
+    set_by: str
+    set_date: int
+    counted_date: int = 0
+
+
+class QuotaList(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[Quota]

@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "blame": "lakebed.cli.nouns.history:blame_app",
     "merge": "lakebed.cli.nouns.history:merge_app",
     "sandbox": "lakebed.cli.nouns.sandboxes:app",
+    "quota": "lakebed.cli.nouns.quotas:app",
     "pulls": "lakebed.cli.nouns.pulls:app",
     "object": "lakebed.cli.nouns.objects:app",
     "sync": "lakebed.cli.nouns.syncing:app",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
+from lakebed.base import human_size, parse_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
@@ -33,13 +34,16 @@ def create(
     source: Annotated[str, Option("--from", metavar="REF", help="The branch, tag or commit that it begins at.")],
     ttl: TtlOption,
     name: Annotated[str, Option("--name", help="A word for its id, such as who it is for.")] = "",
+    quota: Annotated[str, Option("--quota", metavar="SIZE", help="How much may be written: 500MiB or 10GiB.")] = "",
 ) -> None:
     """Make a branch, and a key pair that reads the source, writes the branch and opens pull requests.
 
     The secret key is shown once. At the end the key is revoked and the branch deleted.
     """
     parse_duration(ttl)
-    made = session.client.sandboxes.create(parse_repository(uri), source, ttl=ttl, name=name)
+    made = session.client.sandboxes.create(
+        parse_repository(uri), source, ttl=ttl, name=name, quota_bytes=parse_size(quota) if quota else 0
+    )
     session.show(made, lambda one: [*_text(one), f"secret     {one.secret_access_key}"])
 
 
@@ -105,5 +109,6 @@ def _text(one: Sandbox) -> list[str]:
         f"from       {one.source} at {one.commit_id[:12]}",
         f"until      {human_time(one.expiration_date)}",
         f"by         {one.created_by}",
+        *([f"quota      {human_size(one.quota_bytes)}"] if one.quota_bytes else []),
         f"key        {one.access_key_id}",
     ]

@@ -11,12 +11,14 @@ import logging
 import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
 from lakebed.gc.live import CollectionService, Installation, OtherInstallation
 from lakebed.hooks import Runs
+from lakebed.quotas import Books, CountOvertaken, NoQuota, of_repository
 from lakebed.server.state import AppState
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,17 @@ async def clean_events(state: AppState) -> None:
         await repository.versions.outbox.clean()
 
 
+async def settle_quotas(state: AppState) -> None:
+    """Give back what idle writers were granted. Count repositories again whose objects were deleted."""
+    books = Books(state.catalog.meter)
+    await state.catalog.meter.settle()
+    async for repository in state.catalog.each():
+        uid = repository.versions.uid
+        if await books.is_due(of_repository(uid)):
+            with suppress(CountOvertaken, NoQuota):
+                await books.count_stored(uid, repository.objectstore)
+
+
 async def abandon_dead_runs(state: AppState) -> None:
     """Abandon runs that were left marking. While they seem active, finished records of uploads and copies are kept."""
     async for repository in state.catalog.each():
@@ -98,6 +111,7 @@ STEPS: Final[tuple[Step, ...]] = (
     settle_tables,
     clean_hook_runs,
     clean_events,
+    settle_quotas,
     abandon_dead_runs,
     close_slices_for_runs,
     say_alive,

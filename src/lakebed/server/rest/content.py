@@ -67,6 +67,7 @@ class Content:
             if_none_match=if_none_match,
             if_match=None if if_match is None else if_match.strip('"'),
             force=request.flag("force"),
+            by=request.identity.user_id,
         )
         return stats_of_entry(repository, path, entry)
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, PrincipalRecord, UserRecord
 from lakebed.operations import accounts, sessions
+from lakebed.quotas import Books, of_user
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import answer, nothing, page_of
@@ -28,6 +29,7 @@ class Identities:
         self._groups = state.groups
         self._principals = state.principals
         self._providers = state.providers
+        self._quotas = Books(state.catalog.meter)
         self._tickets = state.tickets
 
     async def log_in(self, request: RestRequest, body: wire.LoginInformation) -> Response:
@@ -132,6 +134,7 @@ class Identities:
         user = await self._accounts.get_user(request.args[0])
         await self._groups.leave_admins(user)
         await self._accounts.delete_user(user.id)
+        await self._quotas.remove(of_user(user.id))
         self._authenticator.forget_all()
         self._authorizer.forget_all()
 

@@ -83,7 +83,7 @@ class Uploads:
             repository, upload_id = await self._find(request)
         except MultipartNotFound:
             return await self._completed(request)
-        parts = await _chosen(repository, upload_id, body.parts)
+        parts, uncounted_bytes = await _chosen(repository, upload_id, body.parts)
         checksum = (
             etag_of_parts([part.md5 for part in parts])
             or hashlib.sha256("".join([part.md5 for part in parts]).encode()).hexdigest()
@@ -98,6 +98,7 @@ class Uploads:
             checksum=checksum,
             metadata=metadata,
             content_type=content_type,
+            uncounted_bytes=uncounted_bytes,
         )
         return stats_of_entry(repository, request.required("path"), entry)
 
@@ -153,8 +154,12 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-async def _chosen(repository: Repository, upload_id: str, wanted: Sequence[wire.UploadPart]) -> list[PartRecord]:
+async def _chosen(
+    repository: Repository, upload_id: str, wanted: Sequence[wire.UploadPart]
+) -> tuple[list[PartRecord], int]:
     """Return the parts that a completion names, with their sizes, and the ETags as their MD5s.
+
+    Also return the bytes of those that clients put with signed URLs.
 
     Raises:
         Invalid: a part was never issued, or the parts are out of order.
@@ -173,7 +178,8 @@ async def _chosen(repository: Repository, upload_id: str, wanted: Sequence[wire.
         if part.md5 and part.md5 != etag:
             raise Invalid(f"part {named.part_number} has another ETag")
         found.append(PartRecord(address=part.address, size_bytes=part.size_bytes, md5=etag, modified_ms=0))
-    return found
+    # Only a part that the server put has an MD5 on record.
+    return found, sum(part.size_bytes for part in stored if not part.md5)
 
 
 async def _checked(multipart: Multipart, parts: Sequence[PartRecord]) -> AsyncIterator[bytes]:

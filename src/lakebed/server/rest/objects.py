@@ -164,6 +164,7 @@ class Objects:
             path,
             shallow=bool(body.shallow),
             force=bool(body.force),
+            by=request.identity.user_id,
         )
         return stats_of_entry(repository, path, entry)
 
@@ -192,13 +193,15 @@ class Objects:
             content_type=body.content_type or CONTENT_TYPE_DEFAULT,
             metadata=body.metadata or {},
         )
-        staged = await repository.objects.stage(request.args[1], path, entry, force=bool(body.force))
+        staged = await repository.objects.stage(
+            request.args[1], path, entry, force=bool(body.force), by=request.identity.user_id
+        )
         return stats_of_entry(repository, path, staged)
 
     async def set_metadata(self, request: RestRequest, body: wire.UpdateObjectUserMetadata) -> None:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
-        await repository.objects.set_metadata(request.args[1], path, body.set)
+        await repository.objects.set_metadata(request.args[1], path, body.set, by=request.identity.user_id)
 
     async def _presigned(self, repository: Repository, stats: wire.ObjectStats, entry: Entry) -> wire.ObjectStats:
         """Replace the address by a signed URL, if the store signs URLs."""

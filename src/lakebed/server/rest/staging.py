@@ -24,7 +24,9 @@ class Staging:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
         presign_s = self._presign_s if request.flag("presign") else None
-        target = await repository.objects.issue_upload(request.args[1], path, presign_s=presign_s)
+        target = await repository.objects.issue_upload(
+            request.args[1], path, presign_s=presign_s, by=request.identity.user_id
+        )
         expires_s = None
         if target.presigned_url is not None and presign_s is not None:
             expires_s = self._clock.now_ms() // 1000 + presign_s
@@ -53,6 +55,7 @@ class Staging:
             if_none_match=if_none_match == "*",
             if_match=None if if_match is None else if_match.strip('"'),
             force=bool(body.force),
+            by=request.identity.user_id,
         )
         return stats_of_entry(repository, path, entry)
 

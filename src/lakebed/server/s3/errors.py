@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed import auth, base, catalog, objectstore, versions
+from lakebed import auth, base, catalog, objectstore, quotas, versions
 from lakebed.server.http.errors import InvalidParameter, log_failure
 
 from .documents import Element, document
@@ -100,6 +100,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
         403,
         "The difference between the request time and the server's time is too large.",
     ),
+    "QuotaExceeded": (403, "A quota has no room for these bytes."),
     "ServerSideEncryptionConfigurationNotFoundError": (404, "The server side encryption configuration was not found"),
     "ServiceUnavailable": (503, "Please reduce your request rate."),
     "SignatureDoesNotMatch": (
@@ -152,11 +153,14 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     versions.PathExpired: "ObjectExpired",
     objectstore.ObjectMissing: "InvalidObjectState",
     objectstore.ShortBody: "IncompleteBody",
+    quotas.QuotaExceeded: "QuotaExceeded",
     InvalidParameter: "InvalidURI",
     base.InvalidEntry: "MetadataTooLarge",
     base.InvalidName: "KeyTooLongError",
 }
-_OWN_WORDS: Final = frozenset({"InvalidArgument", "AccessDenied", "ObjectExpired", "ServiceUnavailable"})
+_OWN_WORDS: Final = frozenset(
+    {"InvalidArgument", "AccessDenied", "ObjectExpired", "QuotaExceeded", "ServiceUnavailable"}
+)
 """Codes for which an error of the core keeps its own message."""
 
 

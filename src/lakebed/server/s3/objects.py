@@ -275,6 +275,7 @@ class Objects:
             metadata=metadata,
             if_none_match=if_none_match,
             if_match=if_match,
+            by=request.identity.user_id,
         )
         return acknowledged(entry.checksum, typed_checksum_headers(payload.checksums))
 
@@ -339,6 +340,7 @@ class Objects:
                 shallow=True,
                 alter=lambda entry: msgspec.structs.replace(altered(entry), modified_ms=now_ms),
                 if_none_match=if_none_match,
+                by=request.identity.user_id,
             )
         else:
             target, wanted = await self._catalog.get(place.repository), altered(found)
@@ -350,6 +352,7 @@ class Objects:
                 content_type=wanted.content_type,
                 metadata=wanted.metadata,
                 if_none_match=if_none_match,
+                by=request.identity.user_id,
             )
         root = Element("CopyObjectResult").text("LastModified", iso(entry.modified_ms))
         root.text("ETag", f'"{entry.checksum}"')

@@ -6,9 +6,10 @@ The record is written before the source is looked at again, and finished after t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,6 +28,9 @@ from lakebed.versions.taken import Taken
 from .conditions import ANY, Condition
 from .entries import Staging
 from .layers import View
+
+Admit: TypeAlias = Callable[[int], Awaitable[None]]
+"""Asked before bytes are copied. Its errors end the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,13 @@ class Copies:
         alter: Callable[[Entry], Entry] | None = None,
         shallow: bool = False,
         if_none_match: bool = False,
+        admit: Admit | None = None,
     ) -> Entry:
         """Make the entry of `key` equal to that of the source, through `alter` if given.
 
         Shallow (no bytes move) where the source is staged on the same branch or lies outside the namespace, or when
-        `shallow` insists; else the bytes are copied to a fresh address (document 001, "S3 Gateway CopyObject").
+        `shallow` insists; else the bytes are copied to a fresh address (document 001, "S3 Gateway CopyObject"), after
+        `admit` of their number.
 
         Raises:
             PathNotFound: there is no such source.
@@ -79,12 +85,21 @@ class Copies:
             await self._taken.check(entry)
         resolved = await self._refs.resolve(source_ref)
         if shallow or (source.token is not None and resolved.branch == branch):
-            return await self._copy_shallow(source_ref, source_key, branch, key, alter, condition)
-        return await self._copy_bytes(entry, branch, key, alter, condition)
+            return await self._copy_shallow(source_ref, source_key, branch, key, alter, condition, admit)
+        return await self._copy_bytes(entry, branch, key, alter, condition, admit)
 
     async def _copy_bytes(
-        self, entry: Entry, branch: str, key: bytes, alter: Callable[[Entry], Entry] | None, condition: Condition
+        self,
+        entry: Entry,
+        branch: str,
+        key: bytes,
+        alter: Callable[[Entry], Entry] | None,
+        condition: Condition,
+        admit: Admit | None,
     ) -> Entry:
+        if admit is not None:
+            await admit(entry.size_bytes)
+
         async def store_body(address: str) -> Entry:
             try:
                 await self._context.objectstore.copy(
@@ -105,6 +120,7 @@ class Copies:
         key: bytes,
         alter: Callable[[Entry], Entry] | None,
         condition: Condition = ANY,
+        admit: Admit | None = None,
     ) -> Entry:
         """Make the tracked copy. The record is written before the source is looked at again.
 
@@ -121,7 +137,7 @@ class Copies:
             await self._context.delete_if(copy_key, predicate.predicate)
         # Only a commit's entry may be due by a lifecycle policy: a cell keeps its object.
         if source.token is None and not await self.stays(entry, copy_key, predicate):
-            return await self._copy_bytes(entry, branch, key, alter, condition)
+            return await self._copy_bytes(entry, branch, key, alter, condition, admit)
         target = _copied(entry, alter, entry.address)
 
         async def still_pending(_: BranchRecord) -> None:

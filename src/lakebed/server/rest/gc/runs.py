@@ -17,6 +17,7 @@ from lakebed.gc import messages
 from lakebed.gc.live import BadContinuation, CollectionService, DeletedCollections, Reader, Searches, open_deleted
 from lakebed.gc.messages import BadInput, Manifest, RunKind, check_manifest, input_folder
 from lakebed.operations import Operation, collections, collectors
+from lakebed.quotas import mark_stale, of_repository
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
@@ -179,6 +180,14 @@ class Runs:
     async def start(self, request: RestRequest, body: messages.StartRun) -> messages.StartedRun:
         return await (await self._service(request)).start(body)
 
+    async def end(self, request: RestRequest, body: messages.End) -> messages.RunView:
+        ended = await (await self._service(request)).end(request.args[1], body)
+        if deleted_uid(request) is None:
+            # Its objects are gone: upkeep counts again what the repository's quota has as used.
+            uid = (await self._catalog.get(request.args[0])).versions.uid
+            await mark_stale(self._catalog.store, of_repository(uid))
+        return ended
+
     async def why(self, request: RestRequest) -> messages.WhyPage:
         service = await self._service(request)
         question = messages.Question(**{name: request.query(name) for name in messages.Question._fields})
@@ -246,7 +255,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.DEFER_GC_RUN, runs.step(lambda live: live.defer)),
         Route(collectors.PURGE_GC_RUN, runs.step(lambda live: live.purge)),
         Route(collectors.UNDO_GC_RUN, runs.step(lambda live: live.undo)),
-        Route(collectors.END_GC_RUN, runs.step(lambda live: live.end)),
+        Route(collectors.END_GC_RUN, runs.end),
         Route(collectors.ABANDON_GC_RUN, runs.ask_of_run(lambda live: live.abandon)),
     ]
 

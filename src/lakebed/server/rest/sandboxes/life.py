@@ -46,6 +46,7 @@ class SandboxRoutes:
             lasts_ms=lasts_ms,
             by=request.identity.user_id,
             denials=request.permissions.denials(),
+            quota_bytes=body.quota_bytes,
         )
         request.what = {"repository": repository.id, "sandbox": id_, "access_key_id": issued.access_key_id}
         return SandboxWithSecret(**asdict(_shown(record)), secret_access_key=issued.secret_access_key)
@@ -104,6 +105,7 @@ def _shown(record: SandboxRecord) -> Sandbox:
         creation_date=record.created_ms // 1000,
         expiration_date=record.expires_ms // 1000,
         access_key_id=record.access_key_id,
+        quota_bytes=record.quota_bytes,
     )
 
 

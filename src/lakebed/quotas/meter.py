@@ -1,0 +1,271 @@
+"""Admit writes within quotas, without a request to the store for most of them.
+
+A process takes a *grant* from the record of a quota by `set_if`, and admits writes from it. Bytes used and granted
+never exceed the limit, so no process admits a byte too many. A write is refused too early by the writes in flight, and
+by what other processes were granted and have not used: at most a 1024th of the limit each, given back once idle.
+
+    reserve   from the grant; with too little left: 1 read the record   2 `set_if`: what ended is used, a larger grant
+    keep      the bytes are stored, or may be       give_back   they are not, and none can come
+    settle    what ended is used, and the rest of the grant goes back: by upkeep, and when the process stops
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.base import Denied, Event, LakebedError, OutcomeUnknown, Ports, Unavailable
+from lakebed.kv import PredicateFailed, Store
+from lakebed.versions import encode_record
+
+from .records import DEAD_MS, Grant, QuotaRecord, Scope, read
+
+CACHE_MS: Final = 5_000
+"""How long a process goes by a record that it read: a new quota, or another limit, holds everywhere after that."""
+GRANT_BYTES_MAX: Final = 16 << 20
+GRANT_SHARE: Final = 1024
+SCOPES_MAX: Final = 10_000
+
+
+class QuotaExceeded(Denied):
+    """A quota has no room for this write. Facts: `limit_bytes`, `used_bytes`."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What this process knows of a quota. `granted` covers what is `flying`, and what was `spent` and not `settled`.
+
+    `generation` changes when the grant is no longer ours: writes that it admitted are counted with it.
+    """
+
+    has_quota: bool = False
+    asked_ms: int | None = None
+    granted: int = 0
+    spent: int = 0
+    settled: int = 0
+    flying: int = 0
+    generation: int = 0
+    asking: Event | None = None
+    owner: str = ""
+    """The name of its grant. A lost one's is never used again."""
+
+    @property
+    def left(self) -> int:
+        return self.granted - (self.spent - self.settled) - self.flying
+
+    def lose_grant(self) -> None:
+        self.granted = self.spent = self.settled = self.flying = 0
+        self.generation += 1
+        self.owner = ""
+
+
+class Reservation:
+    """Bytes that a write may bring. End it once, by `keep` or `give_back`, or by a `with` around the write.
+
+    `is_stored`: some are stored, so that an error gives none back.
+    """
+
+    __slots__ = ("_meter", "_scopes", "_taken", "is_stored")
+
+    def __init__(self, meter: Meter, scopes: Sequence[Scope]) -> None:
+        self._meter = meter
+        self._scopes = scopes
+        self._taken: list[tuple[Account, int, int]] = []
+        self.is_stored = False
+
+    async def more(self, size_bytes: int) -> None:
+        """Reserve more.
+
+        Raises:
+            QuotaExceeded.
+        """
+        for scope in self._scopes:
+            account = await self._meter.take(scope, size_bytes)
+            if account is not None:
+                self._taken.append((account, account.generation, size_bytes))
+
+    async def store(self, size_bytes: int) -> None:
+        """Reserve more, for bytes that are stored right after: from now on an error gives none back.
+
+        Raises:
+            QuotaExceeded.
+        """
+        await self.more(size_bytes)
+        self.is_stored = True
+
+    async def metered(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+        """Yield chunks, each after it was reserved."""
+        async for chunk in chunks:
+            await self.more(len(chunk))
+            yield chunk
+
+    def keep(self) -> None:
+        """The bytes are stored, or may be."""
+        for account, generation, size_bytes in self._taken:
+            if account.generation == generation:
+                account.flying -= size_bytes
+                account.spent += size_bytes
+        self._taken.clear()
+
+    def give_back(self) -> None:
+        """The bytes are not stored, and none can come."""
+        for account, generation, size_bytes in self._taken:
+            if account.generation == generation:
+                account.flying -= size_bytes
+        self._taken.clear()
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        # Cancelled, or without a clear answer, the bytes may yet come: they count.
+        is_clear = isinstance(error, Exception) and not isinstance(error, OutcomeUnknown | Unavailable | TimeoutError)
+        if is_clear and not self.is_stored:
+            self.give_back()
+        else:
+            self.keep()
+
+
+class Meter:
+    """One for each process."""
+
+    def __init__(self, store: Store, ports: Ports) -> None:
+        self.store = store
+        self.ports = ports
+        self._accounts: dict[Scope, Account] = {}
+
+    async def reserve(self, scopes: Sequence[Scope], size_bytes: int) -> Reservation:
+        """Reserve bytes in each of the scopes that has a quota.
+
+        Raises:
+            QuotaExceeded: one of them has no room. Nothing is reserved.
+        """
+        reservation = Reservation(self, scopes)
+        try:
+            await reservation.more(size_bytes)
+        except BaseException:
+            reservation.give_back()
+            raise
+        return reservation
+
+    async def take(self, scope: Scope, size_bytes: int) -> Account | None:
+        """Reserve bytes in one scope. None: it has no quota."""
+        account = self._accounts.get(scope)
+        if account is None:
+            account = self._open(scope)
+        while True:
+            if account.asking is not None:
+                await account.asking.wait()
+                continue
+            asked_ms, now_ms = account.asked_ms, self.ports.clock.now_ms()
+            if asked_ms is not None and 0 <= now_ms - asked_ms < CACHE_MS:
+                if not account.has_quota:
+                    return None
+                if size_bytes <= account.left:
+                    account.flying += size_bytes
+                    return account
+            await self._alone(account, scope, size_bytes)
+
+    def forget(self, scope: Scope) -> None:
+        """Read the record again before the next write: it was changed through this process."""
+        if scope in self._accounts:
+            self._accounts[scope].asked_ms = None
+
+    async def settle(self, *, is_stopping: bool = False) -> None:
+        """Give back grants that are not in use; when the process stops, all."""
+        now_ms = self.ports.clock.now_ms()
+        for scope, account in list(self._accounts.items()):
+            is_idle = account.asked_ms is None or not 0 <= now_ms - account.asked_ms < CACHE_MS
+            if account.asking is None and (is_idle or is_stopping) and account.granted:
+                try:
+                    await self._alone(account, scope, None)
+                except LakebedError:
+                    continue  # The next pass tries again. After DEAD_MS the grant counts as used.
+            if account.asking is None and is_idle and not account.granted:
+                self._accounts.pop(scope, None)
+
+    def _open(self, scope: Scope) -> Account:
+        if len(self._accounts) >= SCOPES_MAX:
+            # Those without a grant have nothing to lose.
+            kept = {key: one for key, one in self._accounts.items() if one.granted or one.asking is not None}
+            self._accounts = kept
+        return self._accounts.setdefault(scope, Account())
+
+    async def _alone(self, account: Account, scope: Scope, wanted: int | None) -> None:
+        """Ask for more, or settle with None. Writes of the same scope wait meanwhile."""
+        account.asking = asking = self.ports.tasks.event()
+        try:
+            await self._ask(account, scope, wanted)
+        finally:
+            account.asking = None
+            asking.set()
+
+    async def _ask(self, account: Account, scope: Scope, wanted: int | None) -> None:
+        """
+        Raises:
+            QuotaExceeded: there is no room for what is wanted.
+        """
+        while True:
+            found = await read(self.store, scope)
+            now_ms = self.ports.clock.now_ms()
+            account.has_quota = found is not None
+            if found is None:
+                account.lose_grant()
+                account.asked_ms = now_ms
+                return
+            record, held = found
+            grants = record.alive(now_ms)
+            mine = grants.pop(account.owner, None)
+            if mine is None:
+                # Our first one, or it counts as used, with all that it admitted.
+                account.lose_grant()
+            else:
+                account.settled = mine.spent_bytes
+            dead = sum(grant.size_bytes for grant in record.grants.values() if now_ms - grant.at_ms >= DEAD_MS)
+            spent, size_bytes = account.spent, account.flying
+            used = spent - account.settled + dead
+            if wanted is not None:
+                granted = sum(grant.size_bytes for grant in grants.values())
+                size_bytes += _grant(record, used + granted + size_bytes, wanted, scope)
+            if size_bytes:
+                account.owner = account.owner or self.ports.ids.fresh()
+                grants[account.owner] = Grant(size_bytes, now_ms, spent)
+            value = encode_record(_settled(record, used, grants))
+            try:
+                await self.store.set_if(scope.partition, scope.key, value, held.predicate)
+            except (PredicateFailed, OutcomeUnknown):
+                continue  # Whether it came or not, the record says now how much of what we spent is settled.
+            # What ended meanwhile moved from `flying` to `spent`: the new grant covers it.
+            account.settled, account.granted, account.asked_ms = spent, size_bytes, now_ms
+            if not size_bytes:
+                account.lose_grant()
+            return
+
+
+def _grant(record: QuotaRecord, taken: int, wanted: int, scope: Scope) -> int:
+    """Return how many bytes to take: more than wanted, where there is room.
+
+    Raises:
+        QuotaExceeded: there is none.
+    """
+    room = record.limit_bytes - record.used_bytes - taken
+    if wanted and wanted > room:
+        raise QuotaExceeded(
+            f"the quota of {scope.title} has no room for {wanted:,} bytes: {record.limit_bytes:,} may be written, and"
+            f" {record.used_bytes + taken:,} are, or are being written",
+            limit_bytes=record.limit_bytes,
+            used_bytes=record.used_bytes + taken,
+        )
+    return max(0, min(room, wanted + min(GRANT_BYTES_MAX, record.limit_bytes // GRANT_SHARE)))
+
+
+def _settled(record: QuotaRecord, used: int, grants: dict[str, Grant]) -> QuotaRecord:
+    return replace(
+        record,
+        used_bytes=record.used_bytes + used,
+        since_bytes=record.since_bytes + used if record.counting else 0,
+        grants=grants,
+    )
