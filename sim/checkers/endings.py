@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from lakebed.base import CommitId, RunState
+from lakebed.base import CommitId, RunState, is_commit_id
 from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound, RunRecord
 from sim.ports.actors import Ending, Violation
 from sim.ports.operations import Record
@@ -82,6 +82,17 @@ def chain(ending: Ending) -> None:
         for record in _of_branch(ending, name, ("commit", "merge", "revert", "cherry_pick")):
             if record.is_acknowledged and record.ended is not None and ids.count(record.ended.value) != 1:  # type: ignore[arg-type]  # a commit's value is its id
                 raise Violation(f"{record.operation.name} was acknowledged and is not in the history of {name}")
+
+
+def commits_are_found(ending: Ending) -> None:
+    """Check that an acknowledged commit is found by its id, wherever its branch went: by its note or the history."""
+    view = View(ending.disk)
+    for record in (one for kind in ("commit", "merge", "revert", "cherry_pick") for one in ending.acknowledged(kind)):
+        if record.ended is None or not is_commit_id(str(record.ended.value)):
+            continue
+        made = view.commit(CommitId(str(record.ended.value)))
+        if not made.published and made.id not in [one.id for one in view.history(made.made_for)]:
+            raise Violation(f"{record.operation.name} was acknowledged, and nothing says that a branch took it")
 
 
 def overtaken_means_absent(ending: Ending) -> None:
@@ -274,6 +285,7 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     no_lost_write,
     causality,
     chain,
+    commits_are_found,
     overtaken_means_absent,
     idle_branch_does_not_grow,
     resets_hold,

@@ -311,6 +311,8 @@ class BranchRecords:
 
     async def set(self, branch: str, record: BranchRecord, seen: Seen) -> Seen:
         """Replace exactly the record that was `seen`. The caller handles the errors."""
+        if record.commit_id != seen.record.commit_id:
+            await self._context.commits.note_head(seen.record.commit_id)
         value = encode_record(record)
         # Forget first: if the write fails or its answer is lost, the cached record may be out of date.
         self.forget(branch)
@@ -421,9 +423,32 @@ class CommitRecords:
         Only spares later callers the walk, so a failure here does not fail a commit that was published.
         """
         noted = replace(commit, published=True)
-        self._cache.keep(commit_id, noted)
         with suppress(Unavailable, OutcomeUnknown):
             await self._context.set(keys.COMMIT + commit_id.encode(), noted)
+            # Not before: a note that is only remembered here would keep `note_head` from writing it.
+            self._cache.keep(commit_id, noted)
+
+    async def note_head(self, commit_id: CommitId) -> None:
+        """Note that a branch took the commit that is its head, before the branch moves or goes.
+
+        Afterwards no history may show it, and it could be found no more. One look at what is cached, unless the note
+        is missing: its process died, or the store failed.
+        """
+        commit = await self.read(commit_id)
+        if commit.published:
+            return
+        key = keys.COMMIT + commit_id.encode()
+        held = await self._context.get(key)
+        if held is None:
+            return
+        found = decode_record(Commit, held.value)
+        if not found.published:
+            found = replace(found, published=True)
+            try:
+                await self._context.set_if(key, encode_record(found), held.predicate)
+            except PredicateFailed:
+                return  # Noted meanwhile, maybe with a later time from which retention counts.
+        self._cache.keep(commit_id, found)
 
     async def is_in_chain(self, commit_id: CommitId, generation: int, head: CommitId) -> bool:
         """Answer whether `commit_id` is `head` or a first-parent ancestor of it."""

@@ -272,6 +272,7 @@ class Refs:
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """
         deletion.attempts += 1
+        await self._context.commits.note_head(seen.record.commit_id)
         # Before the branch goes, so that collectors, which read branches first, find the one or the other.
         also = self._reflog.to_log(name, seen.record)
         if deletion.kept is not None:
