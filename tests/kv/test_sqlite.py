@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -165,6 +166,40 @@ async def test_a_store_that_closes_commits_the_writes_of_the_present_round(store
 
     await write
     assert await store.get(P, b"key") == Held(b"1", b"1")
+
+
+async def test_a_write_that_comes_while_the_store_closes_is_answered(store: SqliteStore) -> None:
+    committer, loop = store._committer, asyncio.get_running_loop()
+    assert committer is not None
+    late: list[asyncio.Task[object]] = []
+
+    async def begin_one() -> None:
+        late.append(asyncio.ensure_future(store.set(P, b"late", b"1")))
+        await asyncio.sleep(0)
+
+    class Between:
+        """The lock, which lets a write in each time that the closing thread lets it go."""
+
+        lock = committer._entry
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+            if threading.current_thread() is not threading.main_thread():
+                asyncio.run_coroutine_threadsafe(begin_one(), loop).result()
+
+    early = asyncio.ensure_future(store.set(P, b"early", b"1"))
+    await asyncio.sleep(0)
+    committer._entry = Between()  # type: ignore[assignment]
+    await asyncio.to_thread(committer.close)
+    await asyncio.sleep(0.01)
+
+    assert early.done()
+    assert late
+    assert all(one.done() for one in late)
+    assert all(isinstance(one.exception(), StoreUnavailable) for one in late)
 
 
 async def test_a_cancelled_caller_does_not_disturb_the_others(store: SqliteStore) -> None:

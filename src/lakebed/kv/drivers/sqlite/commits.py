@@ -91,10 +91,12 @@ class Committer:
 
     def close(self) -> None:
         """Commit the queue, then end the thread and close the connection. Blocks. Closing twice is no error."""
-        for loop in [*self._round]:
-            self._end_round(loop)
-        with self._entry:
+        with self._entry:  # the rounds and the end mark as one: a write between them would get no answer
             if not self._closed:
+                for writes in self._round.values():
+                    for write in writes:
+                        self._queue.put(write)
+                self._round.clear()
                 self._closed = True
                 self._queue.put(None)
         self._thread.join()
