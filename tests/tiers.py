@@ -100,8 +100,6 @@ PARTS: Final = (
     Part("all else", 110, ("*",)),
 )
 ROTATING: Final = {
-    "*/test_mutants.py::test_every_planted*": 2,
-    "*/test_promises.py::test_no_schedule*": 2,
     "tests/bench/test_bench.py::test_a_benchmark_reports*": 4,
     "tests/cli/test_quickstart.py::test_an_interrupt_while_spark*": 2,
     "tests/compat/test_databases.py::*": 3,
