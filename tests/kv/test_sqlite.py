@@ -171,6 +171,7 @@ async def test_a_store_that_closes_commits_the_writes_of_the_present_round(store
 async def test_a_write_that_comes_while_the_store_closes_is_answered(store: SqliteStore) -> None:
     committer, loop = store._committer, asyncio.get_running_loop()
     assert committer is not None
+    entry = committer._entry
     late: list[asyncio.Task[object]] = []
 
     async def begin_one() -> None:
@@ -180,7 +181,7 @@ async def test_a_write_that_comes_while_the_store_closes_is_answered(store: Sqli
     class Between:
         """The lock, which lets a write in each time that the closing thread lets it go."""
 
-        lock = committer._entry
+        lock = entry
 
         def __enter__(self) -> None:
             self.lock.acquire()
