@@ -12,7 +12,7 @@ import pytest
 from lakebed.quotas import Books, mark_stale, of_branch, of_repository
 from lakebed.quotas.meter import CACHE_MS
 from lakebed.server import App, AppState
-from lakebed.server.process.upkeep_loop import settle_quotas
+from lakebed.server.process.upkeep_loop import count_quotas
 from tests.server.s3.signing import allow, asked_as, keys_of
 
 LAKE = "/repositories/lake"
@@ -214,7 +214,7 @@ async def test_a_repository_counts_what_is_stored_and_again_when_objects_were_de
     await mark_stale(state.store, scope)
     assert await books.is_due(scope)
 
-    await settle_quotas(state)
+    await count_quotas(state)
 
     assert first == stored
     record = await books.get(scope)

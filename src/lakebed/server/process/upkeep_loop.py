@@ -71,14 +71,21 @@ async def clean_events(state: AppState) -> None:
 
 
 async def settle_quotas(state: AppState) -> None:
-    """Give back what idle writers were granted. Count repositories again whose objects were deleted."""
-    books = Books(state.catalog.meter)
+    """Give back what idle writers were granted."""
     await state.catalog.meter.settle()
+
+
+async def count_quotas(state: AppState) -> None:
+    """Count repositories again whose objects were deleted."""
+    books = Books(state.catalog.meter)
     async for repository in state.catalog.each():
         uid = repository.versions.uid
-        if await books.is_due(of_repository(uid)):
+        try:
             with suppress(CountOvertaken, NoQuota):
-                await books.count_stored(uid, repository.objectstore)
+                if await books.is_due(of_repository(uid)):
+                    await books.count_stored(uid, repository.objectstore)
+        except LakebedError as error:
+            logger.warning("upkeep: quota of repository %s: %s", repository.id, error)
 
 
 async def abandon_dead_runs(state: AppState) -> None:
@@ -116,15 +123,15 @@ STEPS: Final[tuple[Step, ...]] = (
     close_slices_for_runs,
     say_alive,
 )
-APART: Final[tuple[Step, ...]] = (end_sandboxes,)
-"""Steps that wait for hooks of users, which may hang: they take their own time, and the others do not wait."""
+APART: Final[tuple[Step, ...]] = (end_sandboxes, count_quotas)
+"""Steps that wait for hooks of users, which may hang, or that list whole stores: each takes its own time."""
 
 
 async def run_upkeep(state: AppState, *, interval_s: float = INTERVAL_S) -> None:
     """Run all steps repeatedly until cancelled. Processes run them at different times."""
     await _take(partial(say_alive, at_start=True), state)
     async with asyncio.TaskGroup() as group:
-        for steps in (STEPS, APART):
+        for steps in (STEPS, *((step,) for step in APART)):
             group.create_task(_repeat(steps, state, interval_s))
 
 
