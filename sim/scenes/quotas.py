@@ -6,7 +6,7 @@ ahead: to it, every grant is of a dead process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from lakebed.base import Invalid, RepositoryUid
@@ -72,7 +72,8 @@ async def _count(ports: SimPorts) -> None:
 
 
 async def _counted(ports: SimPorts) -> None:
-    async def measure() -> int:
+    async def measure(go_on: Callable[[], Awaitable[None]]) -> int:
+        await go_on()
         return sum([stat.size_bytes async for page in ports.objectstore.list(FOLDER) for stat in page])
 
     await Books(Meter(ports.store, ports.ports)).count(SCOPE, measure)

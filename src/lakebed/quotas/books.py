@@ -3,18 +3,19 @@
 A count replaces what a repository's quota has as used by what its store has, without a stop of its writers:
 
     1 `set_if`: the count begins, and what is settled from now on is noted apart
-    2 list the store: all that was settled before is there
+    2 list the store: all that was settled before is there. Each minute `set_if`: the count goes on
     3 `set_if`, only while it is still this count: used is what was listed, and what was settled meanwhile
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, Invalid, NotFound, RepositoryUid
+from lakebed.base import Conflict, Invalid, NotFound, OutcomeUnknown, RepositoryUid, Unavailable
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import decode_record
@@ -26,9 +27,13 @@ DATA: Final = "data/"
 """Where a repository's objects are. Trees and runs beside them do not count."""
 COUNT_AGAIN_MS: Final = 24 * 3_600_000
 """Objects that were deleted without a run, such as by hard delete, are noticed after this."""
-COUNT_MS_MAX: Final = 3_600_000
-"""A count that began longer ago is over: its process died."""
+COUNT_BEAT_MS: Final = 60_000
+"""So often a count says that it goes on."""
+COUNT_MS_MAX: Final = 15 * COUNT_BEAT_MS
+"""A count that said nothing for so long is over: its process died."""
 
+GoOn: TypeAlias = Callable[[], Awaitable[None]]
+Measure: TypeAlias = Callable[[GoOn], Awaitable[int]]
 _Change: TypeAlias = Callable[[QuotaRecord], QuotaRecord]
 
 
@@ -92,8 +97,8 @@ class Books:
             self._meter.forget(scope)
             return True
 
-    async def count(self, scope: Scope, measure: Callable[[], Awaitable[int]]) -> QuotaRecord:
-        """Replace what is used by what `measure` finds.
+    async def count(self, scope: Scope, measure: Measure) -> QuotaRecord:
+        """Replace what is used by what `measure` finds. It calls what it is given, often, to say that it goes on.
 
         Never too low. Too high by what was in flight or granted when it began, and by what ended meanwhile.
 
@@ -108,12 +113,29 @@ class Books:
             grants = old.alive(now_ms)
             return replace(old, grants=grants, counting=count, counting_ms=now_ms, since_bytes=0, is_stale=False)
 
-        await self._change(scope, begun)
-        measured = await measure()
-
-        def counted(old: QuotaRecord) -> QuotaRecord:
+        def still_ours(old: QuotaRecord) -> QuotaRecord:
             if old.counting != count:
                 raise CountOvertaken("another count of this quota began: look again later")
+            return old
+
+        await self._change(scope, begun)
+        said_ms = now_ms
+
+        def going_on(old: QuotaRecord) -> QuotaRecord:
+            return replace(still_ours(old), counting_ms=said_ms)
+
+        async def go_on() -> None:
+            nonlocal said_ms
+            if 0 <= (now_ms := self._ports.clock.now_ms()) - said_ms < COUNT_BEAT_MS:
+                return
+            said_ms = now_ms
+            with suppress(Unavailable, OutcomeUnknown):  # It says so again later.
+                await self._change(scope, going_on)
+
+        measured = await measure(go_on)
+
+        def counted(old: QuotaRecord) -> QuotaRecord:
+            old = still_ours(old)
             ended_ms = self._ports.clock.now_ms()
             used = measured + old.since_bytes
             return replace(old, used_bytes=used, counting="", counting_ms=0, since_bytes=0, counted_ms=ended_ms)
@@ -127,8 +149,12 @@ class Books:
             NoQuota, CountOvertaken: see `count`.
         """
 
-        async def measure() -> int:
-            return sum([stat.size_bytes async for page in objectstore.list(DATA) for stat in page])
+        async def measure(go_on: GoOn) -> int:
+            total = 0
+            async for page in objectstore.list(DATA):
+                total += sum(stat.size_bytes for stat in page)
+                await go_on()
+            return total
 
         return await self.count(of_repository(uid), measure)
 

@@ -54,8 +54,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 class QuotaRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A quota. `used_bytes` were written, and `grants` may have been: the sum is never over the limit by a grant.
 
-    `counting` names the count under way, which began at `counting_ms`; `since_bytes` were settled since. `counted_ms`:
-    when the last one ended, 0: never. `is_stale`: objects were deleted since.
+    `counting` names the count under way, which was alive at `counting_ms`; `since_bytes` were settled since it began.
+    `counted_ms`: when the last one ended, 0: never. `is_stale`: objects were deleted since.
     """
 
     limit_bytes: int
