@@ -173,7 +173,12 @@ class Imports:
         last = _Progress(begun, is_stopping, refuse)
         try:
             with await self._charges.reserve(begun.branch, note.committer, 0, elsewhere=True) as reservation:
-                commit_id = await self._import(last, locations, note, reservation)
+                try:
+                    commit_id = await self._import(last, locations, note, reservation)
+                except BaseException:
+                    if not last.record.is_merging:
+                        reservation.give_back()  # All went to its own branch, which goes.
+                    raise
             ended = replace(last.record, state=ImportState.COMPLETED, commit_id=commit_id)
         except ImportCancelled as error:
             ended = replace(last.record, state=ImportState.CANCELLED, error=str(error))

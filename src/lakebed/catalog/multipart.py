@@ -253,17 +253,17 @@ class Multipart:
             if linked is not None:
                 return linked
             await self._versions.staging.check(record.branch, record.path, condition)
-            (await self._charges.reserve(record.branch, record.user, uncounted_bytes)).keep()
-            with await self._charges.reserve_stored(size_bytes):
-                address, stored = await self._put(multipart_id, body, size_bytes)
-            known = {**metadata, BYTES_MD5: stored.md5}
-            try:
-                return await self._link(
-                    multipart_id, record, address, size_bytes, checksum, known, content_type, condition
-                )
-            except (MultipartNotFound, CompletionUnderWay, UploadRefused, PathExists, PreconditionFailed):
-                await self._versions.parts.drop(address)
-                raise
+            with await self._charges.reserve(record.branch, record.user, uncounted_bytes):
+                with await self._charges.reserve_stored(size_bytes):
+                    address, stored = await self._put(multipart_id, body, size_bytes)
+                known = {**metadata, BYTES_MD5: stored.md5}
+                try:
+                    return await self._link(
+                        multipart_id, record, address, size_bytes, checksum, known, content_type, condition
+                    )
+                except (MultipartNotFound, CompletionUnderWay, UploadRefused, PathExists, PreconditionFailed):
+                    await self._versions.parts.drop(address)
+                    raise
 
         return await self._once(multipart_id, size_bytes, checksum, metadata, content_type, attempt)
 
