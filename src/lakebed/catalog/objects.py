@@ -377,8 +377,13 @@ class Objects:
             content_type=content_type,
             metadata=dict(metadata) if metadata else {},
         )
-        with await self._charges.reserve(branch, by, 0 if is_counted else size_bytes):
-            return await self._versions.uploads.link(branch, key, entry, if_none_match=if_none_match, if_match=if_match)
+        with (
+            await self._charges.reserve(branch, by, 0 if is_counted else size_bytes),
+            await self._charges.reserve_stored(0) as copied,  # Of an address with a signed URL the link makes a copy.
+        ):
+            return await self._versions.uploads.link(
+                branch, key, entry, if_none_match=if_none_match, if_match=if_match, admit=copied.store
+            )
 
     async def _check_stored(self, objectstore: ObjectStore, address: str, size_bytes: int) -> None:
         try:

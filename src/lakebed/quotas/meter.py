@@ -11,7 +11,7 @@ by what other processes were granted and have not used: at most a 1024th of the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,10 @@ class Account:
     def left(self) -> int:
         return self.granted - (self.spent - self.settled) - self.flying
 
+    def is_idle(self, now_ms: int) -> bool:
+        """Return whether the record was not read for a while, or ever."""
+        return self.asked_ms is None or not 0 <= now_ms - self.asked_ms < CACHE_MS
+
     def lose_grant(self) -> None:
         self.granted = self.spent = self.settled = self.flying = 0
         self.generation += 1
@@ -87,14 +91,18 @@ class Reservation:
             if account is not None:
                 self._taken.append((account, account.generation, size_bytes))
 
-    async def store(self, size_bytes: int) -> None:
-        """Reserve more, for bytes that are stored right after: from now on an error gives none back.
+    def stored(self) -> None:
+        """Bytes are stored: from now on an error gives none back."""
+        self.is_stored = True
+
+    async def store(self, size_bytes: int) -> Callable[[], None]:
+        """Reserve more, for bytes that are stored right after. Return what to call then.
 
         Raises:
             QuotaExceeded.
         """
         await self.more(size_bytes)
-        self.is_stored = True
+        return self.stored
 
     async def metered(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
         """Yield chunks, each after it was reserved."""
@@ -153,15 +161,13 @@ class Meter:
 
     async def take(self, scope: Scope, size_bytes: int) -> Account | None:
         """Reserve bytes in one scope. None: it has no quota."""
-        account = self._accounts.get(scope)
-        if account is None:
-            account = self._open(scope)
         while True:
+            # Looked up again after each wait: a settlement may have dropped it meanwhile, and then settles it no more.
+            account = self._accounts.get(scope) or self._open(scope)
             if account.asking is not None:
                 await account.asking.wait()
                 continue
-            asked_ms, now_ms = account.asked_ms, self.ports.clock.now_ms()
-            if asked_ms is not None and 0 <= now_ms - asked_ms < CACHE_MS:
+            if not account.is_idle(self.ports.clock.now_ms()):
                 if not account.has_quota:
                     return None
                 if size_bytes <= account.left:
@@ -176,16 +182,15 @@ class Meter:
 
     async def settle(self, *, is_stopping: bool = False) -> None:
         """Give back grants that are not in use; when the process stops, all."""
-        now_ms = self.ports.clock.now_ms()
         for scope, account in list(self._accounts.items()):
-            is_idle = account.asked_ms is None or not 0 <= now_ms - account.asked_ms < CACHE_MS
+            is_idle = account.is_idle(self.ports.clock.now_ms())
             if account.asking is None and (is_idle or is_stopping) and account.granted:
                 try:
                     await self._alone(account, scope, None)
                 except LakebedError:
                     continue  # The next pass tries again. After DEAD_MS the grant counts as used.
-            if account.asking is None and is_idle and not account.granted:
-                self._accounts.pop(scope, None)
+            elif account.asking is None and is_idle and self._accounts.get(scope) is account:
+                del self._accounts[scope]
 
     def _open(self, scope: Scope) -> Account:
         if len(self._accounts) >= SCOPES_MAX:

@@ -29,8 +29,8 @@ from .conditions import ANY, Condition
 from .entries import Staging
 from .layers import View
 
-Admit: TypeAlias = Callable[[int], Awaitable[None]]
-"""Asked before bytes are copied. Its errors end the copy."""
+Admit: TypeAlias = Callable[[int], Awaitable[Callable[[], None]]]
+"""Asked before bytes are copied. Its errors end the copy. What it returns is called once they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,7 @@ class Copies:
         condition: Condition,
         admit: Admit | None,
     ) -> Entry:
-        if admit is not None:
-            await admit(entry.size_bytes)
+        copied = await admit(entry.size_bytes) if admit is not None else None
 
         async def store_body(address: str) -> Entry:
             try:
@@ -108,6 +107,8 @@ class Copies:
             except ObjectMissing as error:
                 await self._taken.check(entry)
                 raise PathNotFound("the source's data is gone", address=entry.address) from error
+            if copied is not None:
+                copied()
             return _copied(entry, alter, address, self._context.ports.clock.now_ms())
 
         return await self._staging.upload(branch, key, store_body, if_none_match=condition.if_none_match)

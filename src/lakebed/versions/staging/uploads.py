@@ -29,6 +29,7 @@ from lakebed.versions.records import (
 )
 
 from .conditions import Condition
+from .copies import Admit
 from .entries import AddressSpent, Staging
 from .slices import Slices
 
@@ -78,7 +79,14 @@ class Uploads:
         return (await self._find(address))[0]
 
     async def link(
-        self, branch: str, key: bytes, entry: Entry, *, if_none_match: bool = False, if_match: str | None = None
+        self,
+        branch: str,
+        key: bytes,
+        entry: Entry,
+        *,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+        admit: Admit | None = None,
     ) -> Entry:
         """Stage the address of an upload handed out for this branch. Works once for an address.
 
@@ -117,7 +125,7 @@ class Uploads:
                 await self._move(entry.address, replace(linking, state=UploadState.ISSUED), held)
 
         if record.is_signed:
-            entry = await self._stage_copy(branch, key, entry, condition, reopen)
+            entry = await self._stage_copy(branch, key, entry, condition, reopen, admit)
             # The copy is staged, even if another process moved the record: nothing names its address any more.
             with suppress(UploadRefused):
                 await self._move(linked_at, replace(linking, state=UploadState.LINKED), held)
@@ -132,7 +140,13 @@ class Uploads:
         return entry
 
     async def _stage_copy(
-        self, branch: str, key: bytes, entry: Entry, condition: Condition, reopen: Callable[[], Awaitable[None]]
+        self,
+        branch: str,
+        key: bytes,
+        entry: Entry,
+        condition: Condition,
+        reopen: Callable[[], Awaitable[None]],
+        admit: Admit | None,
     ) -> Entry:
         """Stage a copy of the bytes, whose address no client ever had. The handed-out one becomes garbage.
 
@@ -141,7 +155,10 @@ class Uploads:
         """
 
         async def store_body(address: str) -> Entry:
+            copied = await admit(entry.size_bytes) if admit is not None else None
             await self._context.objectstore.copy(entry.address, address)
+            if copied is not None:
+                copied()
             size_bytes = (await self._context.objectstore.stat(address)).size_bytes
             if size_bytes != entry.size_bytes:
                 raise UploadRefused(f"the object has {size_bytes} bytes by now; upload it again", address=entry.address)
