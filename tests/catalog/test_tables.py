@@ -128,10 +128,25 @@ async def test_branches_and_merges_carry_tables_and_conflicts_stay_conflicts(tab
     await tables.tables.put("u/metadata/1b.json", b"other")
     rival = TableChange(name=NAME, expected="u/metadata/0.json", metadata="u/metadata/1b.json", uuid="u")
     await tables.tables.commit("other", [rival], NOTE)
-    with pytest.raises(MergeConflict, match=r"both sides changed table db\.t$"):
+    with pytest.raises(MergeConflict, match=r"both sides changed table db\.t, and no strategy or choice settles that$"):
         await tables.changes.merge("other", "main", NOTE)
     await tables.changes.revert("main", "main", NOTE, parent_number=1)
     assert await files_of(tables, "main") == ["u/data/a", "u/metadata/0.json"]
+
+
+async def test_no_strategy_and_no_choice_takes_files_of_the_table_that_wins(tables: Repository) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    await tables.changes.create_branch("dev", "main")
+    await tables.tables.drop("dev", NAME, NOTE)
+    await append(tables, 1, files=["u/data/b"])
+    record = b"db/t.iceberg/table.json"
+    with pytest.raises(MergeConflict, match="changed table db"):
+        await tables.changes.merge("dev", "main", NOTE, strategy="dest-wins")
+    with pytest.raises(MergeConflict, match="changed table db"):
+        await tables.changes.merge("main", "dev", NOTE, strategy="source-wins")
+    with pytest.raises(MergeConflict, match="changed table db"):
+        await tables.changes.merge("dev", "main", NOTE, choices={record: "dest-wins"})
+    assert await files_of(tables, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
 
 
 async def test_dropping_and_renaming_a_table_keep_its_files(tables: Repository) -> None:

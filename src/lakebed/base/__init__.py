@@ -68,6 +68,7 @@ from .ids import (
 from .later import Later
 from .names import (
     KEY_BYTES_MAX,
+    TABLE_RECORD,
     TABLES,
     InvalidName,
     check_branch,
@@ -102,6 +103,7 @@ __all__ = [
     "SEQUENCE_MAX",
     "SIZE_UNITS",
     "TABLES",
+    "TABLE_RECORD",
     "WHOLE",
     "AlreadyExists",
     "Bar",

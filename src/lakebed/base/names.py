@@ -15,6 +15,9 @@ TABLES: Final = "tables"
 """The hidden branch of the files of tables (catalog/tables). Its name is the bucket that engines use: it never changes.
 """
 
+TABLE_RECORD: Final = b".iceberg/table.json"
+"""The end of the path of a table's own entry. The other entries of its folder belong to this one."""
+
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,255}")
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{64}")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, cast
 
-from lakebed.base import CommitId, Ports
+from lakebed.base import TABLE_RECORD, CommitId, Ports
 from lakebed.ranges import Choices
 from lakebed.versions import (
     BranchNotFound,
@@ -38,7 +38,6 @@ from .records import RepositoryRecord
 from .settings import Settings, find_match
 
 T = TypeVar("T")
-_TABLE: Final = b".iceberg/table.json"
 
 PICKED_KEY: Final = "cherry-pick-origin"
 PICKED_COMMITTER_KEY: Final = "cherry-pick-committer"
@@ -475,10 +474,12 @@ async def _naming_tables(merge: Awaitable[Commit]) -> Commit:
         return await merge
     except MergeConflict as error:
         keys = cast("Sequence[bytes]", error.facts["conflicts"])
-        names = [key.removesuffix(_TABLE).decode().replace("/", ".") for key in keys if key.endswith(_TABLE)]
+        names = [
+            key.removesuffix(TABLE_RECORD).decode().replace("/", ".") for key in keys if key.endswith(TABLE_RECORD)
+        ]
         if not names:
             raise
-        what = f"{error}: both sides changed table {', '.join(names[:10])}"
+        what = f"{error}: both sides changed table {', '.join(names[:10])}, and no strategy or choice settles that"
         raise MergeConflict(what, **{**error.facts, "tables": names}) from error
 
 

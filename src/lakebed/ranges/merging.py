@@ -4,6 +4,9 @@ For each key: if both sides agree, take that. If one side left the base's entry 
 sides are in conflict, also where one changed an entry that the other removed. The same change on both sides is no
 conflict.
 
+A conflict at the record of a table stays one, with any strategy and choice: decided path by path, the side that wins
+would lack files that its record needs, because the other side removed them.
+
 So a merge applies to the destination the changes that the source made since the base, at each key where the destination
 still has the base's entry.
 """
@@ -17,6 +20,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from lakebed.base import TABLE_RECORD
 
 from .changing import apply_changes, differing, find_keys, overlay
 from .schema import CHANGES_SCHEMA, ObjectArray, chunk, object_array
@@ -57,6 +62,8 @@ def merge_tables(
     for at in np.flatnonzero(conflict) if choices else ():
         if side := (choices or {}).get(keys[at]):
             is_settled[at], takes_source[at] = True, side == "source-wins"
+    for at in np.flatnonzero(conflict & is_settled):
+        is_settled[at] = not keys[at].endswith(TABLE_RECORD)
     entries = apply_changes(destination, changes.filter(pa.array(~conflict | takes_source))).entries
     conflicts: list[bytes] = keys[conflict & ~is_settled].tolist()
     return MergedTable(entries=entries, conflicts=conflicts)
