@@ -178,6 +178,15 @@ async def test_a_table_that_takes_the_id_of_another_is_refused(client: httpx.Asy
     await refused(await client.post(f"{sales}/twin", json=body), 409, "CommitFailedException", "is or was a table")
 
 
+@pytest.mark.parametrize("size", [10, 100_000], ids=["small", "in a thread"])
+async def test_a_creation_without_a_schema_is_refused(client: httpx.AsyncClient, sales: str, size: int) -> None:
+    """The library raises StopIteration, which a thread cannot hand on."""
+    updates = [{"action": "set-properties", "updates": {"k": "x" * size}}]
+    body = {"requirements": [{"type": "assert-create"}], "updates": updates}
+
+    await refused(await client.post(f"{sales}/new", json=body), 400, "BadRequestException", "cannot be applied")
+
+
 async def test_several_tables_change_in_one_commit_or_none_of_them(
     client: httpx.AsyncClient, sales: str, repo: str
 ) -> None:
