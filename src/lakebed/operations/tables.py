@@ -54,6 +54,7 @@ _COMMIT: Final = on(REF, "fs:CreateCommit", at=_AT)
 _WRITE: Final = (*on(_TABLE, "fs:WriteObject", at=_AT), *_COMMIT)
 WRITES: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="of each table that is changed or made")
 REMOVES: Final = Permission("fs:DeleteObject", _TABLE, *_AT, when="of the table that gets another name")
+READS: Final = Permission("fs:ReadObject", _TABLE, *_AT, when="of the table that gets another name")
 SETS: Final = Permission("fs:WriteObject", _SETTINGS, *_AT, when="of the namespace")
 LENT: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="so that the keys may write")
 FILES: Final = Permission(
@@ -243,7 +244,7 @@ COMMIT_TABLE: Final = _of(
         _ONE_TABLE,
         wire.TableCommit,
         wire.CommittedTable,
-        _WRITE,
+        (*_WRITE, *on(_TABLE, "fs:ReadObject", at=_AT)),
         "Change a table, or make one that was staged: one commit of the branch.",
         repeatable=False,
         body_bytes_max=LIST_BYTES_MAX,
@@ -284,7 +285,7 @@ RENAME_TABLE: Final = _of(
         NOTHING,
         _COMMIT,
         "Give a table another name. Its files stay where they are.",
-        asked_later=(REMOVES, WRITES),
+        asked_later=(REMOVES, READS, WRITES),
         status=204,
         repeatable=False,
     )

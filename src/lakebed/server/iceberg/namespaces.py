@@ -125,8 +125,8 @@ class Namespaces:
             visible: list[list[str]] = [[name] for name, _ in found if await _is_shown(request, name)]
             return NamespaceList(namespaces=visible, next_page_token=found[-1][0] if has_more else None)
         if len(parent) == 1:
+            await ask((operations.SHOWN, operations.BRANCHES), request.permissions, {"repository": parent[0]})
             repository = await self._catalog.get(parent[0])
-            await ask((operations.SHOWN, operations.BRANCHES), request.permissions, {"repository": repository.id})
             branches, has_more = await repository.versions.refs.list_branches(
                 prefix="", after=request.query("pageToken"), limit=limit_of(request)
             )
