@@ -5,12 +5,16 @@ Programs of others are in `tests/compat/test_iceberg.py`. Here the application i
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import httpx
 import pytest
+import zstandard
 
+from lakebed import iceberg
 from lakebed.auth.lent import read_lent
+from lakebed.iceberg import files, metadata
 from lakebed.server import App, AppState
 from tests.server.test_permissions import allow
 
@@ -145,6 +149,9 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
     ):
         answer = await client.post(f"{sales}/orders", json={"requirements": [], "updates": updates})
         await refused(answer, 400, "BadRequestException", words)
+    for path in ("s3://x/y", "{location}/../z"):
+        asked = {"name": "t", "schema": SCHEMA, "properties": {"write.data.path": path}}
+        await refused(await client.post(sales, json=asked), 400, "BadRequestException", "below its location")
     magic = await client.post(f"{sales}/orders", json={"requirements": [{"type": "assert-magic"}], "updates": []})
     await refused(magic, 400, "BadRequestException", "unknown requirement")
     await refused(await client.post(sales, json=elsewhere), 400, "BadRequestException", "leave the location out")
@@ -157,6 +164,64 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
     register = await client.post(f"{LAKE}/sales/register", json=taken)
     await refused(register, 400, "BadRequestException", "other.tables")
     await refused(await client.get(f"{LAKE}/sales/views"), 406, "UnsupportedOperationException", "no views")
+
+
+async def test_a_file_that_is_larger_than_a_manifest_is_not_read(
+    client: httpx.AsyncClient, state: AppState, sales: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer of a table may name any of its files as a list of manifests, or put one in place of its metadata."""
+    table = await make(client, sales)
+    tables = (await state.catalog.get("lake")).tables
+    large = f"{table['metadata']['table-uuid']}/data/large"
+    await tables.put(large, b"x" * 2_000)
+    monkeypatch.setattr(iceberg, "MANIFEST_BYTES_MAX", 1_000)
+    snapshot = {"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": table["metadata"]["last-updated-ms"] + 1}
+    snapshot |= {"manifest-list": tables.uri_of(large), "summary": {"operation": "append"}}
+
+    answer = await client.post(
+        f"{sales}/orders", json={"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": snapshot}]}
+    )
+    await refused(answer, 400, "BadRequestException", "has 2,000 bytes, and a manifest may have 1,000")
+
+    monkeypatch.setattr(metadata, "METADATA_BYTES_MAX", 500)
+    monkeypatch.setattr(iceberg, "METADATA_BYTES_MAX", 500)
+    await refused(await client.get(f"{sales}/orders"), 400, "BadRequestException", "has 501 bytes")
+    register = {"name": "twin", "metadata-location": table["metadata-location"]}
+    await refused(
+        await client.post(f"{LAKE}/sales/register", json=register), 400, "BadRequestException", "has 501 bytes"
+    )
+
+
+@pytest.mark.parametrize("codec", ["deflate", "zstandard"])
+async def test_a_small_manifest_that_decodes_to_a_large_one_is_refused(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = b"\x04" + b"ab"
+    data = b"Obj\x01" + avro_map({"avro.schema": AVRO_PATHS, "avro.codec": codec}) + bytes(16)
+    block = entry * 10_000
+    packed = zlib.compress(block)[2:-4] if codec == "deflate" else zstandard.compress(block)
+    data += avro_long(10_000) + avro_long(len(packed)) + packed + bytes(16)
+
+    with pytest.raises(iceberg.InvalidTable, match="ab is no file of this table"):
+        files._manifests_in("s3://a/list", data, "s3://a")
+    monkeypatch.setattr(files, "DECODED_BYTES_MAX", 20_000)
+    with pytest.raises(iceberg.InvalidTable, match="more than 20,000 bytes, decompressed"):
+        files._manifests_in("s3://a/list", data, "s3://a")
+
+
+AVRO_PATHS = '{"type":"record","name":"list","fields":[{"name":"manifest_path","type":"string","field-id":500}]}'
+
+
+def avro_long(number: int) -> bytes:
+    number, found = number << 1, b""
+    while number > 0x7F:
+        found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+    return found + bytes([number])
+
+
+def avro_map(values: dict[str, str]) -> bytes:
+    texts = [text.encode() for pair in values.items() for text in pair]
+    return avro_long(len(values)) + b"".join(avro_long(len(text)) + text for text in texts) + b"\0"
 
 
 async def test_a_table_that_takes_the_id_of_another_is_refused(client: httpx.AsyncClient, sales: str) -> None:
@@ -185,6 +250,22 @@ async def test_a_creation_without_a_schema_is_refused(client: httpx.AsyncClient,
     body = {"requirements": [{"type": "assert-create"}], "updates": updates}
 
     await refused(await client.post(f"{sales}/new", json=body), 400, "BadRequestException", "cannot be applied")
+
+
+async def test_a_table_registered_over_another_leaves_no_entry_of_it(
+    client: httpx.AsyncClient, sales: str, repo: str
+) -> None:
+    new = await make(client, sales, "new")
+    await make(client, sales)
+    body = {"name": "orders", "metadata-location": new["metadata-location"], "overwrite": True}
+
+    answer = await client.post(f"{LAKE}/sales/register", json=body)
+
+    assert answer.json()["metadata"]["table-uuid"] == new["metadata"]["table-uuid"], answer.text
+    found = await client.get(f"{repo}/refs/main/objects/ls", params={"prefix": "sales/orders.iceberg/"})
+    file = new["metadata-location"].rpartition("/")[2]
+    paths = [each["path"].removeprefix("sales/orders.iceberg/") for each in found.json()["results"]]
+    assert paths == [f"metadata/{file}", "table.json"]
 
 
 async def test_several_tables_change_in_one_commit_or_none_of_them(

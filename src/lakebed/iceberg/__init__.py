@@ -8,13 +8,14 @@ The package is an extra, `lakebed[iceberg]`. It takes a second to import, and as
 callers do both in threads. Nothing here reads or writes storage: they hand in bytes, or a function that returns them.
 """
 
-from .files import Change, Read, change_of
+from .files import MANIFEST_BYTES_MAX, Change, Read, change_of
 from .library import is_installed, load
 from .metadata import (
     METADATA_BYTES_MAX,
     InvalidTable,
     Metadata,
     RequirementFailed,
+    check_size,
     committed,
     created,
     metadata_name,
@@ -22,6 +23,7 @@ from .metadata import (
 )
 
 __all__ = [
+    "MANIFEST_BYTES_MAX",
     "METADATA_BYTES_MAX",
     "Change",
     "InvalidTable",
@@ -29,6 +31,7 @@ __all__ = [
     "Read",
     "RequirementFailed",
     "change_of",
+    "check_size",
     "committed",
     "created",
     "is_installed",

@@ -9,25 +9,37 @@ append reads two manifest lists and the manifests that only the new one lists.
 
 A file may be in manifests that go and in others that stay, after a rewrite. So where files would go, the manifests that
 stay are read, too: a file goes only if none of them has it.
+
+A writer of a table may name any file of it as a manifest. So each has a limit, as it lies there and decoded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from .metadata import InvalidTable, Metadata
+from .metadata import InvalidTable, Metadata, is_below
 
 if TYPE_CHECKING:
+    from pyiceberg.avro.file import AvroFile
     from pyiceberg.table.snapshots import Snapshot
 
 Read: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bytes]]]
-"""Return the bytes of files by URI. It raises an error of its own for a file that is not there."""
+"""Return the bytes of the first of these files, by URI: of one at least, and of no more than fit in memory at a time.
 
-Parse: TypeAlias = Callable[[str, bytes], frozenset[str]]
+It raises an error of its own for a file that is not there, or larger than MANIFEST_BYTES_MAX.
+"""
+
+Parse: TypeAlias = Callable[[str, bytes, str], frozenset[str]]
+
+MANIFEST_BYTES_MAX: Final = 64 << 20
+"""The size of a manifest, or of a list of manifests. Engines begin another one at 8 MiB."""
+DECODED_BYTES_MAX: Final = 256 << 20
+"""The size of what one of them has compressed."""
 
 _MANIFEST_PATH: Final = 500
 _STATUS: Final = 0
@@ -54,17 +66,17 @@ async def change_of(old: Metadata | None, new: Metadata, read: Read) -> Change:
         LakebedError: an error of `read`.
     """
     before, after = _direct(old), _direct(new)
-    known = {one.snapshot_id for one in old.value.snapshots} if old else set()
-    kept_ids = {one.snapshot_id for one in new.value.snapshots}
-    fresh = [one for one in new.value.snapshots if one.snapshot_id not in known]
-    gone = [one for one in old.value.snapshots if one.snapshot_id not in kept_ids] if old else []
+    # A client may remove a snapshot and add another with the same id.
+    known = {(one.snapshot_id, one.manifest_list) for one in old.value.snapshots} if old else set()
+    kept = {(one.snapshot_id, one.manifest_list) for one in new.value.snapshots}
+    fresh = [one for one in new.value.snapshots if (one.snapshot_id, one.manifest_list) not in known]
+    gone = [one for one in old.value.snapshots if (one.snapshot_id, one.manifest_list) not in kept] if old else []
     lists = _Manifests(read, new.location)
     _check(after - before, new.location)
 
     added = set(after - before)
     if fresh:
         manifests = await lists.of(fresh) - await lists.of(_parents(fresh, old))
-        _check(manifests, new.location)
         added |= manifests
         added |= await lists.files(manifests)
     removed = set(before - after)
@@ -72,10 +84,7 @@ async def change_of(old: Metadata | None, new: Metadata, read: Read) -> Change:
         staying = await lists.of(new.value.snapshots)
         going = await lists.of(gone) - staying
         files = await lists.files(going)
-        if files:
-            files -= await lists.files(staying)
-        removed |= going | files
-    _check(added, new.location)
+        removed |= going | await lists.without(files, staying)
     return Change(frozenset(added), frozenset(removed - added))
 
 
@@ -102,42 +111,55 @@ def _parents(fresh: Sequence[Snapshot], old: Metadata | None) -> list[Snapshot]:
 
 def _check(uris: Iterable[str], location: str) -> None:
     for uri in uris:
-        rest = uri.removeprefix(location + "/")
-        if rest == uri or not rest or {"", ".", ".."} & set(rest.split("/")):
+        if not is_below(uri, location):
             raise InvalidTable(f"{uri} is no file of this table: they lie below {location}", uri=uri)
 
 
 class _Manifests:
-    """Read manifest lists and manifests, each once."""
+    """Read manifest lists, each once, and manifests."""
 
     def __init__(self, read: Read, location: str) -> None:
         self._read = read
         self._location = location
         self._lists: dict[str, frozenset[str]] = {}
-        self._files: dict[str, frozenset[str]] = {}
 
     async def of(self, snapshots: Sequence[Snapshot]) -> set[str]:
         """Return the manifests of snapshots."""
         uris = [uri for one in snapshots if (uri := _list_of(one))]
-        await self._fill(self._lists, uris, _manifests_in)
+        missing = [uri for uri in uris if uri not in self._lists]
+        async for found in self._each(missing, _manifests_in):
+            self._lists |= found
         return {manifest for uri in uris for manifest in self._lists[uri]}
 
     async def files(self, manifests: Iterable[str]) -> set[str]:
         """Return the files that manifests have as live."""
-        uris = list(manifests)
-        await self._fill(self._files, uris, _files_in)
-        return {file for uri in uris for file in self._files[uri]}
+        files: set[str] = set()
+        async for found in self._each(manifests, _files_in):
+            files.update(*found.values())
+        return files
 
-    async def _fill(self, known: dict[str, frozenset[str]], uris: Sequence[str], parse: Parse) -> None:
-        missing = sorted({uri for uri in uris if uri not in known})
-        _check(missing, self._location)
-        for start in range(0, len(missing), _AT_ONCE):
-            found = await self._read(missing[start : start + _AT_ONCE])
-            known |= await asyncio.to_thread(_parsed, parse, found)
+    async def without(self, files: set[str], manifests: Iterable[str]) -> set[str]:
+        """Return those of the files that no manifest has as live. They are never all in memory."""
+        left = set(files)
+        if left:
+            async for found in self._each(manifests, _files_in):
+                left.difference_update(*found.values())
+                if not left:
+                    break
+        return left
+
+    async def _each(self, uris: Iterable[str], parse: Parse) -> AsyncIterator[dict[str, frozenset[str]]]:
+        """Yield what files have in them, some files at a time."""
+        left = sorted(set(uris))
+        _check(left, self._location)
+        while left:
+            found = await self._read(left[:_AT_ONCE])
+            yield await asyncio.to_thread(_parsed, parse, found, self._location)
+            left = [uri for uri in left if uri not in found]
 
 
-def _parsed(parse: Parse, found: Mapping[str, bytes]) -> dict[str, frozenset[str]]:
-    return {uri: parse(uri, data) for uri, data in found.items()}
+def _parsed(parse: Parse, found: Mapping[str, bytes], location: str) -> dict[str, frozenset[str]]:
+    return {uri: parse(uri, data, location) for uri, data in found.items()}
 
 
 def _list_of(snapshot: Snapshot) -> str:
@@ -146,19 +168,21 @@ def _list_of(snapshot: Snapshot) -> str:
     return snapshot.manifest_list
 
 
-def _manifests_in(uri: str, data: bytes) -> frozenset[str]:
-    return frozenset(path for _, path in _rows(uri, data, path=_MANIFEST_PATH))
+def _manifests_in(uri: str, data: bytes, location: str) -> frozenset[str]:
+    return frozenset(_paths(uri, data, location, path=_MANIFEST_PATH))
 
 
-def _files_in(uri: str, data: bytes) -> frozenset[str]:
+def _files_in(uri: str, data: bytes, location: str) -> frozenset[str]:
     """Return the paths of live entries. Delete vectors share a file: it is one path."""
-    rows = _rows(uri, data, status=_STATUS, path=_FILE_PATH)
-    return frozenset(path for status, path in rows if status != _DELETED)
+    return frozenset(_paths(uri, data, location, status=_STATUS, path=_FILE_PATH))
 
 
-def _rows(uri: str, data: bytes, *, path: int, status: int = -1) -> list[tuple[Any, str]]:
-    """Decode two fields of a file in Avro, by the ids of the format, and skip the others: a fifth of the time."""
-    from pyiceberg.avro.file import AvroFile
+def _paths(uri: str, data: bytes, location: str, *, path: int, status: int = -1) -> set[str]:
+    """Decode two fields of a file in Avro, by the ids of the format, and skip the others: a fifth of the time.
+
+    Returns the paths of entries that are not deleted. Each is checked at once: so memory follows the size of the file,
+    whatever it says of the number of its entries.
+    """
     from pyiceberg.avro.reader import StructReader
     from pyiceberg.typedef import Record
 
@@ -174,16 +198,67 @@ def _rows(uri: str, data: bytes, *, path: int, status: int = -1) -> list[tuple[A
                 readers.append((at.get(field.field_id), inner))
         return StructReader(tuple(readers), Record, reader.struct)
 
+    found: set[str] = set()
     try:
-        with AvroFile[Record](_Bytes(uri, data)) as rows:  # type: ignore[arg-type]  # it needs no more of a file
+        with _opened(uri, data) as rows:
             assert isinstance(rows.reader, StructReader)
             rows.reader = narrowed(rows.reader)
-            found = [(row[0], row[1] if isinstance(row[1], str) else row[1][1]) for row in rows]
+            for row in rows:
+                name = row[1] if isinstance(row[1], str) else row[1][1]
+                assert isinstance(name, str), "an entry has no path"
+                if row[0] != _DELETED:
+                    _check((name,), location)
+                    found.add(name)
+    except InvalidTable:
+        raise
     except Exception as error:
         raise InvalidTable(f"{uri} is no manifest of Iceberg: {type(error).__name__}", uri=uri) from error
-    if not all(isinstance(one, str) for _, one in found):
-        raise InvalidTable(f"{uri} is no manifest of Iceberg: an entry has no path", uri=uri)
     return found
+
+
+def _opened(uri: str, data: bytes) -> AvroFile[Any]:
+    """Return a file of Avro that decodes no more than DECODED_BYTES_MAX."""
+    from pyiceberg.avro.file import AvroFile, AvroFileHeader
+
+    left = DECODED_BYTES_MAX
+
+    class Header(AvroFileHeader):
+        def compression_codec(self) -> Any:
+            return Codec
+
+    class Codec:
+        codec = "null"
+
+        @classmethod
+        def decompress(cls, data: bytes) -> bytes:
+            nonlocal left
+            found = _decompressed(cls.codec, data, left)
+            left -= len(found)
+            if left < 0:
+                raise InvalidTable(f"{uri} has more than {DECODED_BYTES_MAX:,} bytes, decompressed", uri=uri)
+            return found
+
+    class File(AvroFile[Any]):
+        def _read_header(self) -> AvroFileHeader:
+            header = super()._read_header()
+            Codec.codec = header.meta.get("avro.codec", "null")
+            return Header(header.magic, header.meta, header.sync)
+
+    return File(_Bytes(uri, data))  # type: ignore[arg-type]  # it needs no more of a file
+
+
+def _decompressed(codec: str, data: bytes, size_bytes: int) -> bytes:
+    """Return the bytes of a block; of more than `size_bytes`, only the first ones, and at least one too many."""
+    if codec == "null":
+        return data
+    if codec == "deflate":
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size_bytes + 1)
+    if codec == "zstandard":
+        from zstandard import ZstdDecompressor
+
+        with ZstdDecompressor().stream_reader(data) as reader:
+            return reader.read(size_bytes + 1)
+    raise ValueError(codec)
 
 
 class _Bytes:

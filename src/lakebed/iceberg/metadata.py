@@ -3,7 +3,7 @@
 A table lies at one location, which has its id as last segment, and all its files lie below. So metadata that names
 another location, or the id of another table, is refused here, before anything is written.
 
-The library fails with errors of any kind, `StopIteration` too, which a thread cannot hand on. All are InvalidTable here.
+The library raises errors of any kind, `StopIteration` too, which a thread cannot hand on: here, all are InvalidTable.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _RESERVED: Final = frozenset(
 )
 """Names of properties that would seem to be a part of the metadata."""
 
+_PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
 
 class InvalidTable(Invalid):
     """Metadata, an update or a requirement that no table here can have. The message says which."""
@@ -73,7 +75,7 @@ class Metadata:
             data = self.value.model_dump_json().encode()
         except Exception as error:
             raise InvalidTable(f"the metadata cannot be written: {_words(error)}") from error
-        _check_size(len(data))
+        check_size(len(data))
         return data
 
 
@@ -85,7 +87,7 @@ def parsed(data: bytes, uri: str, *, location: str) -> Metadata:
     """
     from pyiceberg.table.metadata import TableMetadataUtil
 
-    _check_size(len(data))
+    check_size(len(data))
     try:
         value = TableMetadataUtil.parse_raw(data.decode())
     except Exception as error:
@@ -111,7 +113,7 @@ def created(
     from pyiceberg.table.metadata import new_table_metadata
     from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
-    _check_properties(properties)
+    _check_properties(properties, location)
     spec, order = partition_spec or b"null", write_order or b"null"
     try:
         value = new_table_metadata(
@@ -168,6 +170,8 @@ def committed(
     if base is not None and value == base.value:
         return base
     location = base.location if base else place + str(value.table_uuid)
+    if base is None:
+        _check_properties(value.properties, location)
     return _checked(Metadata(value), location)
 
 
@@ -195,21 +199,33 @@ def _checked(metadata: Metadata, location: str) -> Metadata:
 def _check_change(change: Any, base: Metadata | None) -> None:
     match change.action:
         case "set-properties":
-            _check_properties(change.updates)
-            for name in ("write.data.path", "write.metadata.path", "write.object-storage.path"):
-                path = change.updates.get(name)
-                if path and not (base and path.startswith(base.location + "/")):
-                    raise InvalidTable(f"{name}: the files of a table lie below its location, not at {path}")
+            # Of a table that is made, the id may come after: the result is checked.
+            _check_properties(change.updates, base.location if base else "")
         case "assign-uuid" if base is not None and str(change.uuid) != base.uuid:
             raise InvalidTable("a table keeps its id: " + base.uuid)
 
 
-def _check_properties(properties: Mapping[str, str]) -> None:
+def is_below(uri: str, location: str) -> bool:
+    """Return whether a file or folder lies below a table's location, without a detour."""
+    rest = uri.removeprefix(location + "/")
+    return rest != uri and not {"", ".", ".."} & set(rest.split("/"))
+
+
+def _check_properties(properties: Mapping[str, str], location: str) -> None:
+    """`location`: of the table; empty where it is not known yet."""
     if taken := sorted(_RESERVED & properties.keys()):
         raise InvalidTable(f"the property {taken[0]} is reserved", property=taken[0])
+    for name in _PATHS:
+        path = properties.get(name)
+        if location and path and not is_below(path.rstrip("/"), location):
+            raise InvalidTable(f"{name}: the files of a table lie below its location, not at {path}")
 
 
-def _check_size(size_bytes: int) -> None:
+def check_size(size_bytes: int) -> None:
+    """
+    Raises:
+        InvalidTable: metadata cannot be so large.
+    """
     if size_bytes > METADATA_BYTES_MAX:
         raise InvalidTable(
             f"the metadata has {size_bytes:,} bytes, and may have {METADATA_BYTES_MAX:,}: expire snapshots",
@@ -244,13 +260,12 @@ def _read(known: tuple[Any, frozenset[str]], data: bytes, noun: str) -> Any:
     try:
         fields = msgspec.json.decode(data)
         name = fields.get("type" if noun == "requirement" else "action") if isinstance(fields, dict) else None
-        if name not in names:
-            raise InvalidTable(f"unknown {noun} {json.dumps(name)[:100]}: known are {', '.join(sorted(names))}")
-        return adapter.validate_json(data)
-    except InvalidTable:
-        raise
+        value = adapter.validate_json(data) if name in names else None
     except Exception as error:
         raise InvalidTable(f"malformed {noun}: {_words(error)}") from error
+    if value is None:
+        raise InvalidTable(f"unknown {noun} {json.dumps(name)[:100]}: known are {', '.join(sorted(names))}")
+    return value
 
 
 def _words(error: Exception) -> str:

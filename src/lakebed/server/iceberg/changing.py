@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -27,7 +27,7 @@ from lakebed.catalog.tables import (
 )
 from lakebed.iceberg import Metadata, RequirementFailed
 from lakebed.versions import Note
-from lakebed.wire import TableCommit
+from lakebed.wire import TableCommit, TableCreation
 
 T = TypeVar("T")
 MakeNote: TypeAlias = Callable[[str], Note]
@@ -35,6 +35,8 @@ MakeNote: TypeAlias = Callable[[str], Note]
 ATTEMPTS_MAX: Final = 4
 """How often a commit is made again whose table another one changed meanwhile, if its requirements still hold."""
 READS_AT_ONCE: Final = 16
+READ_BYTES_MAX: Final = iceberg.MANIFEST_BYTES_MAX
+"""The size of the files that one request has in memory at a time."""
 SMALL_BYTES: Final = 64 << 10
 """Metadata of this size are parsed in some 5 ms: a thread would cost the loop more in switches."""
 _NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
@@ -69,23 +71,47 @@ class Changing:
         Raises:
             InvalidTable, MissingFile, PathExpired: it cannot be read.
         """
-        data = await self._tables.read(table.metadata)
+        data = await self.metadata_file(table.metadata)
         uri, location = self._tables.uri_of(table.metadata), self._tables.location(table.uuid)
         return await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location)), data
 
-    async def read(self, uris: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of files of tables.
+    async def metadata_file(self, file: str) -> bytes:
+        """Return the bytes of a file that should have metadata. A writer of the table may have put another there.
 
         Raises:
+            InvalidTable: it is too large.
+            MissingFile, PathExpired: it cannot be read.
+        """
+        data = await self._tables.read(file, end=iceberg.METADATA_BYTES_MAX + 1)
+        iceberg.check_size(len(data))
+        return data
+
+    async def read(self, uris: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the bytes of the first of these files of tables: see `iceberg.Read`.
+
+        Raises:
+            InvalidTable: one is larger than a manifest can be.
             MissingFile, OutsideTables: one is no file of this repository's tables.
         """
+        files = [self._tables.file_of(uri) for uri in uris]
+        first: dict[str, str] = {}
+        total = 0
+        for uri, file, size in zip(uris, files, await self._tables.sizes(files), strict=True):
+            _check_manifest(uri, size or 0)
+            total += size or 0
+            if first and total > READ_BYTES_MAX:
+                break
+            first[uri] = file
         gate = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read_one(uri: str) -> bytes:
             async with gate:
-                return await self._tables.read(self._tables.file_of(uri))
+                # Another file may have its name by now.
+                data = await self._tables.read(first[uri], end=iceberg.MANIFEST_BYTES_MAX + 1)
+                _check_manifest(uri, len(data))
+                return data
 
-        return dict(zip(uris, await asyncio.gather(*map(read_one, uris)), strict=True))
+        return dict(zip(first, await asyncio.gather(*map(read_one, first)), strict=True))
 
     # Changing
 
@@ -132,7 +158,7 @@ class Changing:
                 raise RequirementFailed(f"Requirement failed: table already exists: {name}", table=str(name))
             base, data = await self.metadata_of(table)
         updates = [bytes(each) for each in commit.updates]
-        size = len(data) + sum(map(len, updates))
+        size = len(data) + sum(map(len, requirements)) + sum(map(len, updates))
         new = await _in_thread(size, lambda: iceberg.committed(base, requirements, updates, place=self._place))
         if new is base:
             return Changed(name, new, data, None)
@@ -155,18 +181,35 @@ class Changing:
             ),
         )
 
-    async def create(self, branch: str, name: TableName, new: Metadata, note: MakeNote) -> tuple[str, bytes]:
+    async def made(self, location: str, asked: TableCreation) -> tuple[Metadata, bytes]:
+        """Return the first metadata of a table, and their bytes.
+
+        Raises:
+            InvalidTable: see `iceberg.created`.
+        """
+        schema, spec, order = bytes(asked.schema), bytes(asked.partition_spec), bytes(asked.write_order)
+        properties = asked.properties or {}
+
+        def make() -> tuple[Metadata, bytes]:
+            new = iceberg.created(
+                location=location, schema=schema, partition_spec=spec, write_order=order, properties=properties
+            )
+            return new, new.encoded()
+
+        size = len(schema) + len(spec) + len(order) + sum(len(name) + len(text) for name, text in properties.items())
+        return await _in_thread(size, make)
+
+    async def create(self, branch: str, name: TableName, new: Metadata, data: bytes, note: MakeNote) -> str:
         """Commit a table that a request made whole, and return where its metadata lie.
 
         Raises:
             TableExists, NoSuchNamespace, RefReadOnly: see `Tables.commit`.
         """
         await self._tables.start()
-        data = new.encoded()
         file = await self._put(new, data, None)
         change = TableChange(name=name, expected=None, metadata=file, uuid=new.uuid, added=[file])
         await self._tables.commit(branch, [change], note(f"{name}: create"))
-        return self._tables.uri_of(file), data
+        return self._tables.uri_of(file)
 
     async def register(
         self, branch: str, name: TableName, file: str, *, overwrite: bool, note: MakeNote
@@ -178,7 +221,7 @@ class Changing:
             TableExists: there is one, and `overwrite` is not set.
         """
         uuid = file.partition("/")[0]
-        uri, data = self._tables.uri_of(file), await self._tables.read(file)
+        uri, data = self._tables.uri_of(file), await self.metadata_file(file)
         location = self._tables.location(uuid)
         new = await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
         try:
@@ -190,16 +233,29 @@ class Changing:
         same = table is not None and table.uuid == uuid
         base = (await self.metadata_of(table))[0] if table is not None and same else None
         found = await iceberg.change_of(base, new, self.read)
+        removed = set(map(self._tables.file_of, found.removed))
+        if table is not None and not same:
+            # Another table was here: its entries have other names, unless the new one's files happen to have them.
+            removed |= {file async for file in self._renamed(branch, table, uuid)}
         change = TableChange(
             name=name,
             expected=None if table is None else table.metadata,
             metadata=file,
             uuid=uuid,
             added=sorted({file, *map(self._tables.file_of, found.added)}),
-            removed=sorted(map(self._tables.file_of, found.removed)),
+            removed=sorted(removed),
         )
         await self._tables.commit(branch, [change], note(f"{name}: register {file}"))
         return uri, data
+
+    async def _renamed(self, branch: str, table: Table, uuid: str) -> AsyncIterator[str]:
+        """Yield the files that a table reaches, as if they were files of another."""
+        after, has_more = "", True
+        while has_more:
+            page, has_more = await self._tables.files(branch, table.name, after=after)
+            for file, _ in page:
+                yield uuid + file.removeprefix(table.uuid)
+            after = page[-1][0] if page else after
 
     async def _put(self, new: Metadata, data: bytes, table: Table | None) -> str:
         """Write a metadata file, under the next number."""
@@ -222,6 +278,12 @@ class Changing:
         listing = await self._versions.staging.list(TABLES, prefix=first, limit=1)
         if listing.items:
             raise RequirementFailed(f"there is or was a table with the id {new.uuid}: create it again", uuid=new.uuid)
+
+
+def _check_manifest(uri: str, size_bytes: int) -> None:
+    if size_bytes > iceberg.MANIFEST_BYTES_MAX:
+        limit = f"and a manifest may have {iceberg.MANIFEST_BYTES_MAX:,}"
+        raise iceberg.InvalidTable(f"{uri} has {size_bytes:,} bytes, {limit}", uri=uri)
 
 
 async def _in_thread(size_bytes: int, work: Callable[[], T]) -> T:

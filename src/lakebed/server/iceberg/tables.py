@@ -59,7 +59,7 @@ class TableRoutes:
         """Answer with the metadata file as it lies there: the library is not asked."""
         repository = await self._repository(request)
         table = await repository.tables.load(request.args[1], table_of(request))
-        data = await repository.tables.read(table.metadata)
+        data = await self._changing(repository).metadata_file(table.metadata)
         return await self._loaded(
             request, repository, table.name, table.uuid, repository.tables.uri_of(table.metadata), data
         )
@@ -90,7 +90,7 @@ class TableRoutes:
     async def create(self, request: RestRequest, body: TableCreation) -> LoadedTable:
         repository, branch = await self._repository(request), request.args[1]
         name = TableName(namespace_of(request), body.name)
-        changing = Changing(repository, self._state.ports)
+        changing = self._changing(repository)
         location = changing.fresh_location()
         if body.location and body.location.rstrip("/") != location:
             raise iceberg.InvalidTable(
@@ -100,16 +100,10 @@ class TableRoutes:
         await repository.tables.namespace(branch, name.namespace)
         if await repository.tables.exists(branch, name):
             raise TableExists(f"there is a table {name}", table=str(name))
-        new = iceberg.created(
-            location=location,
-            schema=bytes(body.schema),
-            partition_spec=bytes(body.partition_spec),
-            write_order=bytes(body.write_order),
-            properties=body.properties or {},
-        )
+        new, data = await changing.made(location, body)
         if body.stage_create:
-            return await self._loaded(request, repository, name, new.uuid, None, new.encoded())
-        uri, data = await changing.create(branch, name, new, self._note(request))
+            return await self._loaded(request, repository, name, new.uuid, None, data)
+        uri = await changing.create(branch, name, new, data, self._note(request))
         return await self._loaded(request, repository, name, new.uuid, uri, data)
 
     async def register(self, request: RestRequest, body: TableRegistration) -> LoadedTable:
@@ -119,7 +113,7 @@ class TableRoutes:
         await ask(
             (operations.FILES,), request.permissions, {"repository": repository.id, "tables": "tables", "file": file}
         )
-        changing = Changing(repository, self._state.ports)
+        changing = self._changing(repository)
         uri, data = await changing.register(branch, name, file, overwrite=body.overwrite, note=self._note(request))
         return await self._loaded(request, repository, name, file.partition("/")[0], uri, data)
 
@@ -127,7 +121,7 @@ class TableRoutes:
         name = table_of(request)
         if body.identifier is not None and _name_of(request, body.identifier) != name:
             raise InvalidBody(f"the body is about another table than the path, {name}")
-        changing = Changing(await self._repository(request), self._state.ports)
+        changing = self._changing(await self._repository(request))
         [changed] = await changing.commit(request.args[1], {name: body}, self._note(request))
         return CommittedTable(metadata_location=changed.metadata.uri, metadata=msgspec.Raw(changed.data))
 
@@ -141,7 +135,7 @@ class TableRoutes:
                 raise InvalidBody(f"a transaction changes a table once, and {name} is named twice")
             await ask((operations.WRITES,), request.permissions, _names(request, name))
             commits[name] = each
-        changing = Changing(await self._repository(request), self._state.ports)
+        changing = self._changing(await self._repository(request))
         await changing.commit(request.args[1], commits, self._note(request))
 
     async def drop(self, request: RestRequest) -> None:
@@ -151,7 +145,7 @@ class TableRoutes:
 
     async def rename(self, request: RestRequest, body: TableRename) -> None:
         source, target = _name_of(request, body.source), _name_of(request, body.destination)
-        for permission, name in ((operations.REMOVES, source), (operations.WRITES, target)):
+        for permission, name in ((operations.REMOVES, source), (operations.READS, source), (operations.WRITES, target)):
             await ask((permission,), request.permissions, _names(request, name))
         repository = await self._repository(request)
         note = self._note(request)(f"{source}: rename to {target}")
@@ -159,6 +153,9 @@ class TableRoutes:
 
     async def _repository(self, request: RestRequest) -> Repository:
         return await self._catalog.get(request.args[0])
+
+    def _changing(self, repository: Repository) -> Changing:
+        return Changing(repository, self._state.ports)
 
     def _note(self, request: RestRequest) -> Callable[[str], Note]:
         user, clock = request.identity.user_id, self._state.ports.clock
