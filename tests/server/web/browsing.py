@@ -65,7 +65,7 @@ class Browser:
     async def get(self, path: str, /, **query: str) -> httpx.Response:
         return await self.http.get(self.address(path), params=query)
 
-    async def post(self, path: str, fields: Mapping[str, str], **headers: str) -> httpx.Response:
+    async def post(self, path: str, fields: Mapping[str, str | list[str]], **headers: str) -> httpx.Response:
         return await self.http.post(self.address(path), data=dict(fields), headers={"origin": HOME, **headers})
 
     async def token(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from typing import Any
 
@@ -93,7 +95,7 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
 async def test_a_lifecycle_policy_is_changed_by_fields_and_keeps_what_they_do_not_show(
     app: App, client: httpx.AsyncClient, repo: str
 ) -> None:
-    policy = {
+    policy: dict[str, Any] = {
         "rules": {"logs": {"prefix": "logs/", "days": 10, "branch_days": {"main": 30}, "min_size": 5}},
         "pins": {"prefixes": ["logs/audit/"]},
         "branches": {"tmp-*": {"idle": "36h", "uncommitted": "drop"}},
@@ -106,6 +108,7 @@ async def test_a_lifecycle_policy_is_changed_by_fields_and_keeps_what_they_do_no
         page = await browser.get(f"{LAKE}/lifecycle")
         fields = {"token": await browser.token(), "if_version": "1", "typed": "lake", "id": "logs", "path": "logs/*.a"}
         fields |= {"period": "2w", "exceptions": "main=6mo, dev-*=1d", "pattern": "tmp-*", "idle": "3d"}
+        fields |= {"was": json.dumps(policy["rules"]["logs"]), "idle_was": json.dumps(policy["branches"]["tmp-*"])}
         checked = await browser.post(f"{LAKE}/lifecycle/check?by=fields", fields | {"period": "soon"})
         wrong = await browser.post(f"{LAKE}/lifecycle?by=fields", fields | {"exceptions": "main"})
         saved = await browser.follow(await browser.post(f"{LAKE}/lifecycle?by=fields", fields))
@@ -125,6 +128,31 @@ async def test_a_lifecycle_policy_is_changed_by_fields_and_keeps_what_they_do_no
     rule = {"path": "logs/*.a", "period": "2w", "branches": {"main": "6mo", "dev-*": "1d"}, "min_size": 5}
     idle = {"tmp-*": {"idle": "3d", "uncommitted": "drop"}}
     assert written == {"rules": {"logs": rule}, "pins": policy["pins"], "branches": idle}
+
+
+async def test_a_rule_of_a_lifecycle_policy_keeps_its_conditions_and_its_glob_under_a_new_name(
+    app: App, client: httpx.AsyncClient, repo: str
+) -> None:
+    rule = {"path": "tmp", "period": "2d", "metadata": {"keep": "no"}, "enabled": False}
+    policy: dict[str, Any] = {"rules": {"a": rule}, "branches": {"dev-*": {"idle": "9d", "merged": True}}}
+    await client.put(f"{repo}/lifecycle/policy", json={"policy": policy}, params={"if_version": 0})
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        page = await browser.get(f"{LAKE}/lifecycle")
+        rows: dict[str, Any] = {
+            field: [html.unescape(value) for value in re.findall(rf'name="{field}" value="([^"]*)"', page.text)]
+            for field in ("id", "was", "path", "period", "exceptions", "pattern", "idle_was", "idle")
+        }
+        rows |= {"id": ["b", *rows["id"][1:]], "pattern": ["dev-?", *rows["pattern"][1:]]}
+        fields: dict[str, Any] = {"token": await browser.token(), "if_version": "1", "typed": "lake"}
+        short = await browser.post(f"{LAKE}/lifecycle?by=fields", fields | rows | {"was": []})
+        saved = await browser.post(f"{LAKE}/lifecycle?by=fields", fields | rows)
+
+    assert (short.status_code, saved.status_code) == (400, 303)
+    written = (await client.get(f"{repo}/lifecycle/policy", params={"version": 2})).json()["policy"]
+    assert written == {"rules": {"b": rule}, "branches": {"dev-?": policy["branches"]["dev-*"]}}
 
 
 async def test_a_sandbox_is_lent_extended_and_ended(app: App, client: httpx.AsyncClient, repo: str) -> None:

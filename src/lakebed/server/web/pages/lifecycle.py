@@ -1,13 +1,13 @@
 """The lifecycle policy: its rules as a form and as JSON, a check of one that is not saved, and the branches that it
 deletes.
 
-The form has the path, the period and the branches of each rule. What else the policy in force says of a rule, its pins
-and conditions, stays as it is.
+The form has the path, the period and the branches of each rule. Each row carries its rule as it was, so that its
+conditions stay as they are, also under a new name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -136,30 +136,47 @@ async def _entered(visit: Visit) -> str:
         return visit.entry("policy")
     version = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, visit.args[0])
     policy = _wide(version.text() or "{}")
-    rules, branches = policy.get("rules", {}), policy.get("branches", {})
-    entered = zip(*(visit.entered.get(field, []) for field in ("id", "path", "period", "exceptions")), strict=False)
+    rows = _columns(visit, "id", "was", "path", "period", "exceptions")
     policy["rules"] = {
-        id_.strip(): _rule(rules.get(id_.strip(), {}), path, period.strip(), exceptions)
-        for id_, path, period, exceptions in entered
+        id_.strip(): _rule(_before(was), path, period.strip(), exceptions)
+        for id_, was, path, period, exceptions in rows
         if id_.strip()
     }
-    patterns = zip(visit.entered.get("pattern", []), visit.entered.get("idle", []), strict=False)
     policy["branches"] = {
-        pattern.strip(): {**branches.get(pattern.strip(), {}), "idle": idle.strip()}
-        for pattern, idle in patterns
+        pattern.strip(): {**_before(was), "idle": idle.strip()}
+        for pattern, was, idle in _columns(visit, "pattern", "idle_was", "idle")
         if pattern.strip()
     }
     kept = {part: value for part, value in policy.items() if value}
     return msgspec.json.format(msgspec.json.encode(kept), indent=2).decode()
 
 
+def _columns(visit: Visit, *fields: str) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the form. One that lacks a field would lose a rule or a condition."""
+    columns = [visit.entered.get(each, []) for each in fields]
+    if len({len(column) for column in columns}) > 1:
+        raise Answer(400, f"Each row has the fields {', '.join(fields)}")
+    return zip(*columns, strict=True)
+
+
+def _before(text: str) -> dict[str, Any]:
+    """Return the rule that a row was made of. An empty row has none."""
+    try:
+        rule = msgspec.json.decode((text or "{}").encode())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise Answer(400, f"This is no rule: {error}") from error
+    if not _is_map(rule):
+        raise Answer(400, "This is no rule")
+    return dict(rule)
+
+
 def _rule(before: Mapping[str, Any], path: str, period: str, exceptions: str) -> dict[str, Any]:
     """Return a rule with the entered path and periods, and its other fields as they were."""
     changed = {"prefix", "path", "days", "period", "branch_days", "branches"}
     rule = {field: value for field, value in before.items() if field not in changed}
-    # A prefix with a star stays a prefix if the path was not changed.
-    is_glob = "*" in path and before.get("prefix") != path
-    rule["path" if is_glob else "prefix"] = path
+    # A glob stays one without a star, too: as a prefix it would reach more. Until changed, a prefix may have a star.
+    is_prefix = before.get("prefix") == path or ("path" not in before and "*" not in path)
+    rule["prefix" if is_prefix else "path"] = path
     if period:
         rule["period"] = period
     pairs = [line.partition("=") for line in exceptions.replace(",", " ").split()]
@@ -170,7 +187,11 @@ def _rule(before: Mapping[str, Any], path: str, period: str, exceptions: str) ->
     return rule
 
 
-def _rows_of(text: str) -> list[tuple[str, str, str, str]]:
+def _path_of(rule: Mapping[str, Any]) -> str:
+    return str(rule.get("prefix", rule.get("path", "")))
+
+
+def _rows_of(text: str) -> list[tuple[str, ...]]:
     """Return the rules of a policy as rows of the form, and empty rows for new ones."""
     rules = _wide(text).get("rules", {})
     rows = []
@@ -181,15 +202,20 @@ def _rows_of(text: str) -> list[tuple[str, str, str, str]]:
         exceptions = {branch: f"{value}d" for branch, value in branch_days.items()} if _is_map(branch_days) else {}
         exceptions |= branches if _is_map(branches) else {}
         period = f"{days}d" if days is not None else str(rule.get("period", ""))
-        path = str(rule.get("prefix", rule.get("path", "")))
-        rows.append((id_, path, period, " ".join(f"{branch}={value}" for branch, value in exceptions.items())))
-    return [*rows, *[("", "", "", "")] * EMPTY_ROWS]
+        on_branches = " ".join(f"{branch}={value}" for branch, value in exceptions.items())
+        rows.append((id_, _json(rule), _path_of(rule), period, on_branches))
+    return [*rows, *[("",) * 5] * EMPTY_ROWS]
 
 
-def _idle_rows_of(text: str) -> list[tuple[str, str]]:
+def _idle_rows_of(text: str) -> list[tuple[str, str, str]]:
     branches = _wide(text).get("branches", {})
     found = branches.items() if _is_map(branches) else ()
-    return [*((pattern, str(rule.get("idle", ""))) for pattern, rule in found if _is_map(rule)), ("", "")]
+    rows = [(pattern, _json(rule), str(rule.get("idle", ""))) for pattern, rule in found if _is_map(rule)]
+    return [*rows, ("", "", "")]
+
+
+def _json(rule: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(rule).decode()
 
 
 def _wide(text: str) -> dict[str, Any]:
