@@ -64,6 +64,19 @@ async def test_a_pull_request_is_changed_closed_and_opened_again(client: httpx.A
     assert (await client.patch(f"{pulls}/{pull}", json={"status": "merged"})).status_code == 400
 
 
+async def test_a_pull_request_that_was_changed_too_often_can_still_be_closed(
+    client: httpx.AsyncClient, pulls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.catalog.pulls.CHANGES_MAX", 2)
+    pull = await opened(client, pulls)
+
+    changed = [await client.patch(f"{pulls}/{pull}", json={"title": title}) for title in ("one", "two")]
+    closed = await client.patch(f"{pulls}/{pull}", json={"status": "closed"})
+    again = await client.patch(f"{pulls}/{pull}", json={"status": "open"})
+
+    assert [one.status_code for one in (*changed, closed, again)] == [204, 400, 204, 400]
+
+
 async def test_pull_requests_are_listed_newest_first_by_status_and_in_pages(
     client: httpx.AsyncClient, pulls: str
 ) -> None:

@@ -129,7 +129,8 @@ class Pulls:
             if not operations:
                 return
             changes = (*record.changes, *(self._change(operation, by) for operation in operations))
-            if len(changes) > CHANGES_MAX:
+            # It can always be closed. Opening it again is a change that counts.
+            if len(changes) > CHANGES_MAX and operations != ["close"]:
                 raise InvalidPull(f"a pull request can be changed {CHANGES_MAX - 1} times")
             changed = replace(changed, changes=changes)
             if await self._replaced(pull_id, changed, held):
@@ -153,8 +154,8 @@ class Pulls:
         )
         while True:
             record, held = await self._find(pull_id)
-            if record.commit_id == commit.id:
-                return commit.id  # The answer to the write was lost.
+            if record.state is PullState.MERGED:  # The answer to the write was lost, or another request noted a merge.
+                return commit.id
             merged = replace(
                 record,
                 state=PullState.MERGED,
