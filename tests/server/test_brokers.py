@@ -35,7 +35,7 @@ def nats_url(tmp_path: Path) -> Iterator[str]:
 
 async def test_a_stream_of_nats_has_each_event_in_order(nats_url: str) -> None:
     nats = pytest.importorskip("nats")
-    brokers = Brokers(nats=nats_url)
+    brokers = Brokers(nats=nats_url, topics=["lake.*"])
     with pytest.raises(DeliveryFailed, match="NoStreamResponse"):
         await brokers.to_nats("lake.events", MESSAGES)
     client = await nats.connect(nats_url)
@@ -52,7 +52,7 @@ async def test_a_stream_of_nats_has_each_event_in_order(nats_url: str) -> None:
 async def test_nats_out_of_reach_is_a_failed_delivery() -> None:
     pytest.importorskip("nats")
     with pytest.raises(DeliveryFailed, match="nats: "):
-        await Brokers(nats="nats://127.0.0.1:1").to_nats("lake.events", MESSAGES)
+        await Brokers(nats="nats://127.0.0.1:1", topics=["lake.*"]).to_nats("lake.events", MESSAGES)
 
 
 def test_kafka_has_each_event_under_its_key() -> None:
@@ -61,7 +61,7 @@ def test_kafka_has_each_event_under_its_key() -> None:
     [broker] = cluster.list_topics("events", timeout=10).brokers.values()
     servers = f"{broker.host}:{broker.port}"
 
-    Brokers(kafka=f"bootstrap.servers={servers}").to_kafka("events", MESSAGES)
+    Brokers(kafka=f"bootstrap.servers={servers}", topics=["events"]).to_kafka("events", MESSAGES)
 
     reader = kafka.Consumer({"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"})
     reader.subscribe(["events"])
@@ -71,16 +71,29 @@ def test_kafka_has_each_event_under_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [("nats:a b", "wildcards"), ("nats:a.*", "wildcards"), ("kafka:a", "LAKEBED_EVENTS_KAFKA")]
+    ("target", "words"),
+    [
+        ("nats:a b", "wildcards"),
+        ("nats:a.*", "wildcards"),
+        ("kafka:a", "LAKEBED_EVENTS_KAFKA"),
+        ("nats:b", "LAKEBED_EVENTS_TOPICS"),
+    ],
 )
 def test_a_target_that_cannot_be_sent_to_is_refused(target: str, words: str) -> None:
     with pytest.raises(InvalidSubscription, match=words):
-        Brokers(nats="nats://127.0.0.1:1").check(target)
+        Brokers(nats="nats://127.0.0.1:1", topics=["a"]).check(target)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "nats", None)
 
     with pytest.raises(InvalidSubscription, match="lakebed\\[nats\\]"):
-        Brokers(nats="nats://127.0.0.1:1").check("nats:a")
+        Brokers(nats="nats://127.0.0.1:1", topics=["a"]).check("nats:a")
     assert not Brokers().check("https://example.org/")
+
+
+async def test_nothing_is_sent_where_the_operator_no_longer_allows_it() -> None:
+    with pytest.raises(DeliveryFailed, match="LAKEBED_EVENTS_TOPICS"):
+        await Brokers(nats="nats://127.0.0.1:1").to_nats("orders", MESSAGES)
+    with pytest.raises(DeliveryFailed, match="LAKEBED_EVENTS_TOPICS"):
+        Brokers(kafka="bootstrap.servers=127.0.0.1:1").to_kafka("orders", MESSAGES)

@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from lakebed.catalog import DeliveryFailed, InvalidSubscription
@@ -24,6 +25,8 @@ class Brokers:
 
     nats: str = field(default="", repr=False)
     kafka: str = field(default="", repr=False)
+    topics: Sequence[str] = ()
+    """Patterns of the subjects and topics that subscriptions may name. Empty allows none."""
 
     def check(self, target: str) -> bool:
         """Return whether this is a target at a broker.
@@ -39,18 +42,26 @@ class Brokers:
             raise InvalidSubscription(f"a target at {scheme} is {scheme}:NAME, without wildcards")
         if not (self.nats if scheme == "nats" else self.kafka):
             raise InvalidSubscription(f"this server has no {scheme} (LAKEBED_EVENTS_{scheme.upper()})")
+        if (error := self._denied(name)) is not None:
+            raise InvalidSubscription(error)
         try:
             _nats() if scheme == "nats" else _kafka()
         except DeliveryFailed as error:
             raise InvalidSubscription(str(error)) from error
         return True
 
+    def _denied(self, name: str) -> str | None:
+        is_allowed = any(fnmatchcase(name, pattern) for pattern in self.topics)
+        return None if is_allowed else f"LAKEBED_EVENTS_TOPICS of this server does not allow {name}"
+
     async def to_nats(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
         """Publish to a stream, one after the other.
 
         Raises:
-            DeliveryFailed: no stream has acknowledged all of them.
+            DeliveryFailed: no stream has acknowledged all of them, or the operator does not allow the subject.
         """
+        if (denied := self._denied(subject)) is not None:
+            raise DeliveryFailed(denied)
         try:
             async with asyncio.timeout(SEND_S):
                 client = await _nats().connect(
@@ -71,8 +82,10 @@ class Brokers:
         """Produce with the name of the ref as key, so that each ref has its order. Blocks.
 
         Raises:
-            DeliveryFailed: the brokers have not acknowledged all of them.
+            DeliveryFailed: the brokers have not acknowledged all of them, or the operator does not allow the topic.
         """
+        if (denied := self._denied(topic)) is not None:
+            raise DeliveryFailed(denied)
         failed: list[str] = []
 
         def noted(error: object, _: object) -> None:
@@ -96,8 +109,12 @@ class Brokers:
 
 
 def brokers(environment: Mapping[str, str]) -> Brokers:
-    """Read LAKEBED_EVENTS_NATS and LAKEBED_EVENTS_KAFKA."""
-    return Brokers(nats=environment.get("LAKEBED_EVENTS_NATS", ""), kafka=environment.get("LAKEBED_EVENTS_KAFKA", ""))
+    """Read LAKEBED_EVENTS_NATS, LAKEBED_EVENTS_KAFKA and LAKEBED_EVENTS_TOPICS."""
+    return Brokers(
+        nats=environment.get("LAKEBED_EVENTS_NATS", ""),
+        kafka=environment.get("LAKEBED_EVENTS_KAFKA", ""),
+        topics=environment.get("LAKEBED_EVENTS_TOPICS", "lakebed.*").split(),
+    )
 
 
 def _settings(text: str) -> dict[str, str]:
