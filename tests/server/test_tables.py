@@ -224,9 +224,17 @@ def avro_map(values: dict[str, str]) -> bytes:
     return avro_long(len(values)) + b"".join(avro_long(len(text)) + text for text in texts) + b"\0"
 
 
-async def test_a_table_that_takes_the_id_of_another_is_refused(client: httpx.AsyncClient, sales: str) -> None:
+@pytest.mark.parametrize("is_old", [False, True], ids=["new", "without its first metadata"])
+async def test_a_table_that_takes_the_id_of_another_is_refused(
+    client: httpx.AsyncClient, state: AppState, sales: str, is_old: bool
+) -> None:
     """Whoever may read the new one would get keys for the files of the other."""
     table = (await make(client, sales))["metadata"]
+    if is_old:
+        uuid = "7d546238-af84-46d7-8f89-ddb2489940fb"
+        tables = (await state.catalog.get("lake")).tables
+        await tables.put(f"{uuid}/metadata/00107-x.metadata.json", b"{}")
+        table = {"table-uuid": uuid, "location": tables.location(uuid)}
     updates = [
         {"action": "assign-uuid", "uuid": table["table-uuid"]},
         {"action": "upgrade-format-version", "format-version": 2},

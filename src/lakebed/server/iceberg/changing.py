@@ -39,6 +39,7 @@ READ_BYTES_MAX: Final = iceberg.MANIFEST_BYTES_MAX
 """The size of the files that one request has in memory at a time."""
 SMALL_BYTES: Final = 64 << 10
 """Metadata of this size are parsed in some 5 ms: a thread would cost the loop more in switches."""
+_METADATA: Final = re.compile(rb"/metadata/\d{5,9}-[^/]*\.metadata\.json$")
 _NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
 
 
@@ -273,11 +274,15 @@ class Changing:
         Raises:
             RequirementFailed: a table has, or had, this id. A client that makes the table anew gets another.
         """
-        # A table's first metadata file has the number 0. No engine names files so: the catalog alone writes metadata.
-        first = f"{new.uuid}/metadata/00000-".encode()
-        listing = await self._versions.staging.list(TABLES, prefix=first, limit=1)
-        if listing.items:
-            raise RequirementFailed(f"there is or was a table with the id {new.uuid}: create it again", uuid=new.uuid)
+        # No engine names files so: the catalog alone writes metadata, and a table always has its current one.
+        prefix, after, has_more = f"{new.uuid}/metadata/".encode(), b"", True
+        while has_more:
+            page = await self._versions.staging.list(TABLES, prefix=prefix, after=after, limit=1_000)
+            if any(_METADATA.search(key) for key, _ in page.items):
+                raise RequirementFailed(
+                    f"there is or was a table with the id {new.uuid}: create it again", uuid=new.uuid
+                )
+            has_more, after = page.has_more, page.items[-1][0] if page.items else after
 
 
 def _check_manifest(uri: str, size_bytes: int) -> None:
