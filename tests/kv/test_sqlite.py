@@ -193,7 +193,7 @@ async def test_a_write_that_comes_while_the_store_closes_is_answered(store: Sqli
 
     early = asyncio.ensure_future(store.set(P, b"early", b"1"))
     await asyncio.sleep(0)
-    committer._entry = Between()  # type: ignore[assignment]
+    committer._entry = Between()  # type: ignore[assignment]  # a lock, as far as `with` goes
     await asyncio.to_thread(committer.close)
     await asyncio.sleep(0.01)
 
