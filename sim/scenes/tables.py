@@ -38,8 +38,7 @@ def begin(name: str) -> Do:
             generation=1, message="", committer="sim", created_ms=0, metarange_id=EMPTY_METARANGE, parents=(), nonce="t"
         )
         await repo.recorder.record(empty.id, empty)
-        await _settings(repo).hide_branch(TABLES, work_of=TABLES)
-        await repo.refs.create_branch(TABLES, empty.id)
+        await repo.refs.create_branch(TABLES, empty.id, work_of=TABLES)
 
     return Do(Operation(name, "tables"), act)
 

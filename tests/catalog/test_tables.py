@@ -222,6 +222,16 @@ async def test_a_users_branch_of_the_name_stays_as_it_is_and_the_catalog_says_so
     assert await repository.tables.is_started()
 
 
+async def test_a_mark_that_a_crash_left_makes_no_branch_of_a_user_the_hidden_one(repository: Repository) -> None:
+    await repository.settings.hide_branch(TABLES, work_of=TABLES)
+    await repository.changes.create_branch(TABLES, "main")
+    assert not await repository.tables.is_started()
+    await repository.objects.upload(TABLES, "a", b"1")
+    await repository.objects.upload(TABLES, "a", b"2")
+    with pytest.raises(TablesNameTaken):
+        await repository.tables.create_namespace("main", DB, {}, NOTE)
+
+
 async def test_settling_moves_cells_into_ranges_and_keeps_every_file(tables: Repository) -> None:
     await append(tables, 0, files=["u/data/a"])
     assert await tables.tables.settle() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakebed.base import TABLES, RepositoryId
 from lakebed.kv import Store
 from lakebed.versions import decode_record, keys
+from lakebed.versions.refs import Refs
 
 from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
 from .records import RepositoryRecord, RepositoryState
@@ -12,11 +13,14 @@ from .settings import Settings
 
 
 class Guards:
-    def __init__(self, repository_id: RepositoryId, record: RepositoryRecord, settings: Settings, store: Store) -> None:
+    def __init__(
+        self, repository_id: RepositoryId, record: RepositoryRecord, settings: Settings, store: Store, refs: Refs
+    ) -> None:
         self._id = repository_id
         self._record = record
         self._settings = settings
         self._store = store
+        self._refs = refs
 
     def check_writable(self, *, force: bool = False) -> None:
         """Refuse changes of a read-only repository.
@@ -38,7 +42,7 @@ class Guards:
 
     async def has_table_files(self, branch: str) -> bool:
         """Return whether this is the hidden branch, and no branch of a user with its name."""
-        return branch == TABLES and await self._settings.is_work_of(branch, TABLES)
+        return branch == TABLES and await self._refs.is_work_of(branch, TABLES)
 
     async def check_branch_writable(self, branch: str, *, force: bool = False, verb: str = "write") -> None:
         """Refuse a change that protection forbids. Merges, imports, reverts, cherry-picks and deletions call only

@@ -197,7 +197,8 @@ class Objects:
                 )
         except PathExists:
             # A client that lost an answer sends a file of a table again.
-            present = await self.get(branch, path) if is_file else None
+            # `open`: the bytes of a file that a run took are not there, so this is no repetition.
+            present = await self.open(branch, path) if is_file else None
             if present is None or (md5 or await _md5_of(body)) != present.checksum:
                 raise
             return present

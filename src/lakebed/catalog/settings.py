@@ -86,10 +86,6 @@ class Settings:
     async def is_hidden(self, branch: str) -> bool:
         return await self._store.get(self._partition, _HIDDEN + branch.encode()) is not None
 
-    async def is_work_of(self, branch: str, flow: str) -> bool:
-        held = await self._store.get(self._partition, _HIDDEN + branch.encode())
-        return held is not None and decode_record(HiddenBranch, held.value).work_of == flow
-
     async def hidden_branches(self) -> frozenset[str]:
         return frozenset([name async for name, _ in self._hidden()])
 

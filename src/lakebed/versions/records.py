@@ -115,7 +115,8 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     `expires_ms`: from then on a sweep of branches may delete it, 0: never. `leaving` names the sweep that is about to
     delete it if no one uses it (`Refs.delete_unused_branch`). `sandbox` names the sandbox that made it, and whose end
-    deletes it; a branch that was brought back has none.
+    deletes it; a branch that was brought back has none. `work_of` names the flow of this package whose branch it is:
+    no request can set it.
     """
 
     state: RefState
@@ -128,6 +129,7 @@ class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     expires_ms: int = 0
     leaving: str = ""
     sandbox: str = ""
+    work_of: str = ""
 
     def tokens(self) -> tuple[StagingToken, ...]:
         """Every token it holds, newest first."""

@@ -125,6 +125,13 @@ class Refs:
         records = [None if held is None else decode_record(BranchRecord, held.value) for held in found]
         return [record.sandbox if record and record.state is RefState.ACTIVE else "" for record in records]
 
+    async def is_work_of(self, name: str, flow: str) -> bool:
+        """Return whether there is such a branch and this flow made it. No mark beside the branch decides that: a crash
+        or a race could leave the mark at a branch of a user."""
+        held = await self._context.get(keys.BRANCH + name.encode())
+        record = None if held is None else decode_record(BranchRecord, held.value)
+        return record is not None and record.state is RefState.ACTIVE and record.work_of == flow
+
     async def is_committing(self, name: str) -> bool:
         """Return whether a commit of this branch is under way, or was when its committer died."""
         return bool((await self._context.branches.fresh(name)).record.sealed)
@@ -148,12 +155,12 @@ class Refs:
         return found, False
 
     async def create_branch(
-        self, name: str, source: str, *, by: str = "", lasts_ms: int = 0, sandbox: str = ""
+        self, name: str, source: str, *, by: str = "", lasts_ms: int = 0, sandbox: str = "", work_of: str = ""
     ) -> CommitId:
         """Make a branch at the commit that `source` names; staged changes of a source branch stay there.
 
         `lasts_ms`: a sweep of branches may delete it when it is so old. 0: its age is no reason. `sandbox` marks the
-        branch as made for this sandbox.
+        branch as made for this sandbox, and `work_of` as that of a flow of this package.
 
         Raises:
             BranchExists, NameTaken: a branch or a tag has this name, or it is a commit id.
@@ -161,7 +168,8 @@ class Refs:
         """
         check_branch(name)
         commit_id = await self.resolve_commit(source)
-        return await self._make_branch(name, commit_id, operation="create", by=by, lasts_ms=lasts_ms, sandbox=sandbox)
+        record = replace(self._new_branch(commit_id, lasts_ms=lasts_ms), sandbox=sandbox, work_of=work_of)
+        return await self._make_branch(name, record, operation="create", by=by)
 
     async def create_first_branch(self, name: str, commit_id: CommitId) -> None:
         """Make the branch of a repository that no one sees yet.
@@ -177,16 +185,13 @@ class Refs:
         exists = BranchExists("branch already exists", branch=name)
         await self._make_ref(keys.BRANCH + name.encode(), record, exists)
 
-    async def _make_branch(
-        self, name: str, commit_id: CommitId, *, operation: str, by: str, lasts_ms: int = 0, sandbox: str = ""
-    ) -> CommitId:
+    async def _make_branch(self, name: str, record: BranchRecord, *, operation: str, by: str) -> CommitId:
         check_no_commit(name)
-        record = replace(self._new_branch(commit_id, lasts_ms=lasts_ms), sandbox=sandbox)
         held = await self._make_ref(
             keys.BRANCH + name.encode(), record, BranchExists("branch already exists", branch=name)
         )
         await self._activate(name, held, replace(record, state=RefState.ACTIVE), operation=operation, by=by)
-        return commit_id
+        return record.commit_id
 
     def _new_branch(self, commit_id: CommitId, *, lasts_ms: int = 0) -> BranchRecord:
         now_ms = self._context.ports.clock.now_ms()
@@ -307,7 +312,7 @@ class Refs:
             BranchExists, NameTaken, CommitExpired: as for `create_branch`.
         """
         found = await self.find_deleted(RefKind.BRANCH, name)
-        return await self._make_branch(name, found.commit_id, operation="undelete", by=by)
+        return await self._make_branch(name, self._new_branch(found.commit_id), operation="undelete", by=by)
 
     async def moves(
         self, kind: RefKind, name: str, *, before_ms: int | None = None, limit: int = 100

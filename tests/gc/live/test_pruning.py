@@ -28,9 +28,7 @@ async def tables(lake: Lake) -> Lake:
     await lake.commit("main")
     empty = Commit(generation=1, message="", committer="me", created_ms=0, metarange_id=EMPTY_METARANGE, parents=())
     await lake.versions.recorder.record(empty.id, empty)
-    settings = Settings(lake.versions.uid, lake.store, lake.versions.ports)
-    await settings.hide_branch(TABLES, work_of=TABLES)
-    await lake.versions.refs.create_branch(TABLES, empty.id)
+    await lake.versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
     for file in ("u/0.json", "u/1.json", "u/data", "u/orphan"):
         await lake.put(TABLES, file, file)
     change = TableChange(name=TABLE, expected=None, metadata="u/0.json", uuid="u", added=["u/data"])

@@ -27,7 +27,7 @@ from .names import (
     TablesNameTaken,
     check_namespace,
 )
-from .tables import Table, Tables, is_hidden
+from .tables import Table, Tables
 
 __all__ = [
     "RECORD",
@@ -52,5 +52,4 @@ __all__ = [
     "TablesKept",
     "TablesNameTaken",
     "check_namespace",
-    "is_hidden",
 ]

@@ -129,14 +129,15 @@ class Tables:
         if await self._versions.refs.kind_of(TABLES) is not None:
             raise _taken()
         try:
-            await self._changes.create_branch(TABLES, empty.id, work_of=TABLES)
+            await self._versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
         except (BranchExists, NameTaken):
-            if not await is_hidden(self._settings, self._versions):
+            if not await self._versions.refs.is_work_of(TABLES, TABLES):
                 raise _taken() from None
+        await self._settings.hide_branch(TABLES, work_of=TABLES)
         self._is_started = True
 
     async def is_started(self) -> bool:
-        return await is_hidden(self._settings, self._versions)
+        return await self._versions.refs.is_work_of(TABLES, TABLES)
 
     async def settle(self) -> int:
         """Commit what is staged in `tables`, and remove entries whose objects a run deleted. Return how many went.
@@ -485,14 +486,6 @@ class Tables:
                 if row is None:
                     yield key_to_path(key[len(prefix) : -1])
             has_more, start = page.has_more, page.items[-1][0] if page.items else start
-
-
-async def is_hidden(settings: Settings, versions: Versions) -> bool:
-    """Return whether the repository has the hidden branch, and not a user's branch of that name."""
-    if not await settings.is_work_of(TABLES, TABLES):
-        return False
-    # The mark comes before the branch: a crash may leave it alone.
-    return await versions.refs.kind_of(TABLES) is RefKind.BRANCH
 
 
 def _taken() -> TablesNameTaken:

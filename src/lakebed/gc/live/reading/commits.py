@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import CommitId, MetarangeId, RangeId, RunId, RunState, SublistId
-from lakebed.catalog import Settings
-from lakebed.catalog.tables import TABLES, is_hidden
+from lakebed.catalog.tables import TABLES
 from lakebed.gc.messages import COMMITS, REFS, arrow_schema
 from lakebed.gc.rules import Rules, deleted_name, first_parent_indices, kept_indices, merge_bases, rows_of
 from lakebed.objectstore import ObjectMissing
@@ -239,7 +238,7 @@ async def commits_of_tables(versions: Versions, snapshot: Snapshot) -> frozenset
 
     A commit that was made for it and is not published can only come to that branch.
     """
-    if not await is_hidden(Settings(versions.uid, versions.store, versions.ports), versions):
+    if not await versions.refs.is_work_of(TABLES, TABLES):
         return frozenset()
 
     def find() -> frozenset[CommitId]:
