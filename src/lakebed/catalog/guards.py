@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lakebed.base import TABLES, RepositoryId
 from lakebed.kv import Store
-from lakebed.versions import decode_record, keys
-from lakebed.versions.refs import Refs
+from lakebed.versions import Versions, decode_record, keys
 
 from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
 from .records import RepositoryRecord, RepositoryState
@@ -14,13 +13,18 @@ from .settings import Settings
 
 class Guards:
     def __init__(
-        self, repository_id: RepositoryId, record: RepositoryRecord, settings: Settings, store: Store, refs: Refs
+        self,
+        repository_id: RepositoryId,
+        record: RepositoryRecord,
+        settings: Settings,
+        store: Store,
+        versions: Versions,
     ) -> None:
         self._id = repository_id
         self._record = record
         self._settings = settings
         self._store = store
-        self._refs = refs
+        self._refs = versions.refs
 
     def check_writable(self, *, force: bool = False) -> None:
         """Refuse changes of a read-only repository.

@@ -64,7 +64,7 @@ class Repository:
         self.objectstore = opened.objectstore
         self.settings = opened.settings
         self.address_prefix = record.namespace_uri + "/"
-        self.guards = guards = Guards(repository_id, record, opened.settings, opened.store, opened.versions.refs)
+        self.guards = guards = Guards(repository_id, record, opened.settings, opened.store, opened.versions)
         charges = Charges(opened.meter, record.uid)
         self.objects = Objects(
             opened.versions, opened.objectstore, guards, charges, namespaces, ports, self.address_prefix
