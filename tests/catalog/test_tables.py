@@ -8,6 +8,7 @@ import pytest
 
 from lakebed.base import from_row
 from lakebed.catalog import Repository
+from lakebed.catalog.dumps import TablesNotDumped
 from lakebed.catalog.tables import (
     TABLES,
     MissingFile,
@@ -241,3 +242,8 @@ async def test_settling_moves_cells_into_ranges_and_keeps_every_file(tables: Rep
     assert from_row(row) == await tables.versions.staging.get("main", b"db/t.iceberg/data/a")
     await append(tables, 1, files=["u/data/b"])
     assert await files_of(tables, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
+
+
+async def test_a_dump_that_would_lose_the_files_of_tables_is_refused(tables: Repository) -> None:
+    with pytest.raises(TablesNotDumped, match="does not carry the files of tables"):
+        await tables.dumps.dump()

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from lakebed.base import (
     EMPTY_METARANGE,
+    TABLES,
     CommitId,
     Conflict,
     MetarangeId,
@@ -69,6 +70,10 @@ class NotBare(Conflict):
     """The repository has branches or tags that are not in the dump."""
 
 
+class TablesNotDumped(Conflict):
+    """The repository has tables. A dump does not carry the branch of their files, so a restore would lose them."""
+
+
 class TreesTaken(Conflict):
     """A collection of metadata retired files of the dump's trees during the restore. No ref was made."""
 
@@ -113,7 +118,12 @@ class Dumps:
         """Write the current refs to the namespace, and return the ids of the files.
 
         Reads refs before commits, so every named commit is included. Keeps the ids of all commits in memory.
+
+        Raises:
+            TablesNotDumped.
         """
+        if await self._versions.refs.is_work_of(TABLES, TABLES):
+            raise TablesNotDumped("a dump does not carry the files of tables: back up the server's database instead")
         dump = self._ports.ids.fresh()
         branches, tags = await self._branches(), await self._tags()
         # A flow marks its branch before creating it, so each listed branch of a flow is known here.

@@ -236,7 +236,8 @@ async def without_tables(versions: Versions, snapshot: Snapshot) -> Snapshot:
 async def commits_of_tables(versions: Versions, snapshot: Snapshot) -> frozenset[CommitId]:
     """Return the commits of the hidden branch that no other ref reaches. Without that branch there are none.
 
-    A commit that was made for it and is not published can only come to that branch.
+    For what branch a commit was made says nothing: a user may have had one of that name. One that no ref reaches counts
+    as a user's, and keeps what it names.
     """
     if not await versions.refs.is_work_of(TABLES, TABLES):
         return frozenset()
@@ -245,8 +246,7 @@ async def commits_of_tables(versions: Versions, snapshot: Snapshot) -> frozenset
         commits, heads = snapshot.commits, {True: list[CommitId](), False: list[CommitId]()}
         for kind, name, commit, _ in snapshot.refs:
             heads[(kind, name) == ("branch", TABLES)].append(commit)
-        made = pc.equal(commits.column("made_for").cast(pa.string()), TABLES).to_numpy(zero_copy_only=False)
-        is_own = made | np.frombuffer(_walked(heads[True], commits), np.bool_)
+        is_own = np.frombuffer(_walked(heads[True], commits), np.bool_)
         is_other = np.frombuffer(_walked(heads[False], commits), np.bool_)
         chosen = texts(commits.column("id").filter(pa.array(is_own & ~is_other)))
         return frozenset(map(CommitId, chosen.to_pylist()))
