@@ -157,11 +157,14 @@ class Tables:
         gone = await self._gone()
         note = replace(SETTLED, metadata={_ENDED: ended})
 
-        async def without(_: CommitId, __: Mapping[str, Row]) -> Paths:
-            return gone
+        async def without(head: CommitId, _: Mapping[str, Row]) -> Paths:
+            # Another server may have removed it, and a client written it anew since: that is another row.
+            rows = await self._versions.staging.rows_of_commit(head, [*gone])
+            return {key: None for (key, taken), row in zip(gone.items(), rows, strict=True) if row == taken}
 
         if gone:
-            await self._commits.name_files(TABLES, (), without, note)
+            with suppress(NoChanges):  # Another server removed them all.
+                await self._commits.name_files(TABLES, (), without, note)
         else:
             await self._versions.commits.commit(TABLES, note, allow_empty=True)
         return len(gone)
@@ -172,16 +175,16 @@ class Tables:
         ended = sorted(run for run, one in runs if one.kind.takes_named and one.state is RunState.ENDED)
         return hashlib.sha256(" ".join(ended).encode()).hexdigest()[:16] if ended else ""
 
-    async def _gone(self) -> dict[bytes, Row | None]:
-        """Return the entries of the hidden branch whose objects runs deleted, as removals."""
-        gone: dict[bytes, Row | None] = {}
+    async def _gone(self) -> dict[bytes, Row]:
+        """Return the entries of the hidden branch whose objects runs deleted."""
+        gone: dict[bytes, Row] = {}
         head = (await self._versions.refs.get_branch(TABLES)).commit_id
         after, has_more = b"", True
         while has_more:
             rows, has_more = await self._commits.under(head, b"", after=after, limit=PAGE)
             taken = await self._versions.taken.find_rows([row for _, row in rows])
             over = await self._over({by.run for by in taken if by is not None})
-            gone.update((key, None) for (key, _), by in zip(rows, taken, strict=True) if by and by.run in over)
+            gone.update(one for one, by in zip(rows, taken, strict=True) if by and by.run in over)
             after = rows[-1][0] if rows else after
         return gone
 
