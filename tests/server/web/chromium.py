@@ -277,6 +277,12 @@ class Chromium:
         return value
 
 
+def log_out(browser: Chromium) -> None:
+    """Leave, and wait for the page that asks who comes: an address that is opened before would still be logged in."""
+    browser.press("Log out")
+    browser.see("You are not logged in.")
+
+
 def log_in(browser: Chromium, key: str, secret: str) -> None:
     browser.open("/")
     browser.fill(Access_key_id=key, Secret_access_key=secret + ENTER)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.gc.messages import decode_certificate, is_signed
-from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, is_installed, log_in
+from tests.server.web.chromium import ENTER, NARROW, WIDE, Chromium, is_installed, log_in, log_out
 from tests.server.web.lakes import (
     LONG,
     Server,
@@ -50,8 +50,7 @@ def test_a_first_visit_ends_in_a_sample_lake(blank: Chromium, tmp_path: Path) ->
         browser.see("Last commits of main")
         browser.follow("Objects")
         browser.follow("sample/")
-        browser.press("Log out")
-        browser.see("You are not logged in.")
+        log_out(browser)
 
         pair = browser.downloaded("lakebed-key-pair.txt").decode()
         key, secret = re.findall(r'"(.+)"', pair)
@@ -363,7 +362,7 @@ def test_a_second_user_with_few_rights_sees_less_and_why(browser: Chromium, serv
     browser.press("Create a key pair")
     key, secret = (browser.text_at(f"(//*[@data-key-pair]//code)[{number}]") for number in (1, 2))
 
-    browser.press("Log out")
+    log_out(browser)
     log_in(browser, key, secret)
     browser.follow("rights")
     browser.unfold("Delete this repository")
@@ -375,7 +374,7 @@ def test_a_second_user_with_few_rights_sees_less_and_why(browser: Chromium, serv
     browser.problem("vera")
     browser.follow("Audit")
     browser.see("Not allowed")
-    browser.press("Log out")
+    log_out(browser)
     log_in(browser, server.key, server.secret)
     browser.follow("Audit")
     browser.tick("Refusals only")

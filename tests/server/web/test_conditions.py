@@ -13,7 +13,7 @@ import pytest
 from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import Server as Program
 from tests.kv.servers import program, redis, running
-from tests.server.web.chromium import ENTER, Chromium, is_installed, log_in
+from tests.server.web.chromium import ENTER, Chromium, is_installed, log_in, log_out
 from tests.server.web.lakes import Server, commit, make_repository, send, serving, set_up
 
 pytestmark = [
@@ -76,8 +76,7 @@ def test_without_javascript_pages_are_read_and_forms_work(browser: Chromium, ser
     browser.press("Delete")
     browser.press("Undelete v1")
     browser.see("v1")
-    browser.press("Log out")
-    browser.see("You are not logged in.")
+    log_out(browser)
 
 
 def test_a_conflict_is_merged_by_keyboard_alone(browser: Chromium, server: Server) -> None:
@@ -127,8 +126,7 @@ def test_two_processes_serve_the_page_below_a_path_of_a_proxy(blank: Chromium, t
         browser.fill(Name="side")
         browser.press("Create")
         browser.see("Created the branch side.")
-        browser.press("Log out")
-        browser.see("You are not logged in.")
+        log_out(browser)
         assert browser.path.startswith("/login")
 
 

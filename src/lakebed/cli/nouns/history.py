@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 import msgspec
 
-from lakebed.base import Conflict, LakebedError, NotFound, count_of, human_size
+from lakebed.base import TABLE_RECORD, Conflict, LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.arguments import (
     BranchArgument,
     EmptyOption,
@@ -592,6 +592,11 @@ def _conflicts(changes: Iterable[Diff]) -> list[str]:
 
 
 def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
+    if tables := [path for path in paths if path.encode().endswith(TABLE_RECORD)]:
+        return (
+            f"both sides changed {_named(tables)}: nothing was merged. No strategy decides a table: "
+            f"make the change of one side again on the other"
+        )
     return (
         f"both sides changed {_named(paths)}: nothing was merged. "
         f"`lakebed diff {destination} {source}` marks these with !, "
