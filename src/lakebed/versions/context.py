@@ -400,14 +400,10 @@ class CommitRecords:
 
         One look, unless the process that made it died before it could note it.
         """
-        commit = await self.read(commit_id)
+        commit, _ = await self._latest(commit_id)
         if commit.published:
             return True
-        # Cached from before it was noted, or never noted: the record, then the history it was made for, decide.
-        held = await self._context.get(keys.COMMIT + commit_id.encode())
-        if held is not None and decode_record(Commit, held.value).published:
-            self._cache.keep(commit_id, decode_record(Commit, held.value))
-            return True
+        # Never noted: the history it was made for decides.
         try:
             head = (await self._context.branches.fresh(commit.made_for)).record.commit_id
         except BranchNotFound:
@@ -431,24 +427,27 @@ class CommitRecords:
     async def note_head(self, commit_id: CommitId) -> None:
         """Note that a branch took the commit that is its head, before the branch moves or goes.
 
-        Afterwards no history may show it, and it could be found no more. One look at what is cached, unless the note
-        is missing: its process died, or the store failed.
+        Afterwards no history may show it, and it could be found no more. Costs nothing where the cached record has the
+        note. It lacks the note if the process of its committer died, or the store failed.
+        """
+        commit, held = await self._latest(commit_id)
+        if commit.published or held is None:
+            return
+        noted = replace(commit, published=True)
+        # Noted meanwhile, maybe with a later time from which retention counts: then leave it.
+        with suppress(PredicateFailed):
+            await self._context.set_if(keys.COMMIT + commit_id.encode(), encode_record(noted), held.predicate)
+            self._cache.keep(commit_id, noted)
+
+    async def _latest(self, commit_id: CommitId) -> tuple[Commit, Held | None]:
+        """Return the record, and its value in the store where that was read: a cached one may be older than its note.
+
+        Raises:
+            CommitNotFound: there is none.
         """
         commit = await self.read(commit_id)
-        if commit.published:
-            return
-        key = keys.COMMIT + commit_id.encode()
-        held = await self._context.get(key)
-        if held is None:
-            return
-        found = decode_record(Commit, held.value)
-        if not found.published:
-            found = replace(found, published=True)
-            try:
-                await self._context.set_if(key, encode_record(found), held.predicate)
-            except PredicateFailed:
-                return  # Noted meanwhile, maybe with a later time from which retention counts.
-        self._cache.keep(commit_id, found)
+        held = None if commit.published else await self._context.get(keys.COMMIT + commit_id.encode())
+        return commit if held is None else self._cache.keep(commit_id, decode_record(Commit, held.value)), held
 
     async def is_in_chain(self, commit_id: CommitId, generation: int, head: CommitId) -> bool:
         """Answer whether `commit_id` is `head` or a first-parent ancestor of it."""
