@@ -128,9 +128,8 @@ class Refs:
     async def is_work_of(self, name: str, flow: str) -> bool:
         """Return whether there is such a branch and this flow made it. No mark beside the branch decides that: a crash
         or a race could leave the mark at a branch of a user."""
-        held = await self._context.get(keys.BRANCH + name.encode())
-        record = None if held is None else decode_record(BranchRecord, held.value)
-        return record is not None and record.state is RefState.ACTIVE and record.work_of == flow
+        record = await self._expressions.branch_or_none(name)
+        return record is not None and record.work_of == flow
 
     async def is_committing(self, name: str) -> bool:
         """Return whether a commit of this branch is under way, or was when its committer died."""
