@@ -17,7 +17,9 @@ from lakebed.gc.engines import Engine
 from lakebed.gc.engines.tables import Table, check_table, encode
 from lakebed.gc.messages import (
     BadInput,
+    Cleared,
     CommitCounts,
+    Expire,
     Manifest,
     Part,
     Pieces,
@@ -89,6 +91,34 @@ class RunContext:
                 if not gone:
                     raise
                 self.progress(f"{count_of(gone, 'commit')} went meanwhile, and files of theirs ({error}): again")
+
+    async def expire(
+        self, plan: Plan, request: Expire, recheck: Callable[[RecheckInputs], Awaitable[Cleared]]
+    ) -> Cleared:
+        """Publish the run, and return the result of `recheck` with the service's answer."""
+        return await self.reread(
+            lambda: self.service.expire(plan.run_id, request), recheck, commits_of=lambda one: whole(one)[0]
+        )
+
+    async def expire_no_commits(
+        self,
+        plan: Plan,
+        rules_version: int,
+        recheck: Callable[[RecheckInputs], Awaitable[Cleared]],
+        *,
+        planned_ms: int = 0,
+    ) -> Cleared:
+        """Do the same for a run that deletes objects and expires no commits: its table of commits is empty."""
+        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
+        request = Expire(
+            kind=plan.kind,
+            commits=await write_input(self.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing),
+            rules_version=rules_version,
+            planned_ms=planned_ms,
+            holds_version=plan.holds_version,
+            uid=plan.uid,
+        )
+        return await self.expire(plan, request, recheck)
 
 
 def _there(commits: pa.Table) -> pa.Array:

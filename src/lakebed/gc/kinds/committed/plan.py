@@ -79,9 +79,7 @@ class Committed:
         async def look_again(answer: RecheckInputs) -> Cleared:
             return await _recheck(context, plan, answer)
 
-        return await context.reread(
-            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
-        )
+        return await context.expire(plan, request, look_again)
 
 
 def make(limits: Limits) -> Committed:

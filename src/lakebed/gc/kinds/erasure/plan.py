@@ -33,7 +33,6 @@ from lakebed.gc.messages import (
     DATA_PREFIX,
     Cleared,
     ErasureOrder,
-    Expire,
     InvalidRequest,
     Manifest,
     Pieces,
@@ -53,7 +52,6 @@ from lakebed.gc.runs.context import (
     plan_frame,
     slice_numbers,
     whole,
-    write_input,
     write_piece,
 )
 
@@ -100,23 +98,11 @@ class Erasure:
         if going:
             count = await context.service.unstage(plan.run_id, going, uid=plan.uid)
             context.progress(f"deleted {count_of(count, 'staged entry', 'staged entries')}")
-        # An erasure expires no commits, so the table of them is empty.
-        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
-        commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
-        request = Expire(
-            kind=RunKind.ERASURE,
-            commits=commits,
-            rules_version=rules_version,
-            holds_version=plan.holds_version,
-            uid=plan.uid,
-        )
 
         async def look_again(answer: RecheckInputs) -> Cleared:
             return await _recheck(context, plan, self.order, answer, holds)
 
-        return await context.reread(
-            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
-        )
+        return await context.expire_no_commits(plan, rules_version, look_again)
 
 
 def make(limits: Limits) -> Erasure:

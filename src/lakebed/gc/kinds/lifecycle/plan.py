@@ -35,7 +35,6 @@ from lakebed.gc.messages import (
     BadInput,
     Cleared,
     CommitCounts,
-    Expire,
     Manifest,
     Mode,
     Plan,
@@ -51,7 +50,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
-from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
+from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole
 from lakebed.gc.runs.resume import garbage_of, held_tables, runs_over
 
 from .due import Judging, deal_due, deal_going
@@ -94,24 +93,10 @@ class Lifecycle:
         return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
-        # A lifecycle run expires no commits, so the table of them is empty.
-        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
-        commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
-        request = Expire(
-            kind=RunKind.LIFECYCLE,
-            commits=commits,
-            rules_version=rules_version,
-            planned_ms=plan.now_ms,
-            holds_version=plan.holds_version,
-            uid=plan.uid,
-        )
-
-        async def look_again(answer: RecheckInputs) -> Cleared:
+        async def recheck(answer: RecheckInputs) -> Cleared:
             return await _recheck(context, plan, answer)
 
-        return await context.reread(
-            lambda: context.service.expire(plan.run_id, request), look_again, commits_of=lambda one: whole(one)[0]
-        )
+        return await context.expire_no_commits(plan, rules_version, recheck, planned_ms=plan.now_ms)
 
 
 def make(limits: Limits) -> Lifecycle:
