@@ -9,38 +9,35 @@ it takes, and its records say so to readers and to commits of tables. A plan pub
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import Invalid, RangeId, count_of, human_size
+from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
-from lakebed.gc.engines import Engine, Task
-from lakebed.gc.engines.tables import CANDIDATES, PARTS
+from lakebed.gc.engines import Task
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.lifecycle.plan import taken_tables
 from lakebed.gc.mark.holding import deal_held, metaranges_of
 from lakebed.gc.mark.inputs.history import check_live
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.ranges import (
+    Candidates,
     ListedRanges,
+    deal_candidates,
     deal_ranges,
-    get_range,
-    in_closed_slices,
     pack_rows,
-    ranges_in,
+    read_entries,
     read_ranges,
 )
 from lakebed.gc.mark.mark import look_again, mark_expired
-from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from lakebed.gc.mark.sets.packing import Cause
 from lakebed.gc.mark.sets.places import Namespace, may_be_swept
 from lakebed.gc.messages import (
     Cleared,
-    Expire,
     Plan,
     PreparedCommits,
     RangeCounts,
@@ -55,10 +52,8 @@ from lakebed.gc.runs.context import (
     plan_frame,
     slice_numbers,
     whole,
-    write_input,
 )
 from lakebed.gc.runs.resume import held_tables, runs_over
-from lakebed.ranges import RangeCorrupt, decode_range
 
 PRUNING: Final = Cause(reason="pruning", rule="pruning", branch="tables")
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
@@ -85,24 +80,10 @@ class Pruning:
         return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
-        # A pruning run expires no commits, so the table of them is empty.
-        nothing = messages.arrow_schema(messages.EXPIRED).empty_table()
-        commits = await write_input(context.store, folder_in(plan, messages.EXPIRED.name), messages.EXPIRED, nothing)
-        request = Expire(
-            kind=RunKind.PRUNING,
-            commits=commits,
-            rules_version=rules_version,
-            planned_ms=plan.now_ms,
-            holds_version=plan.holds_version,
-            uid=plan.uid,
-        )
-
         async def recheck(answer: RecheckInputs) -> Cleared:
             return await _recheck(context, plan, answer)
 
-        return await context.reread(
-            lambda: context.service.expire(plan.run_id, request), recheck, commits_of=lambda one: whole(one)[0]
-        )
+        return await context.expire_no_commits(plan, rules_version, recheck, planned_ms=plan.now_ms)
 
 
 def make(_: Limits) -> Pruning:
@@ -116,14 +97,13 @@ async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits)
     ranges = await _read_ranges(context, run, commits)
     own, others = ranges.of(live=False), ranges.of(live=True)
     context.progress(f"marking {count_of(own.count, 'range')} of tables against {others.count:,} of all other commits")
-    closed = slice_numbers(run.closed_slices)
-    candidates = await deal_old(
+    candidates = await deal_candidates(
         context.engine,
         own,
+        _written_before(run.now_ms - prepared.tables_ms),
         uri=run.namespace,
         folder=folder_in(run, "old.tasks"),
-        closed=closed,
-        until_ms=run.now_ms - prepared.tables_ms,
+        closed=slice_numbers(run.closed_slices),
     )
     views = await context.service.runs()
     held = await held_tables(context, views, runs_over(views))
@@ -171,29 +151,16 @@ async def _read_ranges(context: RunContext, run: StartedRun, commits: pa.Table) 
     return ranges
 
 
-async def deal_old(
-    engine: Engine, ranges: ListedRanges, *, uri: str, folder: str, closed: Collection[int], until_ms: int
-) -> Bucketed:
-    """Write CANDIDATES into `folder`: the objects of entries that were written before `until_ms`, in closed slices."""
-    namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
+def _written_before(until_ms: int) -> Candidates:
+    """Return a reader of the objects of entries that were written before this time."""
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        dealer, facts = Dealer(CANDIDATES), await ranges_in(task, share)
-        counts = dict(zip(facts["range_id"].to_pylist(), facts["count"].to_pylist(), strict=True))
-        async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
-            rows = decode_range(RangeId(name), data, _COLUMNS)
-            # Another number than the tree states means a corrupt file: never delete on it.
-            if rows.num_rows != counts[name]:
-                raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {counts[name]}")
+    async def read(task: Task, share: pa.Table, namespace: Namespace) -> AsyncIterator[pa.Table]:
+        async for _, rows, _ in read_entries(task, share, _COLUMNS):
             old = rows.filter(pa.array(rows["modified_ms"].to_numpy() < until_ms))
             for packed in pack_rows(old, PRUNING, old["modified_ms"].to_numpy(), namespace) if old.num_rows else ():
-                dealer.add(in_closed_slices(packed, slices))
-            if dealer.held >= HELD_MAX:
-                yield await dealer.write(task.store, folder)
-        if dealer.has_rows:
-            yield await dealer.write(task.store, folder)
+                yield packed
 
-    return files_of(folder, await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole))
+    return read
 
 
 async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cleared:

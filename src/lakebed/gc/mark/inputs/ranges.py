@@ -279,6 +279,10 @@ def _each_once(ranges: pa.Table) -> pa.Table:
     return ordered.filter(pa.concat_arrays([is_last, pa.array([True])]))
 
 
+Candidates: TypeAlias = Callable[[Task, pa.Table, Namespace], AsyncIterator[pa.Table]]
+"""Yield CANDIDATES of some rows of RANGES."""
+
+
 async def deal_expired(
     engine: Engine, ranges: ListedRanges, *, uri: str, folder: str, closed: Collection[int]
 ) -> Bucketed:
@@ -286,12 +290,19 @@ async def deal_expired(
 
     Leave out slices that are not closed.
     """
+    return await deal_candidates(engine, ranges, _read_expired, uri=uri, folder=folder, closed=closed)
+
+
+async def deal_candidates(
+    engine: Engine, ranges: ListedRanges, read: Candidates, *, uri: str, folder: str, closed: Collection[int]
+) -> Bucketed:
+    """Write the CANDIDATES that `read` yields of the ranges into `folder`. Leave out slices that are not closed."""
     # A server may be about to write a cell for an object in an open slice.
     namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         dealer = Dealer(CANDIDATES)
-        async for packed in _read_expired(task, await ranges_in(task, share), namespace):
+        async for packed in read(task, await ranges_in(task, share), namespace):
             dealer.add(in_closed_slices(packed, slices))
             if dealer.held >= HELD_MAX:
                 yield await dealer.write(task.store, folder)
@@ -479,17 +490,29 @@ async def _foreign_addresses(store: ObjectStore, id_: RangeId) -> pa.Array:
 
 
 async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> AsyncIterator[pa.Table]:
+    async for fact, rows, data in read_entries(task, share, ["key", "slice", "sequence", "address", "size_bytes"]):
+        cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
+        seen_ms = np.full(rows.num_rows, fact["seen_ms"], np.int64)
+        written_ms = _written_ms(rows, fact["range_id"], data, seen_ms)
+        for packed in pack_rows(rows, cause, seen_ms, namespace, keys_seen_ms=written_ms):
+            yield packed
+
+
+async def read_entries(
+    task: Task, share: pa.Table, columns: Sequence[str]
+) -> AsyncIterator[tuple[Mapping[str, Any], pa.Table, bytes]]:
+    """Yield each row of RANGES with these columns of the range's entries, and with the file.
+
+    Raises:
+        RangeCorrupt: a file has another number of entries than its metarange states: never delete on it.
+    """
     facts = {row["range_id"]: row for row in share.to_pylist()}
     async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
         fact = facts[name]
-        rows = decode_range(RangeId(name), data, ["key", "slice", "sequence", "address", "size_bytes"])
-        # The metarange states the number of entries. Another number means a corrupt file: never delete on it.
+        rows = decode_range(RangeId(name), data, columns)
         if rows.num_rows != fact["count"]:
             raise RangeCorrupt(name, f"has {rows.num_rows} entries instead of {fact['count']}")
-        cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
-        seen_ms = np.full(rows.num_rows, fact["seen_ms"], np.int64)
-        for packed in pack_rows(rows, cause, seen_ms, namespace, keys_seen_ms=_written_ms(rows, name, data, seen_ms)):
-            yield packed
+        yield fact, rows, data
 
 
 def _written_ms(rows: pa.Table, name: str, data: bytes, seen_ms: Integers) -> Integers | None:
