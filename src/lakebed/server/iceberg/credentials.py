@@ -10,15 +10,15 @@ from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.wire import StorageCredential
 
+from .places import names_in
+
 DELEGATION: str = "vended-credentials"
 
 
 def files_settings(request: RestRequest) -> dict[str, str]:
     """Return the settings of the gateway, at the address that this client used."""
-    url = str(request.base_url).rstrip("/")
-    forwarded = request.header(b"x-forwarded-proto")
-    if forwarded == "https" and url.startswith("http://"):
-        url = "https://" + url.removeprefix("http://")
+    scheme = "https" if request.is_secure else "http"
+    url = str(request.base_url.replace(scheme=scheme)).rstrip("/")
     return {
         "s3.endpoint": url,
         "s3.path-style-access": "true",
@@ -62,14 +62,8 @@ async def lent_settings(
 
 
 async def _may(request: RestRequest, name: TableName, asked: tuple[Permission, ...]) -> bool:
-    names = {
-        "repository": request.args[0],
-        "ref": request.args[1],
-        "namespace": "/".join(name.namespace),
-        "table": name.name,
-    }
     try:
-        await ask(asked, request.permissions.lasting(), names)
+        await ask(asked, request.permissions.lasting(), names_in(request, name.namespace, name.name))
     except NotPermitted:
         return False
     return True

@@ -17,7 +17,6 @@ from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, parse_query
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Note
 from lakebed.wire import (
     CatalogSettings,
     CatalogToken,
@@ -29,7 +28,7 @@ from lakebed.wire import (
 )
 
 from .credentials import files_settings
-from .places import inner, levels_of, namespace_of, shown, warehouse_of
+from .places import inner, levels_of, names_in, namespace_of, note_of, shown, warehouse_of
 
 PAGE_MAX: Final = 1000
 _GRANTS: Final = ("client_credentials", "urn:ietf:params:oauth:grant-type:token-exchange")
@@ -159,9 +158,9 @@ class Namespaces:
     async def create(self, request: RestRequest, body: NamespaceCreation) -> NamespaceProperties:
         repository, branch = await self._place(request)
         namespace = inner(request, body.namespace)
-        await ask((operations.SETS,), request.permissions, _names(request, namespace))
+        await ask((operations.SETS,), request.permissions, names_in(request, namespace))
         await repository.tables.start()
-        note = self._note(request, f"Create namespace {'.'.join(namespace)}")
+        note = note_of(request, f"Create namespace {'.'.join(namespace)}")
         await repository.tables.create_namespace(branch, namespace, body.properties, note)
         return NamespaceProperties(namespace=shown(request, namespace), properties=body.properties)
 
@@ -182,7 +181,7 @@ class Namespaces:
     async def drop(self, request: RestRequest) -> None:
         repository, branch = await self._place(request)
         namespace = namespace_of(request)
-        note = self._note(request, f"Drop namespace {'.'.join(namespace)}")
+        note = note_of(request, f"Drop namespace {'.'.join(namespace)}")
         await repository.tables.drop_namespace(branch, namespace, note)
 
     async def update(self, request: RestRequest, body: NamespaceChange) -> NamespaceChanged:
@@ -194,7 +193,7 @@ class Namespaces:
         before = dict(await repository.tables.namespace(branch, namespace))
         after = {name: value for name, value in before.items() if name not in removals} | updates
         if after != before:
-            note = self._note(request, f"Set properties of namespace {'.'.join(namespace)}")
+            note = note_of(request, f"Set properties of namespace {'.'.join(namespace)}")
             await repository.tables.set_namespace(branch, namespace, after, note)
         return NamespaceChanged(
             updated=list(updates),
@@ -205,16 +204,9 @@ class Namespaces:
     async def _place(self, request: RestRequest) -> tuple[Repository, str]:
         return await self._catalog.get(request.args[0]), request.args[1]
 
-    def _note(self, request: RestRequest, message: str) -> Note:
-        return Note(message=message, committer=request.identity.user_id, created_ms=self._state.ports.clock.now_ms())
-
 
 class PropertyTwice(Invalid):
     """A change sets a property and removes it."""
-
-
-def _names(request: RestRequest, namespace: Sequence[str]) -> dict[str, str]:
-    return {"repository": request.args[0], "ref": request.args[1], "namespace": "/".join(namespace)}
 
 
 async def _is_shown(request: RestRequest, repository: str) -> bool:

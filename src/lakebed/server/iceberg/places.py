@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from lakebed.catalog.tables import TableName
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
+from lakebed.versions import Note
 from lakebed.wire import TableIdentifier
 
 NO_PREFIX: Final = b"-"
@@ -131,3 +132,14 @@ def namespace_of(request: RestRequest) -> tuple[str, ...]:
 def table_of(request: RestRequest) -> TableName:
     """Return the table of a route that has one."""
     return TableName(namespace=namespace_of(request), name=request.args[3])
+
+
+def names_in(request: RestRequest, namespace: Sequence[str], table: str = "") -> dict[str, str]:
+    """Return the names that a permission may ask about, of a namespace or table of the request's ref."""
+    repository, ref = request.args[:2]
+    return {"repository": repository, "ref": ref, "namespace": "/".join(namespace), "table": table}
+
+
+def note_of(request: RestRequest, message: str) -> Note:
+    """Return the note of a commit that the caller makes."""
+    return Note(message=message, committer=request.identity.user_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,7 +16,6 @@ from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.versions import Note
 from lakebed.wire import (
     CommittedTable,
     LoadedTable,
@@ -33,7 +32,7 @@ from lakebed.wire import (
 from .changing import Changing
 from .credentials import files_settings, lent_settings, wants_keys
 from .namespaces import limit_of
-from .places import inner, namespace_of, shown_name, table_of
+from .places import inner, names_in, namespace_of, note_of, shown_name, table_of
 
 REPORT_BYTES_MAX: Final = 256 << 10
 
@@ -103,7 +102,7 @@ class TableRoutes:
         new, data = await changing.made(location, body)
         if body.stage_create:
             return await self._loaded(request, repository, name, new.uuid, None, data)
-        uri = await changing.create(branch, name, new, data, self._note(request))
+        uri = await changing.create(branch, name, new, data, partial(note_of, request))
         return await self._loaded(request, repository, name, new.uuid, uri, data)
 
     async def register(self, request: RestRequest, body: TableRegistration) -> LoadedTable:
@@ -114,7 +113,9 @@ class TableRoutes:
             (operations.FILES,), request.permissions, {"repository": repository.id, "tables": "tables", "file": file}
         )
         changing = self._changing(repository)
-        uri, data = await changing.register(branch, name, file, overwrite=body.overwrite, note=self._note(request))
+        uri, data = await changing.register(
+            branch, name, file, overwrite=body.overwrite, note=partial(note_of, request)
+        )
         return await self._loaded(request, repository, name, file.partition("/")[0], uri, data)
 
     async def commit(self, request: RestRequest, body: TableCommit) -> CommittedTable:
@@ -122,7 +123,7 @@ class TableRoutes:
         if body.identifier is not None and _name_of(request, body.identifier) != name:
             raise InvalidBody(f"the body is about another table than the path, {name}")
         changing = self._changing(await self._repository(request))
-        [changed] = await changing.commit(request.args[1], {name: body}, self._note(request))
+        [changed] = await changing.commit(request.args[1], {name: body}, partial(note_of, request))
         return CommittedTable(metadata_location=changed.metadata.uri, metadata=msgspec.Raw(changed.data))
 
     async def commit_many(self, request: RestRequest, body: TablesCommit) -> None:
@@ -133,22 +134,22 @@ class TableRoutes:
             name = _name_of(request, each.identifier)
             if name in commits:
                 raise InvalidBody(f"a transaction changes a table once, and {name} is named twice")
-            await ask((operations.WRITES,), request.permissions, _names(request, name))
+            await ask((operations.WRITES,), request.permissions, names_in(request, name.namespace, name.name))
             commits[name] = each
         changing = self._changing(await self._repository(request))
-        await changing.commit(request.args[1], commits, self._note(request))
+        await changing.commit(request.args[1], commits, partial(note_of, request))
 
     async def drop(self, request: RestRequest) -> None:
         repository, name = await self._repository(request), table_of(request)
         # To purge is no more: other branches and older commits may name the same files, and retention knows.
-        await repository.tables.drop(request.args[1], name, self._note(request)(f"{name}: drop"))
+        await repository.tables.drop(request.args[1], name, note_of(request, f"{name}: drop"))
 
     async def rename(self, request: RestRequest, body: TableRename) -> None:
         source, target = _name_of(request, body.source), _name_of(request, body.destination)
         for permission, name in ((operations.REMOVES, source), (operations.READS, source), (operations.WRITES, target)):
-            await ask((permission,), request.permissions, _names(request, name))
+            await ask((permission,), request.permissions, names_in(request, name.namespace, name.name))
         repository = await self._repository(request)
-        note = self._note(request)(f"{source}: rename to {target}")
+        note = note_of(request, f"{source}: rename to {target}")
         await repository.tables.rename(request.args[1], source, target, note)
 
     async def _repository(self, request: RestRequest) -> Repository:
@@ -157,18 +158,9 @@ class TableRoutes:
     def _changing(self, repository: Repository) -> Changing:
         return Changing(repository, self._state.ports)
 
-    def _note(self, request: RestRequest) -> Callable[[str], Note]:
-        user, clock = request.identity.user_id, self._state.ports.clock
-        return lambda message: Note(message=message, committer=user, created_ms=clock.now_ms())
-
 
 def _name_of(request: RestRequest, identifier: TableIdentifier) -> TableName:
     return TableName(inner(request, identifier.namespace), identifier.name)
-
-
-def _names(request: RestRequest, name: TableName) -> dict[str, str]:
-    repository, ref = request.args[:2]
-    return {"repository": repository, "ref": ref, "namespace": "/".join(name.namespace), "table": name.name}
 
 
 def routes(state: AppState) -> list[Route]:
