@@ -73,6 +73,11 @@ class RestRequest(Request):
         """The operation's name in metrics and logs; empty for an unknown path."""
         return self.operation_name or ("" if self.operation is None else self.operation.id)
 
+    @property
+    def is_secure(self) -> bool:
+        """Return True for TLS, which a proxy may end. Any caller can send that header: use it to be stricter only."""
+        return "https" in {self.scope["scheme"], self.header(b"x-forwarded-proto")}
+
     # Headers: an upload looks up eight, so one dictionary is cheaper than scans of the raw list
 
     def header(self, name: bytes) -> str | None:

@@ -216,9 +216,7 @@ def _lifetime_s(asked: int | None) -> int:
 
 def _logged_in(request: RestRequest, token: str, expires_s: int, lifetime_s: int) -> Response:
     response = answer(wire.AuthenticationToken(token=token, token_expiration=expires_s))
-    # A proxy may end TLS. Any caller may send this header: it only makes the caller's own cookie stricter.
-    secure = "https" in {request.scope["scheme"], request.header(b"x-forwarded-proto")}
-    keep_session(response, token, lifetime_s, secure=secure)
+    keep_session(response, token, lifetime_s, secure=request.is_secure)
     return response
 
 

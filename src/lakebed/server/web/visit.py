@@ -224,8 +224,9 @@ class Visit:
 
     def set_cookie(self, name: str, value: str, lasts_s: int | None = None) -> None:
         response = Response()
-        secure = "https" in {self.request.scope["scheme"], self.request.header(b"x-forwarded-proto")}
-        response.set_cookie(name, value, max_age=lasts_s, httponly=True, samesite="strict", secure=secure)
+        response.set_cookie(
+            name, value, max_age=lasts_s, httponly=True, samesite="strict", secure=self.request.is_secure
+        )
         self.cookies.append(response.headers["set-cookie"])
 
     def render(self, template: str, /, **values: object) -> Response:
