@@ -6,6 +6,7 @@ Each event is a message of its own. A delivery has ended once the broker has ack
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from lakebed.catalog import DeliveryFailed, InvalidSubscription
 SEND_S: Final = 10.0
 """Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_LIBRARIES: Final = {"nats": ("nats", "nats-py"), "kafka": ("confluent_kafka", "confluent-kafka")}
+"""The module and the package by scheme."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class Brokers:
             InvalidSubscription: it is, and cannot be sent to: a bad name, no broker, or no client library.
         """
         scheme, _, name = target.partition(":")
-        if scheme not in ("nats", "kafka"):
+        if scheme not in _LIBRARIES:
             return False
         is_name = _NAME.fullmatch(name) is not None and (scheme == "kafka" or all(name.split(".")))
         if not is_name:
@@ -45,7 +48,7 @@ class Brokers:
         if (error := self._denied(name)) is not None:
             raise InvalidSubscription(error)
         try:
-            _nats() if scheme == "nats" else _kafka()
+            _library(scheme)
         except DeliveryFailed as error:
             raise InvalidSubscription(str(error)) from error
         return True
@@ -64,7 +67,7 @@ class Brokers:
             raise DeliveryFailed(denied)
         try:
             async with asyncio.timeout(SEND_S):
-                client = await _nats().connect(
+                client = await _library("nats").connect(
                     [one.strip() for one in self.nats.split(",")], allow_reconnect=False, error_cb=_ignore
                 )
                 try:
@@ -96,7 +99,7 @@ class Brokers:
         sure = {"acks": "all", "enable.idempotence": True, "enable.gapless.guarantee": True, "log_level": 0}
         try:
             times = {"message.timeout.ms": int(SEND_S * 1_000)}
-            producer = _kafka().Producer({**_settings(self.kafka), **sure, **times})
+            producer = _library("kafka").Producer({**_settings(self.kafka), **sure, **times})
             for key, body in messages:
                 producer.produce(topic, body, key=key.encode(), on_delivery=noted)
             left = producer.flush(SEND_S)
@@ -122,21 +125,17 @@ def _settings(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _nats() -> Any:
+def _library(scheme: str) -> Any:
+    """
+    Raises:
+        DeliveryFailed: the client library of these brokers is not installed.
+    """
+    module, package = _LIBRARIES[scheme]
     try:
-        import nats
+        return importlib.import_module(module)
     except ImportError as error:
-        raise DeliveryFailed("the Python package 'nats-py' is missing; try: pip install 'lakebed[nats]'") from error
-    return nats
-
-
-def _kafka() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        message = "the Python package 'confluent-kafka' is missing; try: pip install 'lakebed[kafka]'"
+        message = f"the Python package {package!r} is missing; try: pip install 'lakebed[{scheme}]'"
         raise DeliveryFailed(message) from error
-    return confluent_kafka
 
 
 async def _ignore(_: Exception) -> None:
