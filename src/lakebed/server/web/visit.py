@@ -29,6 +29,8 @@ NOTICE_COOKIE: Final = "lakebed_notice"
 NOTICE_S: Final = 20
 COLOURS_COOKIE: Final = "lakebed_colours"
 COLOURS: Final = ("dark", "light")
+MALFORMED: Final = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+"""Errors of a text that was entered as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

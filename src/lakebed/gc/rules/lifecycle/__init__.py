@@ -37,6 +37,7 @@ from .policy import (
     Policy,
     Problem,
     check_policy,
+    is_wide,
     read_policy,
 )
 from .reach import BranchClasses, Potential, Reach, bits_of, branch_sets, classes_of, potential_rows, reach
@@ -81,6 +82,7 @@ __all__ = [
     "earliest_by_branch",
     "first_going_ms",
     "idle_rule_of",
+    "is_wide",
     "judge_branch",
     "judge_objects",
     "latest_due",

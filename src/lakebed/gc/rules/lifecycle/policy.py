@@ -199,14 +199,12 @@ class _Reader:
         if not isinstance(policy, dict):
             self.refuse("", "", "a policy is a JSON object: rule ids with their rules")
             return Policy()
-        # A document's rule may have the id `rules`. Its `prefix` is a text; in the wide form the value would be a rule.
-        rules, branches = policy.get("rules"), policy.get("branches")
-        if not _holds_rules(rules) and ("rules" in policy or not _holds_rules(branches)):
+        if not is_wide(policy):
             return Policy(rules=self._rules(policy, "", allowed=_OF_DOCUMENT))
         for name in sorted(policy.keys() - {"rules", "pins", "branches"}):
             self.refuse("", name, _unknown(name, "a policy has", ("rules", "pins", "branches")))
         return Policy(
-            rules=self._rules(rules or {}, "rules.", allowed=_OF_WIDE),
+            rules=self._rules(policy.get("rules", {}), "rules.", allowed=_OF_WIDE),
             pins=self._pins(policy.get("pins", {})),
             branches=self._idle_rules(policy.get("branches", {})),
         )
@@ -479,6 +477,13 @@ def _unknown(name: str, has: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, known, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
     return f"unknown field; {meant}{has[:1].upper() + has[1:] if near else has} {', '.join(known)}"
+
+
+def is_wide(policy: Mapping[str, Any]) -> bool:
+    """Return whether a policy is in the wide form, and no document of rules by id."""
+    # A document's rule may have the id `rules`. Its `prefix` is a text; in the wide form the value would be a rule.
+    rules = policy.get("rules")
+    return _holds_rules(rules) or ("rules" not in policy and _holds_rules(policy.get("branches")))
 
 
 def _holds_rules(found: Any) -> bool:

@@ -14,7 +14,7 @@ from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.operations import collectors, holds
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import MALFORMED, Page, Visit
 
 ROOT: Final = "/repositories/{repository}"
 EMPTY_ROWS: Final = 2
@@ -81,7 +81,7 @@ def _rules_of(visit: Visit) -> Rules:
         return _rules_of_fields(visit)
     try:
         return msgspec.json.decode(visit.entry("rules").encode(), type=Rules)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Answer(400, f"These are no rules: {error}") from error
 
 

@@ -23,10 +23,10 @@ from lakebed.gc.messages import (
     SweepBranches,
     SweptBranch,
 )
-from lakebed.gc.rules.lifecycle import read_policy
+from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations import collectors, lifecycle
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import MALFORMED, Page, Visit
 
 ROOT: Final = "/repositories/{repository}/lifecycle"
 PLANS: Final = 5
@@ -110,6 +110,7 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
             amount=BRANCHES,
         )
     shown = text or visit.entry("policy") or in_force or _FIRST
+    entered = _wide(shown)
     return visit.render(
         "lifecycle",
         name=name,
@@ -121,8 +122,8 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
         going=[] if branches is None else [each for each in branches.branches if each.goes],
         checked=checked,
         text=shown,
-        rows=_rows_of(shown),
-        idle_rows=_idle_rows_of(shown),
+        rows=_rows_of(entered),
+        idle_rows=_idle_rows_of(entered),
         kind=KIND,
     )
 
@@ -163,7 +164,7 @@ def _before(text: str) -> dict[str, Any]:
     """Return the rule that a row was made of. An empty row has none."""
     try:
         rule = msgspec.json.decode((text or "{}").encode())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Answer(400, f"This is no rule: {error}") from error
     if not _is_map(rule):
         raise Answer(400, "This is no rule")
@@ -191,9 +192,9 @@ def _path_of(rule: Mapping[str, Any]) -> str:
     return str(rule.get("prefix", rule.get("path", "")))
 
 
-def _rows_of(text: str) -> list[tuple[str, ...]]:
+def _rows_of(policy: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the rules of a policy as rows of the form, and empty rows for new ones."""
-    rules = _wide(text).get("rules", {})
+    rules = policy.get("rules", {})
     rows = []
     for id_, rule in rules.items() if isinstance(rules, dict) else ():
         if not isinstance(rule, dict):
@@ -207,8 +208,8 @@ def _rows_of(text: str) -> list[tuple[str, ...]]:
     return [*rows, *[("",) * 5] * EMPTY_ROWS]
 
 
-def _idle_rows_of(text: str) -> list[tuple[str, str, str]]:
-    branches = _wide(text).get("branches", {})
+def _idle_rows_of(policy: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    branches = policy.get("branches", {})
     found = branches.items() if _is_map(branches) else ()
     rows = [(pattern, _json(rule), str(rule.get("idle", ""))) for pattern, rule in found if _is_map(rule)]
     return [*rows, ("", "", "")]
@@ -222,14 +223,11 @@ def _wide(text: str) -> dict[str, Any]:
     """Return a policy in the wide form. Empty if it is no JSON object."""
     try:
         policy = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    except MALFORMED:
         return {}
     if not _is_map(policy):
         return {}
-    is_wide = any(
-        _is_map(policy.get(part)) and all(map(_is_map, policy[part].values())) for part in ("rules", "branches")
-    )
-    return policy if is_wide or "pins" in policy else {"rules": policy}
+    return policy if is_wide(policy) else {"rules": policy}
 
 
 def _is_map(value: object) -> bool:
@@ -239,7 +237,7 @@ def _is_map(value: object) -> bool:
 def _body(text: str) -> SetPolicy:
     try:
         msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Answer(400, f"This is no JSON: {error}") from error
     return SetPolicy(policy=msgspec.Raw(text.encode()))
 

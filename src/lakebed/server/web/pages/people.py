@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.operations import accounts, operators, sessions
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import MALFORMED, Page, Visit
 
 ROWS: Final = 50
 ALLOW_READ: Final = wire.Statement(effect="allow", action=["fs:Read*", "fs:List*"], resource="*")
@@ -203,7 +203,7 @@ def _statements(visit: Visit) -> list[wire.Statement]:
     """
     try:
         return msgspec.json.decode(visit.entry("statement").encode(), type=list[wire.Statement])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise Answer(400, f"These are no statements: {error}") from error
 
 
