@@ -305,7 +305,7 @@ RUN: Final = RunId("run")
 
 
 class _Held(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What a pull request is to events."""
+    """A pull request, as events show it."""
 
     changes: tuple[Change, ...] = ()
     title: str = ""

@@ -21,7 +21,7 @@ from sim.ports.ports import SimPorts
 
 LIMIT: Final = 4 * GRANT_SHARE
 EXTRA: Final = LIMIT // GRANT_SHARE
-"""What a process gets beside the bytes that it asks for."""
+"""The bytes that a process gets beside those that it asks for."""
 SIZE: Final = 1_500
 UID: Final = RepositoryUid("quota")
 SCOPE: Final = of_repository(UID)

@@ -256,7 +256,7 @@ def _small_scenes() -> Iterator[Scene]:
     yield scene("writer, deleter that creates again", on_side, x, before=made)
     c_side = client("c", commit("c1", branch=SIDE))
     yield scene("writer, committer, deleter that creates again", on_side, c_side, x, before=made, quick=Quick.NO_LOSS)
-    # What it committed is found by its id, though nobody noted that the branch took it.
+    # Its commit is found by its id, though no process noted that the branch took it.
     once = client("c", commit("c1", branch=SIDE), delete_branch("x1"))
     yield scene("committer that deletes its branch", once, before=made, quick=Quick.ALL)
     creator = client("y", create_branch("y1"))

@@ -228,7 +228,7 @@ def avro_map(values: dict[str, str]) -> bytes:
 async def test_a_table_that_takes_the_id_of_another_is_refused(
     client: httpx.AsyncClient, state: AppState, sales: str, is_old: bool
 ) -> None:
-    """Whoever may read the new one would get keys for the files of the other."""
+    """Readers of the new one would get keys for the files of the other."""
     table = (await make(client, sales))["metadata"]
     if is_old:
         uuid = "7d546238-af84-46d7-8f89-ddb2489940fb"

@@ -93,7 +93,7 @@ class KindSpec:
     of_deleted: bool = False
     """Whether it collects a whole repository, which must be deleted. All other kinds collect a repository in use."""
     of_tables: bool = False
-    """Whether it takes files of tables alone: what only the hidden branch of tables names."""
+    """True where it takes files of tables alone, which only the hidden branch of tables names."""
     by_order: bool = False
     """Whether a user orders each of its plans, and only the recorded plan may be applied."""
     only_if_named: bool = False

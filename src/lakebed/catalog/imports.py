@@ -57,7 +57,7 @@ LEFT_OUT_SHOWN: Final = 100
 CANCELLED: Final = "Canceled"
 """The contract's word, which its clients look for."""
 SIZE_BYTES: Final = 4
-"""Where a row has the size of its object."""
+"""The place of the object's size in a row."""
 
 
 class ImportNotFound(NotFound):

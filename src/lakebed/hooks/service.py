@@ -375,7 +375,7 @@ class RepositoryHooks:
 
 
 def _commit_of(event: Event) -> str:
-    """Return the commit that has the event's action files. Empty: they are read from a ref, with what is staged."""
+    """Return the commit that has the event's action files. Empty: they are read from a ref, with its staged changes."""
     if event.source_is_commit:
         return event.source_ref
     # A new branch has nothing staged.

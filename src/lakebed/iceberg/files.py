@@ -1,4 +1,4 @@
-"""Which files a change of metadata adds to a table, and which it removes. The cost follows the change, not the table.
+"""Find the files that a change of metadata adds to a table or removes. The cost follows the change, not the table.
 
 A table's metadata reaches: its own file and those of its log, manifest lists, the manifests that they list, the files
 that the manifests have as live, and statistics. Manifests never change, and most stay when a snapshot is added. So an
@@ -39,7 +39,7 @@ Parse: TypeAlias = Callable[[str, bytes, str], frozenset[str]]
 MANIFEST_BYTES_MAX: Final = 64 << 20
 """The size of a manifest, or of a list of manifests. Engines begin another one at 8 MiB."""
 DECODED_BYTES_MAX: Final = 256 << 20
-"""The size of what one of them has compressed."""
+"""The size of one of them when it is decompressed."""
 
 _MANIFEST_PATH: Final = 500
 _STATUS: Final = 0

@@ -1,10 +1,10 @@
 """Set, show, remove and count quotas.
 
-A count replaces what a repository's quota has as used by what its store has, without a stop of its writers:
+A count replaces the used bytes of a repository's quota by the bytes in its store. Writers go on meanwhile:
 
-    1 `set_if`: the count begins, and what is settled from now on is noted apart
+    1 `set_if`: the count begins, and bytes settled from now on are noted apart
     2 list the store: all that was settled before is there. Each minute `set_if`: the count goes on
-    3 `set_if`, only while it is still this count: used is what was listed, and what was settled meanwhile
+    3 `set_if`, only while it is still this count: used are the listed bytes, and those settled meanwhile
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .meter import Meter
 from .records import QUOTA, QuotaRecord, Scope, of_branch, of_repository, read, replace_record
 
 DATA: Final = "data/"
-"""Where a repository's objects are. Trees and runs beside them do not count."""
+"""The folder of a repository's objects. Trees and runs beside it do not count."""
 COUNT_AGAIN_MS: Final = 24 * 3_600_000
 """Objects that were deleted without a run, such as by hard delete, are noticed after this."""
 COUNT_BEAT_MS: Final = 60_000
@@ -98,9 +98,9 @@ class Books:
             return True
 
     async def count(self, scope: Scope, measure: Measure) -> QuotaRecord:
-        """Replace what is used by what `measure` finds. It calls what it is given, often, to say that it goes on.
+        """Replace the used bytes by the result of `measure`. It calls its argument often, to say that it goes on.
 
-        Never too low. Too high by what was in flight or granted when it began, and by what ended meanwhile.
+        Never too low. Too high by the bytes in flight or granted when it began, and of writes that ended meanwhile.
 
         Raises:
             NoQuota: there is none, or it was removed meanwhile.
@@ -109,7 +109,7 @@ class Books:
         count, now_ms = self._ports.ids.fresh(), self._ports.clock.now_ms()
 
         def begun(old: QuotaRecord) -> QuotaRecord:
-            # What a dead process stored is listed, and what it did not store will never come.
+            # The bytes that a dead process stored are listed, and others of its will never come.
             grants = old.alive(now_ms)
             return replace(old, grants=grants, counting=count, counting_ms=now_ms, since_bytes=0, is_stale=False)
 

@@ -2,7 +2,7 @@
 
 A process takes a *grant* from the record of a quota by `set_if`, and admits writes from it. Bytes used and granted
 never exceed the limit, so no process admits a byte too many. A write is refused too early by the writes in flight, and
-by what other processes were granted and have not used: at most a 1024th of the limit each, given back once idle.
+by the unused grants of other processes: at most a 1024th of the limit each, given back once idle.
 
     reserve   from the grant; with too little left: 1 read the record   2 `set_if`: what ended is used, a larger grant
     keep      the bytes are stored, or may be       give_back   they are not, and none can come
@@ -24,7 +24,7 @@ from lakebed.versions import encode_record
 from .records import DEAD_MS, Grant, QuotaRecord, Scope, read
 
 CACHE_MS: Final = 5_000
-"""How long a process goes by a record that it read: a new quota, or another limit, holds everywhere after that."""
+"""A process uses a record that it read for so long. Then a new quota, or another limit, holds everywhere."""
 GRANT_BYTES_MAX: Final = 16 << 20
 GRANT_SHARE: Final = 1024
 SCOPES_MAX: Final = 10_000
@@ -36,7 +36,7 @@ class QuotaExceeded(Denied):
 
 @dataclass(slots=True)
 class Account:
-    """What this process knows of a quota. `granted` covers what is `flying`, and what was `spent` and not `settled`.
+    """The state of a quota in this process. `granted` covers what is `flying`, and what was `spent` and not `settled`.
 
     `generation` changes when the grant is no longer ours: writes that it admitted are counted with it.
     """
@@ -211,7 +211,7 @@ class Meter:
     async def _ask(self, account: Account, scope: Scope, wanted: int | None) -> None:
         """
         Raises:
-            QuotaExceeded: there is no room for what is wanted.
+            QuotaExceeded: there is no room for these bytes.
         """
         while True:
             found = await read(self.store, scope)
@@ -242,7 +242,7 @@ class Meter:
             try:
                 await self.store.set_if(scope.partition, scope.key, value, held.predicate)
             except (PredicateFailed, OutcomeUnknown):
-                continue  # Whether it came or not, the record says now how much of what we spent is settled.
+                continue  # Whether it came or not, the record says now how many of our spent bytes are settled.
             # What ended meanwhile moved from `flying` to `spent`: the new grant covers it.
             account.settled, account.granted, account.asked_ms = spent, size_bytes, now_ms
             if not size_bytes:

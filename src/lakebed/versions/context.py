@@ -133,7 +133,7 @@ class Context:
         self.partition = keys.repository_partition(uid)
         self._reads = AmortizedReads(store, self.partition, ports.tasks)
         self.has_changes = False
-        """Whether this process changed a pull request or run since its last look for events (commits/outbox.py)."""
+        """True after this process changed a pull request or run, until it looks for events (commits/outbox.py)."""
         self.branches = BranchRecords(self)
         self.commits = CommitRecords(self)
 

@@ -14,7 +14,7 @@ RawList: TypeAlias = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=LIST_M
 
 
 class CatalogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client must know: settings, and the routes that there are."""
+    """Settings for a client, and the routes of this catalog."""
 
     defaults: dict[str, str]
     overrides: dict[str, str]

@@ -1,7 +1,7 @@
 """Commits of tables: one commit of a branch names files of the hidden branch.
 
     1   read the files' entries in `tables`, and the branch
-    2   compare the tables on its head with what the caller read; lay the changes over the head
+    2   compare the tables on its head with those that the caller read; lay the changes over the head
     3   write the commit record: from now on each run that reads commit records finds the files named
     4   look again: a file is no other, and no run took it or may be about to
     5   make the commit the head (`set_if`); where that fails, from 1

@@ -10,7 +10,7 @@ import msgspec
 from lakebed.base import LAKEBED_METADATA, AlreadyExists, Conflict, Denied, Entry, Invalid, NotFound, path_to_key
 
 TABLES_DAYS: Final = 3
-"""The age at which a file that nothing names is pruned, if nobody says another."""
+"""The age at which a file that nothing names is pruned, unless a setting gives another."""
 SUFFIX: Final = ".iceberg"
 RECORD: Final = "table.json"
 """The entry of a table that names the object of its current metadata file."""

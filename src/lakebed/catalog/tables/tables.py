@@ -1,4 +1,4 @@
-"""What doors call: namespaces, tables and files of one repository.
+"""Namespaces, tables and files of one repository, for the doors.
 
 A ref is read at its commit: what is staged on a branch is not seen. Namespaces are folders. One without tables has an
 entry that names a small object of the hidden branch, as a table's entries do.

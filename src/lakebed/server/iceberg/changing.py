@@ -33,7 +33,7 @@ T = TypeVar("T")
 MakeNote: TypeAlias = Callable[[str], Note]
 
 ATTEMPTS_MAX: Final = 4
-"""How often a commit is made again whose table another one changed meanwhile, if its requirements still hold."""
+"""Attempts at a commit whose table another one changed meanwhile, while its requirements hold."""
 READS_AT_ONCE: Final = 16
 READ_BYTES_MAX: Final = iceberg.MANIFEST_BYTES_MAX
 """The size of the files that one request has in memory at a time."""
@@ -44,7 +44,7 @@ _NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
 
 
 class Changed(NamedTuple):
-    """What a commit makes of one table. `change` is None where nothing changes."""
+    """The result of a commit for one table. `change` is None where nothing changes."""
 
     name: TableName
     metadata: Metadata
@@ -269,7 +269,7 @@ class Changing:
         return file
 
     async def _check_fresh(self, new: Metadata) -> None:
-        """Refuse to make a table with the id of another: whoever may read one would read the files of both.
+        """Refuse to make a table with the id of another: readers of one would read the files of both.
 
         Raises:
             RequirementFailed: a table has, or had, this id. A client that makes the table anew gets another.
@@ -297,7 +297,7 @@ async def _in_thread(size_bytes: int, work: Callable[[], T]) -> T:
 
 
 def _message(changed: Sequence[Changed]) -> str:
-    """Return the message of the commit: each table, and what its snapshot did."""
+    """Return the message of the commit: each table, and the operation of its snapshot."""
     texts = []
     for each in changed:
         if each.change is not None:

@@ -187,7 +187,7 @@ _WORDS: Final[dict[type[LakebedError], str]] = {
     core.NoSuchNamespace: "Namespace does not exist: {namespace}",
     core.NamespaceExists: "Namespace already exists: {namespace}",
 }
-"""What clients of the catalog look for in a message, beside its type."""
+"""Words that clients of the catalog look for in a message, beside its type."""
 _BY_STATUS: Final = {
     400: "BadRequestException",
     401: "NotAuthorizedException",

@@ -63,7 +63,7 @@ class _Source(StrEnum):
 
 
 class _ChangedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What the records of a pull request and of a run have in common for events."""
+    """The fields for events that the records of a pull request and of a run share."""
 
     changes: tuple[Change, ...] = ()
     kind: str = ""
@@ -110,7 +110,7 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ref(self) -> Ref:
-        """What has the mark."""
+        """The subject of the mark."""
         if self.kind.is_ref or self.kind is EventKind.PULL:
             return self.kind, self.name
         return _Source.PLANNED if self.operation in _PLANS else _Source.RUN, self.name

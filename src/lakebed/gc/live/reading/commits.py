@@ -236,8 +236,8 @@ async def without_tables(versions: Versions, snapshot: Snapshot) -> Snapshot:
 async def commits_of_tables(versions: Versions, snapshot: Snapshot) -> frozenset[CommitId]:
     """Return the commits of the hidden branch that no other ref reaches. Without that branch there are none.
 
-    For what branch a commit was made says nothing: a user may have had one of that name. One that no ref reaches counts
-    as a user's, and keeps what it names.
+    The branch that a commit was made for says nothing: a user may have had one of that name. A commit that no ref
+    reaches counts as a user's, and keeps the objects that it names.
     """
     if not await versions.refs.is_work_of(TABLES, TABLES):
         return frozenset()
