@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from lakebed.base import from_row
-from lakebed.catalog import Repository
-from lakebed.catalog.dumps import TablesNotDumped
+from lakebed.catalog import Catalog, Repository
+from lakebed.catalog.dumps import TablesElsewhere
 from lakebed.catalog.tables import (
     TABLES,
     MissingFile,
@@ -25,7 +25,8 @@ from lakebed.catalog.tables import (
     TablesKept,
     TablesNameTaken,
 )
-from lakebed.versions import Commit, MergeConflict, Note, PathExists
+from lakebed.objectstore import ObjectStore
+from lakebed.versions import Commit, MergeConflict, Note, PathExists, Versions
 
 NOTE = Note(message="tables", committer="tester")
 DB = ("db",)
@@ -244,6 +245,38 @@ async def test_settling_moves_cells_into_ranges_and_keeps_every_file(tables: Rep
     assert await files_of(tables, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
 
 
-async def test_a_dump_that_would_lose_the_files_of_tables_is_refused(tables: Repository) -> None:
-    with pytest.raises(TablesNotDumped, match="does not carry the files of tables"):
-        await tables.dumps.dump()
+async def test_a_restored_dump_has_each_file_of_its_tables_and_refuses_another_id(
+    tables: Repository, catalog: Catalog, open_namespace: Callable[[str], ObjectStore]
+) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    await append(tables, 1, files=["u/data/b"])
+    dumped = await tables.dumps.dump()
+    source = tables.objectstore
+    copy = open_namespace(source.uri + "-copy")
+    async for page in source.list():
+        for stat in page:
+            await copy.put(stat.key, await source.get(stat.key))
+
+    async def bare(_: Versions) -> None:
+        pass
+
+    other = await catalog.create("other", storage_namespace=copy.uri, bare=bare)
+    with pytest.raises(TablesElsewhere, match="restore it in a repository repo, and not in other"):
+        await other.dumps.restore(dumped)
+    await catalog.delete("other")
+    await catalog.delete("repo")
+    copy_again = open_namespace(source.uri + "-again")
+    async for page in copy.list():
+        for stat in page:
+            await copy_again.put(stat.key, await copy.get(stat.key))
+    again = await catalog.create("repo", storage_namespace=copy_again.uri, bare=bare)
+    await again.dumps.restore(dumped)
+
+    assert await files_of(again, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
+    assert await again.tables.read("u/data/a") == b"u/data/a main"
+    assert (await again.tables.is_started(), await again.settings.is_hidden(TABLES)) == (True, True)
+    await again.tables.settle()
+    await again.dumps.restore(dumped)
+    await append(again, 2, files=["u/data/c"], removed=["u/data/a"])
+    with pytest.raises(TablesKept):
+        await again.changes.delete_branch(TABLES)

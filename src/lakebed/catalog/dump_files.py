@@ -20,6 +20,8 @@ from lakebed.versions import Record
 
 DUMPS: Final = "_lakefs/refs/"
 _FORMAT: Final = b"refs 1"
+_WITH_TABLES: Final = b"refs 2"
+"""The format of a file of branches that has the one of tables: a server that knows only `refs 1` refuses it."""
 _ID: Final = re.compile(r"([0-9a-v]{20})-([0-9a-f]{64})", re.ASCII)
 _SCHEMA: Final = pa.schema(
     [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
@@ -42,8 +44,12 @@ class DumpKind(StrEnum):
 
 
 class DumpedRef(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """`work_of`: the flow that made the branch for its own work. `repository`: whose tables have their files there."""
+
     commit_id: CommitId
     is_hidden: bool = False
+    work_of: str = ""
+    repository: str = ""
 
 
 class FileId(NamedTuple):
@@ -64,10 +70,11 @@ def parse_file_id(text: str) -> FileId | None:
 class DumpWriter:
     """Write rows one by one, in ascending order of key."""
 
-    def __init__(self, dump: str, kind: DumpKind) -> None:
+    def __init__(self, dump: str, kind: DumpKind, *, has_tables: bool = False) -> None:
         self._dump = dump
         self._sink = pa.BufferOutputStream()
-        facts = {b"lakebed.format": _FORMAT, b"lakebed.kind": kind.encode(), b"lakebed.dump": dump.encode()}
+        number = _WITH_TABLES if has_tables else _FORMAT
+        facts = {b"lakebed.format": number, b"lakebed.kind": kind.encode(), b"lakebed.dump": dump.encode()}
         self._schema = _SCHEMA.with_metadata(facts)
         self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd", use_dictionary=False)
         self._keys: list[bytes] = []
@@ -103,7 +110,7 @@ def read_dump(file_id: FileId, kind: DumpKind, data: bytes) -> Iterator[tuple[by
         raise DumpCorrupt(f"{file_id.key}: its bytes contradict its name", key=file_id.key)
     file = pq.ParquetFile(pa.BufferReader(data))
     facts = file.schema_arrow.metadata or {}
-    if facts.get(b"lakebed.format") != _FORMAT or facts.get(b"lakebed.kind") != kind.encode():
+    if facts.get(b"lakebed.format") not in {_FORMAT, _WITH_TABLES} or facts.get(b"lakebed.kind") != kind.encode():
         raise InvalidDump(f"{file_id.key} is not a file of {kind} of a dump", key=file_id.key)
     for batch in file.iter_batches(_BATCH):
         yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)

@@ -1,6 +1,7 @@
 """Dump a repository's refs to its namespace, and restore them into a bare repository.
 
-A dump has the branches (without those of running flows), the tags, and every commit that they reach. It also has the
+A dump has the branches (without those of running flows), the tags, and every commit that they reach. The hidden branch
+of tables is read last, and settled before: so it has each file that a table of the dump reaches. A dump also has the
 swept commits and the slices, but no staged entries and no settings. Objects and trees are not copied: restore a dump
 in a namespace that has them. A restore checks everything before it writes:
 1 read the three files, and check every commit against its id, its parents and its generation
@@ -14,6 +15,7 @@ If a restore died, begin it again with the same dump: it continues.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -29,6 +31,7 @@ from lakebed.base import (
     MetarangeId,
     NotFound,
     Ports,
+    RepositoryId,
     RunId,
     check_branch,
     check_tag,
@@ -70,8 +73,8 @@ class NotBare(Conflict):
     """The repository has branches or tags that are not in the dump."""
 
 
-class TablesNotDumped(Conflict):
-    """The repository has tables. A dump does not carry the branch of their files, so a restore would lose them."""
+class TablesElsewhere(Conflict):
+    """The tables of the dump name their files by the id of another repository. Facts: `repository`."""
 
 
 class TreesTaken(Conflict):
@@ -103,8 +106,13 @@ class Dumps:
         guards: Guards,
         ports: Ports,
         *,
+        repository_id: RepositoryId,
         default_branch: str,
+        settle: Callable[[], Awaitable[object]],
     ) -> None:
+        """`settle` commits what is staged in the branch of tables, where there is one."""
+        self._id = repository_id
+        self._settle = settle
         self._versions = versions
         self._objectstore = objectstore
         self._settings = settings
@@ -118,17 +126,14 @@ class Dumps:
         """Write the current refs to the namespace, and return the ids of the files.
 
         Reads refs before commits, so every named commit is included. Keeps the ids of all commits in memory.
-
-        Raises:
-            TablesNotDumped.
         """
-        if await self._versions.refs.is_work_of(TABLES, TABLES):
-            raise TablesNotDumped("a dump does not carry the files of tables: back up the server's database instead")
         dump = self._ports.ids.fresh()
         branches, tags = await self._branches(), await self._tags()
         # A flow marks its branch before creating it, so each listed branch of a flow is known here.
-        for name in await self._settings.work_branches():
+        for name in await self._settings.work_branches() - {TABLES}:
             branches.pop(name, None)
+        if await self._versions.refs.is_work_of(TABLES, TABLES):
+            branches[TABLES] = await self._files_of_tables()
         heads = [ref.commit_id for ref in (*branches.values(), *tags.values())]
         commits = await self._put(await self._commits(DumpWriter(dump, DumpKind.COMMITS), heads))
         # Write the file of branches last: a dump is complete with three files.
@@ -137,6 +142,12 @@ class Dumps:
             tags=await self._put(_refs_file(dump, DumpKind.TAGS, tags)),
             branches=await self._put(_refs_file(dump, DumpKind.BRANCHES, branches)),
         )
+
+    async def _files_of_tables(self) -> DumpedRef:
+        # After the other refs, never before: a table of theirs reaches files that were in `tables` before its commit.
+        await self._settle()
+        head = (await self._versions.refs.get_branch(TABLES)).commit_id
+        return DumpedRef(commit_id=head, is_hidden=True, work_of=TABLES, repository=self._id)
 
     async def _branches(self) -> dict[str, DumpedRef]:
         hidden = await self._settings.hidden_branches()
@@ -196,6 +207,7 @@ class Dumps:
             InvalidDump: the dump contradicts itself or the namespace. Nothing was written.
             NotBare: the repository has other branches or tags.
             ReadOnly: the repository is read-only, and `force` is not set.
+            TablesElsewhere: the dump has tables of a repository of another id.
             TreesTaken: a collection ran meanwhile.
         """
         self._guards.check_writable(force=force)
@@ -205,6 +217,7 @@ class Dumps:
                 f"the dump has no branch {self._default_branch}, which is this repository's default branch: create the"
                 " repository with one of the dump's"
             )
+        self._check_tables(dump)
         await self._check_bare(dump)
         await self._ports.tasks.apart(partial(_check, dump))
         files = await self._check_trees(dump)
@@ -218,10 +231,11 @@ class Dumps:
         branches = sorted(dump.branches.items(), key=lambda item: (item[0] == self._default_branch, item))
 
         async def make(name: str, commit_id: str) -> CommitId:
-            if dump.branches[name].is_hidden:
+            ref = dump.branches[name]
+            if ref.is_hidden:
                 # Hide it first: a repeated restore skips an existing branch.
-                await self._settings.hide_branch(name)
-            return await self._versions.refs.create_branch(name, commit_id, by=by)
+                await self._settings.hide_branch(name, work_of=ref.work_of)
+            return await self._versions.refs.create_branch(name, commit_id, by=by, work_of=ref.work_of)
 
         await self._make(dict(branches), await self._branches(), make)
 
@@ -272,13 +286,38 @@ class Dumps:
             raise DumpNotFound(message, key=file_id.key) from error
         return await self._ports.tasks.apart(lambda: list(read_dump(file_id, kind, data)))
 
+    def _check_tables(self, dump: _Dump) -> None:
+        """Check that the files of tables have the same URIs here.
+
+        Raises:
+            TablesElsewhere: they have not.
+        """
+        for name, ref in dump.branches.items():
+            if ref.work_of and (name, ref.work_of) != (TABLES, TABLES):
+                raise InvalidDump(f"the dump has a branch {name} of {ref.work_of}")
+            if ref.repository not in {"", self._id}:
+                raise TablesElsewhere(
+                    f"the dump has tables, whose metadata names their files in s3://{ref.repository}.{TABLES}: restore"
+                    f" it in a repository {ref.repository}, and not in {self._id}",
+                    repository=ref.repository,
+                )
+
     async def _check_bare(self, dump: _Dump) -> None:
         """Check that the repository has only refs of the dump, which an interrupted restore may have made."""
         there = {**await self._branches(), **await self._tags()}
         wanted = {**dump.branches, **dump.tags}
         for name, ref in there.items():
-            if name not in wanted or wanted[name].commit_id != ref.commit_id:
+            if name not in wanted or not await self._is_restored(name, ref.commit_id, wanted[name]):
                 raise NotBare(f"the repository is not bare: it has {name} at commit {ref.commit_id[:12]}", ref=name)
+
+    async def _is_restored(self, name: str, head: CommitId, ref: DumpedRef) -> bool:
+        if not ref.work_of or head == ref.commit_id:
+            return head == ref.commit_id
+        # Upkeep may have settled the branch of tables since the restore that broke off.
+        with suppress(NotFound):
+            base = await self._versions.history.common_ancestor(head, ref.commit_id)
+            return base.id == ref.commit_id and await self._versions.refs.is_work_of(name, ref.work_of)
+        return False
 
     async def _check_trees(self, dump: _Dump) -> set[str]:
         """Return the ids of all tree files that unswept commits name.
@@ -373,9 +412,9 @@ class Dumps:
 
 
 def _refs_file(dump: str, kind: DumpKind, refs: Mapping[str, DumpedRef]) -> DumpWriter:
-    writer = DumpWriter(dump, kind)
+    writer = DumpWriter(dump, kind, has_tables=any(ref.work_of for ref in refs.values()))
     prefix = keys.BRANCH if kind is DumpKind.BRANCHES else keys.TAG
-    for name, ref in refs.items():
+    for name, ref in sorted(refs.items()):
         writer.add(prefix + name.encode(), encode_record(ref))
     return writer
 

@@ -84,7 +84,9 @@ class Repository:
             opened.settings,
             guards,
             ports,
+            repository_id=repository_id,
             default_branch=record.default_branch,
+            settle=self.tables.settle,
         )
 
     async def set_protection(
