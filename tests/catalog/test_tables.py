@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lakebed.base import from_row
-from lakebed.catalog import Catalog, Repository
+from lakebed.base import Entry, from_row
+from lakebed.catalog import Catalog, FileOfTable, ImportRecord, Location, Repository
 from lakebed.catalog.dumps import TablesElsewhere
 from lakebed.catalog.tables import (
     TABLES,
@@ -210,6 +210,57 @@ async def test_the_hidden_branch_takes_new_files_and_nothing_else(tables: Reposi
         with pytest.raises(TablesKept):
             await attempt
     assert TABLES in await tables.settings.hidden_branches()
+
+
+async def test_files_that_a_table_needs_are_changed_through_the_catalog_alone(tables: Repository) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    objects, file, record = tables.objects, "db/t.iceberg/data/a", "db/t.iceberg/table.json"
+    for path in ("plain", "other.iceberg/data/a"):
+        await objects.upload("main", path, b"of no table")
+    outside = Entry(address="mem://x/y", size_bytes=1, checksum="", modified_ms=0)
+    refused = (
+        objects.delete("main", file),
+        objects.delete("main", record),
+        objects.upload("main", file, b"2"),
+        objects.upload("main", "db/t.iceberg/inner.iceberg/a", b"2"),
+        objects.copy("main", "plain", "main", file),
+        objects.copy("main", record, "main", "db/twin.iceberg/table.json"),
+        objects.move("main", file, "main", "b"),
+        objects.move("main", "plain", "main", file),
+        objects.set_metadata("main", file, {}),
+        objects.stage("main", file, outside),
+        tables.multipart.begin("main", file, content_type="x", metadata={}),
+    )
+    for attempt in refused:
+        with pytest.raises(FileOfTable, match=r"of table db\.t: change|would be a table without its files: register"):
+            await attempt
+    failed = await objects.delete_many("main", [file, "other.iceberg/data/a"])
+    assert [(path, type(error)) for path, error in failed] == [(file, FileOfTable)]
+    assert await tables.versions.staging.get_many("main", [b"other.iceberg/data/a"]) == [None]
+    assert await objects.copy("main", file, "main", "aside")
+
+    await objects.delete("main", file, force=True)
+    assert await objects.delete_many("main", [record], force=True) == []
+    await objects.upload("main", file, b"of no table any more")
+
+
+async def test_an_import_over_a_table_fails_and_names_it(
+    tables: Repository, open_namespace: Callable[[str], ObjectStore]
+) -> None:
+    await append(tables, 0, files=["u/data/a"])
+    source = open_namespace(tables.objectstore.uri.replace("catalog", "source"))
+    await source.put("in/data/a", b"1")
+    folder = [Location(source=source.uri + "/in/", destination="db/t.iceberg", is_folder=True)]
+
+    async def run(*, force: bool) -> ImportRecord:
+        begun = await tables.imports.begin("main", folder)
+        return await tables.imports.run(begun, folder, NOTE, force=force)
+
+    before = await tables.objects.get("main", "db/t.iceberg/data/a")
+    assert "is a file of table db.t: change or drop" in (await run(force=False)).error
+    assert await tables.objects.get("main", "db/t.iceberg/data/a") == before
+    assert (await run(force=True)).error == ""
+    assert await tables.objects.get("main", "db/t.iceberg/data/a") != before
 
 
 async def test_a_users_branch_of_the_name_stays_as_it_is_and_the_catalog_says_so(repository: Repository) -> None:

@@ -16,6 +16,7 @@ from lakebed import iceberg
 from lakebed.auth.lent import read_lent
 from lakebed.iceberg import files, metadata
 from lakebed.server import App, AppState
+from tests.server.s3.signing import asked_as
 from tests.server.test_permissions import allow
 
 ROOT = "http://localhost/iceberg/v1"
@@ -350,3 +351,35 @@ async def test_who_may_only_read_gets_keys_that_only_read(
     found = read_lent(lent["s3.access-key-id"], state.authenticator.lent_key)
     assert found is not None
     assert (found[0].branch, found[0].may_write, found[0].folder in url) == ("tables", False, True)
+
+
+async def test_no_door_deletes_or_writes_a_file_that_a_table_needs_and_each_says_why(
+    client: httpx.AsyncClient, app: App, sales: str, repo: str
+) -> None:
+    await make(client, sales)
+    record, words = "sales/orders.iceberg/table.json", "is a file of table sales.orders: change or drop the table"
+    at = {"path": record}
+    assert isinstance(client.auth, httpx.BasicAuth)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    with asked_as(app, (pair["access_key_id"], pair["secret_access_key"])) as gateway:
+        body = f"<Delete><Object><Key>{record}</Key></Object></Delete>".encode()
+        answers = [
+            await gateway.delete(f"/lake.main/{record}"),
+            await gateway.put(f"/lake/main/{record}", content=b"x"),
+            await gateway.post(f"/lake.main/{record}?uploads"),
+            await gateway.post("/lake.main?delete", content=body),
+        ]
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 200]
+    assert all("<Code>AccessDenied</Code>" in answer.text and words in answer.text for answer in answers)
+
+    objects = f"{repo}/branches/main/objects"
+    for answer in (
+        await client.delete(objects, params=at),
+        await client.post(objects, params=at, content=b"x"),
+        await client.post(f"{objects}/copy", params={"dest_path": record}, json={"src_path": "sales/namespace.json"}),
+    ):
+        assert (answer.status_code, words in answer.json()["message"]) == (403, True), answer.text
+    many = (await client.post(f"{objects}/delete", json={"paths": [record]})).json()["errors"]
+    assert [(one["path"], one["status_code"], words in one["message"]) for one in many] == [(record, 403, True)]
+    assert (await client.get(f"{sales}/orders")).status_code == 200
+    assert (await client.delete(objects, params={**at, "force": "true"})).status_code == 204

@@ -38,6 +38,8 @@ S3_HEADERS: Final = ("cache-control", "content-disposition", "content-encoding",
 """Headers of an object that the user sets. The S3 gateway stores them under S3_METADATA."""
 LAKEBED_METADATA: Final = "::lakebed::"
 """The prefix of names that only the server uses."""
+TABLE_METADATA: Final = LAKEBED_METADATA + "table-metadata"
+"""The metadata file of a table, kept with the table's record. An entry of that path without it makes no table."""
 BYTES_MD5: Final = "::lakebed::md5"
 """The MD5 of the bytes, if `checksum` is another digest: the ETag of an upload in parts."""
 _USERS: Final = frozenset({S3_METADATA + header for header in S3_HEADERS})

@@ -53,6 +53,10 @@ class TablesKept(Denied):
     """The hidden branch of table files accepts new files, and nothing else. Facts: `branch`."""
 
 
+class FileOfTable(Denied):
+    """A table of the branch needs the file, or a copy would be one without its files. Facts: `table`, `path`."""
+
+
 class DefaultBranchKept(Denied):
     """A repository's default branch cannot be deleted."""
 

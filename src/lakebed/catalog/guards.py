@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from lakebed.base import TABLES, RepositoryId
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lakebed.base import TABLE_METADATA, TABLE_RECORD, TABLES, RepositoryId
 from lakebed.kv import Store
 from lakebed.versions import Versions, decode_record, keys
 
-from .errors import ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
+from .errors import FileOfTable, ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
 from .records import RepositoryRecord, RepositoryState
 from .settings import Settings
+
+_FOLDER: Final = b".iceberg/"
+_RECORD: Final = TABLE_RECORD.removeprefix(_FOLDER)
 
 
 class Guards:
@@ -25,6 +31,7 @@ class Guards:
         self._settings = settings
         self._store = store
         self._refs = versions.refs
+        self._staging = versions.staging
 
     def check_writable(self, *, force: bool = False) -> None:
         """Refuse changes of a read-only repository.
@@ -66,6 +73,44 @@ class Guards:
         if await self._settings.is_protected(branch):
             raise ProtectedBranch(f"cannot {verb} to protected branch", branch=branch)
 
+    async def check_tables(self, branch: str, keys: Iterable[bytes], *, force: bool = False) -> None:
+        """Refuse to write or delete a file that a table of the branch needs, but through the catalog.
+
+        The catalog commits tables at once, so this looks before the write, and not beside it. Costs a read where a path
+        has a folder `*.iceberg/`.
+
+        Raises:
+            FileOfTable: one of the paths is in the folder of a table, and `force` is not set.
+        """
+        for error in () if force else (await self.files_of_tables(branch, keys)).values():
+            raise error
+
+    async def files_of_tables(self, branch: str, keys: Iterable[bytes]) -> dict[bytes, FileOfTable]:
+        """Return which of these paths are in the folder of a table of the branch, each with its refusal."""
+        folders = {key: _folders(key) for key in keys if _FOLDER in key}
+        if not folders:
+            return {}
+        records = sorted({folder + _RECORD for some in folders.values() for folder in some})
+        entries = await self._staging.get_many(branch, records)
+        tables = {
+            record.removesuffix(_RECORD)
+            for record, entry in zip(records, entries, strict=True)
+            if entry is not None and TABLE_METADATA in entry.metadata
+        }
+        return {key: _refused(key, folder) for key, some in folders.items() for folder in some if folder in tables}
+
+    async def check_copy(self, ref: str, source: bytes, target: bytes, *, force: bool = False) -> None:
+        """Refuse to make a table by a copy of its record alone: nothing would keep its files.
+
+        Raises:
+            FileOfTable: it would be such a copy, and `force` is not set.
+        """
+        if force or not target.endswith(TABLE_RECORD):
+            return
+        [entry] = await self._staging.get_many(ref, [source])
+        if entry is not None and TABLE_METADATA in entry.metadata:
+            raise _refused(target, target.removesuffix(_RECORD), "would be a table without its files: register it with")
+
     async def confirm(self) -> None:
         """Check that the repository still exists, after a setting was written and before the server acknowledges it.
 
@@ -79,3 +124,17 @@ class Guards:
         now = None if held is None else decode_record(RepositoryRecord, held.value)
         if now is None or now.state is not RepositoryState.ACTIVE or now.uid != self._record.uid:
             raise RepositoryNotFound("repository not found", repository=self._id)
+
+
+def _folders(key: bytes) -> Sequence[bytes]:
+    """Return the folders around a path that a table may have."""
+    parts = key.split(_FOLDER)
+    return [_FOLDER.join(parts[:count]) + _FOLDER for count in range(1, len(parts))]
+
+
+def _refused(key: bytes, folder: bytes, what: str = "") -> FileOfTable:
+    table, path = folder.removesuffix(_FOLDER).decode().replace("/", "."), key.decode()
+    what = what or f"is a file of table {table}: change or drop the table with"
+    return FileOfTable(
+        f"{path} {what} the catalog of tables. A request with `force` does it here", table=table, path=path
+    )

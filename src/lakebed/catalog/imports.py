@@ -163,18 +163,19 @@ class Imports:
         *,
         is_stopping: Callable[[], bool] = lambda: False,
         refuse: Refuse = lambda _location, _path, _address: None,
+        force: bool = False,
     ) -> ImportRecord:
         """Run the import, and record its outcome. An error of ours is stored in the record, not raised.
 
         Call `beat` meanwhile. When `is_stopping` returns True, the import ends before its next page, but finishes a
         merge that began. `refuse` is called before each object. If it raises an error of ours, the import fails and
-        the branch is not changed.
+        the branch is not changed. So it does where it would change files of a table, and `force` is not set.
         """
         last = _Progress(begun, is_stopping, refuse)
         try:
             with await self._charges.reserve(begun.branch, note.committer, 0, elsewhere=True) as reservation:
                 try:
-                    commit_id = await self._import(last, locations, note, reservation)
+                    commit_id = await self._import(last, locations, note, reservation, force=force)
                 except BaseException:
                     if not last.record.is_merging:
                         reservation.give_back()  # All went to its own branch, which goes.
@@ -249,12 +250,13 @@ class Imports:
             await self._namespaces.check_outside(location.source)
 
     async def _import(
-        self, last: _Progress, locations: Sequence[Location], note: Note, reservation: Reservation
+        self, last: _Progress, locations: Sequence[Location], note: Note, reservation: Reservation, *, force: bool
     ) -> CommitId:
         own = last.record.own_branch
         head = await self._changes.create_branch(own, last.record.branch, force=True, work_of=WORK)
         for location in locations:
             async for keys, rows in self._parts(location, head, last):
+                await self._guards.check_tables(last.record.branch, keys, force=force)
                 await reservation.more(sum([row[SIZE_BYTES] for row in rows if row is not None]))
                 with suppress(NoChanges):
                     await self._versions.merges.apply(own, changes_from_rows(keys, rows), note)

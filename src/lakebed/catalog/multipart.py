@@ -88,6 +88,7 @@ class Multipart:
             BranchNotFound, ReadOnly, ProtectedBranch, NotHeaderText, InvalidName: the object could not be staged.
         """
         await self._guards.check_upload(branch)
+        await self._guards.check_tables(branch, [path_to_key(path)])
         record = MultipartRecord(
             branch=branch,
             path=path_to_key(path),
@@ -252,6 +253,7 @@ class Multipart:
             linked = await self._interrupted(multipart_id, record, checksum)
             if linked is not None:
                 return linked
+            await self._guards.check_tables(record.branch, [record.path])
             await self._versions.staging.check(record.branch, record.path, condition)
             with await self._charges.reserve(record.branch, record.user, uncounted_bytes):
                 with await self._charges.reserve_stored(size_bytes):
@@ -297,6 +299,7 @@ class Multipart:
             if linked is not None:
                 return linked
             await self._check_open(multipart_id, part.address)
+            await self._guards.check_tables(record.branch, [record.path])
             await self._versions.staging.check(record.branch, record.path, condition)
             return await self._link(
                 multipart_id, record, part.address, part.size_bytes, checksum, metadata, content_type, condition

@@ -167,6 +167,7 @@ class Objects:
         key = path_to_key(path)
         check_header_text(content_type=content_type)
         await self._guards.check_upload(branch, force=force)
+        await self._guards.check_tables(branch, [key], force=force)
         is_file = not if_none_match and await self._guards.has_table_files(branch)
         if if_none_match:
             # This check only saves the transfer. The same check beside the write decides.
@@ -217,6 +218,7 @@ class Objects:
         check_user_metadata(entry.metadata)
         check_header_text(checksum=entry.checksum, content_type=entry.content_type)
         await self._guards.check_branch_writable(branch, force=force)
+        await self._guards.check_tables(branch, [path_to_key(path)], force=force)
         if not is_absolute(entry.address) or is_inside(entry.address, self._objectstore.uri):
             raise AddressInNamespace(
                 "physical address must be a full URI outside the repository's storage namespace", address=entry.address
@@ -240,6 +242,8 @@ class Objects:
     ) -> Entry:
         """Copy an object within the repository. `alter` may change metadata and content type, or refuse the source."""
         await self._guards.check_branch_writable(branch, force=force)
+        await self._guards.check_tables(branch, [path_to_key(path)], force=force)
+        await self._guards.check_copy(source_ref, path_to_key(source_path), path_to_key(path), force=force)
 
         def checked(entry: Entry) -> Entry:
             assert alter is not None
@@ -274,8 +278,10 @@ class Objects:
         Raises:
             MovedAsCopy: the source was replaced meanwhile. The source is kept, and the target is a copy.
         """
-        for one in {source_branch, branch}:
+        for one, path_there in ((source_branch, source_path), (branch, path)):
             await self._guards.check_branch_writable(one, force=force)
+            await self._guards.check_tables(one, [path_to_key(path_there)], force=force)
+        await self._guards.check_copy(source_branch, path_to_key(source_path), path_to_key(path), force=force)
         return await self._versions.moves.move(
             source_branch, path_to_key(source_path), branch, path_to_key(path), if_none_match=if_none_match
         )
@@ -292,6 +298,7 @@ class Objects:
         """
         await self._guards.check_branch_writable(branch)
         key = path_to_key(path)
+        await self._guards.check_tables(branch, [key])
 
         def altered(entry: Entry) -> Entry:
             hidden = {name: value for name, value in entry.metadata.items() if name.startswith(HIDDEN_METADATA)}
@@ -304,6 +311,7 @@ class Objects:
     async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
         """Delete a path. A missing path is no error."""
         await self._guards.check_branch_writable(branch, force=force)
+        await self._guards.check_tables(branch, [path_to_key(path)], force=force)
         await self._versions.staging.delete(branch, path_to_key(path))
 
     async def delete_many(
@@ -317,8 +325,10 @@ class Objects:
         if len(paths) > DELETE_MANY_MAX:
             raise TooManyPaths(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
         await self._guards.check_branch_writable(branch, force=force)
-        failed = await self._versions.staging.delete_many(branch, [path_to_key(path) for path in paths])
-        return [(key.decode(), error) for key, error in failed]
+        keys = [path_to_key(path) for path in paths]
+        kept = {} if force else await self._guards.files_of_tables(branch, keys)
+        failed = await self._versions.staging.delete_many(branch, [key for key in keys if key not in kept])
+        return [(key.decode(), error) for key, error in (*kept.items(), *failed)]
 
     # Addresses handed out
 
@@ -365,6 +375,7 @@ class Objects:
         key = path_to_key(path)
         check_header_text(checksum=checksum, content_type=content_type)
         await self._guards.check_upload(branch, force=force)
+        await self._guards.check_tables(branch, [key], force=force)
         if_none_match = if_none_match or await self._guards.has_table_files(branch)
         address = full_address.removeprefix(self._address_prefix)
         if "://" in address:

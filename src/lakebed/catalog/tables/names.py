@@ -7,7 +7,17 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from lakebed.base import LAKEBED_METADATA, AlreadyExists, Conflict, Denied, Entry, Invalid, NotFound, path_to_key
+from lakebed.base import (
+    LAKEBED_METADATA,
+    TABLE_METADATA,
+    AlreadyExists,
+    Conflict,
+    Denied,
+    Entry,
+    Invalid,
+    NotFound,
+    path_to_key,
+)
 
 TABLES_DAYS: Final = 3
 """The age at which a file that nothing names is pruned, unless a setting gives another."""
@@ -15,8 +25,7 @@ SUFFIX: Final = ".iceberg"
 RECORD: Final = "table.json"
 """The entry of a table that names the object of its current metadata file."""
 NAMESPACE: Final = "namespace.json"
-FILE: Final = LAKEBED_METADATA + "table-metadata"
-"""The name of the metadata file in `tables`, kept with the entry RECORD. Users cannot write such metadata."""
+FILE: Final = TABLE_METADATA
 UUID: Final = LAKEBED_METADATA + "table-uuid"
 _PART: Final = re.compile(r"[^/\x00-\x1f\x7f]{1,255}")
 

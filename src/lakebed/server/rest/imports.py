@@ -68,7 +68,9 @@ class Imports:
         self._background.start(
             imports,
             begun,
-            lambda is_stopping: imports.run(begun, locations, note, is_stopping=is_stopping, refuse=refuse),
+            lambda is_stopping: imports.run(
+                begun, locations, note, is_stopping=is_stopping, refuse=refuse, force=bool(body.force)
+            ),
             f"import {begun.id}",
         )
         return wire.ImportCreationResponse(id=begun.id)
