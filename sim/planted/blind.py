@@ -38,10 +38,8 @@ FILES: Final = (
     *(f"gc/{folder}/*.py" for folder in ("rules", "runs")),
     *(f"gc/machine/{file}.py" for file in ("flow", "preflight", "sweep")),
     "catalog/*.py",
-    *(
-        f"kv/drivers/{file}.py"
-        for file in ("blobs", "gathered", "kept", "memory", "pace", "postgres", "redis", "remote")
-    ),
+    *(f"kv/drivers/{file}.py" for file in ("blobs", "memory", "postgres", "redis")),
+    *(f"kv/remote/{file}.py" for file in ("gathered", "kept", "pace", "store")),
     "kv/drivers/sqlite/*.py",
 )
 LEFT_OUT: Final = frozenset({"__init__", "errors", "why", "jobs", "searches", "explaining", "records", "status"})

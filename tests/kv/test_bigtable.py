@@ -24,9 +24,9 @@ from lakebed.kv import (
     StoreUri,
     open_store,
 )
-from lakebed.kv.drivers import bigtable as bigtable_driver
-from lakebed.kv.drivers import gcloud
-from lakebed.kv.drivers.remote import Passing
+from lakebed.kv.drivers.google import bigtable as bigtable_driver
+from lakebed.kv.drivers.google import gcloud
+from lakebed.kv.remote.store import Passing
 from tests.kv.servers import OnServer, Server, a_slow_link_is_borne, a_value_put_back_is_noticed, bigtable
 
 

@@ -24,7 +24,7 @@ from lakebed.kv import (
     store_partitions,
 )
 from lakebed.kv.drivers import cassandra as cassandra_driver
-from lakebed.kv.drivers.remote import Passing
+from lakebed.kv.remote.store import Passing
 from lakebed.testing.contracts.network import FaultyNetwork
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, cassandra
 

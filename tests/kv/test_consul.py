@@ -19,8 +19,8 @@ from lakebed.kv import (
     open_store,
 )
 from lakebed.kv.drivers import consul as consul_driver
-from lakebed.kv.drivers import http_client
-from lakebed.kv.drivers.remote import Passing, RemoteStore
+from lakebed.kv.remote import http_client
+from lakebed.kv.remote.store import Passing, RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.consul_double import Consul
 from tests.kv.doubles import Answer, Request, served

@@ -18,7 +18,7 @@ from lakebed.kv import (
     sqlite_uri,
     store_partitions,
 )
-from lakebed.kv.drivers.remote import run_apart
+from lakebed.kv.remote.store import run_apart
 from lakebed.kv.store import SCAN_PAGE
 from tests.cli.conftest import Shell
 

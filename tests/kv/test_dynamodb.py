@@ -26,7 +26,7 @@ from lakebed.kv import (
     open_store,
 )
 from lakebed.kv.drivers import dynamodb as dynamodb_driver
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.remote.store import RemoteStore
 from tests.kv.doubles import Answer, Limit, Request, Service, served
 from tests.kv.servers import (
     START_S,

@@ -20,8 +20,8 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import etcd as etcd_driver
-from lakebed.kv.drivers import http_client
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.remote import http_client
+from lakebed.kv.remote.store import RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.doubles import Answer, Request, Service, served
 from tests.kv.servers import OnServer, Server, a_value_put_back_is_noticed, answering_http, etcd, hanging_port

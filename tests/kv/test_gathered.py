@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakebed.base import LakebedError, OutcomeUnknown
-from lakebed.kv.drivers.gathered import Gathered
-from lakebed.kv.drivers.remote import Place, RemoteStore, SetIf
+from lakebed.kv.remote.gathered import Gathered
+from lakebed.kv.remote.store import Place, RemoteStore, SetIf
 from lakebed.kv.store import Held, Predicate, PredicateFailed, StoreFormat
 
 
@@ -67,7 +67,7 @@ async def test_equal_calls_that_share_count_as_one_and_go_together(request_: Req
 async def test_what_comes_during_a_request_begins_after_it_together(
     gathered: Gathered[int, int], request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.kv.drivers.gathered.PATIENCE_S", 600)
+    monkeypatch.setattr("lakebed.kv.remote.gathered.PATIENCE_S", 600)
     request_.is_open.clear()
     first = asyncio.ensure_future(gathered.do(1))
     await request_.arrivals.acquire()
@@ -98,7 +98,7 @@ async def test_a_call_that_equals_one_under_way_is_carried_out_after_it(request_
 async def test_what_its_callers_ask_next_goes_with_what_waited_for_a_request(
     gathered: Gathered[int, int], request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.kv.drivers.gathered.PATIENCE_S", 600)
+    monkeypatch.setattr("lakebed.kv.remote.gathered.PATIENCE_S", 600)
 
     async def one_after_the_other() -> None:
         await gathered.do(1)

@@ -26,7 +26,7 @@ from lakebed.kv import (
     store_partitions,
 )
 from lakebed.kv.drivers import hbase as hbase_driver
-from lakebed.kv.drivers.remote import Passing, RemoteStore
+from lakebed.kv.remote.store import Passing, RemoteStore
 from tests.kv.doubles import Answer, Request, Service, served
 from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, hbase
 

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lakebed.kv.drivers import http_client
-from lakebed.kv.drivers.http_client import (
+from lakebed.kv.remote import http_client
+from lakebed.kv.remote.http_client import (
     AnswerLost,
     AnswerTimeout,
     HttpAnswer,

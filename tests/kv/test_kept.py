@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lakebed.kv.drivers import kept
-from lakebed.kv.drivers.kept import FULL_S, Kept
+from lakebed.kv.remote import kept
+from lakebed.kv.remote.kept import FULL_S, Kept
 from tests.kv.virtual_time import in_virtual_time
 
 

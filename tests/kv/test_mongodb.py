@@ -20,7 +20,7 @@ from lakebed.kv import (
     open_store,
 )
 from lakebed.kv.drivers import mongodb as mongodb_driver
-from lakebed.kv.drivers.remote import Passing, partitions_of
+from lakebed.kv.remote.store import Passing, partitions_of
 from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, mongodb
 
 # The client leaves a socket unclosed when its connection is refused on the way.

@@ -18,7 +18,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import mysql as mysql_driver
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.remote.store import RemoteStore
 from tests.kv.servers import OnServer, Server, mariadb
 
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv.drivers.pace import FORGET_S, PACES_MAX, Pace, Paces, Throttled
-from lakebed.kv.drivers.remote import PAUSE_S, PAUSE_S_MAX, WAIT_S
+from lakebed.kv.remote.pace import FORGET_S, PACES_MAX, Pace, Paces, Throttled
+from lakebed.kv.remote.store import PAUSE_S, PAUSE_S_MAX, WAIT_S
 from tests.kv.virtual_time import in_virtual_time
 
 

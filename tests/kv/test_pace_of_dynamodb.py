@@ -13,9 +13,10 @@ import pytest
 from awscrt import auth
 
 from lakebed.kv import StoreUri
-from lakebed.kv.drivers import dynamodb, remote
-from lakebed.kv.drivers.http_client import HttpAnswer
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.drivers import dynamodb
+from lakebed.kv.remote import store as remote
+from lakebed.kv.remote.http_client import HttpAnswer
+from lakebed.kv.remote.store import RemoteStore
 from tests.kv.virtual_time import in_virtual_time
 
 SECONDS = 30

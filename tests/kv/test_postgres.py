@@ -27,7 +27,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import postgres as postgres_driver
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.remote.store import RemoteStore
 from tests.kv.servers import OnServer, Server, postgres, promote, replica_of, wait_until_it_answers
 
 TARGET = "target_session_attrs"
@@ -165,7 +165,7 @@ async def test_connections_that_one_caller_does_not_need_end_after_a_burst(
     store = open_store(await database_in(server, "bursts"))
     await asyncio.gather(*(store.scan(b"%d" % number, b"", 1) for number in range(4)))
     assert len(await connections_of(server, "bursts")) > 1
-    monkeypatch.setattr("lakebed.kv.drivers.kept.IDLE_S_MAX", 0.5)
+    monkeypatch.setattr("lakebed.kv.remote.kept.IDLE_S_MAX", 0.5)
 
     async with asyncio.timeout(60):
         while len(await connections_of(server, "bursts")) > 1:
@@ -202,7 +202,7 @@ async def test_callers_for_whom_the_database_has_no_connection_wait_for_those_th
             writing = [asyncio.create_task(store.set(b"p", b"key", b"new")) for _ in range(2)]
             while [each["waits"] for each in await connections_of(server, "fullness")].count("Lock") < 2:
                 pass
-            monkeypatch.setattr("lakebed.kv.drivers.kept.FULL_S", 600)
+            monkeypatch.setattr("lakebed.kv.remote.kept.FULL_S", 600)
             monkeypatch.setattr(asyncpg, "connect", counted)
             writing += [asyncio.create_task(store.set(b"p", b"key", b"new")) for _ in range(2)]
             while refused < 2:

@@ -22,7 +22,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers import redis as redis_driver
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.remote.store import RemoteStore
 from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import OnServer, Server, hanging_port, redis
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv import StoreUnavailable
-from lakebed.kv.drivers import remote
-from lakebed.kv.drivers.remote import RemoteStore
+from lakebed.kv.remote import store as remote
+from lakebed.kv.remote.store import RemoteStore
 
 P = b"partition"
 

@@ -23,7 +23,7 @@ from lakebed.kv import (
     StoreUri,
     open_store,
 )
-from lakebed.kv.drivers import spanner as spanner_driver
+from lakebed.kv.drivers.google import spanner as spanner_driver
 from lakebed.testing.contracts.network import faulty_network
 from lakebed.testing.contracts.processes import COUNTER, PARTITION, increment
 from lakebed.testing.contracts.store import held

@@ -27,7 +27,6 @@ LARGER = {
     "src/lakebed/auth": 17,
     "src/lakebed/catalog": 22,
     "src/lakebed/gc/rules": 16,
-    "src/lakebed/kv/drivers": 21,
     "src/lakebed/operations": 20,
     "src/lakebed/server/rest": 19,
     "src/lakebed/server/s3": 17,

@@ -26,7 +26,7 @@ T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {
     "az": "lakebed.kv.drivers.blobs",
-    "bigtable": "lakebed.kv.drivers.bigtable",
+    "bigtable": "lakebed.kv.drivers.google.bigtable",
     "cassandra": "lakebed.kv.drivers.cassandra",
     "consul": "lakebed.kv.drivers.consul",
     "cosmos": "lakebed.kv.drivers.cosmos",
@@ -44,7 +44,7 @@ _DRIVERS: dict[str, str] = {
     "redis": "lakebed.kv.drivers.redis",
     "rediss": "lakebed.kv.drivers.redis",
     "s3": "lakebed.kv.drivers.blobs",
-    "spanner": "lakebed.kv.drivers.spanner",
+    "spanner": "lakebed.kv.drivers.google.spanner",
     "sqlite": "lakebed.kv.drivers.sqlite",
 }
 

@@ -32,9 +32,8 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
-
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 if TYPE_CHECKING:
     from obstore import PutMode, PutResult

@@ -27,10 +27,9 @@ from cassandra.query import BatchStatement, BatchType, PreparedStatement, Simple
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.http_client import certificates_of
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
-
-from .http_client import certificates_of
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
 NO_SIZE: Final = "`nodetool tablestats` on each node shows it"

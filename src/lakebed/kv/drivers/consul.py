@@ -20,10 +20,9 @@ import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, NotSent, Servers, certificates_of, origin_of
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
-
-from .http_client import AnswerLost, HttpAnswer, NotSent, Servers, certificates_of, origin_of
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 T = TypeVar("T")
 

@@ -33,10 +33,9 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.pace import Paces, Throttled, pause_asked_for
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
-
-from .pace import Paces, Throttled, pause_asked_for
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
 NO_SIZE: Final = "the account's metrics show it, as data usage"

@@ -27,11 +27,19 @@ from awscrt.exceptions import AwsCrtError
 
 from lakebed.base import OutcomeUnknown, aws_signing_key
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, HttpClient, NotSent, Origin
+from lakebed.kv.remote.pace import BURST_S, Pace, Paces, Throttled
+from lakebed.kv.remote.store import (
+    PAUSE_S,
+    WAIT_S,
+    Passing,
+    Place,
+    RemoteStore,
+    answer_of,
+    open_database,
+    partitions_of,
+)
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
-
-from .http_client import AnswerLost, HttpAnswer, HttpClient, NotSent, Origin
-from .pace import BURST_S, Pace, Paces, Throttled
-from .remote import PAUSE_S, WAIT_S, Passing, Place, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
 NO_COMPACTION: Final = "DynamoDB frees the room of a deleted item by itself"

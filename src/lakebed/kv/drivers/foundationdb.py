@@ -23,9 +23,8 @@ import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable, prefix_end
-
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 T = TypeVar("T")
 

@@ -24,11 +24,18 @@ import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
+from lakebed.kv.remote.gathered import Gathered, copied
+from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
+from lakebed.kv.remote.store import (
+    WAIT_S,
+    Passing,
+    RemoteStore,
+    answers_of_each,
+    open_database,
+    partitions_of,
+    repeated,
+)
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
-
-from .gathered import Gathered, copied
-from .http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
-from .remote import WAIT_S, Passing, RemoteStore, answers_of_each, open_database, partitions_of, repeated
 
 T = TypeVar("T")
 

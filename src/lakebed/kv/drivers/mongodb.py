@@ -24,9 +24,8 @@ from pymongo.write_concern import WriteConcern
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
-
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 FORMAT: Final = b"1"
 NO_SIZE: Final = "`db.COLLECTION.stats()` in mongosh shows it"

@@ -20,11 +20,10 @@ from pymysql.constants import CLIENT, CR, ER
 
 from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.http_client import certificates_of
+from lakebed.kv.remote.kept import Kept
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
-
-from .http_client import certificates_of
-from .kept import Kept
-from .remote import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
 
 FORMAT: Final = 1
 CONNECTIONS: Final = 16

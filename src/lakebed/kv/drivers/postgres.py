@@ -19,10 +19,8 @@ import asyncpg
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
-
-from .kept import Kept
-from .remote import (
+from lakebed.kv.remote.kept import Kept
+from lakebed.kv.remote.store import (
     WAIT_S,
     Passing,
     Place,
@@ -33,6 +31,8 @@ from .remote import (
     partitions_of,
     run_apart,
 )
+from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
+
 from .sqlite import SqliteStore
 
 FORMAT: Final = 1

@@ -24,9 +24,8 @@ from redis.backoff import NoBackoff
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import WAIT_S, Passing, Place, RemoteStore, SetIf, answer_of, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
-
-from .remote import WAIT_S, Passing, Place, RemoteStore, SetIf, answer_of, open_database, partitions_of
 
 FORMAT: Final = b"1"
 CONNECTIONS: Final = 16

@@ -18,7 +18,7 @@ import httptools
 
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 
-from .remote import take_turn
+from .store import take_turn
 
 IDLE_S_MAX: Final = 5.0
 """Use no connection that was idle for longer. A server closes idle connections later than this."""

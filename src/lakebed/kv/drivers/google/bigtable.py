@@ -35,10 +35,10 @@ from google.cloud.bigtable_v2.types import (
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable, prefix_end
 
 from .gcloud import NotThere, emulator_of, open_transport, translated
-from .remote import WAIT_S, Passing, RemoteStore, open_database, partitions_of
 
 NAME: Final = "bigtable"
 FORMAT: Final = b"1"

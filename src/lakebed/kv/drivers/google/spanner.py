@@ -47,10 +47,10 @@ from google.protobuf.struct_pb2 import ListValue, Value
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, harmless, open_database, partitions_of, repeated
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 from .gcloud import Aborted, AlreadyThere, NotThere, emulator_of, open_transport, translated
-from .remote import WAIT_S, Passing, RemoteStore, harmless, open_database, partitions_of, repeated
 
 NAME: Final = "spanner"
 FORMAT: Final = b"1"

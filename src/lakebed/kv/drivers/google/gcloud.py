@@ -17,9 +17,8 @@ from google.auth.exceptions import GoogleAuthError
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
+from lakebed.kv.remote.store import Passing
 from lakebed.kv.store import StoreUnavailable
-
-from .remote import Passing
 
 CONNECT_S_MAX: Final = 20.0
 """Wait this long for a connection, or half of a request's time: so that the request ends as not sent."""

@@ -19,7 +19,7 @@ from typing import Final, TypeVar, cast
 
 from lakebed.base import OutcomeUnknown
 
-from .remote import WAIT_S, Passing
+from .store import WAIT_S, Passing
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
-from .remote import take_turn
+from .store import take_turn
 
 C = TypeVar("C")
 

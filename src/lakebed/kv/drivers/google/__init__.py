@@ -1,0 +1,1 @@
+"""Databases of Google Cloud over gRPC: Bigtable, Spanner, and the requests that both share."""
