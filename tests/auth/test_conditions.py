@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.auth import NO_REF, UNKNOWN_REF, Circumstances, InvalidCondition, InvalidPolicy, Permissions, Ref
-from lakebed.auth.actions import REFS_OF
-from lakebed.auth.conditions import Condition, condition_map, conditions_of
+from lakebed.auth.permissions.actions import REFS_OF
+from lakebed.auth.permissions.conditions import Condition, condition_map, conditions_of
+from lakebed.auth.permissions.statements import EVERYTHING, Statement, check_statements
 from lakebed.auth.records import PolicyRecord, decode, encode
-from lakebed.auth.statements import EVERYTHING, Statement, check_statements
 from lakebed.operations.table import OPERATIONS
 
 LAKE = "arn:lakefs:fs:::repository/lake"

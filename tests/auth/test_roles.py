@@ -29,10 +29,10 @@ from lakebed.auth import (
     Statement,
     UserNotFound,
 )
-from lakebed.auth.actions import ACTIONS, ALSO
-from lakebed.auth.built_in import GROUPS, POLICIES
+from lakebed.auth.permissions.actions import ACTIONS, ALSO
+from lakebed.auth.permissions.built_in import GROUPS, POLICIES
+from lakebed.auth.permissions.statements import check_statements
 from lakebed.auth.records import PARTITION
-from lakebed.auth.statements import check_statements
 from lakebed.base import Ports
 from lakebed.kv import Store
 

@@ -14,7 +14,7 @@ import pytest
 
 from lakebed import wire
 from lakebed.auth import NotPermitted, Permissions, Statement
-from lakebed.auth.actions import ACTIONS
+from lakebed.auth.permissions.actions import ACTIONS
 from lakebed.base import Entry
 from lakebed.objectstore import open_objectstore
 from lakebed.operations import LOGGED_IN, PUBLIC, AnyOperation, objects

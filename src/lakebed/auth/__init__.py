@@ -14,11 +14,12 @@ from .accounts import (
     UserExists,
     UserNotFound,
 )
-from .actions import ACTIONS, InvalidAction
 from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated, UnknownAccessKey
-from .authorizer import Authorizer
-from .built_in import ADMINS
-from .conditions import (
+from .keys import ServerKeys, load_server_keys
+from .permissions.actions import ACTIONS, InvalidAction
+from .permissions.authorizer import Authorizer
+from .permissions.built_in import ADMINS
+from .permissions.conditions import (
     NO_REF,
     UNKNOWN_REF,
     Circumstances,
@@ -29,10 +30,11 @@ from .conditions import (
     conditions_of,
     time_of,
 )
-from .grants import NotGranted
-from .groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
-from .keys import ServerKeys, load_server_keys
-from .policies import Decision, Policies, PolicyExists, PolicyNotFound
+from .permissions.grants import NotGranted
+from .permissions.groups import GroupExists, GroupNotFound, Groups, LastAdministrator, NoAcl
+from .permissions.policies import Decision, Policies, PolicyExists, PolicyNotFound
+from .permissions.register import BuiltIn, InvalidRole
+from .permissions.statements import Delegation, InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
 from .principals import PrincipalNotFound, Principals
 from .records import (
     PARTITION,
@@ -47,8 +49,6 @@ from .records import (
     decode,
     encode,
 )
-from .register import BuiltIn, InvalidRole
-from .statements import Delegation, InvalidPolicy, NotPermitted, Permissions, Statement, check_statements
 from .tickets import NoTicket, Ticket, TicketRefused, Tickets
 
 __all__ = [

@@ -20,9 +20,9 @@ import msgspec
 from lakebed.base import AlreadyExists, Denied, Invalid, NotFound, Ports
 from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 
-from .built_in import ADMINS, UID
-from .grants import grant, revoke_all_of_user
 from .keys import ServerKeys
+from .permissions.built_in import ADMINS, UID
+from .permissions.grants import grant, revoke_all_of_user
 from .records import (
     CREDENTIALS,
     INSTALLATION,

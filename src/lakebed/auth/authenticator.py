@@ -28,9 +28,9 @@ from lakebed.base import Denied, Later, Ports
 from .accounts import Accounts, SessionNotFound
 from .keys import ServerKeys
 from .lent import LASTS_S, PREFIX, Lent, lent_pair, read_lent
+from .permissions.statements import Delegation
 from .principals import PrincipalNotFound, Principals
 from .records import CredentialsRecord, UserRecord
-from .statements import Delegation
 
 if TYPE_CHECKING:
     import jwt

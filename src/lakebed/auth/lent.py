@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from .conditions import Condition
-from .statements import Permissions, Statement
+from .permissions.conditions import Condition
+from .permissions.statements import Permissions, Statement
 
 PREFIX: Final = "LENT"
 LASTS_S: Final = 3600

@@ -27,7 +27,7 @@ import msgspec
 
 from lakebed.base import Corrupt
 
-from .statements import Statement
+from .permissions.statements import Statement
 
 PARTITION: Final = b"auth"
 USERS: Final = b"users/"

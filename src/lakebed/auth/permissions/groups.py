@@ -8,14 +8,8 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, NotFound, Ports, in_waves
-from lakebed.kv import Predicate, PredicateFailed, Store
-
-from . import built_in
-from .accounts import Accounts
-from .built_in import ACL, ADMINS, UID
-from .grants import grant, grant_key, grants_of, holders_of, revoke, revoke_all
-from .records import (
+from lakebed.auth.accounts import Accounts
+from lakebed.auth.records import (
     ADMINS_LEAVING,
     GROUP_POLICIES,
     GROUPS,
@@ -28,6 +22,12 @@ from .records import (
     decode,
     encode,
 )
+from lakebed.base import AlreadyExists, Conflict, NotFound, Ports, in_waves
+from lakebed.kv import Predicate, PredicateFailed, Store
+
+from . import built_in
+from .built_in import ACL, ADMINS, UID
+from .grants import grant, grant_key, grants_of, holders_of, revoke, revoke_all
 from .register import InvalidRole, Register, page
 
 

@@ -6,11 +6,11 @@ A change through *another* process applies here that much later. Through this pr
 
 from __future__ import annotations
 
+from lakebed.auth.accounts import UserNotFound
+from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
+from lakebed.auth.lent import permissions_of_lent
 from lakebed.base import Ports
 
-from .accounts import UserNotFound
-from .authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
-from .lent import permissions_of_lent
 from .policies import Policies
 from .statements import Permissions
 

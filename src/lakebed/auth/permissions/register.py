@@ -10,11 +10,10 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from lakebed.auth.accounts import ID, Accounts
+from lakebed.auth.records import PARTITION, GroupRecord, PolicyRecord, decode, encode
 from lakebed.base import AlreadyExists, Denied, Invalid, NotFound
 from lakebed.kv import PredicateFailed, Store, scan_prefix
-
-from .accounts import ID, Accounts
-from .records import PARTITION, GroupRecord, PolicyRecord, decode, encode
 
 ID_BYTES_MAX: Final = 256
 

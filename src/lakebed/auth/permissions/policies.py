@@ -8,17 +8,8 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, NotFound, Ports
-from lakebed.kv import Store
-
-from . import built_in
-from .accounts import Accounts
-from .actions import check_action
-from .built_in import ACL, ADMINS, GROUPS, UID
-from .conditions import NOWHERE, UNKNOWN_REF, Circumstances, Ref
-from .grants import grant, grants_of, revoke, revoke_all
-from .groups import Groups
-from .records import (
+from lakebed.auth.accounts import Accounts
+from lakebed.auth.records import (
     GROUP_POLICIES,
     PARTITION,
     POLICIES,
@@ -31,6 +22,15 @@ from .records import (
     UserRecord,
     decode,
 )
+from lakebed.base import AlreadyExists, NotFound, Ports
+from lakebed.kv import Store
+
+from . import built_in
+from .actions import check_action
+from .built_in import ACL, ADMINS, GROUPS, UID
+from .conditions import NOWHERE, UNKNOWN_REF, Circumstances, Ref
+from .grants import grant, grants_of, revoke, revoke_all
+from .groups import Groups
 from .register import Register, page, refuse_built_in
 from .statements import Permissions, Statement, check_resource, check_statements
 

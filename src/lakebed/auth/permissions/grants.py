@@ -6,10 +6,9 @@ pair is valid only while both ends have the uids for which it was made.
 
 from __future__ import annotations
 
+from lakebed.auth.records import PARTITION, USER_GROUPS, USER_POLICIES, GrantRecord, decode, encode
 from lakebed.base import NotFound
 from lakebed.kv import Store, scan_prefix
-
-from .records import PARTITION, USER_GROUPS, USER_POLICIES, GrantRecord, decode, encode
 
 
 class NotGranted(NotFound):
