@@ -37,7 +37,7 @@ FILES: Final = (
     *(f"gc/{folder}/**/*.py" for folder in ("kinds", "live", "mark")),
     *(f"gc/{folder}/*.py" for folder in ("rules", "runs")),
     *(f"gc/machine/{file}.py" for file in ("flow", "preflight", "sweep")),
-    "catalog/*.py",
+    *(f"catalog/{folder}*.py" for folder in ("", "objects/", "refs/")),
     *(f"kv/drivers/{file}.py" for file in ("blobs", "memory", "postgres", "redis")),
     *(f"kv/remote/{file}.py" for file in ("gathered", "kept", "pace", "store")),
     "kv/drivers/sqlite/*.py",

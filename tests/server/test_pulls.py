@@ -67,7 +67,7 @@ async def test_a_pull_request_is_changed_closed_and_opened_again(client: httpx.A
 async def test_a_pull_request_that_was_changed_too_often_can_still_be_closed(
     client: httpx.AsyncClient, pulls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.catalog.pulls.CHANGES_MAX", 2)
+    monkeypatch.setattr("lakebed.catalog.refs.pulls.CHANGES_MAX", 2)
     pull = await opened(client, pulls)
 
     changed = [await client.patch(f"{pulls}/{pull}", json={"title": title}) for title in ("one", "two")]

@@ -1,6 +1,5 @@
 """Repositories and their objects as users see them, with the guards and the queue in front of `lakebed.versions`."""
 
-from .changes import Changes
 from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
 from .dump_files import DUMPS
 from .dumps import DumpIds, Dumps, TreesTaken
@@ -32,13 +31,11 @@ from .errors import (
     WindowNotOver,
 )
 from .guards import Guards
-from .hooks import Event, EventType, HookRefused, Hooks, NoHooks
-from .imports import ImportRecord, Imports, ImportState
-from .multipart import Multipart, PartMissing, etag_of_parts
 from .namespaces import Namespaces, overlap
-from .objects import DELETE_MANY_MAX, METADATA_BYTES_MAX, Objects, check_user_metadata
-from .pulls import PullRecord, Pulls, PullState
-from .queue import BranchQueue
+from .objects.imports import ImportRecord, Imports, ImportState
+from .objects.multipart import Multipart, PartMissing, etag_of_parts
+from .objects.objects import DELETE_MANY_MAX, METADATA_BYTES_MAX, Objects, check_user_metadata
+from .objects.sources import Location
 from .records import (
     DELETED_REPOSITORIES,
     MARKER_KEY,
@@ -48,10 +45,13 @@ from .records import (
     RepositoryRecord,
     RepositoryState,
 )
+from .refs.changes import Changes
+from .refs.hooks import Event, EventType, HookRefused, Hooks, NoHooks
+from .refs.pulls import PullRecord, Pulls, PullState
+from .refs.queue import BranchQueue
 from .repositories import Catalog, CatalogOptions
 from .repository import Repository
 from .settings import Settings, matching
-from .sources import Location
 from .subscriptions import (
     CursorRecord,
     DeliveryFailed,

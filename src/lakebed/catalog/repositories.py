@@ -52,8 +52,8 @@ from .errors import (
 )
 from .namespaces import Namespaces, OpenNamespace, first_overlap
 from .places import Places
-from .queue import BranchQueue
 from .records import NamespaceRecord, RepositoryRecord, RepositoryState
+from .refs.queue import BranchQueue
 from .repository import MakeHooks, Open, Repository
 from .settings import Settings, check_patterns
 

@@ -16,20 +16,20 @@ from lakebed.objectstore import ObjectStore
 from lakebed.quotas import Charges, Meter
 from lakebed.versions import Versions
 
-from .changes import Changes
 from .dumps import Dumps
 from .guards import Guards
-from .hooks import Hooks, NoHooks
-from .imports import Imports
-from .multipart import Multipart
 from .namespaces import Namespaces
-from .objects import Objects
-from .pulls import Pulls
-from .queue import BranchQueue
+from .objects.imports import Imports
+from .objects.multipart import Multipart
+from .objects.objects import Objects
+from .objects.symlinks import Symlinks
 from .records import RepositoryRecord
+from .refs.changes import Changes
+from .refs.hooks import Hooks, NoHooks
+from .refs.pulls import Pulls
+from .refs.queue import BranchQueue
 from .settings import Settings, check_patterns
 from .subscriptions import Subscriptions
-from .symlinks import Symlinks
 from .tables import Tables
 from .tasks import Tasks
 

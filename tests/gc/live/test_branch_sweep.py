@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import Corrupt, Entry, LakebedError, OutcomeUnknown, Ports, RepositoryUid, Unavailable
 from lakebed.catalog import Catalog, Repository
-from lakebed.catalog.hooks import Event, HookRefused, NoHooks
+from lakebed.catalog.refs.hooks import Event, HookRefused, NoHooks
 from lakebed.gc.api.simulate import simulate_branches
 from lakebed.gc.live import BranchSweep, HoldBook, PolicyBook, RulesMoved, TooManyBranches
 from lakebed.gc.messages import SWEEP_MAX, BranchToGo, NewHold, PlannedBranch

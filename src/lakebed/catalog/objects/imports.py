@@ -33,15 +33,15 @@ from lakebed.base import (
     Row,
     path_to_key,
 )
+from lakebed.catalog.errors import InvalidImport
+from lakebed.catalog.guards import Guards
+from lakebed.catalog.namespaces import Namespaces
+from lakebed.catalog.refs.changes import Changes
 from lakebed.kv import PredicateFailed
 from lakebed.quotas import Charges, Reservation
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, NoChanges, Note, Record, Versions, decode_record, encode_record
 
-from .changes import Changes
-from .errors import InvalidImport
-from .guards import Guards
-from .namespaces import Namespaces
 from .sources import Location, Refuse, Sources
 
 IMPORT: Final = b"import/"

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from lakebed.base import CommitId, Entry, InvalidName, Row, key_to_path, path_to_key, to_row
+from lakebed.catalog.errors import InvalidImport
+from lakebed.catalog.namespaces import Namespaces
 from lakebed.objectstore import ListsAll, ObjectMissing, ObjectStat, ObjectStore, is_object_key
 from lakebed.versions import Versions
-
-from .errors import InvalidImport
-from .namespaces import Namespaces
 
 EARLIER_PAGE: Final = 5_000
 

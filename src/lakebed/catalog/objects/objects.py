@@ -27,11 +27,7 @@ from lakebed.base import (
     is_inside,
     path_to_key,
 )
-from lakebed.objectstore import Body, ObjectMissing, ObjectStore
-from lakebed.quotas import Charges
-from lakebed.versions import PathExists, PathNotFound, Versions
-
-from .errors import (
+from lakebed.catalog.errors import (
     AddressInNamespace,
     MetadataTooLarge,
     NotHeaderText,
@@ -40,8 +36,11 @@ from .errors import (
     TooManyPaths,
     UploadMissing,
 )
-from .guards import Guards
-from .namespaces import Namespaces
+from lakebed.catalog.guards import Guards
+from lakebed.catalog.namespaces import Namespaces
+from lakebed.objectstore import Body, ObjectMissing, ObjectStore
+from lakebed.quotas import Charges
+from lakebed.versions import PathExists, PathNotFound, Versions
 
 DELETE_MANY_MAX: Final = 1_000
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")

@@ -16,6 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.base import BYTES_MD5, Entry, Invalid, Ports, from_row, key_inside, key_to_path, path_to_key, to_row
+from lakebed.catalog.guards import Guards
 from lakebed.objectstore import Body, CopiesRanges, ObjectMissing, ObjectStore, Stored
 from lakebed.quotas import Charges
 from lakebed.versions import (
@@ -32,7 +33,6 @@ from lakebed.versions import (
     Versions,
 )
 
-from .guards import Guards
 from .objects import Objects, check_header_text
 
 LINK_MS_MAX: Final = 60_000

@@ -15,6 +15,10 @@ from functools import partial
 from typing import Final, TypeVar, cast
 
 from lakebed.base import TABLE_RECORD, CommitId, Ports
+from lakebed.catalog.errors import DefaultBranchKept, DeleteProtected
+from lakebed.catalog.guards import Guards
+from lakebed.catalog.records import RepositoryRecord
+from lakebed.catalog.settings import Settings, find_match
 from lakebed.ranges import Choices
 from lakebed.versions import (
     BranchNotFound,
@@ -30,12 +34,8 @@ from lakebed.versions import (
     Versions,
 )
 
-from .errors import DefaultBranchKept, DeleteProtected
-from .guards import Guards
 from .hooks import Event, EventType, Hooks
 from .queue import BranchQueue
-from .records import RepositoryRecord
-from .settings import Settings, find_match
 
 T = TypeVar("T")
 

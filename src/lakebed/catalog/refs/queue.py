@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from lakebed.base import Event, Ports
-
-from .errors import CommitQueueTimeout
+from lakebed.catalog.errors import CommitQueueTimeout
 
 T = TypeVar("T")
 
