@@ -253,7 +253,7 @@ def test_the_core_awaits_its_ports_and_nothing_else() -> None:
 
 PLAIN_DATES = {
     (name, "datetime")
-    for name in ("auth/permissions/conditions.py", "catalog/deleted.py", "versions/reflog.py", "versions/taken.py")
+    for name in ("auth/permissions/conditions.py", "catalog/deleted.py", "versions/refs/reflog.py", "versions/taken.py")
 }
 """Files that turn given milliseconds into dates for people, or dates of people into them, and read no clock."""
 

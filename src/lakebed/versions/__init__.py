@@ -17,7 +17,6 @@ from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 
 from . import keys
-from .ancestors import place_all
 from .cells import (
     DOOMED,
     EXCLUSIVE,
@@ -70,7 +69,8 @@ from .errors import (
 )
 from .fencing import Fencing
 from .hard_delete import HardDelete, LetGoBy, OpenPage, PageRecord, QueuedRecord
-from .history import Difference, History
+from .history.ancestors import place_all
+from .history.history import Difference, History
 from .inventory import Inventory
 from .records import (
     MOVES,
@@ -103,8 +103,8 @@ from .records import (
     decode_records,
     encode_record,
 )
-from .reflog import Reflog
-from .refs import Branch, Refs, Tag
+from .refs.reflog import Reflog
+from .refs.refs import Branch, Refs, Tag
 from .retired import Retired
 from .staging.conditions import Condition
 from .staging.copies import Copies

@@ -39,8 +39,8 @@ from .records import (
     decode_record,
     encode_record,
 )
-from .reflog import Reflog
-from .refs import Refs
+from .refs.reflog import Reflog
+from .refs.refs import Refs
 from .retired import Retired
 from .staging.slices import Slices
 from .staging.uploads import Uploads

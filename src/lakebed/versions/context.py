@@ -34,9 +34,9 @@ from lakebed.objectstore import ObjectStore
 
 from . import keys
 from .amortized import AmortizedReads
-from .ancestors import Ancestors
-from .commit_cache import CommitCache
 from .errors import BranchNotFound, CommitNotFound
+from .history.ancestors import Ancestors
+from .history.commit_cache import CommitCache
 from .records import (
     BranchRecord,
     ClaimReason,

@@ -12,16 +12,16 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from lakebed.base import CommitId, MetarangeId, Row, common_prefix
+from lakebed.versions.cells import hides_one, is_gone
+from lakebed.versions.context import Context
+from lakebed.versions.errors import CommitExpired, CommitNotFound
+from lakebed.versions.records import BranchRecord, Commit
+from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.retired import Retired, says_who_took
+from lakebed.versions.staging.layers import LISTING_PAGE, Layers, View, resume
+from lakebed.versions.taken import Taken
 
 from .ancestors import READ_TOGETHER
-from .cells import hides_one, is_gone
-from .context import Context
-from .errors import CommitExpired, CommitNotFound
-from .records import BranchRecord, Commit
-from .refs import Refs
-from .retired import Retired, says_who_took
-from .staging.layers import LISTING_PAGE, Layers, View, resume
-from .taken import Taken
 from .walking import FIRST_READ, Apart, Distance, Meeting, Walk
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]

@@ -6,8 +6,7 @@ from collections import OrderedDict
 from typing import Final
 
 from lakebed.base import CommitId
-
-from .records import Commit
+from lakebed.versions.records import Commit
 
 COMMITS_MAX: Final = 50_000
 BYTES_MAX: Final = 64 << 20

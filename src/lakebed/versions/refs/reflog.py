@@ -24,11 +24,10 @@ from msgspec.structs import replace
 
 from lakebed.base import CommitId
 from lakebed.kv import scan_prefix
-
-from . import keys
-from .context import Context
-from .errors import BadRef, RefNotFound
-from .records import BranchRecord, Moved, MoveRecord, RefKind, TagRecord, decode_record, encode_record
+from lakebed.versions import keys
+from lakebed.versions.context import Context
+from lakebed.versions.errors import BadRef, RefNotFound
+from lakebed.versions.records import BranchRecord, Moved, MoveRecord, RefKind, TagRecord, decode_record, encode_record
 
 R = TypeVar("R", BranchRecord, TagRecord)
 

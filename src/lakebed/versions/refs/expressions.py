@@ -15,11 +15,11 @@ from typing import Final
 
 from lakebed.base import BranchName, CommitId, InvalidName, check_tag, is_commit_id
 from lakebed.kv import scan_prefix
+from lakebed.versions import keys
+from lakebed.versions.context import Context
+from lakebed.versions.errors import BadRef, BranchNotFound, CommitNotFound, RefNotFound
+from lakebed.versions.records import BranchRecord, RefKind, RefState, TagRecord
 
-from . import keys
-from .context import Context
-from .errors import BadRef, BranchNotFound, CommitNotFound, RefNotFound
-from .records import BranchRecord, RefKind, RefState, TagRecord
 from .reflog import Reflog
 
 _EXPRESSION: Final = re.compile(r"(?P<base>[^~^@$]+)(?:@\{(?P<when>[^{}]+)\})?(?P<steps>(?:[~^]\d*)*)(?P<suffix>[@$]?)")

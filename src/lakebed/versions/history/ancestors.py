@@ -20,8 +20,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from lakebed.base import CommitId
-
-from .records import Commit
+from lakebed.versions.records import Commit
 
 Located: TypeAlias = tuple[CommitId, Commit]
 """A commit behind its id, which costs a digest to compute."""

@@ -27,10 +27,9 @@ from lakebed.base import (
     is_commit_id,
 )
 from lakebed.kv import Held, PredicateFailed, scan_pages
-
-from . import keys
-from .context import Context, Seen, branch_of
-from .errors import (
+from lakebed.versions import keys
+from lakebed.versions.context import Context, Seen, branch_of
+from lakebed.versions.errors import (
     BranchExists,
     BranchMoved,
     BranchNotFound,
@@ -39,8 +38,7 @@ from .errors import (
     TagExists,
     TagNotFound,
 )
-from .expressions import Expressions, Resolved
-from .records import (
+from lakebed.versions.records import (
     BranchRecord,
     ClaimReason,
     DeletedRefRecord,
@@ -52,8 +50,10 @@ from .records import (
     decode_records,
     encode_record,
 )
+from lakebed.versions.retired import Retired
+
+from .expressions import Expressions, Resolved
 from .reflog import Reflog
-from .retired import Retired
 
 R = TypeVar("R", BranchRecord, TagRecord)
 

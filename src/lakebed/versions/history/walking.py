@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakebed.base import CommitId, NotFound
+from lakebed.versions.context import Context
+from lakebed.versions.records import Commit
 
 from .ancestors import READ_TOGETHER, Located
-from .context import Context
-from .records import Commit
 
 TURN: Final = 20
 FIRST_READ: Final = 16
