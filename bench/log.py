@@ -31,7 +31,7 @@ from lakebed.base import CommitId, Entry, MetarangeId, StagingToken
 from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import PrepareCommits, RunKind, StartRun
 from lakebed.versions import Commit, Note, Versions, encode_record, keys
-from lakebed.versions.history.history.ancestors import jump_span
+from lakebed.versions.history.ancestors import jump_span
 
 from .harness import Bench, Figure, own_peak_mib
 from .prepare import opened

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lakebed.base import Conflict, Entry, RunKind, to_row
 from lakebed.catalog import Location
-from lakebed.catalog.objects.objects.imports import ImportState
-from lakebed.catalog.objects.objects.sources import Changes, Refuse
+from lakebed.catalog.objects.imports import ImportState
+from lakebed.catalog.objects.sources import Changes, Refuse
 from lakebed.migration.adopting import WORK
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Note, Versions, decode_record, encode_record, keys

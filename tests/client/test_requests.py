@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import Corrupt, Invalid
 from lakebed.client import BadSegment, Token, path_to
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from tests.client.support import Script, client_of
 from tests.serving import serving
 

@@ -37,7 +37,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Selection, digests_in
 from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.runtime import live_ports
 from tests.gc.test_erasure import deferred, erase, versions_of
 from tests.gc.test_holds import hold

@@ -13,22 +13,17 @@ from lakebed.operations import (
     Operation,
     Permission,
     accounts,
-    collections,
-    collectors,
     deleted,
     events,
-    hard_delete,
     history,
-    holds,
     installation,
-    lifecycle,
     objects,
     operators,
     repositories,
     sandboxes,
-    sessions,
     tables,
 )
+from lakebed.operations.gc import collections, collectors, hard_delete, holds, lifecycle
 from lakebed.operations.table import CONTRACT, OPERATIONS
 
 FILES = (
@@ -46,7 +41,6 @@ FILES = (
     operators,
     repositories,
     sandboxes,
-    sessions,
     tables,
 )
 

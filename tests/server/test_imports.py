@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.catalog import ImportRecord, ImportState
-from lakebed.catalog.objects.objects import imports
+from lakebed.catalog.objects import imports
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.server import AppState
 from lakebed.server.process.upkeep_loop import clean_imports

@@ -12,7 +12,7 @@ from lakebed.server.collectors import NoSpark
 from lakebed.server.http import errors
 from lakebed.server.http.errors import TABLE, InvalidParameter, status_and_message
 from lakebed.server.http.requests import parse_query
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.refs import Refs
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"message": 5}', b"[" * 100_000])

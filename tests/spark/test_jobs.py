@@ -14,7 +14,7 @@ import pytest
 from lakebed.client import Client, Credentials, path_to
 from lakebed.examples.quickstart import LocalServer
 from lakebed.gc.messages import JobDeed, JobState, JobView, PlanRequest, Request, RunKind, RunRequest, StartJob
-from lakebed.operations.collectors import LIST_GC_JOBS
+from lakebed.operations.gc.collectors import LIST_GC_JOBS
 
 JOBS = path_to(LIST_GC_JOBS, "lake")
 

@@ -23,8 +23,8 @@ from lakebed.versions import (
     keys,
     place_all,
 )
-from lakebed.versions.history.history import history as history_module
-from lakebed.versions.history.history.ancestors import jump_span
+from lakebed.versions.history import history as history_module
+from lakebed.versions.history.ancestors import jump_span
 
 Commits = dict[CommitId, Commit]
 

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from lakebed.base import Conflict, Invalid
-from lakebed.operations import collectors, history, objects, repositories
+from lakebed.operations import history, objects, repositories
+from lakebed.operations.gc import collectors
 
 from .asking import Value
 from .calling import Call, Tool, page

@@ -13,7 +13,8 @@ from msgspec import Meta
 
 from lakebed.base import Invalid, RunKind
 from lakebed.gc.messages import JobState, JobView, PlanRequest, StartJob
-from lakebed.operations import collectors, history, objects, repositories
+from lakebed.operations import history, objects, repositories
+from lakebed.operations.gc import collectors
 from lakebed.wire import CommitCreation, PullRequestCreation
 
 from .calling import Call, Tool

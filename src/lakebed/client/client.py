@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from lakebed.operations import Operation, accounts, installation, operators, sessions
+from lakebed.operations import Operation, accounts, installation, operators
 from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatus, Setup
 
 from .actions import Actions
@@ -115,7 +115,7 @@ class Client:
 
     def login_ticket(self) -> LoginTicket:
         """Make the ticket of a link that logs a browser of this machine in as this user, once, within a minute."""
-        return self._connection.do(sessions.CREATE_LOGIN_TICKET)
+        return self._connection.do(accounts.CREATE_LOGIN_TICKET)
 
     def do(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from lakebed.operations import collections, deleted, repositories
+from lakebed.operations import deleted, repositories
+from lakebed.operations.gc import collections
 from lakebed.wire import (
     BranchProtectionRule,
     DeletedRepository,

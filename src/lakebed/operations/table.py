@@ -8,22 +8,17 @@ from typing import Final
 
 from . import (
     accounts,
-    collections,
-    collectors,
     deleted,
     events,
-    hard_delete,
     history,
-    holds,
     installation,
-    lifecycle,
     objects,
     operators,
     repositories,
     sandboxes,
-    sessions,
     tables,
 )
+from .gc import collections, collectors, hard_delete, holds, lifecycle
 from .operation import AnyOperation, Operation
 
 
@@ -33,7 +28,7 @@ def _of(file: ModuleType) -> tuple[AnyOperation, ...]:
 
 NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Installation": _of(installation),
-    "Users, groups and policies": _of(accounts),
+    "Logins, users, groups and policies": _of(accounts),
     "Repositories": _of(repositories),
     "What was deleted, and where branches were": _of(deleted),
     "Events": _of(events),
@@ -46,13 +41,18 @@ NOUNS: Final[Mapping[str, tuple[AnyOperation, ...]]] = {
     "Deleting at once": _of(hard_delete),
     "Sandboxes and quotas": _of(sandboxes),
     "Iceberg tables": _of(tables),
-    "Logins": _of(sessions),
     "For operators": _of(operators),
 }
 OPERATIONS: Final = tuple(operation for found in NOUNS.values() for operation in found)
-_OURS: Final = (collectors, deleted, events, hard_delete, holds, lifecycle, operators, sandboxes, sessions, tables)
+_OURS: Final = (collectors, deleted, events, hard_delete, holds, lifecycle, operators, sandboxes, tables)
 _OURS_TOO: Final = (
+    accounts.CREATE_LOGIN_TICKET,
     accounts.DECIDE,
+    accounts.DELETE_SESSION,
+    accounts.LIST_SESSIONS,
+    accounts.LOGOUT,
+    accounts.LOG_IN_BY_TICKET,
+    accounts.OIDC_LOGIN,
     history.COUNT_AHEAD,
     history.COUNT_EXPIRED,
     objects.LAST_COMMITS,

@@ -28,7 +28,7 @@ from lakebed.gc.messages import (
     encode_plan,
     plan_path,
 )
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.settings import read_settings
 from tests.cli.conftest import Shell
 

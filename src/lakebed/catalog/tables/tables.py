@@ -29,7 +29,7 @@ from lakebed.base import (
     path_to_key,
     to_row,
 )
-from lakebed.catalog.objects.objects.objects import Objects
+from lakebed.catalog.objects.objects import Objects
 from lakebed.catalog.refs.changes import Changes
 from lakebed.catalog.settings import Settings
 from lakebed.versions import (

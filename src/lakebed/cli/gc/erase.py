@@ -275,7 +275,7 @@ def certificate(
 ) -> None:
     """Fetch the certificate of a run from the server. It needs no access to the object store."""
     from lakebed.gc.messages import decode_certificate
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     _check_files(out, html)
     found = decode_certificate(session.client.do(collectors.GET_GC_CERTIFICATE, parse_repository(uri), run))
@@ -287,7 +287,7 @@ def certificate(
 @command
 def key(session: Session, uri: RepositoryArgument) -> None:
     """Print the server's public key in PEM. Keep it beside a certificate: `erase check --key` needs no server."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     found = session.client.do(collectors.GET_GC_CERTIFICATE_KEY, parse_repository(uri))
     session.show(found, lambda one: iter(one.pem.splitlines()))

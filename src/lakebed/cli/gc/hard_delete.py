@@ -59,7 +59,7 @@ def resume(session: Session, uri: RepositoryArgument) -> None:
 @command
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the setting, and how much waits."""
-    from lakebed.operations import hard_delete
+    from lakebed.operations.gc import hard_delete
 
     session.show(session.client.do(hard_delete.GET_HARD_DELETE, parse_repository(uri)), _status_text)
 
@@ -73,7 +73,7 @@ def why(
     address: Annotated[str, Option("--address", help="The object at this address: data/SLICE/NUMBER.")] = "",
 ) -> None:
     """Show which objects wait or were deleted, when, and which change removed their last name."""
-    from lakebed.operations import hard_delete
+    from lakebed.operations.gc import hard_delete
 
     if bool(path) == bool(address):
         raise Misuse("give either --path or --address")
@@ -83,7 +83,7 @@ def why(
 
 
 def _change(session: Session, uri: str, body: SetHardDelete) -> None:
-    from lakebed.operations import hard_delete
+    from lakebed.operations.gc import hard_delete
 
     session.show(session.client.do(hard_delete.SET_HARD_DELETE, parse_repository(uri), body=body), _status_text)
 

@@ -53,7 +53,7 @@ def add(
 ) -> None:
     """Hold paths, commits or tags: no collection deletes their objects."""
     from lakebed.gc.messages import NewHold
-    from lakebed.operations import holds
+    from lakebed.operations.gc import holds
 
     if not (paths or commits or tags):
         raise Misuse("nothing to hold: add --path, --commit or --tag")
@@ -75,7 +75,7 @@ def add(
 @command
 def list_holds(session: Session, uri: RepositoryArgument) -> None:
     """List the holds in force: their objects, since when, by whom, why."""
-    from lakebed.operations import holds
+    from lakebed.operations.gc import holds
 
     found = session.client.do(holds.GET_LEGAL_HOLDS, parse_repository(uri))
     session.show_all(found.holds, _holds_text, otherwise="no legal hold is in force")
@@ -87,7 +87,7 @@ def release(
     session: Session, uri: RepositoryArgument, name: NameArgument, why: WhyOption, yes: YesOption = False
 ) -> None:
     """End a hold. The next collection may delete the objects that it kept."""
-    from lakebed.operations import holds
+    from lakebed.operations.gc import holds
 
     session.confirm(f"Release the hold {name} of {uri}?", yes=yes)
     session.client.do(holds.RELEASE_LEGAL_HOLD, parse_repository(uri), name, query={"why": why})
@@ -98,7 +98,7 @@ def release(
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List every change of the holds, newest first: when, by whom, why."""
-    from lakebed.operations import holds
+    from lakebed.operations.gc import holds
 
     found = versions_of(session, holds.LIST_LEGAL_HOLD_HISTORY, parse_repository(uri), limit)
     session.show_all(found, _history_text, otherwise="there was never a legal hold")

@@ -59,7 +59,7 @@ def start(
 ) -> None:
     """Start a collection on the server."""
     from lakebed.gc.messages import StartJob
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     supposed = None if rules is None else rules_file(rules)
     place = _place(uri, deleted=deleted, uid=uid)
@@ -83,7 +83,7 @@ def start(
 @command
 def list_jobs(session: Session, uri: RepositoryArgument, deleted: DeletedOption = False, uid: UidOption = "") -> None:
     """List the jobs of a repository, newest first."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     columns: dict[str, Callable[[JobView], object]] = {
         "job": lambda job: job.id,
@@ -111,7 +111,7 @@ def stop(
     session: Session, uri: RepositoryArgument, job: JobArgument, deleted: DeletedOption = False, uid: UidOption = ""
 ) -> None:
     """Ask a job to stop. Start it again to go on."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     place = _place(uri, deleted=deleted, uid=uid)
     asked_to_stop = session.client.do(collectors.STOP_GC_JOB, place.repository, job, query=place.query)
@@ -142,7 +142,7 @@ def _place(uri: str, *, deleted: bool, uid: str) -> _Place:
 
 
 def _get(session: Session, place: _Place, job: str) -> JobView:
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     return session.client.do(collectors.GET_GC_JOB, place.repository, job, query=place.query)
 

@@ -63,7 +63,7 @@ def get_policy(
     version: Annotated[int | None, Option("--version", min=1, help="Show this version.")] = None,
 ) -> None:
     """Show the policy: its JSON, as it was set."""
-    from lakebed.operations import lifecycle
+    from lakebed.operations.gc import lifecycle
 
     query = {"version": version}
     session.show(session.client.do(lifecycle.GET_LIFECYCLE_POLICY, parse_repository(uri), query=query), _policy_text)
@@ -74,7 +74,7 @@ def get_policy(
 def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Replace the policy by a file's. Deletes nothing."""
     from lakebed.client import BadRequest
-    from lakebed.operations import lifecycle
+    from lakebed.operations.gc import lifecycle
 
     repository = parse_repository(uri)
     found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
@@ -93,7 +93,7 @@ def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) ->
 @command
 def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Check a file: all errors and warnings, with rule and place. Changes nothing."""
-    from lakebed.operations import lifecycle
+    from lakebed.operations.gc import lifecycle
 
     found = session.client.do(lifecycle.VALIDATE_LIFECYCLE_POLICY, parse_repository(uri), body=_read(file))
     session.show(found, _check_text)
@@ -105,7 +105,7 @@ def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> N
 @command
 def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Remove the policy: from then on nothing is due by it."""
-    from lakebed.operations import lifecycle
+    from lakebed.operations.gc import lifecycle
 
     repository = parse_repository(uri)
     found = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)
@@ -118,7 +118,7 @@ def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> 
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the policy, newest first: who set it, and when."""
-    from lakebed.operations import lifecycle
+    from lakebed.operations.gc import lifecycle
 
     found = versions_of(session, lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, parse_repository(uri), limit)
     session.show_all(found, _history_text, otherwise="no lifecycle policy was ever set")
@@ -179,7 +179,7 @@ app.command("why")(command(lifecycle_why))
 @command
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the policy in force and its runs, newest first, with their states."""
-    from lakebed.operations import collectors, lifecycle
+    from lakebed.operations.gc import collectors, lifecycle
 
     repository = parse_repository(uri)
     policy = session.client.do(lifecycle.GET_LIFECYCLE_POLICY, repository)

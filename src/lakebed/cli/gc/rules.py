@@ -120,7 +120,7 @@ def unset_rule(
 
 
 def _remove_all(session: Session, uri: str, *, yes: bool) -> None:
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     repository = parse_repository(uri)
     found = _read(session, repository)
@@ -187,7 +187,7 @@ def explain(
     ],
 ) -> None:
     """Explain which rule counts for a branch, existing or not; or for commits on no branch."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     target = parse_ref(uri) if "/" in uri.removeprefix("lakefs://") else RefUri(parse_repository(uri), "")
     query = {"branch": target.ref or None}
@@ -198,7 +198,7 @@ def explain(
 @command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the rules, newest first: the change, by whom, and when."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     found = versions_of(session, collectors.LIST_GC_RULES_HISTORY, parse_repository(uri), limit)
     session.show_all(found, history_text, otherwise="no rules were ever set")
@@ -245,7 +245,7 @@ def apply_rules(
 ) -> None:
     """Replace all rules by those of a file, and show the changes. With --plan it asks first."""
     from lakebed.gc.rules import diff_rules
-    from lakebed.operations import collections
+    from lakebed.operations.gc import collections
 
     _check_plans(working, plan=plan)
     repository = parse_repository(uri)
@@ -278,7 +278,7 @@ def try_rules(
 
     Objects are counted at most: staged data, open uploads and holds may keep some. `diff FILE --plan` counts exactly.
     """
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     wanted = rules_file(file)
     session.show(session.client.do(collectors.TRY_GC_RULES, parse_repository(uri), body=wanted), trial_text)
@@ -298,7 +298,7 @@ def _others(rules: Iterable[Any], target: RefUri) -> tuple[Any, ...]:
 
 
 def _read(session: Session, repository: str, version: int | None = None) -> RulesVersion:
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     return session.client.do(collectors.GET_FULL_GC_RULES, repository, query={"version": version})
 
@@ -326,7 +326,7 @@ def _change(session: Session, repository: str, edit: Callable[[Rules], Rules], m
 
 
 def _write(session: Session, repository: str, found: RulesVersion, rules: Rules, message: str) -> None:
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     query = {"if_version": found.version}
     written = session.client.do(collectors.SET_FULL_GC_RULES, repository, body=rules, query=query)

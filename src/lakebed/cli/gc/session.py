@@ -254,7 +254,7 @@ def check_run(collector: Collector, run: str) -> None:
 
 def is_plan(session: Session, collector: Collector, run: str) -> bool:
     """Return whether there is a plan of this name. The server looks: the namespace may be out of reach here."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     try:
         session.client.do(collectors.GET_GC_PLAN, collector.repository, run)

@@ -435,7 +435,7 @@ def storage(
     ] = False,
 ) -> None:
     """Show why bytes stay, by records of runs and lists of ranges. Lists no object."""
-    from lakebed.operations import collectors
+    from lakebed.operations.gc import collectors
 
     query = {"committed": "true"} if committed else None
     found = session.client.do(collectors.GET_GC_STORAGE, parse_repository(uri), query=query)

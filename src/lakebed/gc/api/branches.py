@@ -22,7 +22,7 @@ from lakebed.gc.messages import (
     not_tried,
     was_not_tried,
 )
-from lakebed.operations import lifecycle
+from lakebed.operations.gc import lifecycle
 
 from .http_requests import convert
 

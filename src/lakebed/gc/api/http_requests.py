@@ -58,7 +58,8 @@ from lakebed.gc.messages import (
     WhyPage,
 )
 from lakebed.gc.rules import Holds
-from lakebed.operations import Operation, collectors, history, holds, repositories
+from lakebed.operations import Operation, history, repositories
+from lakebed.operations.gc import collectors, holds
 
 RETRY_FOR_S: Final = 120.0
 ONLY: Final = "only"

@@ -17,7 +17,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.auth import NotAuthenticated
-from lakebed.operations import API_ROOT, installation, sessions
+from lakebed.operations import API_ROOT, accounts, installation
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.identity.login_attempts import (
@@ -74,7 +74,7 @@ class BrowserLogins:
         Raises:
             LoginRefused: this browser did not begin this login, or the provider refused it.
         """
-        begin = self._providers.redirect_uri.removesuffix(CALLBACK) + API_ROOT + sessions.OIDC_LOGIN.path
+        begin = self._providers.redirect_uri.removesuffix(CALLBACK) + API_ROOT + accounts.OIDC_LOGIN.path
         cookie = (request.cookie(self._cookie) or b"").decode("latin-1")
         try:
             attempt = self._attempts.resume(cookie, request.query("state"))
@@ -114,7 +114,7 @@ class BrowserLogins:
 
 def routes(state: AppState) -> list[Route]:
     here = BrowserLogins(state)
-    return [Route(sessions.OIDC_LOGIN, here.begin), Route(installation.OAUTH_CALLBACK, here.finish)]
+    return [Route(accounts.OIDC_LOGIN, here.begin), Route(installation.OAUTH_CALLBACK, here.finish)]
 
 
 def _redirect(url: str) -> Response:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, PrincipalRecord, UserRecord
-from lakebed.operations import accounts, sessions
+from lakebed.operations import accounts
 from lakebed.quotas import Books, of_user
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
@@ -174,11 +174,11 @@ def routes(state: AppState) -> list[Route]:
     here = Identities(state)
     return [
         Route(accounts.LOGIN, here.log_in),
-        Route(sessions.LOGOUT, here.log_out),
-        Route(sessions.CREATE_LOGIN_TICKET, here.create_ticket),
-        Route(sessions.LOG_IN_BY_TICKET, here.log_in_by_ticket),
-        Route(sessions.LIST_SESSIONS, here.list_sessions),
-        Route(sessions.DELETE_SESSION, here.end_session),
+        Route(accounts.LOGOUT, here.log_out),
+        Route(accounts.CREATE_LOGIN_TICKET, here.create_ticket),
+        Route(accounts.LOG_IN_BY_TICKET, here.log_in_by_ticket),
+        Route(accounts.LIST_SESSIONS, here.list_sessions),
+        Route(accounts.DELETE_SESSION, here.end_session),
         Route(accounts.GET_AUTH_CAPABILITIES, here.capabilities),
         Route(accounts.GET_CURRENT_USER, here.current_user),
         Route(accounts.LIST_USERS, here.list_users),

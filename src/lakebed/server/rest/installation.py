@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakebed.auth import SESSION_COOKIE
-from lakebed.operations import API_ROOT, installation, sessions
+from lakebed.operations import API_ROOT, accounts, installation
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.identity.setting_up import check_set_up
@@ -36,7 +36,7 @@ class Installation:
         if self._state.providers.redirect_uri:
             login = LoginConfig(
                 login_cookie_names=[SESSION_COOKIE],
-                login_url=API_ROOT + sessions.OIDC_LOGIN.path,
+                login_url=API_ROOT + accounts.OIDC_LOGIN.path,
                 login_url_method="select",
             )
         return SetupState(state="initialized" if initialised else "not_initialized", login_config=login)

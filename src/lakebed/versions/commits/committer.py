@@ -40,8 +40,8 @@ from lakebed.versions.cells import (
 from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitOvertaken, InvalidNote, NoChanges
 from lakebed.versions.records import BranchRecord, ClaimReason, Commit, Sealed
-from lakebed.versions.refs.refs.reflog import Reflog
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.reflog import Reflog
+from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired
 
 IN_ONE_GO_MS: Final = 3_600_000

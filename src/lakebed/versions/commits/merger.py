@@ -21,10 +21,10 @@ from lakebed.kv import PredicateFailed
 from lakebed.ranges import Choices
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import BadRef, MergeConflict, NoChanges, ParentWanted
-from lakebed.versions.history.history.history import History
+from lakebed.versions.history.history import History
 from lakebed.versions.records import Commit
-from lakebed.versions.refs.refs.reflog import Reflog
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.reflog import Reflog
+from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 

@@ -36,7 +36,7 @@ from lakebed.versions.records import (
     decode_record,
     encode_record,
 )
-from lakebed.versions.refs.refs.reflog import Reflog, last_move
+from lakebed.versions.refs.reflog import Reflog, last_move
 
 EVENT: Final = b"event/"
 MARK: Final = b"mark/"

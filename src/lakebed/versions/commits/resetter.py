@@ -23,8 +23,8 @@ from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import CommitExpired, ObjectsExpiring, UncommittedChanges, UploadRefused
 from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord, encode_record
-from lakebed.versions.refs.refs.reflog import Reflog
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.reflog import Reflog
+from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.conditions import ANY
 from lakebed.versions.staging.copies import Copies

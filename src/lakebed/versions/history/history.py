@@ -16,7 +16,7 @@ from lakebed.versions.cells import hides_one, is_gone
 from lakebed.versions.context import Context
 from lakebed.versions.errors import CommitExpired, CommitNotFound
 from lakebed.versions.records import BranchRecord, Commit
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.layers import LISTING_PAGE, Layers, View, resume
 from lakebed.versions.taken import Taken

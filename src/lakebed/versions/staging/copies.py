@@ -21,7 +21,7 @@ from lakebed.versions.cells import EXCLUSIVE, Cell, decode_cell, encode_cell, hi
 from lakebed.versions.context import Context
 from lakebed.versions.errors import AddressNotAllowed, CopyGivenUp, PathNotFound
 from lakebed.versions.records import BranchRecord, CopyRecord, CopyState, encode_record
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 

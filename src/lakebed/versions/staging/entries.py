@@ -51,7 +51,7 @@ from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
 from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord
-from lakebed.versions.refs.refs.refs import Refs
+from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 

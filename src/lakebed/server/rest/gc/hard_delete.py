@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed.gc.live import REASONS, count_queue, find_deleted, find_queued
 from lakebed.gc.messages import grace_s_of
-from lakebed.operations import hard_delete
+from lakebed.operations.gc import hard_delete
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route

@@ -6,7 +6,7 @@ from lakebed.catalog import Repository
 from lakebed.gc.live import HoldBook
 from lakebed.gc.messages import HoldsHistory, HoldsVersion, HoldsWritten, NewHold
 from lakebed.gc.rules import Holds
-from lakebed.operations import holds
+from lakebed.operations.gc import holds
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState

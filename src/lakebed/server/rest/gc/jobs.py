@@ -20,7 +20,7 @@ from lakebed.gc.messages import (
     RunRequest,
     StartJob,
 )
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.server.http.circumstances import address_of
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest

@@ -18,7 +18,7 @@ from lakebed.gc.messages import (
     ledger_records,
     plain_rows,
 )
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import answer

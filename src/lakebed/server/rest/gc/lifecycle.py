@@ -19,7 +19,7 @@ from lakebed.gc.messages import (
     SweepBranches,
     is_open,
 )
-from lakebed.operations import lifecycle
+from lakebed.operations.gc import lifecycle
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route

@@ -44,7 +44,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.objectstore import ObjectMissing, ObjectStore
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import StreamedResponse, raw_headers

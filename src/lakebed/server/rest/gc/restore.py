@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from lakebed.auth import NotPermitted, Permissions
 from lakebed.gc.live import CollectionService, Refusal
 from lakebed.gc.messages import Restore, RestorePage
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route

@@ -14,7 +14,7 @@ from lakebed.catalog import Repository
 from lakebed.gc.live import HoldBook, RuleBook, RulesNotFound, RulesSet, rules_version, try_rules
 from lakebed.gc.messages import RulesHistory, RulesTrial, RulesVersion, RulesWritten
 from lakebed.gc.rules import Explanation, Rules, check_rules, explain, in_days
-from lakebed.operations import collections, collectors
+from lakebed.operations.gc import collections, collectors
 from lakebed.server.http.errors import Answer, InvalidBody
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import nothing

@@ -16,7 +16,8 @@ from lakebed.catalog import Catalog, Repository, TaskKind
 from lakebed.gc import messages
 from lakebed.gc.live import BadContinuation, CollectionService, DeletedCollections, Reader, Searches, open_deleted
 from lakebed.gc.messages import BadInput, Manifest, RunKind, check_manifest, input_folder
-from lakebed.operations import Operation, collections, collectors
+from lakebed.operations import Operation
+from lakebed.operations.gc import collections, collectors
 from lakebed.quotas import mark_stale, of_repository
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import require

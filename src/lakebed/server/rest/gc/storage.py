@@ -14,7 +14,7 @@ from lakebed.catalog import Repository
 from lakebed.gc.live import committed_parts
 from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storage, StoragePart, Total
 from lakebed.objectstore import ObjectStore
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState

@@ -25,7 +25,7 @@ from lakebed.gc.messages import (
     Totals,
     Undo,
 )
-from lakebed.operations import collectors
+from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
 

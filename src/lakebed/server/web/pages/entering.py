@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.auth import NotAuthenticated
-from lakebed.operations import API_ROOT, accounts, installation, sessions
+from lakebed.operations import API_ROOT, accounts, installation
 from lakebed.server.http.errors import Answer
 from lakebed.server.identity.login_attempts import FRESH
 from lakebed.server.identity.setting_up import SECRET_HEADER, THIS_MACHINE, sender_of
@@ -54,7 +54,7 @@ async def show_login(visit: Visit) -> Response:
     state = await visit.call(installation.GET_SETUP_STATE)
     if state.state != "initialized" and not visit.problem:
         return visit.go("setup")
-    provider = visit.url(*(API_ROOT + sessions.OIDC_LOGIN.path)[1:].split("/")) if state.login_config.login_url else ""
+    provider = visit.url(*(API_ROOT + accounts.OIDC_LOGIN.path)[1:].split("/")) if state.login_config.login_url else ""
     return visit.render("login", target=target, provider=provider)
 
 
@@ -75,7 +75,7 @@ async def _open_link(visit: Visit) -> Response:
 
 async def _use_ticket(visit: Visit, username: str, ticket: str) -> Response:
     body = wire.TicketLogin(username=username, ticket=ticket)
-    visit.log_in(await visit.respond(sessions.LOG_IN_BY_TICKET, body=body))
+    visit.log_in(await visit.respond(accounts.LOG_IN_BY_TICKET, body=body))
     # Leave the address with the ticket at once. A browser from another site loads one more page of ours.
     return visit.go() if visit.is_near else visit.go("login", next="/", fresh=1)
 
@@ -94,7 +94,7 @@ async def log_in(visit: Visit) -> Response:
 
 
 async def log_out(visit: Visit) -> Response:
-    visit.log_in(await visit.respond(sessions.LOGOUT))
+    visit.log_in(await visit.respond(accounts.LOGOUT))
     return visit.go("login")
 
 
@@ -115,7 +115,7 @@ _SETUP: Final = Page(
 _LOGIN: Final = Page(
     method="GET",
     path="/login",
-    operations=(installation.GET_SETUP_STATE, sessions.LOG_IN_BY_TICKET),
+    operations=(installation.GET_SETUP_STATE, accounts.LOG_IN_BY_TICKET),
     handler=show_login,
     is_public=True,
 )
@@ -133,11 +133,11 @@ PAGES: Final = (
     Page(
         method="POST",
         path="/login",
-        operations=(accounts.LOGIN, sessions.LOG_IN_BY_TICKET),
+        operations=(accounts.LOGIN, accounts.LOG_IN_BY_TICKET),
         handler=log_in,
         shown_by=_LOGIN,
         is_public=True,
     ),
-    Page(method="POST", path="/logout", operations=(sessions.LOGOUT,), handler=log_out),
+    Page(method="POST", path="/logout", operations=(accounts.LOGOUT,), handler=log_out),
     Page(method="POST", path="/colours", operations=(), handler=choose_colours, is_public=True),
 )

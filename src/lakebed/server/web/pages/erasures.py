@@ -20,7 +20,8 @@ from lakebed.gc.messages import (
     head_of,
 )
 from lakebed.gc.rules import Selection
-from lakebed.operations import API_ROOT, collectors, holds
+from lakebed.operations import API_ROOT
+from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.responses import StreamedResponse
 from lakebed.server.web.visit import Page, Visit

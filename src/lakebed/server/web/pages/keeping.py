@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lakebed.base import bars
 from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
-from lakebed.operations import collectors, holds
+from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Page, Visit
 

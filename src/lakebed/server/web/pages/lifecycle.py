@@ -24,7 +24,7 @@ from lakebed.gc.messages import (
     SweptBranch,
 )
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
-from lakebed.operations import collectors, lifecycle
+from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Page, Visit
 

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.operations import accounts, operators, sessions
+from lakebed.operations import accounts, operators
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Page, Visit
 
@@ -50,7 +50,7 @@ async def show_user(visit: Visit) -> Response:
         effective=await visit.look(accounts.LIST_USER_POLICIES, name, amount=ROWS, effective=True),
         every_policy=await visit.look(accounts.LIST_POLICIES, amount=ROWS),
         pairs=await visit.look(accounts.LIST_USER_CREDENTIALS, name, amount=ROWS),
-        logins=await visit.look(sessions.LIST_SESSIONS, name),
+        logins=await visit.look(accounts.LIST_SESSIONS, name),
     )
 
 
@@ -107,7 +107,7 @@ async def delete_pair(visit: Visit) -> Response:
 
 async def end_session(visit: Visit) -> Response:
     user = visit.query("user")
-    await visit.call(sessions.DELETE_SESSION, user, visit.query("session"))
+    await visit.call(accounts.DELETE_SESSION, user, visit.query("session"))
     return visit.go("user", user=user, notice="Ended the login: its browser or program is refused at once.")
 
 
@@ -238,7 +238,7 @@ _USER: Final = Page(
         accounts.LIST_USER_POLICIES,
         accounts.LIST_POLICIES,
         accounts.LIST_USER_CREDENTIALS,
-        sessions.LIST_SESSIONS,
+        accounts.LIST_SESSIONS,
     ),
     handler=show_user,
 )
@@ -272,7 +272,7 @@ _FORMS: Final = (
     (_USER, "/user/policies/detach", accounts.DETACH_POLICY_FROM_USER, detach_from_user),
     (_USER, "/user/pairs", accounts.CREATE_CREDENTIALS, create_pair),
     (_USER, "/user/pairs/delete", accounts.DELETE_CREDENTIALS, delete_pair),
-    (_USER, "/user/sessions/end", sessions.DELETE_SESSION, end_session),
+    (_USER, "/user/sessions/end", accounts.DELETE_SESSION, end_session),
     (_USER, "/user/delete", accounts.DELETE_USER, delete_user),
 )
 PAGES: Final = (

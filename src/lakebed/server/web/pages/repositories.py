@@ -11,7 +11,8 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import LakebedError, NotFound
 from lakebed.gc.messages import Keeper, Total
-from lakebed.operations import collectors, deleted, history, installation, objects, repositories
+from lakebed.operations import deleted, history, installation, objects, repositories
+from lakebed.operations.gc import collectors
 from lakebed.server.web.visit import Page, Visit
 
 from .objects import readme_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed import wire
-
-from .operation import ONE_REPOSITORY, REPOSITORY, Operation, Parameter, get, on
+from lakebed.operations.operation import ONE_REPOSITORY, REPOSITORY, Operation, Parameter, get, on
 
 _PATH: Final = ONE_REPOSITORY + "/hard_delete"
 _READ: Final = on(REPOSITORY, "gc:ReadHardDelete")

@@ -10,8 +10,7 @@ from typing import Final
 from lakebed.base import RunKind
 from lakebed.gc import messages
 from lakebed.gc.rules import Explanation, Rules
-
-from .operation import (
+from lakebed.operations.operation import (
     AT_ANY,
     AT_BRANCH,
     AT_REF,

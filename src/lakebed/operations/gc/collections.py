@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed import wire
-
-from .operation import (
+from lakebed.operations.operation import (
     LOGGED_IN,
     LONG_BYTES_MAX,
     NOTHING,

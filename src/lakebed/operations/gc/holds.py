@@ -9,8 +9,7 @@ from typing import Final
 
 from lakebed.gc import messages
 from lakebed.gc.rules import Holds
-
-from .operation import NOTHING, ONE_REPOSITORY, PAGE, REPOSITORY, Operation, Parameter, get, on
+from lakebed.operations.operation import NOTHING, ONE_REPOSITORY, PAGE, REPOSITORY, Operation, Parameter, get, on
 
 _HOLDS: Final = ONE_REPOSITORY + "/holds"
 _READ: Final = on(REPOSITORY, "gc:ReadRuns")

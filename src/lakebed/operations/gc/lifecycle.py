@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.gc import messages
-
-from .operation import (
+from lakebed.operations.operation import (
     BRANCH,
     NOTHING,
     ONE_REPOSITORY,

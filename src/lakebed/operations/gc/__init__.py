@@ -1,0 +1,1 @@
+"""Garbage collection: in the contract's words, in ours (collectors), and the rules beside it."""
