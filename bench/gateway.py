@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lakebed.server.s3.signatures import canonical_request, signing_key, string_to_sign
+from lakebed.server.s3.requests.signatures import canonical_request, signing_key, string_to_sign
 
 from .harness import Bench, Figure, Pair, Part, Side, Work
 from .http import Peer

@@ -86,26 +86,8 @@ from .operate.survey import Survey
 from .process.draining import Drain
 from .process.folder import OBJECTS_FOLDER, STORE_FILE
 from .process.pairing import check_file, pair
-from .rest import (
-    actions,
-    branches,
-    browser_logins,
-    commits,
-    content,
-    deleted,
-    differences,
-    dumps,
-    identity,
-    imports,
-    installation,
-    multipart,
-    objects,
-    operators,
-    pulls,
-    repositories,
-    roles,
-    staging,
-)
+from .rest import actions, branches, commits, deleted, differences, dumps, installation, operators, pulls, repositories
+from .rest.auth import browser_logins, roles, users
 from .rest.events import subscriptions as events
 from .rest.gc import hard_delete, holds, lifecycle
 from .rest.gc import jobs as gc_jobs
@@ -115,11 +97,12 @@ from .rest.gc import restore as gc_restore
 from .rest.gc import rules as gc_rules
 from .rest.gc import runs as gc
 from .rest.gc import storage as gc_storage
+from .rest.objects import content, imports, multipart, objects, staging
 from .rest.sandboxes import life as sandboxes
 from .rest.sandboxes import quotas
 from .s3.gateway import Gateway
 from .s3.options import S3Options, s3_options
-from .s3.requests import S3Request
+from .s3.requests.requests import S3Request
 from .state import AppState
 from .web import Door
 
@@ -129,7 +112,7 @@ API_ROOT: Final = b"/api/v1/"
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     installation,
     operators,
-    identity,
+    users,
     browser_logins,
     roles,
     repositories,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lakebed.server.s3.bodies import Payload, check_word
 from lakebed.server.s3.errors import S3Error
 from lakebed.server.s3.options import S3Options
-from lakebed.server.s3.requests import S3Request
-from lakebed.server.s3.signatures import Signed
+from lakebed.server.s3.requests.bodies import Payload, check_word
+from lakebed.server.s3.requests.requests import S3Request
+from lakebed.server.s3.requests.signatures import Signed
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 SEED = "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9"

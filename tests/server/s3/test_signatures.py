@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from lakebed.server.s3.errors import S3Error
-from lakebed.server.s3.signatures import AnySigned, Asked, Signed, parse_query, read_signature
+from lakebed.server.s3.requests.signatures import AnySigned, Asked, Signed, parse_query, read_signature
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.base import Entry
-from lakebed.server.s3.checksums import part_count
+from lakebed.server.s3.requests.checksums import part_count
 from lakebed.server.s3.stored import part_sizes, stored_checksums
 
 MD5 = "0123456789abcdef" * 2

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from lakebed.server.s3.signatures import (
+from lakebed.server.s3.requests.signatures import (
     canonical_path,
     canonical_request,
     parse_query,

@@ -3,8 +3,8 @@
     AWS_ENDPOINT_URL=http://127.0.0.1:8000 aws s3 ls s3://lake/main/tables/
 
 `gateway.py` identifies the caller and the operation of a request, and calls a handler in `buckets.py` or `objects.py`.
-`signatures.py`, `bodies.py`, `checksums.py` and `documents.py` implement formats of S3: signatures, the frame and
-digests of bodies, XML. `operations.py` is the table of operations. The gateway refuses any other operation by name.
+`requests` reads and checks a request: signature, body, digests, headers. `documents.py` reads and writes XML.
+`operations.py` is the table of operations. The gateway refuses any other operation by name.
 
 Import other files by their names: the server's state holds the options, and the gateway holds the state.
 """

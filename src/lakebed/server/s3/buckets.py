@@ -20,14 +20,14 @@ from lakebed.server.state import AppState
 from lakebed.versions import RefNotFound
 
 from . import operations
-from .bodies import Payload
-from .checksums import COMPOSITE, FULL_OBJECT, part_count
 from .documents import Element, document, escape_text
 from .errors import NotImplementedByName, S3Error
-from .headers import check_acl
 from .operations import S3Operation
 from .options import S3Options
-from .requests import OWNER, Place, S3Request, admit, admit_list, may
+from .requests.bodies import Payload
+from .requests.checksums import COMPOSITE, FULL_OBJECT, part_count
+from .requests.headers import check_acl
+from .requests.requests import OWNER, Place, S3Request, admit, admit_list, may
 
 KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000

@@ -18,7 +18,7 @@ from .documents import Element
 from .errors import S3Error
 from .objects import Objects
 from .operations import S3Operation
-from .requests import OWNER, S3Request
+from .requests.requests import OWNER, S3Request
 
 _OWNER_ID: Final = f"<ID>{OWNER}</ID><DisplayName>{OWNER}</DisplayName>"
 _GRANTEE: Final = (

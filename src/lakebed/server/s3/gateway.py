@@ -20,7 +20,6 @@ from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
 from . import operations
-from .bodies import check_word
 from .buckets import Buckets
 from .configurations import Configurations
 from .errors import NotImplementedByName, S3Error, as_s3, error_document, error_response
@@ -28,8 +27,9 @@ from .multipart import MultipartUploads
 from .objects import Objects
 from .operations import S3Operation
 from .options import S3Options
-from .requests import S3Request, is_host_of
-from .signatures import is_signed, read_signature
+from .requests.bodies import check_word
+from .requests.requests import S3Request, is_host_of
+from .requests.signatures import is_signed, read_signature
 
 Handler: TypeAlias = Callable[[S3Request], Awaitable[Response]]
 

@@ -23,18 +23,19 @@ from lakebed.operations import objects
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, MultipartRecord, PartRecord
 
-from . import checksums, operations
-from .bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
+from . import operations
 from .buckets import iso, xml
-from .checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
-from .conditions import check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node, document
 from .errors import S3Error, as_s3
-from .headers import check_upload_headers, refuse_customer_keys
 from .objects import Objects, acknowledged
 from .operations import S3Operation
 from .options import S3Options
-from .requests import OWNER, Place, S3Request, admit, admit_list, may
+from .requests import checksums
+from .requests.bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
+from .requests.checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
+from .requests.conditions import check_source_conditions, write_conditions
+from .requests.headers import check_upload_headers, refuse_customer_keys
+from .requests.requests import OWNER, Place, S3Request, admit, admit_list, may
 from .stored import checksum_headers, checksum_type, keep_checksums, keep_parts, metadata_of, stored_checksums
 
 logger = logging.getLogger(__name__)

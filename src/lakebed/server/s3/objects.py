@@ -32,17 +32,17 @@ from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
 from . import operations
-from .bodies import SMALL_BYTES_MAX, Payload
 from .buckets import iso, xml
-from .checksums import part_count
-from .conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
 from .documents import Element, MalformedXml, Node
-from .encoded_words import encode_words
 from .errors import NotImplementedByName, S3Error, as_s3
-from .headers import check_upload_headers, refuse_customer_keys
 from .operations import S3Operation
 from .options import S3Options
-from .requests import Place, S3Request, admit, admit_below, place_of
+from .requests.bodies import SMALL_BYTES_MAX, Payload
+from .requests.checksums import part_count
+from .requests.conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
+from .requests.encoded_words import encode_words
+from .requests.headers import check_upload_headers, refuse_customer_keys
+from .requests.requests import Place, S3Request, admit, admit_below, place_of
 from .stored import (
     HIDDEN,
     SYSTEM,

@@ -12,9 +12,9 @@ from typing import Final
 
 from lakebed.operations import AnyOperation, history, objects, repositories
 
-from .conditions import CONDITIONS
 from .errors import NotImplementedByName, S3Error
-from .requests import Level, S3Request
+from .requests.conditions import CONDITIONS
+from .requests.requests import Level, S3Request
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,11 +13,11 @@ from typing import Final
 from lakebed.base import HIDDEN_METADATA, S3_HEADERS, S3_METADATA, Entry
 from lakebed.versions import PART_NUMBER_MAX
 
-from . import checksums
-from .checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, SIZES, part_count
 from .documents import Element
 from .errors import S3Error
-from .requests import S3Request
+from .requests import checksums
+from .requests.checksums import ALGORITHMS, COMPOSITE, FULL_OBJECT, SIZES, part_count
+from .requests.requests import S3Request
 
 SYSTEM: Final = S3_METADATA
 HIDDEN: Final = HIDDEN_METADATA

@@ -24,8 +24,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from lakebed.base import aws_signing_key
-
-from .errors import S3Error
+from lakebed.server.s3.errors import S3Error
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"

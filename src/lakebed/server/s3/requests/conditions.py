@@ -7,8 +7,8 @@ from typing import Final
 
 from lakebed.base import Entry
 from lakebed.server.http.validators import names_etag, read_date
+from lakebed.server.s3.errors import NotImplementedByName, S3Error
 
-from .errors import NotImplementedByName, S3Error
 from .requests import S3Request
 
 CONDITIONS: Final = frozenset({b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since"})

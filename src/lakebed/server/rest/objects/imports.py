@@ -13,10 +13,9 @@ from lakebed.operations import objects
 from lakebed.server.http.gate import refuse_denied, require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
+from lakebed.server.rest.commits import commit_record
 from lakebed.server.state import AppState
 from lakebed.versions import Note
-
-from .commits import commit_record
 
 TYPES = {"common_prefix": True, "object": False}
 

@@ -16,10 +16,9 @@ from lakebed.server.http.gate import refuse_denied, require, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
+from lakebed.server.rest.commits import commit_record
+from lakebed.server.rest.stats import stats_of_entry, stats_of_page
 from lakebed.server.state import AppState
-
-from .commits import commit_record
-from .stats import stats_of_entry, stats_of_page
 
 LAST_COMMITS_MAX: Final = 100
 

@@ -22,10 +22,9 @@ from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import nothing
 from lakebed.server.http.routing import Route
+from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, PartRecord
-
-from .stats import stats_of_entry
 
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?")
 

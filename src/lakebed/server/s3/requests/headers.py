@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .errors import NotImplementedByName, S3Error
+from lakebed.server.s3.errors import NotImplementedByName, S3Error
+
 from .requests import S3Request
 
 _REFUSED: Final = (

@@ -21,10 +21,10 @@ from lakebed.auth import NotPermitted
 from lakebed.operations import AnyOperation, objects
 from lakebed.server.http.gate import ask, require_below
 from lakebed.server.http.requests import RestRequest
+from lakebed.server.s3.errors import NotImplementedByName, S3Error
+from lakebed.server.s3.options import S3Options
 
 from .encoded_words import decode_words
-from .errors import NotImplementedByName, S3Error
-from .options import S3Options
 from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, SigningKey, parse_query
 
 Level: TypeAlias = Literal["service", "bucket", "object"]

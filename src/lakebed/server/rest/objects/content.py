@@ -24,10 +24,9 @@ from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import RawResponse, StreamedResponse, raw_headers
 from lakebed.server.http.routing import Route
 from lakebed.server.http.validators import has_same_bytes, names_etag
+from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
 from lakebed.versions import CommitExpired
-
-from .stats import stats_of_entry
 
 SMALL_BYTES_MAX: Final = 1 << 20
 _METADATA_PREFIXES: Final = {b"x-lakefs-meta-": "", b"x-lakefs-internal-": "::lakefs::"}

@@ -31,7 +31,7 @@ from lakebed.server.identity.login_attempts import (
 from lakebed.server.identity.providers import CALLBACK, NoProvider
 from lakebed.server.state import AppState
 
-from .identity import PRINCIPAL_LIFETIME_MAX_S, keep_session
+from .users import PRINCIPAL_LIFETIME_MAX_S, keep_session
 
 _COOKIE: Final = "lakebed_login"
 _ERROR: Final = re.compile(r"[a-z_]{1,64}")

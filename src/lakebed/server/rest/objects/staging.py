@@ -9,9 +9,8 @@ from lakebed.operations import objects
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
+from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
-
-from .stats import stats_of_entry
 
 
 class Staging:

@@ -30,7 +30,7 @@ from lakebed.server.http.responses import answer, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
-from .identity import user_record
+from .users import user_record
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,10 +13,11 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, TypeVar
 
+from lakebed.server.s3.documents import MalformedXml, Node, read_document
+from lakebed.server.s3.errors import NotImplementedByName, S3Error
+
 from . import checksums
 from .checksums import ALGORITHMS, HEADER, SIZES, Checksum
-from .documents import MalformedXml, Node, read_document
-from .errors import NotImplementedByName, S3Error
 from .requests import S3Request
 from .signatures import EMPTY_SHA256, UNSIGNED, AnySigned, Signed, SigningKey
 

@@ -1,0 +1,1 @@
+"""Routes of callers: logins and users, logins in a browser, and their permissions."""
