@@ -366,7 +366,7 @@ def runs_read_on(ending: Ending) -> None:
 def unnamed_files_go(ending: Ending) -> None:
     """Check that full runs leave only files that a commit needs, and the trees that these are compared with."""
     view, needed = View(ending.disk), _needed(ending)
-    # A cherry-pick compares a commit with its parent, whose data may be gone (gc/rules/bases.py).
+    # A cherry-pick compares a commit with its parent, whose data may be gone (gc/rules/history.py).
     compared = {parent for commit_id in needed for parent in view.commit(commit_id).parents}
     left = {key for key in ending.disk.objectstore if tree_file(key) is not None}
     allowed = files_of_trees(ending, needed)

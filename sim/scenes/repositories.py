@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
 from lakebed.catalog import Catalog, CatalogOptions, Repository
 from lakebed.catalog.errors import NamespaceInUse
-from lakebed.catalog.namespaces import OLD_MARKER, overlap
-from lakebed.catalog.places import NAMESPACES
+from lakebed.catalog.namespaces import NAMESPACES, OLD_MARKER, overlap
 from lakebed.catalog.records import (
     DELETED_REPOSITORIES,
     MARKER_KEY,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import AT_ONCE, Ports, RepositoryUid
 from lakebed.catalog import Catalog, NamespaceInUse
-from lakebed.catalog.namespaces import first_overlap
-from lakebed.catalog.places import CHECKED_MS, NAMESPACES, PLACE_BYTES_MAX, Places
+from lakebed.catalog.namespaces import CHECKED_MS, NAMESPACES, PLACE_BYTES_MAX, Places, first_overlap
 from lakebed.kv import Page, Store, open_store
 from lakebed.runtime import LiveIds, LiveTasks
 from tests.clocks import TurnableClock

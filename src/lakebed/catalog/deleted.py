@@ -35,7 +35,7 @@ from lakebed.kv import Held, Page, PredicateFailed, Store, scan_pages, scan_pref
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
 from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted, WindowNotOver
-from .places import Places
+from .namespaces import Places
 from .records import (
     DELETED_REPOSITORIES,
     DeletedRecord,

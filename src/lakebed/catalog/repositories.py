@@ -50,8 +50,7 @@ from .errors import (
     StorageMissing,
     TooMuchMetadata,
 )
-from .namespaces import Namespaces, OpenNamespace, first_overlap
-from .places import Places
+from .namespaces import Namespaces, OpenNamespace, Places, first_overlap
 from .records import NamespaceRecord, RepositoryRecord, RepositoryState
 from .refs.queue import BranchQueue
 from .repository import MakeHooks, Open, Repository

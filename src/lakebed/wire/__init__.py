@@ -89,7 +89,6 @@ from .objects import (
     UploadTo,
 )
 from .operators import TOOL_HEADER, AuditRecord, AuditRecordList, ServerProcess, ServerStatus, UpkeepStep
-from .pulls import PullRequest, PullRequestBasic, PullRequestCreation, PullRequestCreationResponse, PullRequestsList
 from .refs import (
     AheadCount,
     BranchCreation,
@@ -110,6 +109,11 @@ from .refs import (
     ImportStatus,
     Merge,
     MergeResult,
+    PullRequest,
+    PullRequestBasic,
+    PullRequestCreation,
+    PullRequestCreationResponse,
+    PullRequestsList,
     Ref,
     RefList,
     ResetCreation,

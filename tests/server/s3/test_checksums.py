@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from lakebed.server.s3.requests.requests import checksums
+from lakebed.server.s3.requests import checksums
 
 CHECK = b"123456789"
 

@@ -1,13 +1,11 @@
 """The rules of retention and collection in plain Python: the specification that all collectors must match. Pure."""
 
 from .active import Lines, first_parent_indices, kept_indices, lines_of, one_piece, places_of, repeated, rows_of
-from .bases import merge_bases
-from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, slice_of
-from .deleted import judge_deleted
+from .committed import EmptyLiveSet, Namespace, Trees, garbage_addresses, judge_deleted, slice_of
 from .durations import DAY_MS, DAYS_MAX, FOREVER, HOUR_MS, InvalidDuration, parse_duration
 from .erasure import Stands, judge_erasure
 from .explaining import Considered, Explanation, RuleChange, diff_rules, explain
-from .history import BrokenHistory, CommitFacts, History, Verdict, judge_commits, kept_commits
+from .history import BrokenHistory, CommitFacts, History, Verdict, judge_commits, kept_commits, merge_bases
 from .holds import Hold, Holds, held_commits, held_keys
 from .lasting import Ancestry, Stay, StayKind, goes_ms, stays_of
 from .metadata import MetadataRule, RunFacts, WrittenFacts, named_files, old_runs, old_written, unnamed_files

@@ -9,11 +9,20 @@ open upload or a tracked copy names. It deletes objects at Lakebed's own address
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from lakebed.base import Corrupt, MetarangeId, RangeId, SublistId, key_inside, parse_address, parse_slice_name
+from lakebed.base import (
+    Corrupt,
+    MetarangeId,
+    RangeId,
+    SublistId,
+    key_inside,
+    parse_address,
+    parse_slice_name,
+    slice_name,
+)
 
 from .history import History, Verdict
 
@@ -89,3 +98,24 @@ def garbage_addresses(
         raise EmptyLiveSet("the commits that are kept name no address at all")
     candidates = namespace.keys_of(trees.addresses_of(lost_ranges))
     return {key for key in candidates - live - namespace.keys_of(uncommitted) if namespace.may_take(key)}
+
+
+def judge_deleted(
+    keys: Collection[str], *, namespace: Namespace, is_own_file: Callable[[str], bool], named: Collection[str] = ()
+) -> frozenset[str]:
+    """Return the keys whose objects the collection of a deleted repository deletes: the planner's specification.
+
+    It deletes each object in a recorded slice, and every file of the repository's trees and runs. Commits, branches and
+    rules have no influence: no request can name an object through the repository any more.
+
+    The closed slices of the namespace are those with a record. `named` are the full URIs that other repositories name.
+    `is_own_file` recognises files of trees and runs by their form.
+    """
+    # Another repository may have imported objects of this namespace.
+    kept = namespace.keys_of(named)
+
+    def is_in_slice(key: str) -> bool:
+        place = parse_address(key)
+        return place is not None and slice_name(place[0]) in namespace.closed
+
+    return frozenset(key for key in keys if key not in kept and (is_in_slice(key) or is_own_file(key)))

@@ -38,7 +38,7 @@ STRATEGY_KEY: Final = ".lakefs.merge.strategy"
 class Plan:
     """A commit to publish, and the commits whose entries went into it.
 
-    The base of a three-way merge gives none: its data may be gone, and its tree stays for this (gc/rules/bases.py).
+    The base of a three-way merge gives none: its data may be gone, and its tree stays for this (gc/rules/history.py).
     """
 
     commit: Commit

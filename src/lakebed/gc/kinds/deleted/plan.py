@@ -6,7 +6,7 @@
 3. sweep: As for other kinds. When every object is deleted, the service removes the repository's records.
 
 The marker, ledger, certificates, legal holds, marks of installations, and folders of runs of this kind stay.
-`gc/rules/deleted.py` is the specification.
+`judge_deleted` of `gc/rules/committed.py` is the specification.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ async def read_snapshot_for_metadata(versions: Versions, *, grace_ms: int) -> Sn
 
     It omits commits of runs that began less than `grace_ms` ago: readers may have listed them. A run without a record
     is older. It omits commits of runs that still sweep: a legal hold may name their paths (gc/mark/holding.py). It
-    omits commits that merges and cherry-picks compare with (gc/rules/bases.py).
+    omits commits that merges and cherry-picks compare with (gc/rules/history.py).
 
     A commit without its metarange or a sublist stays in `swept`: it was marked as missing, or a backup from before the
     deletion was restored.
