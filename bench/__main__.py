@@ -18,40 +18,18 @@ import msgspec
 
 from .harness import Bench, Figure, Result, run
 
-NAMES = (
-    "cluster",
-    "commit",
-    "commits",
-    "erase-branches",
-    "gateway",
-    "incremental",
-    "lifecycle",
-    "lifecycle-daily",
-    "list",
-    "listing",
-    "log",
-    "mark",
-    "migrate",
-    "mixed",
-    "operations",
-    "pages",
-    "prepare",
-    "ranges",
-    "repository",
-    "rewrite",
-    "sandboxes",
-    "stat",
-    "sweep",
-    "ten-objects",
-    "upload",
-    "wide",
-    "workers",
-)
+FOLDERS = {
+    "collecting": ("commits", "erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
+    "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "wide"),
+    "marks": ("cluster", "incremental", "mark", "ranges", "repository"),
+    "serving": ("gateway", "list", "mixed", "operations", "pages", "stat", "ten-objects", "upload", "workers"),
+}
+NAMES = {name: f"bench.{folder}.{name.replace('-', '_')}" for folder, names in FOLDERS.items() for name in names}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", choices=sorted(NAMES))
     parser.add_argument("of", nargs="*", help="of operations: names; of pages: pages, trial, doors")
     sizes = ("small", "tenth", "full")
     parser.add_argument(
@@ -62,7 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
-    bench: Bench = importlib.import_module(f"bench.{options.name.replace('-', '_')}").BENCH
+    bench: Bench = importlib.import_module(NAMES[options.name]).BENCH
     narrowed = bench.narrowed
     if options.against:
         if bench.against is None:

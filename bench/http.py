@@ -158,8 +158,10 @@ def lakebed_server(
 
 @contextmanager
 def bare_server(folder: Path, **options: str) -> Iterator[Peer]:
-    """The floor (bench/bare.py), which gets its options as JSON."""
-    with started(["-m", "bench.bare", json.dumps({"folder": str(folder), **options})], marker="bare at port ") as peer:
+    """The floor (bench/serving/bare.py), which gets its options as JSON."""
+    with started(
+        ["-m", "bench.serving.bare", json.dumps({"folder": str(folder), **options})], marker="bare at port "
+    ) as peer:
         yield peer
 
 

@@ -1,0 +1,1 @@
+"""Parts of collections: listing, preparing, lifecycle, erasure, sweep."""

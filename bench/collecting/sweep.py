@@ -1,0 +1,163 @@
+"""The sweep: 100,000 objects of a plan deleted from an S3-compatible server, and each deletion recorded.
+
+Ours is the work of the sweep's tasks (`sweep_part` for every part of the plan), in this process: read a part, check
+it, delete it in batches, write its ledger. Floor: obstore alone, 16 bare clients at once, each with a thousand keys a
+request, over keys that are in memory already. Of two different programs that wait for one server what counts is the
+clock on the wall: the ratio is of times, and 1.25 is what 0.8 of the throughput is. Not timed: filling the server
+(bench/s3.py, in memory, a process of its own for each run, 50 ms a bulk delete) and writing the plan.
+
+Sketch: a hundred bulk deletes, 16 at a time, wait 350 ms; beside it obstore works 150 ms and the server 300. Reading a
+plan, checking each key and recording what came of it is 150 ms more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import obstore
+import pyarrow as pa
+from obstore.store import S3Store
+
+from bench.harness import Bench, Figure, own_peak_mib
+from bench.s3 import BUCKET, NOW_MS
+from lakebed.base import RunId, slice_number
+from lakebed.gc import messages
+from lakebed.gc.engines import ROWS_PER_PART, Task
+from lakebed.gc.engines.files import Lake
+from lakebed.gc.engines.tables import no_others
+from lakebed.gc.kinds.committed.plan import Committed
+from lakebed.gc.machine.sweep import sweep_part
+from lakebed.gc.mark.holding import Held
+from lakebed.gc.runs.elsewhere import Gone
+from lakebed.gc.runs.fencing import Fence
+from lakebed.gc.runs.recording import Ledger
+from lakebed.objectstore import open_deleter
+from lakebed.runtime import live_ports
+
+from .listing import PREFIX, bare_client, names_of, s3_server
+
+SIZES = {"small": (4, 500), "full": (200, 500)}
+CLIENTS = 16
+BATCH = 1000
+TASKS = 2
+DELETE_MS = 50
+LIMIT = 1.25
+
+
+def plan_of(names: list[str], objects: int) -> pa.Table:
+    """GARBAGE: all there is."""
+    slices = np.repeat(slice_number(opened_at_ms=NOW_MS, random_bits=0) + np.arange(len(names)), objects)
+    sequences = np.tile(np.arange(objects), len(names))
+    rows = len(slices)
+    columns: dict[str, Any] = {
+        "address": keys_of(names, objects),
+        "slice": slices,
+        "sequence": sequences.astype(np.int32),
+        "size_bytes": np.ones(rows, np.int64),
+        "last_seen_at": np.full(rows, NOW_MS),
+    }
+    same = {"reason": "unreferenced", "rule": "", "path": ""}
+    columns |= {name: pa.repeat(text, rows) for name, text in same.items()}
+    columns |= no_others(rows)
+    schema = messages.arrow_schema(messages.GARBAGE)
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def keys_of(names: list[str], objects: int) -> list[str]:
+    return [f"data/{name}/{sequence:08d}" for name in names for sequence in range(objects)]
+
+
+async def write_plan(lake: Lake, rows: pa.Table) -> messages.Manifest:
+    """In parts as plans have them."""
+    store, folder, parts = (
+        lake.open(),
+        messages.input_folder(messages.RunKind.UNCOMMITTED, RunId("bench"), "garbage"),
+        [],
+    )
+    for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_PART)):
+        part_rows = rows.slice(start, ROWS_PER_PART)
+        data = messages.encode_part(messages.GARBAGE, part_rows)
+        parts.append(messages.part_of(messages.part_name(number), data, rows=part_rows.num_rows))
+        await store.put(folder + parts[-1].name, data)
+    await store.close()
+    return messages.manifest_of(messages.GARBAGE, folder, parts)
+
+
+async def sweep(lake: Lake, plan: messages.Manifest) -> None:
+    store, ledger = lake.open(), Ledger(run_id="bench", date="2026-11-21")
+    deleter = open_deleter(lake.uri, lake.options)
+    task, rule = Task(store=store, ports=live_ports()), Committed().rule
+    one = partial(sweep_part, rule=rule, fence=Fence(key=messages.next_claim([])), held=Held(), gone=Gone())
+
+    async def share(number: int) -> int:
+        """The work of one task: its parts, one after the other."""
+        swept = [await one(task, deleter, plan, part, ledger) for part in plan.parts[number::TASKS]]
+        return sum(each.objects_deleted for each in swept)
+
+    deleted = await asyncio.gather(*map(share, range(TASKS)))
+    await store.close()
+    assert sum(deleted) == plan.rows, deleted
+
+
+async def delete_bare(client: S3Store, keys: list[str]) -> None:
+    batches = iter([keys[start : start + BATCH] for start in range(0, len(keys), BATCH)])
+
+    async def one() -> None:
+        for batch in batches:
+            await obstore.delete_async(client, batch)
+
+    await asyncio.gather(*(one() for _ in range(CLIENTS)))
+
+
+def timed(act: Callable[[], object]) -> tuple[float, float]:
+    """Seconds on the wall, and of this process's CPU."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    act()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def take(size: str, repeat: int) -> list[Figure]:
+    slices, objects = SIZES[size]
+    names = names_of(slices)
+    rows, keys = plan_of(names, objects), [f"{PREFIX}/{key}" for key in keys_of(names, objects)]
+    ours, floors = [], []
+    # One run of each is thrown away, as everywhere.
+    for _ in range(repeat + 1):
+        with s3_server(slices, objects, delete_ms=DELETE_MS) as options:
+            client = bare_client(options)
+            floors.append(timed(lambda: asyncio.run(delete_bare(client, keys)))[0])  # noqa: B023 - called at once
+        with s3_server(slices, objects, delete_ms=DELETE_MS) as options:
+            lake = Lake(uri=f"s3://{BUCKET}/{PREFIX}", options=options)
+            plan = asyncio.run(write_plan(lake, rows))
+            ours.append(timed(lambda: asyncio.run(sweep(lake, plan))))  # noqa: B023 - called at once
+    ours, floors = ours[1:], floors[1:]
+    ratios = [wall / floor for (wall, _), floor in zip(ours, floors, strict=True)]
+    wall_s = statistics.median(wall for wall, _ in ours)
+    return [
+        Figure(
+            what=f"sweep, {len(keys)} deletions, seconds on the wall",
+            value=wall_s,
+            unit="s",
+            floor=statistics.median(floors),
+            ratio=statistics.median(ratios),
+            ratio_min=min(ratios),
+            ratio_max=max(ratios),
+            limit=LIMIT,
+            cpu_s=statistics.median(cpu for _, cpu in ours),
+            wall_s=wall_s,
+            peak_mib=own_peak_mib(),
+        )
+    ]
+
+
+def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+    yield partial(take, size)
+
+
+BENCH = Bench(name="sweep", parts=parts)

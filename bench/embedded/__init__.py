@@ -1,0 +1,1 @@
+"""The library in this process, without HTTP: commits, histories, trees, sandboxes, migration."""

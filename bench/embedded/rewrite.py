@@ -1,0 +1,75 @@
+"""Changing 100,000 of ten million committed entries: `Trees.apply`, which is what a commit does with what is staged.
+Range files lie in a local folder and are written durably; nothing is in the cache. CPU seconds.
+
+Contiguous: 100,000 neighbours. Clustered: 1,000 neighbours each at 100 places. Scattered: one in every hundred
+entries, so every range is read and written. Of ten changes one adds, one removes and eight replace.
+
+Sketch: about 1.6 µs for each entry of a range that is touched (read 0.4, merge 0.2, hash 0.2, write 0.7), 0.1 s for the
+list of all ranges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.harness import Bench, Single, Work
+from lakebed.base import MetarangeId
+from lakebed.versions import Applied
+
+from . import lake
+
+ENTRIES = {"small": 50_000, "full": 10_000_000}
+CHANGES = {"small": 500, "full": 100_000}
+
+
+async def rewrite(folder: Path, base: MetarangeId, changes: pa.Table) -> Applied:
+    objectstore = lake.open_lake(folder)
+    try:
+        return await lake.open_trees(objectstore).apply(base, changes)
+    finally:
+        await objectstore.close()
+
+
+async def touched(folder: Path, base: MetarangeId, changed: MetarangeId) -> str:
+    objectstore = lake.open_lake(folder)
+    trees = lake.open_trees(objectstore)
+    before, after = [{info.id for info in await trees.ranges(id_)} for id_ in (base, changed)]
+    await objectstore.close()
+    return f"{len(before - after):,} of {len(before):,} ranges"
+
+
+@contextmanager
+def ours(folder: Path, base: MetarangeId, changes: pa.Table) -> Iterator[Work]:
+    yield Work(run=lambda: asyncio.run(rewrite(folder, base, changes)))
+
+
+def parts(size: str) -> Iterator[Single]:
+    count, of = CHANGES[size], ENTRIES[size]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        base = lake.build(folder, of)
+        for kind, numbers, limit in (
+            ("contiguous", lake.contiguous(count, of), 1.0),
+            ("clustered", lake.clustered(count, of, places=100), 4.0),
+            ("scattered", lake.scattered(count, of), 16.0),
+        ):
+            changes = lake.changes(numbers, generation=1)
+            applied = asyncio.run(rewrite(folder, base, changes))
+            assert (applied.added, applied.changed, applied.removed) == (count // 10, count // 10 * 8, count // 10)
+            ranges = asyncio.run(touched(folder, base, applied.metarange_id))
+            yield Single(
+                what=f"rewrite {kind}: {count:,} changes, {ranges}",
+                limit=limit,
+                ours=partial(ours, folder, base, changes),
+                peak_limit_mib=1024.0,
+            )
+
+
+BENCH = Bench(name="rewrite", parts=parts)

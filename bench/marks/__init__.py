@@ -1,0 +1,1 @@
+"""Spark and the local engine at work: marks, plans and whole collections of large repositories."""

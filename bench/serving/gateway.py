@@ -1,0 +1,193 @@
+"""S3 over HTTP, 16 connections: the server's CPU for PUT and GET of 64 KiB and for LIST of 1,000, all signed.
+
+Floor: bare routes with the same bytes: a durable file and a group-commit set; one file read; the same cells as XML.
+Before them one upload of 5 GiB in parts of 64 MiB, and its download: the server's memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from bench.harness import Bench, Figure, Pair, Part, Side, Work
+from bench.http import Peer
+from lakebed.server.s3.requests.signatures import canonical_request, signing_key, string_to_sign
+
+from .world import REPOSITORY, filled
+
+COUNTS = {"small": 50, "full": 2_000}
+PAGES = {"small": 5, "full": 100}
+ROWS = {"small": 1_000, "full": 20_000}
+LARGE_PARTS = {"small": 2, "full": 80}
+PART_BYTES = {"small": 5 << 20, "full": 64 << 20}
+BODY = os.urandom(64 << 10)
+PEAK_MIB = 200
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+class Signer:
+    """Sign requests to our server, with a key pair of its first user."""
+
+    def __init__(self, peer: Peer) -> None:
+        made = json.loads(peer.call("POST", "/api/v1/auth/users/bench/credentials", expected=201))
+        self._key_id, self._secret = made["access_key_id"], made["secret_access_key"]
+        self._host = f"127.0.0.1:{peer.port}"
+
+    def request(self, method: str, path: str, body: bytes = b"", query: tuple[tuple[str, str], ...] = ()) -> bytes:
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        headers = [
+            (b"host", self._host.encode()),
+            (b"x-amz-content-sha256", UNSIGNED.encode()),
+            (b"x-amz-date", now.encode()),
+        ]
+        names = [name.decode() for name, _ in headers]
+        canonical = canonical_request(method, path.encode(), query, headers, [name for name, _ in headers], UNSIGNED)
+        scope = f"{now[:8]}/us-east-1/s3/aws4_request"
+        key = signing_key(self._secret, scope)
+        signature = key.sign(string_to_sign(now, scope, canonical))
+        proof = (
+            f"AWS4-HMAC-SHA256 Credential={self._key_id}/{scope},SignedHeaders={';'.join(names)},Signature={signature}"
+        )
+        target = path + ("?" + "&".join(f"{name}={value}" for name, value in query) if query else "")
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name.decode()}: {value.decode()}" for name, value in headers)]
+        lines += [f"authorization: {proof}", f"content-length: {len(body)}", "", ""]
+        return "\r\n".join(lines).encode() + body
+
+
+def parts(size: str) -> Iterator[Part]:
+    count, pages = COUNTS[size], PAGES[size]
+    numbers = itertools.count()
+    bucket = f"/{REPOSITORY}.staged"
+    with tempfile.TemporaryDirectory() as folder, filled(Path(folder), ROWS[size]) as ports:
+        signer = Signer(ports.ours)
+        ports.ours.send_all([signer.request("PUT", f"{bucket}/zz/read", BODY)], expected=200, connections=1)
+        wait_for(ports.bare)
+        ports.bare.send_all([ports.bare.request("POST", "/upload?path=read", BODY)], expected=201, connections=1)
+
+        # First, while the server has nothing in memory of what the others ask for.
+        yield lambda _: [large(ports.ours, signer, bucket, size)]
+
+        def ours(make: Callable[[], list[bytes]]) -> Side:
+            @contextmanager
+            def side() -> Iterator[Work]:
+                requests = make()
+                yield Work(
+                    run=lambda: ports.ours.send_all(requests, expected=200),
+                    cpu_s=ports.ours.cpu_s,
+                    peak_mib=ports.ours.peak_mib,
+                )
+
+            return side
+
+        def floor(make: Callable[[], list[bytes]], expected: int = 200) -> Side:
+            @contextmanager
+            def side() -> Iterator[Work]:
+                requests = make()
+                yield Work(
+                    run=lambda: ports.bare.send_all(requests, expected=expected),
+                    cpu_s=ports.bare.cpu_s,
+                    peak_mib=ports.bare.peak_mib,
+                )
+
+            return side
+
+        query = (("list-type", "2"), ("max-keys", "1000"))
+        yield Pair(
+            what=f"gateway PUT {count:,} of 64 KiB",
+            limit=2.5,
+            ours=ours(lambda: [signer.request("PUT", f"{bucket}/up/{next(numbers):08d}", BODY) for _ in range(count)]),
+            floor=floor(
+                lambda: [
+                    ports.bare.request("POST", f"/upload?path=up/{next(numbers):08d}", BODY, content_type="x")
+                    for _ in range(count)
+                ],
+                201,
+            ),
+        )
+        yield Pair(
+            what=f"gateway GET {count:,} of 64 KiB",
+            limit=2.5,
+            ours=ours(lambda: [signer.request("GET", f"{bucket}/zz/read") for _ in range(count)]),
+            floor=floor(lambda: [ports.bare.request("GET", "/read")] * count),
+        )
+        yield Pair(
+            what=f"gateway LIST {pages:,} pages of 1,000",
+            limit=2.5,
+            ours=ours(lambda: [signer.request("GET", bucket, query=query) for _ in range(pages)]),
+            floor=floor(lambda: [ports.bare.request("GET", "/list-xml")] * pages),
+        )
+
+
+def wait_for(peer: Peer) -> None:
+    """Return when the process listens: it says its port a moment before."""
+    while True:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", peer.port)):
+            return
+        time.sleep(0.05)
+
+
+def large(peer: Peer, signer: Signer, bucket: str, size: str) -> Figure:
+    """Upload an object in parts, complete it, and read it, once."""
+    part, count = os.urandom(PART_BYTES[size]), LARGE_PARTS[size]
+    cpu, wall = peer.cpu_s(), time.perf_counter()
+    [begun] = peer.send_all(
+        [signer.request("POST", f"{bucket}/large", query=(("uploads", ""),))], expected=200, connections=1
+    )
+    found = re.search(rb"<UploadId>(.*?)</UploadId>", begun)
+    assert found is not None
+    name = found[1].decode()
+    for number in range(1, count + 1):
+        query = (("partNumber", str(number)), ("uploadId", name))
+        peer.send_all([signer.request("PUT", f"{bucket}/large", part, query)], expected=200, connections=1)
+    [listed] = peer.send_all(
+        [signer.request("GET", f"{bucket}/large", query=(("uploadId", name),))], expected=200, connections=1
+    )
+    chosen = re.findall(rb"<PartNumber>(\d+)</PartNumber>.*?<ETag>(.*?)</ETag>", listed)
+    shown = b"".join(b"<Part><PartNumber>%s</PartNumber><ETag>%s</ETag></Part>" % each for each in chosen)
+    body = b"<CompleteMultipartUpload>" + shown + b"</CompleteMultipartUpload>"
+    complete(peer, signer.request("POST", f"{bucket}/large", body, (("uploadId", name),)))
+    read_all(peer, signer.request("GET", f"{bucket}/large"), len(part) * count)
+    return Figure(
+        what=f"gateway upload and download {len(part) * count / (1 << 30):.2f} GiB in {count} parts",
+        value=peer.cpu_s() - cpu,
+        unit="s",
+        cpu_s=peer.cpu_s() - cpu,
+        wall_s=time.perf_counter() - wall,
+        peak_mib=peer.peak_mib(),
+        peak_limit_mib=PEAK_MIB,
+    )
+
+
+def complete(peer: Peer, request: bytes) -> None:
+    """Send a completion; one that takes long answers in chunks, and says how it went in the document."""
+    with socket.create_connection(("127.0.0.1", peer.port)) as connection, connection.makefile("rb") as answer:
+        connection.sendall(request)
+        text = b""
+        while b"</CompleteMultipartUploadResult>" not in text:
+            # Not by line: the document ends without one, and the connection stays open for the next request.
+            found = answer.read1(1 << 16)
+            assert found, text
+            text += found
+            assert b"<Error>" not in text, text
+
+
+def read_all(peer: Peer, request: bytes, size_bytes: int) -> None:
+    with socket.create_connection(("127.0.0.1", peer.port)) as connection, connection.makefile("rb") as answer:
+        connection.sendall(request)
+        while (line := answer.readline()) not in {b"\r\n", b""}:
+            assert not line.startswith(b"HTTP/1.1") or b" 200 " in line, line
+        while size_bytes:
+            found = answer.read1(1 << 20)
+            assert found
+            size_bytes -= len(found)
+
+
+BENCH = Bench(name="gateway", parts=parts)

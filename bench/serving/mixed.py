@@ -1,0 +1,171 @@
+"""The tail of small requests beside large work: p99 of a stat and of an upload of 1 KiB, on the wall, quiet and mixed.
+
+Beside them run the commit of all staged objects, a listing of the committed ones by pages of 1,000, commits that each
+run a hook, and a plan of collections by the command. A wall figure says nothing on a machine that others use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from bench.harness import Bench, Figure
+from bench.http import Connection, Peer, objects_url
+
+from .ten_objects import timed
+from .world import REPOSITORY, filled
+
+OBJECTS: Final = {"small": 2_000, "full": 1_000_000}
+PROBES: Final = {"small": 20, "full": 1_000}
+TIMES_MAX: Final = 3
+ROOT: Final = f"/api/v1/repositories/{REPOSITORY}"
+HOOK: Final = b"""name: mixed
+on:
+  pre-commit:
+    branches: [hooked]
+hooks:
+  - id: script
+    type: lua
+    properties:
+      script: print(action.branch_id)
+"""
+
+
+@dataclass
+class Beside:
+    """The large work. Each piece repeats until `is_over`, but for the one commit of everything."""
+
+    peer: Peer
+    folder: Path
+    is_over: threading.Event = field(default_factory=threading.Event)
+    failures: list[BaseException] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self.peer.call("POST", f"{ROOT}/branches", {"name": "hooked", "source": "committed"}, expected=201)
+        self._upload("_lakefs_actions/mixed.yaml", HOOK)
+
+    def commit(self) -> None:
+        self.peer.call("POST", f"{ROOT}/branches/staged/commits", {"message": "all"}, expected=201)
+
+    def commit_with_a_hook(self) -> None:
+        self._upload("hooked", os.urandom(16))
+        self.peer.call("POST", f"{ROOT}/branches/hooked/commits", {"message": "hooked"}, expected=201)
+
+    def list_all(self) -> None:
+        after = ""
+        while not self.is_over.is_set():
+            target = f"{ROOT}/refs/committed/objects/ls?amount=1000&after={quote(after, safe='')}"
+            pagination = json.loads(self.peer.call("GET", target, expected=200))["pagination"]
+            after = pagination["next_offset"]
+            if not pagination["has_more"]:
+                return
+
+    def plan(self) -> None:
+        environment = {**os.environ, **self.peer.environment(), "XDG_CONFIG_HOME": str(self.folder)}
+        environment["LAKEBED_DATA"] = str(self.folder / "data")
+        timed(self.peer, environment, "gc", "plan", f"lakefs://{REPOSITORY}")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        repeated = (self.commit_with_a_hook, self.list_all, self.plan)
+        threads = [threading.Thread(target=self._once, args=(self.commit,))]
+        threads += [threading.Thread(target=self._repeat, args=(work,)) for work in repeated]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self.is_over.set()
+            for thread in threads:
+                thread.join()
+        if self.failures:
+            raise self.failures[0]
+
+    def _repeat(self, work: Callable[[], None]) -> None:
+        while not self.is_over.is_set() and not self.failures:
+            self._once(work)
+
+    def _once(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # raised again where the threads are joined
+            self.failures.append(error)
+
+    def _upload(self, path: str, body: bytes) -> None:
+        url = objects_url(REPOSITORY, "hooked", path, kind="branches")
+        request = self.peer.request("POST", url, body, content_type="application/octet-stream")
+        self.peer.send_all([request], expected=201, connections=1)
+
+
+def p99_s(peer: Peer, requests: Sequence[bytes], expected: int) -> float:
+    """Return the 99th percentile of the seconds until an answer, one request after the other."""
+
+    async def work(connection: Connection, _: int) -> list[float]:
+        took = []
+        for request in requests:
+            began_s = time.perf_counter()
+            answer = await connection.send(request)
+            took.append(time.perf_counter() - began_s)
+            assert answer.status == expected, (answer.status, answer.body[:300])
+        return took
+
+    [took] = asyncio.run(peer.with_connections(work, 1))
+    return statistics.quantiles(took, n=100)[98]
+
+
+def probes(peer: Peer, count: int, name: str) -> dict[str, float]:
+    stat = peer.request("GET", f"{ROOT}/refs/hooked/objects/stat?path=_lakefs_actions/mixed.yaml")
+    urls = [objects_url(REPOSITORY, "probed", f"{name}/{number}", kind="branches") for number in range(count)]
+    uploads = [peer.request("POST", url, bytes(1024), content_type="application/octet-stream") for url in urls]
+    return {"stat": p99_s(peer, [stat] * count, 200), "upload 1 KiB": p99_s(peer, uploads, 201)}
+
+
+def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+    """Measure once, whatever is asked for: the commit of everything can be made once."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        peer = stack.enter_context(filled(folder, OBJECTS[size])).ours
+        peer.call("POST", f"{ROOT}/branches", {"name": "probed", "source": "committed"}, expected=201)
+        beside, count = Beside(peer, folder), PROBES[size]
+        beside.prepare()
+
+        def take(_: int) -> list[Figure]:
+            probes(peer, count, "warm")
+            quiet, cpu_s, began_s = probes(peer, count, "quiet"), peer.cpu_s(), time.perf_counter()
+            with beside.running():
+                mixed = probes(peer, count, "mixed")
+            spent = {"cpu_s": peer.cpu_s() - cpu_s, "wall_s": time.perf_counter() - began_s}
+            figures = []
+            for what in quiet:
+                figures += [
+                    Figure(
+                        what=f"mixed, p99 of {what}: {how}",
+                        value=value,
+                        unit=unit,
+                        limit=limit,
+                        peak_mib=peer.peak_mib(),
+                        **spent,
+                    )
+                    for how, value, unit, limit in (
+                        ("quiet", 1000 * quiet[what], "ms", None),
+                        ("beside large work", 1000 * mixed[what], "ms", None),
+                        ("times the quiet one", mixed[what] / quiet[what], "×", TIMES_MAX),
+                    )
+                ]
+            return figures
+
+        yield take
+
+
+BENCH = Bench(name="mixed", parts=parts)

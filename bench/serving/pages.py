@@ -1,0 +1,288 @@
+"""Pages for a browser, on a large lake: CPU of the server for each page, and bytes over the wire.
+
+The lake has 1 M objects, 10,000 branches, 30,000 commits, 1,000 runs of collections with their plans, and 10,000
+uncommitted changes. It is written by a process of its own, through the key-value port and the tree's builder. The
+pages are those that links lead to, found by the walker of the tests, and some that forms lead to; so a new page is
+measured without a word here. Each is asked over HTTP by one logged-in browser, one request after the other.
+
+Bytes are those of the answer with its head. A first visit is the first page with everything that it loads.
+
+Sketch of a page: the gate and the session 0.3 ms, each operation 0.3 to 2, a template 1 to 4; a folder of 100 rows is
+one page of a tree, 1; 200 branches of the ref picker 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+import numpy as np
+from msgspec.structs import replace
+
+from bench.collecting.prepare import cell
+from bench.embedded.lake import BUILT_TOGETHER, puts
+from bench.embedded.log import Line
+from bench.harness import Bench, Figure, Pair, Part, Side, Work
+from bench.http import Answer, Connection, Peer, lakebed_server
+from lakebed.base import EMPTY_METARANGE, BranchName, RunState, StagingToken
+from lakebed.gc.messages import ErasureOrder, RunKind
+from lakebed.gc.rules import Selection
+from lakebed.objectstore import ObjectStoreOptions
+from lakebed.server import ServerOptions, opened, prepare_folder
+from lakebed.versions import RunRecord, Versions, encode_record, keys
+from tests.server.test_plans import write_plan
+from tests.server.web.walking import walk
+
+from .gateway import Signer
+
+SIZES: Final = {
+    "small": {"objects": 2_000, "branches": 50, "commits": 150, "runs": 10, "changes": 50},
+    "tenth": {"objects": 100_000, "branches": 1_000, "commits": 3_000, "runs": 100, "changes": 1_000},
+    "full": {"objects": 1_000_000, "branches": 10_000, "commits": 30_000, "runs": 1_000, "changes": 10_000},
+}
+PARTS: Final = ("pages", "trial", "doors")
+OTHERS: Final = {"small": 200, "tenth": 2_000, "full": 2_000}
+REQUESTS: Final = {"small": 1, "tenth": 10, "full": 20}
+LIMIT_MS: Final = 25.0
+FIRST_KIB: Final = 100.0
+LATER_KIB: Final = 40.0
+LAKE: Final = "/repositories/lake"
+FOLDER: Final = "events/day=00001/"
+FILE: Final = "events/day=00000/part-00000-0.parquet"
+FORMS: Final = (
+    f"{LAKE}/objects?ref=main&path={FOLDER}",
+    f"{LAKE}/objects?ref=main&path={FOLDER}&details=1",
+    f"{LAKE}/compare?base=main~5&ref=main",
+    f"{LAKE}/compare?base=main&ref=branch-00007",
+    f"{LAKE}/why?ref=main&path={FILE}",
+    f"{LAKE}/branches?prefix=branch-001",
+    f"{LAKE}/commits?ref=main&path={FILE}",
+    "/search?repository=lake&text=branch-001",
+)
+"""Pages that a person reaches by a form."""
+ON_DEMAND: Final = re.compile(r"/why\?.*(path|address)=|[?&](details|conflicts|committed)=1")
+"""Searches, and parts that a person asks for with a link of their own. Their time is for orientation."""
+TREES: Final = 16
+LINES: Final = 100
+_LINK: Final = re.compile(r' href="([^"#]+)"')
+_LOADED: Final = re.compile(r'<(?:link|script)[^>]* (?:href|src)="([^"]+)"')
+_ELSEWHERE: Final = re.compile(r'(?:href|src|action)="(?:[a-z]+:)?//[^"]*"')
+
+
+async def build(data: Path, size: str) -> None:
+    of = SIZES[size]
+    # Without fsync: a thousand plans would wait for the disk.
+    options = ServerOptions(data_dir=data, objectstore=ObjectStoreOptions(local_durable=False))
+    async with opened(options) as state:
+        lake = await state.catalog.create("lake", storage_namespace="local://lake", default_branch="main")
+        versions = lake.versions
+        await _commit(versions, of["objects"], of["commits"], of["branches"])
+        record = dict(await versions.context.branches.every())[BranchName("main")]
+        partition = keys.token_partition(versions.uid, record.staging_token)
+        for start in range(0, of["changes"], 2_000):
+            numbers = range(start, min(start + 2_000, of["changes"]))
+            await versions.store.set_many(partition, [cell(number) for number in numbers])
+        for number in range(of["runs"]):
+            run_id = f"d{number:019d}"
+            addresses = [f"data/{number:020d}/{at:08d}" for at in range(200)]
+            await write_plan(versions.objectstore, run_id, addresses, RunKind.COMMITTED)
+            run = RunRecord(kind=RunKind.COMMITTED, state=RunState.ENDED, started_ms=1_790_000_000_000 + number)
+            await versions.store.set(versions.partition, keys.RUN + run_id.encode(), encode_record(run))
+        order = ErasureOrder(
+            selection=Selection(paths=tuple(f"users/{number:05d}" for number in range(1_000))), why="x"
+        )
+        addresses = [f"data/{'e' * 20}/{at:08d}" for at in range(200)]
+        await write_plan(versions.objectstore, "e" * 20, addresses, RunKind.ERASURE, erasure=order)
+
+
+async def _commit(versions: Versions, objects: int, commits: int, branches: int) -> None:
+    """Write the history: two thirds of the commits on main, the others on a hundred branches."""
+    tree = EMPTY_METARANGE
+    for start in range(0, objects, BUILT_TOGETHER):
+        numbers = np.arange(start, min(start + BUILT_TOGETHER, objects))
+        tree = (await versions.trees.apply(tree, puts(numbers, generation=0))).metarange_id
+    trees = [tree]
+    for number in range(1, TREES):
+        changed = puts(np.array([0, objects // 2, objects - 1]), generation=number)
+        trees.append((await versions.trees.apply(tree, changed)).metarange_id)
+    [(_, record)] = await versions.context.branches.every()
+    main = Line(versions, trees, [record.commit_id])
+    await main.grow(commits * 2 // 3, "main")
+    heads = {"main": main.ids[-1]}
+    lines = min(branches, LINES)
+    begins = np.random.default_rng(1).integers(1, len(main.ids), branches).tolist()
+    for number in range(1, branches):
+        name, ids = f"branch-{number:05d}", main.ids[: begins[number]]
+        if number <= lines:
+            line = Line(versions, trees, ids)
+            await line.grow(commits // 3 // lines, name)
+            ids = line.ids
+        heads[name] = ids[-1]
+    records = [
+        (keys.BRANCH + name.encode(), encode_record(replace(record, commit_id=head, staging_token=StagingToken(name))))
+        for name, head in heads.items()
+    ]
+    for start in range(0, len(records), 2_000):
+        await versions.store.set_many(versions.partition, records[start : start + 2_000])
+
+
+class Visitor:
+    """A browser that is logged in: it asks for pages, and counts bytes."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        login = json.dumps({"access_key_id": peer.key[0], "secret_access_key": peer.key[1]}).encode()
+        answer = asyncio.run(self._send([peer.request("POST", "/api/v1/auth/login", login)]))[0]
+        self._cookie = f"internal_auth_session={json.loads(answer.body)['token']}"
+
+    def request(self, address: str) -> bytes:
+        head = f"GET {address} HTTP/1.1\r\nhost: 127.0.0.1:{self._peer.port}\r\naccept: text/html\r\n"
+        return f"{head}sec-fetch-site: same-origin\r\ncookie: {self._cookie}\r\n\r\n".encode()
+
+    def visit(self, address: str, times: int = 1) -> Answer:
+        """Ask for a page, one request after the other, and return the last answer."""
+        answer = asyncio.run(self._send([self.request(address)] * times))[-1]
+        assert answer.status == 200, (address, answer.status, answer.body[-2000:])
+        return answer
+
+    async def _send(self, requests: list[bytes]) -> list[Answer]:
+        async def work(connection: Connection, _: int) -> list[Answer]:
+            return [await connection.send(request) for request in requests]
+
+        [answers] = await self._peer.with_connections(work, 1)
+        return answers
+
+    def links(self, address: str) -> list[str]:
+        """Open a page, and return the addresses that it links to."""
+        return [urljoin(address, html.unescape(link)) for link in _LINK.findall(self.visit(address).body.decode())]
+
+
+def of_pages(peer: Peer, requests: int, repeat: int) -> list[Figure]:
+    visitor = Visitor(peer)
+    first = visitor.visit("/")
+    loads = [urljoin("/", link) for link in _LOADED.findall(first.body.decode())]
+    first_bytes = first.size_bytes + sum(visitor.visit(link).size_bytes for link in loads)
+    figures, bytes_of, strange = [], {}, 0
+    for address, page in walk(["/", LAKE, *FORMS], visitor.links):
+        answer = visitor.visit(address)
+        bytes_of[address] = answer.size_bytes
+        strange += len(_ELSEWHERE.findall(answer.body.decode()))
+        figures.append(_of_page(peer, visitor, address, page, requests, repeat))
+    largest = max(bytes_of, key=lambda address: bytes_of[address])
+    return [
+        *figures,
+        _figure(peer, "pages: first visit, with style, script and icon", [first_bytes / 1024], "KiB", FIRST_KIB),
+        _figure(peer, f"pages: the largest, {largest}", [bytes_of[largest] / 1024], "KiB", LATER_KIB),
+        _figure(peer, "pages: requests to another host", [float(strange)], "", 0.0),
+    ]
+
+
+def of_trial(peer: Peer, repeat: int) -> list[Figure]:
+    """Try rules that are not saved, over all commits."""
+    took_ms = []
+    for _ in range(repeat + 1):
+        before_s = peer.cpu_s()
+        peer.call("POST", f"/api/v1{LAKE}/gc/rules/try", {"default": "30d"}, expected=200)
+        took_ms.append((peer.cpu_s() - before_s) * 1000)
+    return [_figure(peer, "pages: trying rules, without its page", took_ms[1:], "ms", None)]
+
+
+def of_other_doors(folder: Path, count: int) -> Iterator[Part]:
+    """What the page costs clients of the API and of S3: a server with it, and one without, in turn."""
+    with (
+        lakebed_server(folder / "with") as with_page,
+        lakebed_server(folder / "without", program="bench.serving.pageless") as without,
+    ):
+        peers = (with_page, without)
+        signers = [Signer(peer) for peer in peers]
+        for peer in peers:
+            new = {"name": "other", "storage_namespace": "local://other"}
+            peer.call("POST", "/api/v1/repositories", new, expected=201)
+            peer.call("POST", "/api/v1/repositories/other/branches/main/objects?path=a", {}, expected=201)
+        stat = "/api/v1/repositories/other/refs/main/objects/stat?path=a"
+        asked = [[peer.request("GET", stat)] * count for peer in peers]
+        read = [[signer.request("GET", "/other.main/a") for _ in range(count)] for signer in signers]
+        for what, (ours, floor) in (("stat", asked), ("S3 GET", read)):
+            yield Pair(
+                what=f"pages: {what}, {count:,}, with the page and without",
+                limit=1.03,
+                ours=_side(with_page, ours),
+                floor=_side(without, floor),
+            )
+
+
+def _side(peer: Peer, requests: list[bytes]) -> Side:
+    @contextmanager
+    def side() -> Iterator[Work]:
+        yield Work(run=lambda: peer.send_all(requests, expected=200), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
+
+    return side
+
+
+def _of_page(peer: Peer, visitor: Visitor, address: str, page: str, requests: int, repeat: int) -> Figure:
+    limit: float | None = LIMIT_MS
+    if ON_DEMAND.search(address):
+        limit, requests = None, 1
+    took_ms = []
+    for _ in range(repeat + 1):
+        before_s = peer.cpu_s()
+        visitor.visit(address, requests)
+        took_ms.append((peer.cpu_s() - before_s) * 1000 / requests)
+    names = ", ".join(name for name, _ in parse_qsl(urlsplit(address).query))
+    return _figure(peer, f"pages: {page}{f' ({names})' if names else ''}", took_ms[1:], "ms", limit)
+
+
+def _figure(peer: Peer, what: str, values: list[float], unit: str, limit: float | None) -> Figure:
+    middle = statistics.median(values)
+    return Figure(
+        what=what,
+        value=middle,
+        value_min=min(values),
+        value_max=max(values),
+        unit=unit,
+        limit=limit,
+        cpu_s=middle / 1000 if unit == "ms" else 0.0,
+        wall_s=0.0,
+        peak_mib=peer.peak_mib(),
+    )
+
+
+def parts(size: str, of: Sequence[str] = PARTS) -> Iterator[Part]:
+    if "pages" in of or "trial" in of:
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / "data"
+            subprocess.run([sys.executable, "-m", "bench.serving.pages", str(data), size], check=True)
+            with lakebed_server(data) as peer:
+                if "pages" in of:
+                    yield partial(of_pages, peer, REQUESTS[size])
+                if "trial" in of:
+                    yield partial(of_trial, peer)
+    if "doors" in of:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from of_other_doors(Path(folder), OTHERS[size])
+
+
+def narrowed(of: Sequence[str]) -> Bench:
+    if unknown := set(of) - set(PARTS):
+        raise ValueError(f"pages has no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    return Bench(name="pages", parts=partial(parts, of=of))
+
+
+BENCH = Bench(name="pages", parts=parts, narrowed=narrowed)
+
+
+if __name__ == "__main__":
+    prepare_folder(Path(sys.argv[1]))
+    asyncio.run(build(Path(sys.argv[1]), sys.argv[2]))
