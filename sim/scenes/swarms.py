@@ -12,13 +12,13 @@ from sim.checkers.endings import CREATES, conditions_hold
 from sim.checkers.reachable import nothing_queued_is_named, nothing_reachable_is_deleted, nothing_undue_is_deleted
 from sim.ports.actors import Scene
 from sim.search.scheduling import Faults
+from sim.worlds.branches import reset_prefix
 from sim.worlds.erasure import erase_staged
 from sim.worlds.hard_delete import clean_claims, hard, turn_on, work
 from sim.worlds.lifecycle import DUE, set_policy
 from sim.worlds.moves import move
 from sim.worlds.multipart import send, with_parts
 from sim.worlds.refs import undelete_tag
-from sim.worlds.resets import reset_prefix
 from sim.worlds.undoing import undo
 
 from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES

@@ -61,7 +61,7 @@ from sim.scenes.scenes import (
 from sim.scenes.tables import table_scenes
 from sim.search.exploring import NO_BUDGET, Budget
 
-from .branches import branch_scenes
+from .branches import branch_scenes, reset_scenes
 from .deleted import deleted_scenes
 from .erasure import erasure_scenes
 from .hard_delete import hard_delete_scenes
@@ -72,7 +72,6 @@ from .moves import move_scenes
 from .multipart import multipart_scenes
 from .parts import part_scenes
 from .refs import ref_scenes
-from .resets import reset_scenes
 from .undoing import undoing_scenes
 from .unlisted import unlisted_scenes
 
