@@ -225,19 +225,10 @@ def avro_map(values: dict[str, str]) -> bytes:
     return avro_long(len(values)) + b"".join(avro_long(len(text)) + text for text in texts) + b"\0"
 
 
-@pytest.mark.parametrize("is_old", [False, True], ids=["new", "without its first metadata"])
-async def test_a_table_that_takes_the_id_of_another_is_refused(
-    client: httpx.AsyncClient, state: AppState, sales: str, is_old: bool
-) -> None:
-    """Readers of the new one would get keys for the files of the other."""
-    table = (await make(client, sales))["metadata"]
-    if is_old:
-        uuid = "7d546238-af84-46d7-8f89-ddb2489940fb"
-        tables = (await state.catalog.get("lake")).tables
-        await tables.put(f"{uuid}/metadata/00107-x.metadata.json", b"{}")
-        table = {"table-uuid": uuid, "location": tables.location(uuid)}
+def creation(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The commit of a client that makes a table from these metadata, which it was lent for that."""
     updates = [
-        {"action": "assign-uuid", "uuid": table["table-uuid"]},
+        {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
         {"action": "upgrade-format-version", "format-version": 2},
         {"action": "add-schema", "schema": SCHEMA, "last-column-id": 1},
         {"action": "set-current-schema", "schema-id": -1},
@@ -245,11 +236,58 @@ async def test_a_table_that_takes_the_id_of_another_is_refused(
         {"action": "set-default-spec", "spec-id": -1},
         {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
         {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": table["location"]},
+        {"action": "set-location", "location": metadata["location"]},
     ]
-    body = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    return {"requirements": [{"type": "assert-create"}], "updates": updates}
 
-    await refused(await client.post(f"{sales}/twin", json=body), 409, "CommitFailedException", "is or was a table")
+
+async def test_no_table_takes_the_id_of_another_be_it_staged_made_or_dropped(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    """Whoever makes a table gets keys for all files below its id."""
+    staged = (await make(client, sales, **{"stage-create": True}))["metadata"]
+
+    thief = await client.post(f"{sales}/twin", json=creation(staged))
+    await refused(thief, 400, "BadRequestException", "gave no table sales.twin of main the id")
+    assert (await client.post(f"{sales}/orders", json=creation(staged))).status_code == 200
+
+    thief = await client.post(f"{sales}/twin", json=creation(staged))
+    await refused(thief, 400, "BadRequestException", "gave no table sales.twin of main the id")
+    other = {"namespace": ["sales"], "name": "secret"}
+    body = {"source": {"namespace": ["sales"], "name": "orders"}, "destination": other}
+    assert (await client.post(f"{ROOT}/lake.main/tables/rename", json=body)).status_code == 204
+    again = await client.post(f"{sales}/orders", json=creation(staged))
+    await refused(again, 409, "CommitFailedException", "is or was a table")
+
+
+async def test_a_commit_whose_answer_was_lost_is_answered_again_and_made_once(
+    client: httpx.AsyncClient, sales: str, repo: str
+) -> None:
+    staged = (await make(client, sales, **{"stage-create": True}))["metadata"]
+    for _ in range(2):
+        answer = await client.post(f"{sales}/orders", json=creation(staged))
+        assert answer.status_code == 200, answer.text
+    column = {"id": 2, "name": "b", "required": False, "type": "long"}
+    wider = {**SCHEMA, "schema-id": 1, "fields": [*SCHEMA["fields"], column]}
+    change = {
+        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 0}],
+        "updates": [
+            {"action": "add-schema", "schema": wider, "last-column-id": 2},
+            {"action": "set-current-schema", "schema-id": -1},
+        ],
+    }
+    answers = [(await client.post(f"{sales}/orders", json=change)).json() for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert answers[0]["metadata"]["current-schema-id"] == 1
+    assert len((await client.get(f"{repo}/refs/main/commits")).json()["results"]) == 4
+    several = {"table-changes": [{"identifier": {"namespace": ["sales"], "name": "orders"}, **change}]}
+    assert (await client.post(f"{ROOT}/lake.main/transactions/commit", json=several)).status_code == 204
+    late = {**change, "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+    await refused(await client.post(f"{sales}/orders", json=late), 409, "CommitFailedException", "current schema")
+    late["requirements"] = []
+    assert (await client.post(f"{sales}/orders", json=late)).status_code == 200
+    await refused(await client.post(f"{sales}/orders", json=change), 409, "CommitFailedException", "current schema")
 
 
 @pytest.mark.parametrize("size", [10, 100_000], ids=["small", "in a thread"])

@@ -18,6 +18,7 @@ from .metadata import (
     check_size,
     committed,
     created,
+    is_result,
     metadata_name,
     parsed,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "committed",
     "created",
     "is_installed",
+    "is_result",
     "load",
     "metadata_name",
     "parsed",

@@ -175,6 +175,29 @@ def committed(
     return _checked(Metadata(value), location)
 
 
+def is_result(
+    current: Metadata,
+    base: Metadata | None,
+    requirements: Sequence[bytes],
+    updates: Sequence[bytes],
+    *,
+    place: str,
+) -> bool:
+    """Return whether `current` is the result of this commit over `base`: the commit of a client that asks again.
+
+    Times do not count: they are those of the moment at which updates are applied.
+    """
+    try:
+        again = committed(base, requirements, updates, place=place)
+    except (RequirementFailed, InvalidTable):
+        return False
+    return again is not base and _timeless(again) == _timeless(current)
+
+
+def _timeless(metadata: Metadata) -> TableMetadata:
+    return metadata.value.model_copy(update={"last_updated_ms": 0, "metadata_log": [], "snapshot_log": []})
+
+
 def metadata_name(number: int, fresh: str) -> str:
     """Return the name of a metadata file, below the table's location."""
     return f"metadata/{number:05d}-{fresh}.metadata.json"

@@ -7,17 +7,23 @@ names them. A metadata file whose commit fails is named by nothing, and goes by 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from lakebed import iceberg
 from lakebed.base import Ports
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import (
     TABLES,
+    MissingFile,
     NoSuchTable,
+    OutsideTables,
     Table,
     TableChange,
     TableConflict,
@@ -26,12 +32,13 @@ from lakebed.catalog.tables import (
     Tables,
 )
 from lakebed.iceberg import Metadata, RequirementFailed
-from lakebed.versions import Note
+from lakebed.versions import Note, PathExpired
 from lakebed.wire import TableCommit, TableCreation
 
 T = TypeVar("T")
 MakeNote: TypeAlias = Callable[[str], Note]
 
+_RANDOM_BITS: Final = 60
 ATTEMPTS_MAX: Final = 4
 """Attempts at a commit whose table another one changed meanwhile, while its requirements hold."""
 READS_AT_ONCE: Final = 16
@@ -55,14 +62,37 @@ class Changed(NamedTuple):
 class Changing:
     """Work on the tables of one repository."""
 
-    def __init__(self, repository: Repository, ports: Ports) -> None:
+    def __init__(self, repository: Repository, ports: Ports, key: bytes) -> None:
+        """`key` proves that an id of a table was given out here."""
+        self._repository = repository.id
+        self._key = key
         self._tables: Final[Tables] = repository.tables
         self._versions = repository.versions
         self._ports = ports
         self._place = self._tables.location("")
 
-    def fresh_location(self) -> str:
-        return self._tables.location(str(UUID(int=self._ports.ids.bits(128), version=4)))
+    def fresh_location(self, branch: str, name: TableName) -> str:
+        """Return a location with a fresh id, which no other table than this one of the branch can have."""
+        return self._tables.location(str(self._id_of(branch, name, self._ports.ids.bits(_RANDOM_BITS))))
+
+    def _id_of(self, branch: str, name: TableName, random: int) -> UUID:
+        """Return an id of version 4: its first bits are random, and its last a MAC of them and of the table's name."""
+        claims = msgspec.msgpack.encode((self._repository, branch, name.namespace, name.name, random))
+        mac = hashlib.blake2b(claims, digest_size=8, key=self._key, person=b"table id").digest()
+        # The library sets the bits of version and variant, between and after the first 48 and the next 12.
+        return UUID(int=random >> 12 << 80 | (random & 0xFFF) << 64 | int.from_bytes(mac), version=4)
+
+    def _check_id(self, branch: str, name: TableName, uuid: str) -> None:
+        """Refuse an id that was given out for another table, or made up.
+
+        Raises:
+            InvalidTable: it was. Whoever makes a table reads its files, and those of an id belong to one table.
+        """
+        number = UUID(uuid).int
+        if UUID(uuid) != self._id_of(branch, name, number >> 80 << 12 | number >> 64 & 0xFFF):
+            raise iceberg.InvalidTable(
+                f"the catalog gave no table {name} of {branch} the id {uuid}: ask for one with stage-create", uuid=uuid
+            )
 
     # Reading
 
@@ -119,7 +149,8 @@ class Changing:
     async def commit(self, branch: str, commits: Mapping[TableName, TableCommit], note: MakeNote) -> list[Changed]:
         """Change tables in one commit of the branch, or none of them.
 
-        Makes it again where another commit changed a table meanwhile, until a requirement fails.
+        Makes it again where another commit changed a table meanwhile, until a requirement fails. Changes nothing where
+        the commit was made already: its client lost the answer, and asks again.
 
         Raises:
             RequirementFailed, InvalidTable: see `iceberg.committed`.
@@ -128,9 +159,14 @@ class Changing:
         """
         await self._tables.start()
         for attempt in range(ATTEMPTS_MAX):
-            changed = [
-                await self._changed(branch, name, commit, is_again=attempt > 0) for name, commit in commits.items()
-            ]
+            try:
+                changed = [
+                    await self._changed(branch, name, commit, is_again=attempt > 0) for name, commit in commits.items()
+                ]
+            except (RequirementFailed, iceberg.InvalidTable):
+                if made := await self._made_before(branch, commits):
+                    return made
+                raise
             changes = [each.change for each in changed if each.change is not None]
             if not changes:
                 return changed
@@ -144,6 +180,33 @@ class Changing:
             else:
                 return changed
         raise AssertionError("the last attempt returns or raises")
+
+    async def _made_before(self, branch: str, commits: Mapping[TableName, TableCommit]) -> list[Changed]:
+        """Return the tables as they are, if each is the result of its commit over the metadata before; or nothing."""
+        made = []
+        for name, commit in commits.items():
+            try:
+                current, data = await self.metadata_of(await self._tables.load(branch, name))
+                log = current.value.metadata_log
+                base = await self._at(log[-1].metadata_file, current) if log else None
+            except (NoSuchTable, MissingFile, PathExpired, OutsideTables, iceberg.InvalidTable):
+                return []
+            asked = partial(
+                iceberg.is_result,
+                current,
+                base,
+                [bytes(each) for each in commit.requirements],
+                [bytes(each) for each in commit.updates],
+                place=self._place,
+            )
+            if not await _in_thread(2 * len(data), asked):
+                return []
+            made.append(Changed(name, current, data, None))
+        return made
+
+    async def _at(self, uri: str, table: Metadata) -> Metadata:
+        data = await self.metadata_file(self._tables.file_of(uri))
+        return await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=table.location))
 
     async def _changed(self, branch: str, name: TableName, commit: TableCommit, *, is_again: bool) -> Changed:
         table, base, data = None, None, b""
@@ -164,6 +227,7 @@ class Changing:
         if new is base:
             return Changed(name, new, data, None)
         if table is None and not is_again:
+            self._check_id(branch, name, new.uuid)
             await self._check_fresh(new)
         change = await iceberg.change_of(base, new, self.read)
         encoded = await _in_thread(size, new.encoded)

@@ -90,7 +90,7 @@ class TableRoutes:
         repository, branch = await self._repository(request), request.args[1]
         name = TableName(namespace_of(request), body.name)
         changing = self._changing(repository)
-        location = changing.fresh_location()
+        location = changing.fresh_location(branch, name)
         if body.location and body.location.rstrip("/") != location:
             raise iceberg.InvalidTable(
                 f"the catalog says where tables lie, below {repository.tables.location('')}: leave the location out",
@@ -156,7 +156,7 @@ class TableRoutes:
         return await self._catalog.get(request.args[0])
 
     def _changing(self, repository: Repository) -> Changing:
-        return Changing(repository, self._state.ports)
+        return Changing(repository, self._state.ports, self._state.authenticator.lent_key)
 
 
 def _name_of(request: RestRequest, identifier: TableIdentifier) -> TableName:
