@@ -245,7 +245,7 @@ async def test_no_table_takes_the_id_of_another_be_it_staged_made_or_dropped(
     client: httpx.AsyncClient, sales: str
 ) -> None:
     """Whoever makes a table gets keys for all files below its id."""
-    staged = (await make(client, sales, **{"stage-create": True}))["metadata"]
+    staged = (await make(client, sales, "orders", **{"stage-create": True}))["metadata"]
 
     thief = await client.post(f"{sales}/twin", json=creation(staged))
     await refused(thief, 400, "BadRequestException", "gave no table sales.twin of main the id")
@@ -263,7 +263,7 @@ async def test_no_table_takes_the_id_of_another_be_it_staged_made_or_dropped(
 async def test_a_commit_whose_answer_was_lost_is_answered_again_and_made_once(
     client: httpx.AsyncClient, sales: str, repo: str
 ) -> None:
-    staged = (await make(client, sales, **{"stage-create": True}))["metadata"]
+    staged = (await make(client, sales, "orders", **{"stage-create": True}))["metadata"]
     for _ in range(2):
         answer = await client.post(f"{sales}/orders", json=creation(staged))
         assert answer.status_code == 200, answer.text
@@ -366,7 +366,8 @@ async def test_lent_keys_open_the_files_of_the_table_and_nothing_else(
 async def test_who_may_only_read_gets_keys_that_only_read(
     client: httpx.AsyncClient, app: App, state: AppState, sales: str
 ) -> None:
-    url = (await make(client, sales))["metadata"]["location"]
+    table = await make(client, sales)
+    url = table["metadata"]["location"]
     await client.post("/auth/users", json={"id": "ann"})
     pair = (await client.post("/auth/users/ann/credentials")).json()
     policy = {
@@ -389,6 +390,14 @@ async def test_who_may_only_read_gets_keys_that_only_read(
     found = read_lent(lent["s3.access-key-id"], state.authenticator.lent_key)
     assert found is not None
     assert (found[0].branch, found[0].may_write, found[0].folder in url) == ("tables", False, True)
+    file = "/" + table["metadata-location"].removeprefix("s3://")
+    with asked_as(app, (lent["s3.access-key-id"], lent["s3.secret-access-key"])) as keys:
+        assert ((await keys.get(file)).status_code, (await keys.put(file + "x", content=b"x")).status_code) == (
+            200,
+            403,
+        )
+        await client.delete("/auth/users/ann/policies/reads")
+        assert (await keys.get(file)).status_code == 403, "her rights are over, and the hour is not"
 
 
 async def test_no_door_deletes_or_writes_a_file_that_a_table_needs_and_each_says_why(

@@ -16,6 +16,7 @@ from .accounts import (
 )
 from .authenticator import SESSION_COOKIE, TOKEN_LIFETIME_S, Authenticator, Identity, NotAuthenticated, UnknownAccessKey
 from .keys import ServerKeys, load_server_keys
+from .lent import permissions_of_lent
 from .permissions.actions import ACTIONS, InvalidAction
 from .permissions.authorizer import Authorizer
 from .permissions.built_in import ADMINS
@@ -116,5 +117,6 @@ __all__ = [
     "decode",
     "encode",
     "load_server_keys",
+    "permissions_of_lent",
     "time_of",
 ]

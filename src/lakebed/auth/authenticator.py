@@ -239,9 +239,19 @@ class Authenticator:
         return _Owner(lambda: secret, identity and replace(identity, lent=lent), until_ms)
 
     def lend(
-        self, identity: Identity, *, repository: str, branch: str, folder: str, may_write: bool
+        self,
+        identity: Identity,
+        *,
+        repository: str,
+        branch: str,
+        folder: str,
+        ref: str,
+        namespace: str,
+        table: str,
+        may_write: bool,
     ) -> tuple[str, str, int] | None:
-        """Return a key pair for the files below a folder of a branch, and when it ends (Unix seconds).
+        """Return a key pair for the files below a folder of a branch, and when it ends (Unix seconds). They are those
+        of a table of the ref.
 
         None: the caller has neither a key pair nor a login of their own, so nothing could end the pair early.
         """
@@ -250,7 +260,7 @@ class Authenticator:
         expires_s = self._ports.clock.now_ms() // 1000 + LASTS_S
         user_id = "" if identity.access_key_id else identity.user_id
         key, session = identity.access_key_id, identity.session
-        lent = Lent(repository, branch, folder, may_write, expires_s, key, user_id, session)
+        lent = Lent(repository, branch, folder, ref, namespace, table, may_write, expires_s, key, user_id, session)
         return *lent_pair(lent, self.lent_key), expires_s
 
     async def log_in(self, access_key_id: str, secret_access_key: str) -> tuple[str, int]:

@@ -1,7 +1,8 @@
 """Key pairs that are lent for the files of one table: nothing is stored, the key id says all.
 
 The id has what the pair may do, its end and its owner's login, with a MAC. The secret is another MAC of the same. So a
-pair costs no write and needs no cleaning. It ends with its hour, or with the key pair or login that it was lent to.
+pair costs no write and needs no cleaning. It ends with its hour, or with the key pair or login that it was lent to. The
+doors compare it with its owner's rights at the table, as they are now (`lakebed.server.http.circumstances`).
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ _MAC_BYTES: Final = 16
 class Lent(msgspec.Struct, frozen=True, array_like=True):
     """Let the holder read, and perhaps write, the files below a folder of a repository's branch.
 
-    `access_key_id` is the owner's key; `user_id` and `session` are the owner's login, where there is no key.
+    It was lent for a table: `namespace` and `table` of the ref. `access_key_id` is the owner's key; `user_id` and
+    `session` are the owner's login, where there is no key.
     """
 
     repository: str
     branch: str
     folder: str
+    ref: str
+    namespace: str
+    table: str
     may_write: bool
     expires_s: int
     access_key_id: str = ""
@@ -59,7 +64,10 @@ def read_lent(access_key_id: str, key: bytes) -> tuple[Lent, str] | None:
 
 
 @lru_cache(maxsize=1_000)
-def permissions_of_lent(user_id: str, lent: Lent) -> Permissions:
+def permissions_of_lent(user_id: str, lent: Lent, *, may_read: bool) -> Permissions:
+    """Return what a pair may do, if its owner may read the table."""
+    if not may_read:
+        return Permissions(user_id, ())
     resource = f"arn:lakefs:fs:::repository/{lent.repository}/object/{lent.folder}/*"
     at = (Condition(operator="StringEquals", key="branch", values=(lent.branch,)),)
     statements = [Statement(effect="allow", actions=("fs:ReadObject",), resource=resource, conditions=at)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from lakebed.auth.accounts import UserNotFound
 from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
-from lakebed.auth.lent import permissions_of_lent
 from lakebed.base import Ports
 
 from .policies import Policies
@@ -22,15 +21,13 @@ class Authorizer:
         self._known: dict[str, tuple[Permissions, int]] = {}
 
     async def permissions(self, identity: Identity) -> Permissions:
-        """Return the caller's permissions: those of their user, the delegated part, or those of a lent key pair.
+        """Return the permissions of the caller's user, or the delegated part. A lent key pair has less.
 
         Costs a look-up for a user seen in the last 5 seconds, otherwise the cost of `Policies.permissions_of`.
 
         Raises:
             NotAuthenticated: the user was deleted meanwhile.
         """
-        if identity.lent is not None:
-            return permissions_of_lent(identity.user_id, identity.lent)
         found = await self._of_user(identity.user_id)
         return found if identity.delegation is None else found.within(identity.delegation)
 

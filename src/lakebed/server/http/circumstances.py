@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from lakebed.auth import UNKNOWN_REF, Circumstances, Permissions, Ref
+from msgspec.structs import replace
+
+from lakebed.auth import UNKNOWN_REF, Circumstances, Permissions, Ref, permissions_of_lent
 from lakebed.base import Conflict, Invalid, NotFound
+from lakebed.operations import tables
 from lakebed.server.state import AppState
 from lakebed.versions import RefKind
 
-from .gate import CANONICAL
+from .gate import CANONICAL, may_always
 from .requests import RestRequest
 
 
 async def permissions_of(state: AppState, request: RestRequest) -> Permissions:
     """Return the caller's permissions. Each door calls this once it knows the caller.
 
+    A lent key pair has the part of its owner's that it was lent, as long as its owner has it.
+
     Raises:
         NotAuthenticated: the user was deleted meanwhile.
     """
-    found = await state.authorizer.permissions(request.identity)
+    found, lent = await state.authorizer.permissions(request.identity), request.identity.lent
+    found = _under_circumstances(state, request, found)
+    if lent is None:
+        return found
+    names = {"repository": lent.repository, "ref": lent.ref, "namespace": lent.namespace, "table": lent.table}
+    may_read = await may_always(tables.LOAD_TABLE.permissions or (), found, names)
+    may_write = lent.may_write and may_read and await may_always((tables.LENT,), found, names)
+    part = permissions_of_lent(found.user_id, replace(lent, may_write=may_write), may_read=may_read)
+    return _under_circumstances(state, request, part)
+
+
+def _under_circumstances(state: AppState, request: RestRequest, found: Permissions) -> Permissions:
     if not found.has_conditions:
         return found
     delegation = request.identity.delegation

@@ -65,6 +65,15 @@ async def ask(asked: Iterable[Permission], permissions: Permissions, names: Name
     require(asked, permissions, names)
 
 
+async def may_always(asked: Iterable[Permission], permissions: Permissions, names: Names) -> bool:
+    """Return whether `ask` admits this at all times and from all addresses."""
+    try:
+        await ask(asked, permissions.lasting() if permissions.has_conditions else permissions, names)
+    except NotPermitted:
+        return False
+    return True
+
+
 async def learn(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
     """Look up the refs that `require` and `refuse_denied` need for these permissions. Otherwise they are in doubt."""
     for permission in asked:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from lakebed.auth import Authenticator, NotPermitted
+from lakebed.auth import Authenticator
 from lakebed.catalog.tables import TABLES, TableName, Tables
-from lakebed.operations import Permission
 from lakebed.operations import tables as operations
-from lakebed.server.http.gate import ask
+from lakebed.server.http.gate import may_always
 from lakebed.server.http.requests import RestRequest
 from lakebed.wire import StorageCredential
 
@@ -39,14 +38,18 @@ async def lent_settings(
     What is allowed only at some time, or from some address, does not count: the pair works at all times from anywhere.
     Nothing is lent to a caller without a key pair or login of their own.
     """
-    if not await _may(request, name, operations.LOAD_TABLE.permissions or ()):
+    names = names_in(request, name.namespace, name.name)
+    if not await may_always(operations.LOAD_TABLE.permissions or (), request.permissions, names):
         return []
     lent = authenticator.lend(
         request.identity,
         repository=request.args[0],
         branch=TABLES,
         folder=uuid,
-        may_write=await _may(request, name, (operations.LENT,)),
+        ref=names["ref"],
+        namespace=names["namespace"],
+        table=names["table"],
+        may_write=await may_always((operations.LENT,), request.permissions, names),
     )
     if lent is None:
         return []
@@ -59,11 +62,3 @@ async def lent_settings(
         "s3.session-token-expires-at-ms": str(expires_s * 1000),
     }
     return [StorageCredential(prefix=tables.location(uuid) + "/", config=config)]
-
-
-async def _may(request: RestRequest, name: TableName, asked: tuple[Permission, ...]) -> bool:
-    try:
-        await ask(asked, request.permissions.lasting(), names_in(request, name.namespace, name.name))
-    except NotPermitted:
-        return False
-    return True
