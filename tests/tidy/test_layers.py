@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gc/messages": {"base", "gc/rules"},
     "wire": {"base"},
     # The format of tables, and the only part that names its library.
-    "iceberg": {"base"},
+    "iceberg": {"base", "wire"},
     "operations": {"base", "wire", "gc/messages", "gc/rules"},
     "versions": CORE - {"versions"},
     "auth": {"base", "kv"},
@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Sessions of users: not below `gc`, since a cluster's job that reads a branch runs no collection.
     "spark": {"base", "settings", "gc"},
     "migration": CORE | {"auth", "catalog", "client", "gc/live", "hooks", "wire"},
-    "cli": {"agents", "base", "client", "gc/rules", "lake", "settings", "wire"},
+    "cli": {"agents", "base", "client", "gc/rules", "iceberg", "lake", "settings", "wire"},
     "cli/gc": {
         "base",
         "client",

@@ -23,6 +23,7 @@ from .objects import Objects
 from .pulls import Pulls
 from .refs import Branches, Tags
 from .repositories import Repositories
+from .tables import Tables
 from .transfers import Files
 
 A = TypeVar("A")
@@ -70,6 +71,7 @@ class Client:
         self.files = Files(connection)
         self.actions = Actions(connection)
         self.pulls = Pulls(connection)
+        self.tables = Tables(connection)
         self.events = Events(connection)
         self.users = Users(connection)
         self.groups = Groups(connection)

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 
 from lakebed.base import Invalid, Unavailable
-from lakebed.operations import NOTHING, AnyOperation, Operation
+from lakebed.operations import API_ROOT, NOTHING, AnyOperation, Operation
 
 from .errors import AnswerLost, BadAnswer, Unreachable, error_of
 from .http import httpx
@@ -36,7 +36,6 @@ T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 
-API: Final = "/api/v1"
 _STATUS_TO_RETRY: Final = frozenset({429, 503})
 # Shorter than the five seconds after which uvicorn closes an idle connection: a request that meets a closing
 # connection is lost, and one that may not be repeated is then an error for the user.
@@ -101,7 +100,7 @@ def segment(name: str) -> str:
 
 def path_to(operation: AnyOperation, *arguments: str) -> str:
     """Return the whole path of an operation's route, each argument encoded as one segment."""
-    return API + operation.path_of(*map(segment, arguments))
+    return operation.root + operation.path_of(*map(segment, arguments))
 
 
 _REFS: Final = ("branch", "tag", "commitId", "ref", "leftRef", "rightRef", "sourceRef", "destinationBranch")
@@ -459,7 +458,7 @@ def retry_after_s(response: httpx.Response) -> float:
 
 def checked_endpoint(endpoint: str) -> str:
     """Without trailing slash, and without `/api/v1`, which people copy from other clients' settings."""
-    trimmed = endpoint.rstrip("/").removesuffix(API)
+    trimmed = endpoint.rstrip("/").removesuffix(API_ROOT)
     try:
         url = httpx.URL(trimmed)
     except httpx.InvalidURL as error:

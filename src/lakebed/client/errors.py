@@ -106,8 +106,11 @@ class Damaged(Corrupt):
 
 
 class _Words(msgspec.Struct, frozen=True, kw_only=True):
+    """The API's answer, or, with `error`, that of the catalog of tables."""
+
     message: str = ""
     expired: Expired | None = None
+    error: _Words | str | None = None
 
 
 _words = msgspec.json.Decoder(_Words).decode
@@ -184,6 +187,8 @@ def _message(status: int, body: bytes) -> tuple[str, Expired | None]:
         words = _words(body)
     except msgspec.DecodeError:
         words = _Words()
+    if isinstance(words.error, _Words):
+        words = words.error
     return words.message or f"the server answered {status} {_phrase(status)}", words.expired
 
 

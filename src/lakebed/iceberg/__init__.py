@@ -3,13 +3,16 @@
     library.py    whether the package is there, and its modules, imported when the first table is asked for
     metadata.py   make, read, check and change metadata
     files.py      the files that a change of metadata adds and removes
+    shown.py      what people want to know of metadata, without the package
+    exporting.py  a snapshot with other addresses, for readers without this catalog
 
 The package is an extra, `lakebed[iceberg]`. It takes a second to import, and as long for 10 MiB of metadata, so
 callers do both in threads. Nothing here reads or writes storage: they hand in bytes, or a function that returns them.
 """
 
-from .files import MANIFEST_BYTES_MAX, Change, Read, change_of
-from .library import is_installed, load
+from .exporting import exported
+from .files import MANIFEST_BYTES_MAX, Change, Counted, Read, change_of, files_apart
+from .library import is_installed, is_loaded, load
 from .metadata import (
     METADATA_BYTES_MAX,
     InvalidTable,
@@ -22,22 +25,31 @@ from .metadata import (
     metadata_name,
     parsed,
 )
+from .shown import Shown, changed_fields, shown, snapshots_only_in
 
 __all__ = [
     "MANIFEST_BYTES_MAX",
     "METADATA_BYTES_MAX",
     "Change",
+    "Counted",
     "InvalidTable",
     "Metadata",
     "Read",
     "RequirementFailed",
+    "Shown",
     "change_of",
+    "changed_fields",
     "check_size",
     "committed",
     "created",
+    "exported",
+    "files_apart",
     "is_installed",
+    "is_loaded",
     "is_result",
     "load",
     "metadata_name",
     "parsed",
+    "shown",
+    "snapshots_only_in",
 ]

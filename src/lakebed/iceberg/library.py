@@ -14,7 +14,15 @@ def is_installed() -> bool:
     return importlib.util.find_spec("pyiceberg") is not None
 
 
+_loaded: list[str] = []
+
+
 def load() -> None:
     """Import the package. It takes a second: a server does it in a thread."""
     for name in _MODULES:
         importlib.import_module(name)
+    _loaded.append("pyiceberg")
+
+
+def is_loaded() -> bool:
+    return bool(_loaded)

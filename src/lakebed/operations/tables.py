@@ -1,7 +1,9 @@
-"""The catalog of Iceberg tables: the routes of its standard, below `/iceberg/v1`, one catalog for each ref.
+"""Iceberg tables: the catalog, with the routes of its standard below `/iceberg/v1`, and what that standard lacks.
 
 A prefix names the ref: `lake.main`. Without a prefix, namespaces begin with repository and ref, and the door puts both
 where these routes have them (`server/iceberg/places.py`). In resources, `/` parts the levels of a namespace.
+
+Ours, for people, stand last. There `table` is the path of a table, `sales/orders`.
 """
 
 from __future__ import annotations
@@ -11,12 +13,19 @@ from typing import Final, TypeVar
 
 from lakebed import wire
 
+from .history import READ_SOURCE
 from .operation import (
     AT_ANY,
+    AT_BRANCH,
     AT_REF,
+    BRANCH,
     LIST_BYTES_MAX,
     LOGGED_IN,
     NOTHING,
+    ONE_BRANCH,
+    ONE_REF,
+    ONE_REPOSITORY,
+    PAGE,
     PUBLIC,
     PUBLIC_BYTES_MAX,
     REF,
@@ -26,6 +35,7 @@ from .operation import (
     Parameter,
     Permission,
     flag,
+    get,
     header,
     on,
 )
@@ -304,4 +314,60 @@ COMMIT_TABLES: Final = _of(
         repeatable=False,
         body_bytes_max=LIST_BYTES_MAX,
     )
+)
+
+# Ours
+
+_ENTRY: Final = REPOSITORY + "/object/{table}.iceberg/table.json"
+_NAME: Final = Parameter("table", is_required=True)
+_STORED: Final = on(_ENTRY, "fs:ReadObject", at=(AT_REF,))
+AS_ENTRY: Final = Permission("fs:ReadObject", _ENTRY, At("ref"), when="at the ref that the table goes back to")
+
+LIST_ALL_TABLES: Final = get(
+    "listAllTables",
+    ONE_REF + "/tables",
+    wire.TableEntryList,
+    _LIST,
+    "List the tables of a ref, or of a `namespace` (`sales/eu`) and those in it.",
+    Parameter("namespace"),
+    *PAGE,
+)
+STAT_TABLE: Final = get(
+    "statTable",
+    ONE_REF + "/tables/stat",
+    wire.TableDetails,
+    _STORED,
+    "Return what a table's metadata say, how much is stored for it, and the commit that changed it last.",
+    _NAME,
+)
+LIST_TABLE_VERSIONS: Final = get(
+    "listTableVersions",
+    ONE_REF + "/tables/versions",
+    wire.TableVersionList,
+    (*_STORED, *on(REF, "fs:ReadBranch", at=(AT_REF,))),
+    "List the commits of a ref's own history that changed a table, newest first, each with the snapshots that it"
+    " brought. A page may end early, even empty, while `has_more` is true.",
+    _NAME,
+    *PAGE,
+)
+DIFF_TABLE: Final = get(
+    "diffTable",
+    ONE_REPOSITORY + "/refs/{leftRef}/diff/{rightRef}/table",
+    wire.TableDifference,
+    on(_ENTRY, "fs:ReadObject", at=(At("leftRef"), At("rightRef"))),
+    "Compare a table at two refs: its schema, properties and snapshots, and the files and rows of the current ones.",
+    _NAME,
+)
+ROLL_BACK_TABLE: Final = Operation(
+    "rollBackTable",
+    "POST",
+    ONE_BRANCH + "/tables/rollback",
+    wire.TableRollback,
+    wire.TableRolledBack,
+    (*on(_ENTRY, "fs:ReadObject", "fs:WriteObject", at=(AT_BRANCH,)), *on(BRANCH, "fs:CreateCommit")),
+    "Set a table back to a snapshot that it has, or to what it is at a ref, where it may be a table that was dropped"
+    " here. One commit of the branch.",
+    (_NAME,),
+    (AS_ENTRY, *READ_SOURCE),
+    repeatable=False,
 )

@@ -1,4 +1,8 @@
-"""Records of the catalog of Iceberg tables, in its names (`metadata-location`). What the library reads stays raw."""
+"""Records of Iceberg tables: those of the catalog, in its names (`metadata-location`), and ours.
+
+What the library reads stays raw. In ours, `table` is the path of a table, `sales/orders`, and ids of snapshots are
+texts: a number of 64 bits does not pass through JavaScript and many readers of JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from .common import LIST_MAX, Metadata
+from .common import LIST_MAX, Metadata, Pagination
 
 Levels: TypeAlias = Annotated[list[str], msgspec.Meta(max_length=64)]
 """A namespace: its levels, the outermost first."""
@@ -136,3 +140,161 @@ class CatalogError(msgspec.Struct, frozen=True, kw_only=True):
     """The body of every answer of the catalog that is not a success."""
 
     error: CatalogFault
+
+
+# Ours
+
+
+class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a ref. `modified`: when its current metadata were written, in seconds."""
+
+    table: str
+    uuid: str
+    metadata_location: str
+    modified: int
+
+
+class TableEntryList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[TableEntry]
+
+
+class TableField(msgspec.Struct, frozen=True, kw_only=True):
+    """A column, or a field in one: `address.street`, `tags.element`, `prices.key`, `prices.value`."""
+
+    id: int
+    name: str
+    type: str
+    required: bool = False
+    doc: str = ""
+
+
+class TableSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot. `created` is in milliseconds; `summary` has the writer's counts, such as `added-records`."""
+
+    id: str
+    created: int
+    parent_id: str = ""
+    operation: str = ""
+    summary: dict[str, str] = {}
+
+
+class TableRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch or tag of Iceberg, which is a name in the table's own metadata."""
+
+    name: str
+    type: str
+    snapshot_id: str
+
+
+class TableCount(msgspec.Struct, frozen=True, kw_only=True):
+    """Files, the rows in them, and their bytes."""
+
+    files: int
+    rows: int
+    size_bytes: int
+
+
+class TableCommitted(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit of the ref, as far as a table's history shows it."""
+
+    id: str
+    committer: str
+    creation_date: int
+    message: str
+
+
+class TableDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A table at a ref.
+
+    `data`: what the current snapshot has, by its summary; None where the writer did not count. `stored_files` and
+    `stored_bytes`: all that the ref keeps for the table, older snapshots and metadata too. `commit` is the last that
+    changed it; None where it is further back than a log is searched.
+    """
+
+    table: str
+    uuid: str
+    location: str
+    metadata_location: str
+    format_version: int
+    modified: int
+    fields: list[TableField]
+    partitions: list[str]
+    sort_order: list[str]
+    properties: dict[str, str]
+    snapshots: int
+    refs: list[TableRef]
+    stored_files: int
+    stored_bytes: int
+    snapshot: TableSnapshot | None = None
+    data: TableCount | None = None
+    commit: TableCommitted | None = None
+
+
+class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit that changed a table. `added` and `removed` are snapshots, against the version before.
+
+    `is_gone`: the metadata file was deleted, so nothing more is known of this version.
+    """
+
+    commit: TableCommitted
+    metadata_location: str = ""
+    snapshot_id: str = ""
+    added: list[TableSnapshot] = []
+    removed: list[str] = []
+    fields_changed: bool = False
+    is_dropped: bool = False
+    is_gone: bool = False
+
+
+class TableVersionList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[TableVersion]
+
+
+class TableFieldChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A field that one side lacks, or that differs. Fields are compared by their ids."""
+
+    before: TableField | None = None
+    after: TableField | None = None
+
+
+class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """How a table at the right ref differs from that at the left. A side without the table has no metadata.
+
+    `snapshots_*` are those that one side lacks. `added` and `removed` count the files that only one current snapshot
+    has; None: more than the server counts. A file with deletes adds rows to `deletes_*`, not to these.
+    """
+
+    table: str
+    left_metadata: str
+    right_metadata: str
+    fields: list[TableFieldChange]
+    partitions_before: list[str]
+    partitions_after: list[str]
+    sort_order_before: list[str]
+    sort_order_after: list[str]
+    properties_set: dict[str, str]
+    properties_removed: list[str]
+    snapshots_added: list[TableSnapshot]
+    snapshots_removed: list[TableSnapshot]
+    left_snapshot: str = ""
+    right_snapshot: str = ""
+    added: TableCount | None = None
+    removed: TableCount | None = None
+    deletes_added: TableCount | None = None
+    deletes_removed: TableCount | None = None
+
+
+class TableRollback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a table goes back to: a snapshot of its current metadata, or the whole table as a ref has it."""
+
+    snapshot_id: str = ""
+    ref: str = ""
+    message: str = ""
+
+
+class TableRolledBack(msgspec.Struct, frozen=True, kw_only=True):
+    commit: TableCommitted
+    metadata_location: str
+    snapshot_id: str = ""

@@ -293,6 +293,48 @@ class Tables:
         found = await self._first(head, inside, lambda one: one.folder + RECORD.encode(), limit)
         return found[:limit], len(found) > limit
 
+    async def below(
+        self, ref: str, namespace: Namespace = (), *, after: TableName | None = None, limit: int = 1000
+    ) -> tuple[builtins.list[Table], bool]:
+        """Return the tables of a namespace and of those in it, and whether there are more. Those of a namespace come
+        before those of the namespaces in it.
+
+        Raises:
+            NoSuchNamespace: the ref has none.
+        """
+        head = await self._versions.refs.resolve_commit(ref)
+        if namespace:
+            await self._commits.check_namespace(head, namespace)
+        behind = (*after.namespace, after.name)[len(namespace) :] if after is not None else ()
+        names: builtins.list[TableName] = []
+        async for name in self._below(head, namespace, behind):
+            names.append(name)
+            if len(names) > limit:
+                break
+        rows = await self._commits.records(head, names[:limit])
+        found = zip(names, rows, strict=False)
+        tables = [table for name, row in found if (table := _table(name, row, head)) is not None]
+        return tables, len(names) > limit
+
+    async def _below(self, head: CommitId, namespace: Namespace, behind: Namespace) -> AsyncIterator[TableName]:
+        """Yield the tables below a namespace, behind one that is named relative to it."""
+        after, has_more = behind[0] if behind else "", bool(namespace) and len(behind) < 2
+        while has_more:
+            tables, has_more = await self.list(head, namespace, after=after)
+            for name in tables:
+                yield name
+            after = tables[-1].name if tables else after
+        if len(behind) > 1:
+            async for name in self._below(head, (*namespace, behind[0]), behind[1:]):
+                yield name
+        after, has_more = behind[0] if len(behind) > 1 else "", True
+        while has_more:
+            inside, has_more = await self.namespaces(head, namespace, after=after)
+            for inner in inside:
+                async for name in self._below(head, inner, ()):
+                    yield name
+            after = inside[-1][-1] if inside else after
+
     async def _first(
         self, head: CommitId, names: AsyncIterator[T], path_of: Callable[[T], bytes], limit: int
     ) -> builtins.list[T]:
@@ -322,16 +364,10 @@ class Tables:
         """
         head = await self._versions.refs.resolve_commit(ref)
         [row] = await self._commits.records(head, [name])
-        entry = None if row is None else from_row(row)
-        if entry is None or FILE not in entry.metadata:
+        table = _table(name, row, head)
+        if table is None:
             raise NoSuchTable(f"there is no table {name}", table=str(name))
-        return Table(
-            name=name,
-            uuid=entry.metadata.get(UUID, ""),
-            metadata=entry.metadata[FILE],
-            commit_id=head,
-            entry=entry,
-        )
+        return table
 
     async def exists(self, ref: str, name: TableName) -> bool:
         try:
@@ -489,6 +525,15 @@ class Tables:
                 if row is None:
                     yield key_to_path(key[len(prefix) : -1])
             has_more, start = page.has_more, page.items[-1][0] if page.items else start
+
+
+def _table(name: TableName, row: Row | None, head: CommitId) -> Table | None:
+    """Return the table of the row of its record; None where it is no record."""
+    entry = None if row is None else from_row(row)
+    if entry is None or FILE not in entry.metadata:
+        return None
+    file, uuid = entry.metadata[FILE], entry.metadata.get(UUID, "")
+    return Table(name=name, uuid=uuid, metadata=file, commit_id=head, entry=entry)
 
 
 def _taken() -> TablesNameTaken:

@@ -32,7 +32,8 @@ from lakebed.catalog.tables import (
     Tables,
 )
 from lakebed.iceberg import Metadata, RequirementFailed
-from lakebed.versions import Note, PathExpired
+from lakebed.server.http.errors import Answer
+from lakebed.versions import Commit, Note, PathExpired
 from lakebed.wire import TableCommit, TableCreation
 
 T = TypeVar("T")
@@ -51,12 +52,13 @@ _NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
 
 
 class Changed(NamedTuple):
-    """The result of a commit for one table. `change` is None where nothing changes."""
+    """The result of a commit for one table. `change` and `commit` are None where nothing changes."""
 
     name: TableName
     metadata: Metadata
     data: bytes
     change: TableChange | None
+    commit: Commit | None = None
 
 
 class Changing:
@@ -104,7 +106,7 @@ class Changing:
         """
         data = await self.metadata_file(table.metadata)
         uri, location = self._tables.uri_of(table.metadata), self._tables.location(table.uuid)
-        return await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location)), data
+        return await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location)), data
 
     async def metadata_file(self, file: str) -> bytes:
         """Return the bytes of a file that should have metadata. A writer of the table may have put another there.
@@ -171,14 +173,14 @@ class Changing:
             if not changes:
                 return changed
             try:
-                await self._tables.commit(branch, changes, note(_message(changed)))
+                commit = await self._tables.commit(branch, changes, note(_message(changed)))
             except (TableConflict, TableExists) as error:
                 # A creation that finds a table fails at its own requirement, in the next attempt.
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
                 del error
             else:
-                return changed
+                return [each._replace(commit=commit) for each in changed]
         raise AssertionError("the last attempt returns or raises")
 
     async def _made_before(self, branch: str, commits: Mapping[TableName, TableCommit]) -> list[Changed]:
@@ -199,14 +201,14 @@ class Changing:
                 [bytes(each) for each in commit.updates],
                 place=self._place,
             )
-            if not await _in_thread(2 * len(data), asked):
+            if not await in_thread(2 * len(data), asked):
                 return []
             made.append(Changed(name, current, data, None))
         return made
 
     async def _at(self, uri: str, table: Metadata) -> Metadata:
         data = await self.metadata_file(self._tables.file_of(uri))
-        return await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=table.location))
+        return await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=table.location))
 
     async def _changed(self, branch: str, name: TableName, commit: TableCommit, *, is_again: bool) -> Changed:
         table, base, data = None, None, b""
@@ -223,14 +225,14 @@ class Changing:
             base, data = await self.metadata_of(table)
         updates = [bytes(each) for each in commit.updates]
         size = len(data) + sum(map(len, requirements)) + sum(map(len, updates))
-        new = await _in_thread(size, lambda: iceberg.committed(base, requirements, updates, place=self._place))
+        new = await in_thread(size, lambda: iceberg.committed(base, requirements, updates, place=self._place))
         if new is base:
             return Changed(name, new, data, None)
         if table is None and not is_again:
             self._check_id(branch, name, new.uuid)
             await self._check_fresh(new)
         change = await iceberg.change_of(base, new, self.read)
-        encoded = await _in_thread(size, new.encoded)
+        encoded = await in_thread(size, new.encoded)
         file = await self._put(new, encoded, table)
         return Changed(
             name,
@@ -262,7 +264,7 @@ class Changing:
             return new, new.encoded()
 
         size = len(schema) + len(spec) + len(order) + sum(len(name) + len(text) for name, text in properties.items())
-        return await _in_thread(size, make)
+        return await in_thread(size, make)
 
     async def create(self, branch: str, name: TableName, new: Metadata, data: bytes, note: MakeNote) -> str:
         """Commit a table that a request made whole, and return where its metadata lie.
@@ -277,8 +279,8 @@ class Changing:
         return self._tables.uri_of(file)
 
     async def register(
-        self, branch: str, name: TableName, file: str, *, overwrite: bool, note: MakeNote
-    ) -> tuple[str, bytes]:
+        self, branch: str, name: TableName, file: str, *, overwrite: bool, note: Note
+    ) -> tuple[str, bytes, Commit]:
         """Commit a table whose metadata and files lie in `tables` already.
 
         Raises:
@@ -288,7 +290,7 @@ class Changing:
         uuid = file.partition("/")[0]
         uri, data = self._tables.uri_of(file), await self.metadata_file(file)
         location = self._tables.location(uuid)
-        new = await _in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
+        new = await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
         try:
             table = await self._tables.load(branch, name)
         except NoSuchTable:
@@ -310,8 +312,7 @@ class Changing:
             added=sorted({file, *map(self._tables.file_of, found.added)}),
             removed=sorted(removed),
         )
-        await self._tables.commit(branch, [change], note(f"{name}: register {file}"))
-        return uri, data
+        return uri, data, await self._tables.commit(branch, [change], note)
 
     async def _renamed(self, branch: str, table: Table, uuid: str) -> AsyncIterator[str]:
         """Yield the files that a table reaches, as if they were files of another."""
@@ -355,7 +356,19 @@ def _check_manifest(uri: str, size_bytes: int) -> None:
         raise iceberg.InvalidTable(f"{uri} has {size_bytes:,} bytes, {limit}", uri=uri)
 
 
-async def _in_thread(size_bytes: int, work: Callable[[], T]) -> T:
+async def load_library() -> None:
+    """Import the package in a thread, the first time. Only requests that need it wait.
+
+    Raises:
+        Answer: it is not installed on this server.
+    """
+    if not iceberg.is_loaded():
+        if not iceberg.is_installed():
+            raise Answer(501, "this server has no catalog of tables: install lakebed[iceberg] there")
+        await asyncio.to_thread(iceberg.load)
+
+
+async def in_thread(size_bytes: int, work: Callable[[], T]) -> T:
     """Do the library's work in a thread, if it is long enough to be noticed by others."""
     return work() if size_bytes <= SMALL_BYTES else await asyncio.to_thread(work)
 

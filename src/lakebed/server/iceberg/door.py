@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -11,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from lakebed import catalog, iceberg
+from lakebed import catalog
 from lakebed.auth import Identity, NotAuthenticated, NotPermitted, Permissions
 from lakebed.base import AlreadyExists, Conflict, Denied, LakebedError, NotFound, OutcomeUnknown
 from lakebed.catalog import tables as core
@@ -23,6 +22,7 @@ from lakebed.server.http.routing import Route, Router
 from lakebed.server.state import AppState
 from lakebed.wire import CatalogError, CatalogFault, NamespaceCreation, TableRename, TablesCommit
 
+from .changing import load_library
 from .namespaces import OAuthRefused
 from .places import (
     NO_PREFIX,
@@ -47,7 +47,6 @@ class CatalogDoor:
         self._state = state
         self._trusted = trusted
         self._router = Router(routes)
-        self._loading: asyncio.Task[None] | None = None
 
     def is_asked(self, scope: Scope) -> bool:
         path: bytes = scope["raw_path"]
@@ -72,9 +71,7 @@ class CatalogDoor:
         request.args = self._args_of_path(request, found) or request.args
         if route.gate is not None:
             await self._log_in(request)
-            if not iceberg.is_installed():
-                raise Answer(501, "this server has no catalog of tables: install lakebed[iceberg] there")
-            await self._load()
+            await load_library()
         if found == [NO_PREFIX.decode()]:
             place, _ = split_outer(await self._levels_in_body(request))
             request.outer = (place.repository, place.ref)
@@ -102,12 +99,6 @@ class CatalogDoor:
         if request.identity.delegation is not None:
             raise NotPermitted("the token of a job opens no catalog")
         request.permissions = await permissions_of(self._state, request)
-
-    async def _load(self) -> None:
-        """Import the package in a thread, once. Only requests of this door wait for it."""
-        if self._loading is None:
-            self._loading = asyncio.create_task(asyncio.to_thread(iceberg.load))
-        await asyncio.shield(self._loading)
 
     def _args_of_path(self, request: CatalogRequest, found: list[str]) -> list[str]:
         """Return the arguments of the operation: repository, ref, the namespace by its levels, the table.

@@ -113,9 +113,8 @@ class TableRoutes:
             (operations.FILES,), request.permissions, {"repository": repository.id, "tables": "tables", "file": file}
         )
         changing = self._changing(repository)
-        uri, data = await changing.register(
-            branch, name, file, overwrite=body.overwrite, note=partial(note_of, request)
-        )
+        note = note_of(request, f"{name}: register {file}")
+        uri, data, _ = await changing.register(branch, name, file, overwrite=body.overwrite, note=note)
         return await self._loaded(request, repository, name, file.partition("/")[0], uri, data)
 
     async def commit(self, request: RestRequest, body: TableCommit) -> CommittedTable:

@@ -1,0 +1,164 @@
+"""Write a snapshot anew with other addresses, so that readers without this catalog find its files.
+
+Manifests name files by the URIs of the hidden branch, which only the gateway resolves. An export has the same rows of
+manifests with the addresses of the objects, a list of these manifests, and metadata with this one snapshot. No data
+file is copied or changed. So a table cannot be exported whose deletes name files inside their own bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .files import Bytes
+from .metadata import InvalidTable, parsed
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry, ManifestFile
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+_POSITION_DELETES: Final = 1
+_FILE_PATH: Final = 1
+"""The place of the field in a record of the library."""
+
+
+def exported(
+    data: bytes, uri: str, *, location: str, read: Callable[[str], bytes], address_of: Callable[[str], str], target: str
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of an export, each with its name below `target`; the metadata file last.
+
+    `read` returns the bytes of a file of the table, by its URI. `address_of` returns where its object lies.
+
+    Raises:
+        InvalidTable: the table is at no snapshot, has deletes by position, or makes no sense.
+    """
+    metadata = parsed(data, uri, location=location).value
+    snapshot = metadata.current_snapshot()
+    if snapshot is None or not snapshot.manifest_list:
+        raise InvalidTable("the table has no snapshot to export: it is empty")
+    manifests: list[ManifestFile] = []
+    for number, manifest in enumerate(_listed(snapshot.manifest_list, read)):
+        body, made = _manifest(metadata, manifest, read, address_of, f"{target}/manifest-{number:05d}.avro")
+        if made is not None:
+            manifests.append(made)
+            yield f"manifest-{number:05d}.avro", body
+    name = f"snap-{snapshot.snapshot_id}.avro"
+    yield name, _list_of(metadata, snapshot, manifests, f"{target}/{name}")
+    yield "table.metadata.json", _metadata(data, snapshot, target, f"{target}/{name}")
+
+
+def _listed(uri: str, read: Callable[[str], bytes]) -> list[ManifestFile]:
+    from pyiceberg.manifest import read_manifest_list
+
+    return list(read_manifest_list(Bytes(uri, read(uri))))  # type: ignore[arg-type]  # it needs no more of a file
+
+
+def _manifest(
+    metadata: TableMetadata,
+    manifest: ManifestFile,
+    read: Callable[[str], bytes],
+    address_of: Callable[[str], str],
+    uri: str,
+) -> tuple[bytes, ManifestFile | None]:
+    """Return a manifest with other addresses; None where it has no live file."""
+    from pyiceberg.manifest import ManifestEntryStatus, write_manifest
+
+    entries = _entries(manifest, read)
+    if not entries:
+        return b"", None
+    spec, out = metadata.specs()[manifest.partition_spec_id], _Out(uri)
+    writer = write_manifest(
+        format_version=metadata.format_version,
+        spec=spec,
+        schema=metadata.schema(),
+        output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
+        snapshot_id=manifest.added_snapshot_id or 0,
+        avro_compression="deflate",
+    )
+    # The library writes manifests of data only. Those of deletes by equality differ in this one word.
+    writer.content = lambda: manifest.content  # type: ignore[method-assign]
+    with writer:
+        for entry in entries:
+            if entry.data_file.content == _POSITION_DELETES:
+                raise InvalidTable(
+                    "the table has deletes by position, whose bytes name files by their old addresses: "
+                    "rewrite its data files first"
+                )
+            entry.data_file[_FILE_PATH] = address_of(entry.data_file.file_path)
+            entry.status = ManifestEntryStatus.EXISTING
+            writer.add_entry(entry)
+    made = writer.to_manifest_file()
+    # Sequence numbers say which deletes are newer than which rows: they stay.
+    made.sequence_number, made.min_sequence_number = manifest.sequence_number, manifest.min_sequence_number
+    return out.body, made
+
+
+def _entries(manifest: ManifestFile, read: Callable[[str], bytes]) -> list[ManifestEntry]:
+    class Files:
+        @staticmethod
+        def new_input(uri: str) -> Bytes:
+            return Bytes(uri, read(uri))
+
+    return manifest.fetch_manifest_entry(Files())  # type: ignore[arg-type]  # it opens one file
+
+
+def _list_of(metadata: TableMetadata, snapshot: Snapshot, manifests: list[ManifestFile], uri: str) -> bytes:
+    from pyiceberg.manifest import write_manifest_list
+
+    out = _Out(uri)
+    with write_manifest_list(
+        format_version=metadata.format_version,
+        output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
+        snapshot_id=snapshot.snapshot_id,
+        parent_snapshot_id=None,
+        sequence_number=snapshot.sequence_number,
+        avro_compression="deflate",
+    ) as writer:
+        writer.add_manifests(manifests)
+    return out.body
+
+
+def _metadata(data: bytes, snapshot: Snapshot, target: str, manifest_list: str) -> bytes:
+    """Return the metadata with this snapshot alone, and without places that are the catalog's."""
+    value: dict[str, Any] = json.loads(data)
+    one = next(each for each in value["snapshots"] if each["snapshot-id"] == snapshot.snapshot_id)
+    one = {name: field for name, field in one.items() if name != "parent-snapshot-id"}
+    properties: Mapping[str, str] = value.get("properties") or {}
+    changed = {
+        "location": target,
+        "snapshots": [one | {"manifest-list": manifest_list}],
+        "snapshot-log": [{"snapshot-id": snapshot.snapshot_id, "timestamp-ms": snapshot.timestamp_ms}],
+        "metadata-log": [],
+        "refs": {"main": {"snapshot-id": snapshot.snapshot_id, "type": "branch"}},
+        "statistics": [],
+        "partition-statistics": [],
+        "properties": {name: text for name, text in properties.items() if not name.endswith(".path")},
+    }
+    return json.dumps(value | changed).encode()
+
+
+class _Out:
+    """A file in memory, as the library's writer wants it."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.body = b""
+
+    def __len__(self) -> int:
+        return len(self.body)
+
+    def create(self, overwrite: bool = False) -> _Stream:  # noqa: ARG002 - the library's signature
+        return _Stream(self)
+
+
+class _Stream(io.BytesIO):
+    def __init__(self, out: _Out) -> None:
+        super().__init__()
+        self._out = out
+
+    def close(self) -> None:
+        self._out.body = self._out.body if self.closed else self.getvalue()
+        super().close()

@@ -1,0 +1,161 @@
+"""`lakebed table`: Iceberg tables on branches, looked at, compared, set back and exported."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import StaticTable
+from pyiceberg.types import StringType
+
+from .conftest import Shell
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the client's own dependencies, which are not ours to mend
+SCHEMA = pa.schema([("a", pa.int64())])
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"a": list(values)}, schema=SCHEMA)
+
+
+def catalog_of(shell: Shell, lake: str, ref: str = "main") -> Catalog:
+    found = tomllib.loads(Path(shell.environment["LAKEBED_CONFIG"]).read_text())
+    settings = found.get("profiles", {}).get("default", found)
+    return load_catalog(
+        ref,
+        type="rest",
+        uri=settings["endpoint"] + "/iceberg",
+        warehouse=f"{lake.removeprefix('lakefs://')}/{ref}",
+        credential=f"{settings['access_key_id']}:{settings['secret_access_key']}",
+    )
+
+
+@pytest.fixture
+def orders(shell: Shell, lake: str) -> str:
+    """A table with two snapshots on `main`, and a third with another column on `dev`."""
+    main = catalog_of(shell, lake)
+    main.create_namespace("sales")
+    main.create_namespace("sales.eu")
+    table = main.create_table("sales.orders", schema=SCHEMA, properties={"team": "x"})
+    main.create_table("sales.eu.orders", schema=SCHEMA)
+    table.append(rows(1, 2))
+    table.append(rows(3))
+    shell.ok("branch", "create", f"{lake}/dev", "--source", f"{lake}/main")
+    changed = catalog_of(shell, lake, "dev").load_table("sales.orders")
+    with changed.update_schema() as update:
+        update.add_column("b", StringType())
+    changed.append(pa.table({"a": [4], "b": ["x"]}))
+    return "sales.orders"
+
+
+def test_tables_are_listed_shown_and_compared(shell: Shell, lake: str, orders: str) -> None:
+    listed = shell.ok("table", "list", f"{lake}/main").out
+    below = shell.ok("table", "list", f"{lake}/main", "sales.eu", "-o", "json").json
+    one = shell.ok("table", "list", f"{lake}/main", "--limit", "1", "-o", "json").json
+    shown = shell.ok("table", "show", f"{lake}/main", orders).out
+    facts = shell.ok("table", "show", f"{lake}/dev", orders, "-o", "json").json
+    history = shell.ok("table", "history", f"{lake}/dev", orders, "-o", "json").json
+    differs = shell.ok("table", "diff", f"{lake}/main", f"{lake}/dev").out
+    diff = shell.ok("table", "diff", f"{lake}/main", f"{lake}/dev", orders).out
+    back = shell.ok("table", "diff", f"{lake}/dev", f"{lake}/main", orders, "-o", "json").json
+
+    assert [line.split()[0] for line in listed.splitlines()] == ["TABLE", "sales.orders", "sales.eu.orders"]
+    assert [each["table"] for each in below] == ["sales/eu/orders"]
+    assert [each["table"] for each in one] == ["sales/orders"]
+    assert "2 files, 3 rows" in shown
+    assert "team=x" in shown
+    assert [(field["name"], field["type"]) for field in facts["fields"]] == [("a", "long"), ("b", "string")]
+    assert facts["commit"]["message"] == "sales.orders: append"
+    assert [len(each["added"]) for each in history] == [1, 0, 1, 1, 0]
+    assert [each["fields_changed"] for each in history] == [False, True, False, False, False]
+    assert history[0]["added"][0]["id"] == facts["snapshot"]["id"]
+    assert differs == "~ sales.orders\n"
+    assert "+ field b string" in diff
+    assert "+ data: 1 file, 1 row" in diff
+    assert (back["removed"]["rows"], back["added"]["files"]) == (1, 0)
+    assert [each["id"] for each in back["snapshots_removed"]] == [facts["snapshot"]["id"]]
+    text = shell.ok("table", "history", f"{lake}/dev", orders).out
+    assert "schema" in text
+    assert "+2" in text
+
+
+def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(
+    shell: Shell, lake: str, orders: str
+) -> None:
+    first = shell.ok("table", "history", f"{lake}/main", orders, "-o", "json").json[1]["added"][0]["id"]
+
+    unasked = shell("table", "rollback", f"{lake}/main", orders, "--to", first)
+    done = shell.ok("table", "rollback", f"{lake}/main", orders, "--to", first, "--yes").out
+    main = catalog_of(shell, lake)
+    at_first = main.load_table(orders).scan().to_arrow()["a"].to_pylist()
+    again = shell("table", "rollback", f"{lake}/main", orders, "--to", first, "--yes")
+    unknown = shell("table", "rollback", f"{lake}/main", orders, "--to", "123", "--yes")
+    shell.ok("table", "rollback", f"{lake}/main", orders, "--to", "dev", "--yes")
+    at_dev = main.load_table(orders).scan().to_arrow()["a"].to_pylist()
+    main.drop_table(orders)
+    back = shell.ok("table", "rollback", f"{lake}/main", orders, "--to", "main~1", "--yes", "-o", "json").json
+
+    assert unasked.code == 2
+    assert first in done
+    assert (at_first, sorted(at_dev)) == ([1, 2], [1, 2, 3, 4])
+    assert (again.code, unknown.code) == (1, 1)
+    assert "has no snapshot 123" in unknown.err
+    assert sorted(main.load_table(orders).scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4]
+    assert back["commit"]["message"] == "sales.orders: roll back to main~1"
+    dropped = [each["is_dropped"] for each in shell.ok("table", "history", f"{lake}/main", orders, "-o", "json").json]
+    assert dropped == [False, True, False, False, False, False, False]
+
+
+def test_metadata_are_registered_under_another_name(shell: Shell, lake: str, orders: str) -> None:
+    where = shell.ok("table", "show", f"{lake}/main", orders, "-o", "json").json["metadata_location"]
+    path = where.partition("://")[2].partition("/")[2]
+
+    shell.ok("table", "register", f"{lake}/main", "sales.copy", "--metadata", path)
+    taken = shell("table", "register", f"{lake}/main", "sales.copy", "--metadata", where)
+    unasked = shell("table", "register", f"{lake}/main", "sales.copy", "--metadata", where, "--overwrite")
+    shell.ok("table", "register", f"{lake}/dev", orders, "--metadata", f"{lake}/tables/{path}", "--overwrite", "--yes")
+
+    copy = catalog_of(shell, lake).load_table("sales.copy")
+    assert sorted(copy.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3]
+    assert (taken.code, unasked.code) == (4, 2)
+    assert "sales.copy" in taken.err
+    assert catalog_of(shell, lake, "dev").load_table(orders).schema().column_names == ["a"]
+
+
+def test_an_export_is_read_without_the_catalog(
+    shell: Shell, lake: str, orders: str, data: Path, tmp_path: Path
+) -> None:
+    dev = catalog_of(shell, lake, "dev").load_table(orders)
+    dev.delete("a = 1")
+    target = tmp_path / "out"
+
+    shell.ok("table", "export", f"{lake}/dev", orders, str(target), "--data", str(data))
+    again = shell("table", "export", f"{lake}/dev", orders, str(target), "--data", str(data))
+    empty = shell("table", "export", f"{lake}/dev", "sales.eu.orders", str(tmp_path / "no"), "--data", str(data))
+    placed = tmp_path / "placed"
+    shell.ok("table", "export", f"{lake}/dev", orders, str(placed), "--as", "s3://bucket/x/", "--data", str(data))
+
+    table = StaticTable.from_metadata(str(target / "table.metadata.json"))
+    assert sorted(table.scan().to_arrow()["a"].to_pylist()) == [2, 3, 4]
+    assert all(task.file.file_path.startswith("file://") for task in table.scan().plan_files())
+    assert (again.code, empty.code) == (2, 2)
+    assert "no snapshot" in empty.err
+    metadata: dict[str, Any] = json.loads((placed / "table.metadata.json").read_text())
+    assert metadata["snapshots"][0]["manifest-list"].startswith("s3://bucket/x/snap-")
+
+
+def test_names_that_are_wrong_are_told_so(shell: Shell, lake: str, orders: str) -> None:
+    missing = shell("table", "show", f"{lake}/main", "sales.order")
+    bare = shell("table", "show", f"{lake}/main", "orders")
+    nowhere = shell("table", "list", f"{lake}/main", "nosuch")
+    neither = shell("table", "diff", f"{lake}/main", f"{lake}/dev", "sales.order")
+
+    assert (missing.code, nowhere.code, neither.code) == (3, 3, 3)
+    assert "there is no table sales.order" in missing.err
+    assert "is in no namespace" in bare.err
+    assert orders
