@@ -14,6 +14,9 @@ from pyiceberg.table import StaticTable
 from pyiceberg.types import StringType
 
 from .conftest import Shell
+from .test_widths import terminal, too_wide
+
+__all__ = ["terminal"]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client's own dependencies, which are not ours to mend
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -149,7 +152,18 @@ def test_an_export_is_read_without_the_catalog(
     assert metadata["snapshots"][0]["manifest-list"].startswith("s3://bucket/x/snap-")
 
 
-def test_names_that_are_wrong_are_told_so(shell: Shell, lake: str, orders: str) -> None:
+@pytest.mark.usefixtures("terminal")
+def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, lake: str, orders: str) -> None:
+    wide: list[str] = []
+    for words in (
+        ("list",),
+        ("show", orders),
+        ("history", orders),
+        ("diff", f"{lake}/dev"),
+        ("diff", f"{lake}/dev", orders),
+    ):
+        line = ["table", words[0], f"{lake}/main", *words[1:]]
+        wide += too_wide(" ".join(line), shell.ok(*line).out)
     missing = shell("table", "show", f"{lake}/main", "sales.order")
     bare = shell("table", "show", f"{lake}/main", "orders")
     nowhere = shell("table", "list", f"{lake}/main", "nosuch")
@@ -158,4 +172,4 @@ def test_names_that_are_wrong_are_told_so(shell: Shell, lake: str, orders: str) 
     assert (missing.code, nowhere.code, neither.code) == (3, 3, 3)
     assert "there is no table sales.order" in missing.err
     assert "is in no namespace" in bare.err
-    assert orders
+    assert wide == []

@@ -70,16 +70,20 @@ def _manifest(
     if not entries:
         return b"", None
     spec, out = metadata.specs()[manifest.partition_spec_id], _Out(uri)
+    sources = {field.source_id for field in spec.fields}
+    # The spec of an old manifest may name a column that was dropped since.
+    schemas = (metadata.schema(), *metadata.schemas)
+    schema = next((one for one in schemas if sources <= one.field_ids), schemas[0])
     writer = write_manifest(
         format_version=metadata.format_version,
         spec=spec,
-        schema=metadata.schema(),
+        schema=schema,
         output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
         snapshot_id=manifest.added_snapshot_id or 0,
         avro_compression="deflate",
     )
     # The library writes manifests of data only. Those of deletes by equality differ in this one word.
-    writer.content = lambda: manifest.content  # type: ignore[method-assign]
+    writer.content = lambda: manifest.content  # type: ignore[method-assign]  # see above
     with writer:
         for entry in entries:
             if entry.data_file.content == _POSITION_DELETES:

@@ -76,6 +76,7 @@ from .http.errors import NoSuchEndpoint, error_response, message_response, warn_
 from .http.requests import RestRequest
 from .http.responses import answer, text
 from .http.routing import Route, Router
+from .iceberg import branch_tables as tables
 from .identity.providers import ProviderOptions, Providers, provider_options
 from .identity.setting_up import check_origin
 from .operate.audit import AuditLog, AuditMode

@@ -6,6 +6,10 @@ namespaces.py   settings, logins, namespaces
 tables.py       tables: list, load, make, change, drop
 changing.py     from a client's commit to a change of the branch: the library, files, metadata
 credentials.py  where the files are reached, and keys for those of one table
+
+And, beside the standard, at the API's root:
+
+branch_tables.py    tables for people: list, show, history, diff, roll back
 """
 
 from .door import PATH, CatalogDoor

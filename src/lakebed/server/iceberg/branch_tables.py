@@ -18,10 +18,11 @@ from lakebed.server.http.gate import ask, check_source
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
-from lakebed.server.iceberg.changing import Changing, in_thread, load_library
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, ContentsGone, Note
 from lakebed.wire import TableCommit
+
+from .changing import Changing, in_thread, load_library
 
 FILES_MAX: Final = 200_000
 """More files that only one side has are not counted: a second of work."""
