@@ -249,6 +249,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "renameTable",
         "restoreGcObjects",
         "revertBranch",
+        "rollBackTable",
         "startGcJob",
         "sweepBranches",
         "undeleteRepository",
