@@ -12,11 +12,10 @@ import msgspec
 from lakebed.operations import Operation, accounts, installation, operators
 from lakebed.wire import Config, CredentialsWithSecret, LoginTicket, ServerStatus, Setup
 
-from .actions import Actions
 from .auth import Audit, Groups, Policies, Quotas, Sandboxes, Users
 from .connection import Connection, Credentials, Query, Retries, Token
 from .errors import BadAnswer
-from .events import Events
+from .events import Actions, Events
 from .history import History
 from .http import httpx
 from .objects import Objects

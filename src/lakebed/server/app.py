@@ -76,7 +76,6 @@ from .http.errors import NoSuchEndpoint, error_response, message_response, warn_
 from .http.requests import RestRequest
 from .http.responses import answer, text
 from .http.routing import Route, Router
-from .iceberg import branch_tables as tables
 from .identity.providers import ProviderOptions, Providers, provider_options
 from .identity.setting_up import check_origin
 from .operate.audit import AuditLog, AuditMode
@@ -143,8 +142,8 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     holds,
     sandboxes,
 )
-CATALOG: Final = (iceberg.namespace_routes, iceberg.table_routes)
-"""Routes of the catalog of tables, at another root."""
+CATALOG: Final = (iceberg.namespace_routes, iceberg.table_routes, iceberg.branch_table_routes)
+"""Routes of tables: the catalog at another root, and ours."""
 TREE_CACHE_BYTES: Final = 256 << 20
 TREE_CACHE_BYTES_MIN: Final = 16 << 20
 """The smallest tree cache. A quarter of it holds the largest decoded range and sublist."""

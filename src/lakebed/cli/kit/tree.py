@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "quota": "lakebed.cli.nouns.quotas:app",
     "pulls": "lakebed.cli.nouns.pulls:app",
     "object": "lakebed.cli.nouns.objects:app",
-    "table": "lakebed.cli.nouns.tables:app",
+    "table": "lakebed.cli.tables.commands:app",
     "sync": "lakebed.cli.nouns.syncing:app",
     "export": "lakebed.cli.nouns.exporting:app",
     "local": "lakebed.cli.nouns.checkouts:app",

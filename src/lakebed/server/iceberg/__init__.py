@@ -12,9 +12,10 @@ And, beside the standard, at the API's root:
 branch_tables.py    tables for people: list, show, history, diff, roll back
 """
 
+from .branch_tables import routes as branch_table_routes
 from .door import PATH, CatalogDoor
 from .namespaces import routes as namespace_routes
 from .places import CatalogRequest
 from .tables import routes as table_routes
 
-__all__ = ["PATH", "CatalogDoor", "CatalogRequest", "namespace_routes", "table_routes"]
+__all__ = ["PATH", "CatalogDoor", "CatalogRequest", "branch_table_routes", "namespace_routes", "table_routes"]

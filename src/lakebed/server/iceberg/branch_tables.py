@@ -149,7 +149,7 @@ class BranchTables:
             await ask((operations.AS_ENTRY,), request.permissions, names)
             await check_source(request.permissions, repository, body.ref)
         await load_library()
-        changing = Changing(repository, self._state.ports)
+        changing = self._changing(repository)
         to = f"snapshot {body.snapshot_id}" if body.snapshot_id else body.ref
         note = Note(message=body.message or f"{name}: roll back to {to}", committer=request.identity.user_id)
         if body.ref:
@@ -222,16 +222,19 @@ class BranchTables:
             return None
 
     async def _shown(self, repository: Repository, table: Table) -> Shown:
-        data = await Changing(repository, self._state.ports).metadata_file(table.metadata)
+        data = await self._changing(repository).metadata_file(table.metadata)
         uri = repository.tables.uri_of(table.metadata)
         return await in_thread(len(data) // 8, lambda: iceberg.shown(data, uri))
+
+    def _changing(self, repository: Repository) -> Changing:
+        return Changing(repository, self._state.ports, self._state.authenticator.lent_key)
 
     async def _counts(
         self, repository: Repository, left: str, right: str, locations: tuple[str, str]
     ) -> dict[str, wire.TableCount]:
         """Count the files, rows and bytes that only one of two snapshots has; nothing where they are too many."""
         await load_library()
-        read = Changing(repository, self._state.ports).read
+        read = self._changing(repository).read
         apart = await iceberg.files_apart(left, right, read, locations=locations, files_max=FILES_MAX)
         if apart is None:
             return {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
-import click
 import msgspec
 
-from lakebed.base import count_of, human_size
 from lakebed.cli.kit.arguments import (
     BranchArgument,
     LimitOption,
@@ -22,21 +20,14 @@ from lakebed.cli.kit.arguments import (
 )
 from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Misuse
-from lakebed.cli.kit.output import columns_of, fields, human_minute, human_time, printable, table
+from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import DataOption, Session, command
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, is_uri, parse_object, parse_ref
-from lakebed.wire import (
-    TableCount,
-    TableDetails,
-    TableDifference,
-    TableEntry,
-    TableField,
-    TableFieldChange,
-    TableSnapshot,
-    TableVersion,
-)
+from lakebed.wire import TableEntry
+
+from . import text
 
 app = noun(
     "Look at Iceberg tables on branches, and set them back.",
@@ -48,7 +39,6 @@ app = noun(
 TableArgument = Annotated[
     str, Argument(metavar="TABLE", help="namespace.table; with slashes where a name has a dot: a.b/table.")
 ]
-_COLOURS: Final = {"+": "green", "-": "red", "~": "yellow"}
 _AZURE: Final = ".blob.core.windows.net"
 
 
@@ -77,10 +67,10 @@ def list_tables(
     """List the tables of a ref."""
     ref = parse_ref(uri)
     columns: dict[str, Callable[[TableEntry], object]] = {
-        "table": lambda one: shown_name(one.table),
+        "table": lambda one: text.shown_name(one.table),
         "changed": lambda one: human_time(one.modified),
     }
-    found = session.client.tables.list(ref.repository, ref.ref, namespace=path_of(namespace), limit=limit)
+    found = session.client.tables.list(ref.repository, ref.ref, namespace=text.path_of(namespace), limit=limit)
     session.show_table(found, columns, otherwise=f"no table at {ref}")
 
 
@@ -89,7 +79,7 @@ def list_tables(
 def show(session: Session, uri: RefArgument, name: TableArgument) -> None:
     """Show a table: its schema, its current snapshot, and how much is stored for it."""
     ref = parse_ref(uri)
-    session.show(session.client.tables.stat(ref.repository, ref.ref, path_of(name)), _details)
+    session.show(session.client.tables.stat(ref.repository, ref.ref, text.path_of(name)), text.details)
 
 
 @app.command("history")
@@ -97,8 +87,8 @@ def show(session: Session, uri: RefArgument, name: TableArgument) -> None:
 def history(session: Session, uri: RefArgument, name: TableArgument, limit: LimitOption = None) -> None:
     """Show the commits that changed a table, newest first, with the snapshots that each brought to this ref."""
     ref = parse_ref(uri)
-    found = session.client.tables.versions(ref.repository, ref.ref, path_of(name), limit=limit)
-    session.show_all(found, _history, otherwise=f"no commit of {ref} changed {name}")
+    found = session.client.tables.versions(ref.repository, ref.ref, text.path_of(name), limit=limit)
+    session.show_all(found, text.history, otherwise=f"no commit of {ref} changed {name}")
 
 
 @app.command("diff")
@@ -113,7 +103,7 @@ def diff(
     left, other = parse_ref(uri), parse_ref(right)
     repository = same_repository(left, other)
     if name:
-        session.show(session.client.tables.diff(repository, left.ref, other.ref, path_of(name)), _difference)
+        session.show(session.client.tables.diff(repository, left.ref, other.ref, text.path_of(name)), text.difference)
         return
     before, after = (
         {one.table: one.metadata_location for one in session.client.tables.list(repository, ref)}
@@ -121,7 +111,7 @@ def diff(
     )
     session.show_all(
         [_changed(one, before, after) for one in sorted({**before, **after}) if before.get(one) != after.get(one)],
-        lambda changed: (_marked(_MARKS[one.type], shown_name(one.table)) for one in changed),
+        lambda changed: (text.marked(text.MARKS[one.type], text.shown_name(one.table)) for one in changed),
         otherwise="no table differs",
     )
 
@@ -147,7 +137,7 @@ def rollback(
     snapshot, ref = (to, "") if to.isdecimal() else ("", ref_in(branch.repository, to))
     session.confirm(f"Set {name} on {branch} back to {f'snapshot {to}' if snapshot else ref}?", yes=yes)
     done = session.client.tables.roll_back(
-        branch.repository, branch.ref, path_of(name), snapshot_id=snapshot, ref=ref, message=message
+        branch.repository, branch.ref, text.path_of(name), snapshot_id=snapshot, ref=ref, message=message
     )
     at = f"snapshot {done.snapshot_id}" if done.snapshot_id else "no snapshot"
     session.done(f"{name} on {branch} is at {at}: {done.commit.id[:12]}", done)
@@ -170,8 +160,8 @@ def register(
     if overwrite:
         session.confirm(f"Replace {name} on {branch}?", yes=yes)
     where = _metadata_uri(branch.repository, metadata)
-    made = session.client.tables.register(branch.repository, branch.ref, path_of(name), where, overwrite=overwrite)
-    session.done(f"registered {name} on {branch}", table=path_of(name), metadata_location=made)
+    made = session.client.tables.register(branch.repository, branch.ref, text.path_of(name), where, overwrite=overwrite)
+    session.done(f"registered {name} on {branch}", table=text.path_of(name), metadata_location=made)
 
 
 @app.command("export")
@@ -191,7 +181,7 @@ def export(
     Any reader of Iceberg that may read the object store opens TARGET/table.metadata.json. No data is copied: it can be
     read as long as a branch or tag keeps the commit.
     """
-    ref, path = parse_ref(uri), path_of(name)
+    ref, path = parse_ref(uri), text.path_of(name)
     if target.exists() and any(target.iterdir()):
         raise Misuse(f"{target} has files: name a new folder")
     from lakebed import iceberg
@@ -226,16 +216,6 @@ def export(
 # Names
 
 
-def path_of(name: str) -> str:
-    """Return the path of a table or a namespace, which is typed with dots, or with slashes."""
-    return name if "/" in name else name.replace(".", "/")
-
-
-def shown_name(path: str) -> str:
-    """Return a name as `path_of` reads it."""
-    return printable(path if "." in path else path.replace("/", "."))
-
-
 def _metadata_uri(repository: str, metadata: str) -> str:
     if is_uri(metadata):
         place = parse_object(metadata)
@@ -257,131 +237,6 @@ def _address(session: Session, address: str, data: Path | None) -> str:
     return address
 
 
-# Text
-
-_MARKS: Final = {"added": "+", "removed": "-", "changed": "~"}
-
-
 def _changed(name: str, before: dict[str, str], after: dict[str, str]) -> TableChanged:
     kind = "added" if name not in before else "removed" if name not in after else "changed"
     return TableChanged(table=name, type=kind, left_metadata=before.get(name, ""), right_metadata=after.get(name, ""))
-
-
-def _marked(mark: str, text: str) -> str:
-    return click.style(f"{mark} {text}", fg=_COLOURS[mark])
-
-
-def _details(one: TableDetails) -> Iterator[str]:
-    commit, snapshot = one.commit, one.snapshot
-    facts = [
-        ("Table", shown_name(one.table)),
-        ("Location", one.location),
-        ("Metadata", one.metadata_location),
-        ("Format", f"version {one.format_version}"),
-        ("Changed", human_time(one.modified)),
-    ]
-    if commit is not None:
-        facts.append(("Commit", f"{commit.id[:12]} by {commit.committer}: {commit.message}"))
-    facts += [
-        ("Snapshot", "none" if snapshot is None else f"{snapshot.id}, {_what(snapshot)}, {_when(snapshot)}"),
-        ("Snapshots", f"{one.snapshots:,}"),
-        ("Data", "not counted by its writer" if one.data is None else _count(one.data)),
-        ("Stored", f"{count_of(one.stored_files, 'file')}, {human_size(one.stored_bytes)}, with older snapshots"),
-        ("Partitions", ", ".join(one.partitions) or "none"),
-        ("Sort order", ", ".join(one.sort_order) or "none"),
-    ]
-    facts += [(f"{ref.type.capitalize()} {ref.name}", ref.snapshot_id) for ref in one.refs if ref.name != "main"]
-    facts += [("Property", f"{name}={text}") for name, text in sorted(one.properties.items())]
-    yield from fields(facts)
-    yield ""
-    columns: dict[str, Callable[[TableField], object]] = {
-        "field": lambda field: field.name,
-        "type": lambda field: field.type,
-        "nulls": lambda field: "no" if field.required else "yes",
-        "id": lambda field: field.id,
-    }
-    if any(field.doc for field in one.fields):
-        columns["about"] = lambda field: field.doc
-    yield from columns_of(one.fields, columns)
-
-
-def _history(versions: Iterable[TableVersion]) -> Iterator[str]:
-    rows: list[list[str]] = []
-    for one in versions:
-        commit = [one.commit.id[:12], human_minute(one.commit.creation_date), one.commit.committer]
-        rows += [[*commit, each.id, _what(each), _rows(each)] for each in reversed(one.added)]
-        if not one.added:
-            rows.append([*commit, one.snapshot_id, _no_snapshot(one), ""])
-    return table(["commit", "date", "by", "snapshot", "change", "rows"], rows)
-
-
-def _no_snapshot(one: TableVersion) -> str:
-    """Say what a commit did that brought no snapshot."""
-    if one.is_dropped:
-        return "dropped"
-    if one.is_gone:
-        return "unknown: its metadata were deleted"
-    if one.removed:
-        return f"removed {count_of(len(one.removed), 'snapshot')}"
-    return "schema" if one.fields_changed else "settings"
-
-
-def _what(snapshot: TableSnapshot) -> str:
-    return snapshot.operation or "snapshot"
-
-
-def _when(snapshot: TableSnapshot) -> str:
-    return human_time(snapshot.created // 1000)
-
-
-def _rows(snapshot: TableSnapshot) -> str:
-    """Return the rows that a snapshot added and deleted, as its writer counted them."""
-    counts = [("+", snapshot.summary.get("added-records")), ("-", snapshot.summary.get("deleted-records"))]
-    return " ".join(f"{sign}{count}" for sign, count in counts if count and count != "0")
-
-
-def _count(one: TableCount) -> str:
-    return f"{count_of(one.files, 'file')}, {count_of(one.rows, 'row')}, {human_size(one.size_bytes)}"
-
-
-def _difference(one: TableDifference) -> Iterator[str]:
-    sides = [side for side, has in (("left", one.left_metadata), ("right", one.right_metadata)) if has]
-    lines = [f"only the {sides[0]} ref has {shown_name(one.table)}"] if len(sides) == 1 else []
-    lines += [_field_change(each) for each in one.fields]
-    for title, before, after in (
-        ("partitions", one.partitions_before, one.partitions_after),
-        ("sort order", one.sort_order_before, one.sort_order_after),
-    ):
-        if before != after:
-            lines.append(_marked("~", f"{title} {', '.join(before) or 'none'} -> {', '.join(after) or 'none'}"))
-    lines += [_marked("~", f"property {printable(name)}={printable(to)}") for name, to in one.properties_set.items()]
-    lines += [_marked("-", f"property {printable(name)}") for name in one.properties_removed]
-    for mark, snapshots in (("+", one.snapshots_added), ("-", one.snapshots_removed)):
-        lines += [
-            _marked(mark, f"snapshot {each.id}, {_what(each)}, {_when(each)} {_rows(each)}".rstrip())
-            for each in snapshots
-        ]
-    if one.added is None:
-        lines.append("files and rows were not counted: too many differ")
-    for mark, count, what in (
-        ("+", one.added, "data"),
-        ("-", one.removed, "data"),
-        ("+", one.deletes_added, "deletes"),
-        ("-", one.deletes_removed, "deletes"),
-    ):
-        if count is not None and count.files:
-            lines.append(_marked(mark, f"{what}: {_count(count)}"))
-    yield from lines or ["no difference"]
-
-
-def _field_change(one: TableFieldChange) -> str:
-    before, after = one.before, one.after
-    if before is None or after is None:
-        field = before or after
-        assert field is not None
-        return _marked("+" if before is None else "-", f"field {_field(field)}")
-    return _marked("~", f"field {_field(before)} -> {_field(after)}")
-
-
-def _field(field: TableField) -> str:
-    return printable(f"{field.name} {field.type}{' required' if field.required else ''}")

@@ -1,0 +1,1 @@
+"""`lakebed table`: commands.py has the verbs, text.py what people read."""
