@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+from msgspec.structs import replace as replace_fields
 
 from lakebed.base import Conflict, EventKind, NotFound, RunId, RunKind, RunState
 from lakebed.catalog import PositionedEvent, PullRecord, Pulls, SubscriptionRecord, Subscriptions
@@ -27,9 +29,12 @@ from lakebed.versions import (
     TagRecord,
     Versions,
     decode_record,
+    encode_record,
     keys,
 )
+from lakebed.versions.commits.marks import mark_key
 from lakebed.versions.commits.outbox import EVENT
+from lakebed.versions.reflog import Reflog
 from sim.checkers.views import PARTITION, UID
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.disk import Disk
@@ -60,8 +65,10 @@ _AGE_MS: Final = 8 * 86_400_000
 def moves_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
     """Write down the move of a ref: a record that became active, that has another move, or that is gone."""
     if partition == PARTITION and key.startswith((keys.PULL, keys.RUN)) and new is not None:
-        changes = decode_record(_Held, new).changes
-        disk.set(_MOVED, key, "".join(f">{change.operation}/{change.by}\n" for change in changes).encode())
+        known = 0 if old is None else len(decode_record(_Held, old).changes)
+        changes = decode_record(_Held, new).changes[known:]
+        lines = "".join(f">{change.operation}/{change.by}\n" for change in changes).encode()
+        disk.set(_MOVED, key, (disk.value(_MOVED, key) or b"") + lines)
     if partition != PARTITION or not key.startswith((keys.BRANCH, keys.TAG)):
         return
     before, after = _ref(key, old), _ref(key, new)
@@ -215,6 +222,49 @@ async def _tidy(ports: SimPorts) -> None:
     await _deliver(repo)
 
 
+def drop(name: str) -> Do:
+    """Drop the marks that no event will need."""
+
+    async def act(repo: Versions) -> None:
+        await repo.outbox.drop_marks(least=1)
+
+    return Do(Operation(name, "clean"), act)
+
+
+def forget_log(name: str) -> Do:
+    """Remove the log of moves, by a clock that is far ahead."""
+
+    async def act(repo: Versions) -> None:
+        await Reflog(repo.context).clean()
+
+    return _much_later(Do(Operation(name, "clean"), act))
+
+
+def _much_later(deed: Do) -> Do:
+    """Do it by a clock at which no log has the moves of before."""
+
+    async def act(repo: Versions) -> Any:
+        clock = repo.ports.clock
+        clock.ms += repo.context.options.reflog_age_ms_max + _AGE_MS  # type: ignore[attr-defined]  # a SimClock
+        return await deed.act(repo)
+
+    return Do(deed.operation, act)
+
+
+def forget_changes(name: str) -> Do:
+    """Leave the outbox as an older release does, which knew events of refs only."""
+
+    async def act(repo: Versions) -> None:
+        partition = repo.outbox.partition
+        held = await repo.store.get(partition, b"feed")
+        assert held is not None
+        feed = replace_fields(decode_record(FeedRecord, held.value), has_changes=False)
+        await repo.store.set(partition, b"feed", encode_record(feed))
+        await repo.store.delete(partition, mark_key(feed.generation, EventKind.PULL, "p"))
+
+    return Do(Operation(name, "clean"), act)
+
+
 def event_scenes() -> Iterator[Scene]:
     c, g, h = client("c", commit("c1")), client("g", gather("g1")), client("h", gather("h1"))
     yield _scene("committer, two gatherers", c, g, h, before=_STAGED, quick=Quick.NO_FAULT)
@@ -235,10 +285,12 @@ def event_scenes() -> Iterator[Scene]:
     yield from _coming_and_going()
     yield from _beginning()
     yield from _changing()
+    yield from _dropping()
 
 
 _STAGED: Final = (write("w0", "z", "0"),)
 _FORK: Final = (create_branch("b0"), write("w2", "b", "2", branch=SIDE), commit("p2", branch=SIDE), *_STAGED)
+_LONG_GONE: Final = (create_branch("b0"), delete_branch("b1"), subscribe(), forget_log("f1"), *_STAGED)
 _PAST: Final = (write("w1", "a", "1"), commit("p1"), write("w2", "a", "2"), commit("p2"))
 
 
@@ -298,6 +350,29 @@ def _changing() -> Iterator[Scene]:
     yield _scene("run that ends and goes, gatherer", goes, g, before=(start_run("s0"),))
     certified = client("c", certify_run("c1"))
     yield _scene("run that goes, certifier", goes, certified, before=(start_run("s0"),))
+
+
+def _dropping() -> Iterator[Scene]:
+    """Marks of refs that are long gone are dropped, beside gatherers; the branch of one of them may come again."""
+    d, g = client("d", drop("d1")), client("g", gather("g1"))
+    twice, e = client("d", drop("d1"), drop("d2")), client("e", drop("e1"))
+    moves = client("c", commit("c1"), gather("g0"))
+    again = client("x", _much_later(create_branch("x1")), delete_branch("x2"), gather("g0"))
+    for name, actors, quick in (
+        ("committer, dropper, gatherer", (client("c", commit("c1")), d, g), Quick.NO_FAULT),
+        ("committer that gathers, dropper of two, gatherer", (moves, twice, g), Quick.NEVER),
+        ("dropper of two, dropper", (twice, e), Quick.NO_FAULT),
+        ("branch that is long gone comes again, dropper", (again, d), Quick.NO_FAULT),
+    ):
+        yield _scene(name, *actors, before=_LONG_GONE, is_subscribed=False, quick=quick)
+    older = (open_pull("o0"), change_pull("y0", "a title"), subscribe(), forget_changes("f1"))
+    x, h = client("x", change_pull("x1", "title")), client("h", gather("h1"))
+    for name, actors, quick in (
+        ("outbox of before, changer, gatherer", (x, g), Quick.NO_FAULT),
+        ("outbox of before, changer, two gatherers", (x, g, h), Quick.NEVER),
+    ):
+        made = _scene(name, *actors, before=older, is_subscribed=False, quick=quick)
+        yield replace(made, tidy_checks=(outbox_has_later,))
 
 
 PULL: Final = keys.PULL + b"p"

@@ -122,6 +122,7 @@ class Eventing:
         await repository.versions.outbox.gather(is_whole=is_whole)
         if is_whole:
             feed.whole_s = now_s + WHOLE_S
+            await repository.versions.outbox.drop_marks()
         for subscription_id, record in subscriptions:
             task = self._sending.get(subscription_id)
             if task is None or task.done():

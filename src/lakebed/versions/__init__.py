@@ -31,8 +31,9 @@ from .cells import (
 )
 from .cleanup import Cleanup
 from .commits.committer import Committer, Note
+from .commits.marks import FeedRecord, MarkRecord
 from .commits.merger import Merger, Strategy
-from .commits.outbox import EventRecord, FeedRecord, MarkRecord, Outbox
+from .commits.outbox import EventRecord, Outbox
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter
 from .context import Context, Options

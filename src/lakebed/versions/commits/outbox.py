@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, EventKind, OutcomeUnknown, RunId, RunKind
-from lakebed.kv import Held, PredicateFailed, scan_prefix
+from lakebed.kv import PredicateFailed, scan_prefix
 from lakebed.versions import keys
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.records import (
@@ -38,9 +38,9 @@ from lakebed.versions.records import (
 )
 from lakebed.versions.refs.reflog import Reflog, last_move
 
+from .marks import DROPPED_MIN, FEED, FeedRecord, MarkRecord, Marks, mark_key
+
 EVENT: Final = b"event/"
-MARK: Final = b"mark/"
-_FEED: Final = b"feed"
 _PAGE: Final = 1_000
 _PLAN: Final = "plan"
 _REQUEST: Final = "request"
@@ -68,25 +68,6 @@ class _ChangedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     changes: tuple[Change, ...] = ()
     kind: str = ""
     destination: str = ""
-
-
-class FeedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The marks of the events up to `tail` are written. Events before `oldest` were removed."""
-
-    generation: str
-    tail: int = 0
-    oldest: int = 1
-
-
-class MarkRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Moves of the ref up to `log_ms` have their events. `is_gone`: so has the deletion after them."""
-
-    log_ms: int = 0
-    is_gone: bool = True
-    head: str = ""
-
-    def is_before(self, other: MarkRecord) -> bool:
-        return (self.log_ms, self.is_gone) < (other.log_ms, other.is_gone)
 
 
 class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,13 +103,17 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass of a gatherer: the end, the first position that it wrote or saw, and the marks as they were and are."""
+    """One pass of a gatherer: the end, the first position that it wrote or saw, and the marks as they were and are.
+
+    `is_checked`: its marks counted after all of them were read.
+    """
 
     feed: FeedRecord
     first: int
     end: int
     marks: dict[Ref, MarkRecord] = field(default_factory=dict)
     moved: dict[Ref, MarkRecord] = field(default_factory=dict)
+    is_checked: bool = False
 
     def mark(self, ref: Ref) -> MarkRecord:
         return self.moved.get(ref) or self.marks.get(ref) or MarkRecord()
@@ -139,10 +124,11 @@ class Outbox:
         self._context = context
         self._reflog = reflog
         self.partition = keys.events_partition(context.uid)
+        self._marks = Marks(context, reflog, self.partition)
 
     async def start(self) -> None:
         """Have every later move of a ref get its event. Costs a scan of one key for each ref that has a log."""
-        if await self._read_feed() is not None:
+        if await self._marks.read_feed() is not None:
             return
         generation = self._context.ports.ids.fresh()
         marks: dict[bytes, bytes] = {}
@@ -150,23 +136,31 @@ class Outbox:
         for kind, _, _ in _REFS:
             async for name, newest in self._reflog.names(kind):
                 mark = MarkRecord(log_ms=newest.at_ms, is_gone=True)
-                marks[_mark_key(generation, kind, name)] = encode_record(mark)
+                marks[mark_key(generation, kind, name)] = encode_record(mark)
         async for kind, name, record in self._refs():
             if record.state is not RefState.CREATING and record.moved is not None:
                 mark = MarkRecord(log_ms=record.moved.at_ms, is_gone=False, head=record.commit_id)
-                marks[_mark_key(generation, kind, name)] = encode_record(mark)
-        async for source, name, _, changed in self._changed():
-            mark = MarkRecord(log_ms=len(changed.changes), is_gone=False)
-            marks[_mark_key(generation, source, name)] = encode_record(mark)
+                marks[mark_key(generation, kind, name)] = encode_record(mark)
+        marks |= await self._marks_of_changes(generation)
         items = list(marks.items())
         for at in range(0, len(items), _PAGE):
             await self._context.store.set_many(self.partition, items[at : at + _PAGE])
         # The marks belong to this generation alone: a slower starter's would hide moves of today.
-        feed = encode_record(FeedRecord(generation=generation))
+        feed = encode_record(FeedRecord(generation=generation, has_changes=True))
         try:
-            await self._context.store.set_if(self.partition, _FEED, feed, None)
+            await self._context.store.set_if(self.partition, FEED, feed, None)
         except PredicateFailed:
             await self._context.store.delete_many(self.partition, list(marks))
+
+    async def _marks_of_changes(self, generation: str) -> dict[bytes, bytes]:
+        return {
+            mark_key(generation, source, name): encode_record(MarkRecord(log_ms=len(one.changes), is_gone=False))
+            async for source, name, _, one in self._changed()
+        }
+
+    async def drop_marks(self, *, least: int = DROPPED_MIN) -> int:
+        """Forget marks of refs and runs that are long gone, see `Marks.drop`."""
+        return await self._marks.drop(least=least)
 
     async def gather(self, *, is_whole: bool = True) -> int:
         """Write the events that are due, and return the last position. Without events wanted, return 0.
@@ -192,7 +186,7 @@ class Outbox:
             self._context.has_changes |= has_changes
 
     async def _gather(self, *, is_whole: bool, has_changes: bool) -> int:
-        found = await self._read_feed()
+        found = await self._marks.read_feed()
         if found is None:
             return 0
         here = await self._catch_up(found[0])
@@ -216,7 +210,8 @@ class Outbox:
         return here.end
 
     async def _read_marks(self, here: _Pass, source: str) -> None:
-        prefix = _mark_key(here.feed.generation, source, "")
+        prefix = mark_key(here.feed.generation, source, "")
+        here.is_checked = False
         async for key, value in scan_prefix(self._context.store, self.partition, prefix):
             here.marks[source, key[len(prefix) :].decode()] = decode_record(MarkRecord, value)
 
@@ -224,10 +219,24 @@ class Outbox:
         """Write the events of pull requests and runs that have none yet."""
         for source in _Source:
             await self._read_marks(here, source)
+        if not here.feed.has_changes:
+            await self._begin_changes(here)
         async for source, name, kind, record in self._changed():
             ref, about = (source, name), record.destination or record.kind
             for number, change in enumerate(record.changes[here.mark(ref).log_ms :], here.mark(ref).log_ms + 1):
                 await self._write_one(here, (kind, name), change, number, about=about)
+
+    async def _begin_changes(self, here: _Pass) -> None:
+        """Mark the changes of before in an outbox that an older release began: it had events of refs only.
+
+        Raises:
+            PredicateFailed: always. The pass begins again.
+        """
+        found = await self._marks.read_feed()
+        if found is not None and not found[0].has_changes:
+            more = await self._marks_of_changes(found[0].generation)
+            await self._marks.switch(*found, more=more)
+        raise PredicateFailed("changes of pull requests and runs have marks now", generation=here.feed.generation)
 
     async def _changed(self) -> AsyncIterator[tuple[_Source, str, EventKind, _ChangedRecord]]:
         """Yield the records that hold changes. Runs are read before their plans, and yielded after them."""
@@ -248,7 +257,7 @@ class Outbox:
 
         None: no events are wanted.
         """
-        found = await self._read_feed()
+        found = await self._marks.read_feed()
         if found is None:
             return None
         await self.gather()
@@ -332,10 +341,24 @@ class Outbox:
             gathered_ms=self._context.ports.clock.now_ms(),
             about=about,
         )
+        await self._check_counted(here)
         # An event rests on all events before it. A gatherer that was overtaken finds the position taken.
         await self._context.store.set_if(self.partition, _event_key(here.end + 1), encode_record(event), None)
         here.end += 1
         here.moved[event.ref] = event.mark
+
+    async def _check_counted(self, here: _Pass) -> None:
+        """Check once that the marks of this pass counted when all of them were read. Later they may be removed.
+
+        Raises:
+            PredicateFailed: others count by now.
+        """
+        if here.is_checked:
+            return
+        found = await self._marks.read_feed()
+        if found is None or found[0].generation != here.feed.generation:
+            raise PredicateFailed("other marks count by now")
+        here.is_checked = True
 
     async def _catch_up(self, feed: FeedRecord) -> _Pass:
         """Step 1: write the marks that an earlier gatherer did not come to."""
@@ -355,28 +378,26 @@ class Outbox:
         """
         if here.end == here.feed.tail:
             return
-        found = await self._read_feed()
+        found = await self._marks.read_feed()
         # A position that is free because its event was removed is none that a reader comes to.
         if found is None or found[0].oldest > here.first:
             raise PredicateFailed("events were removed meanwhile")
+        if found[0].generation != here.feed.generation:
+            raise PredicateFailed("other marks count by now")
         # The marks first: a crash before the tail moves leaves events that `_catch_up` reads again.
         for ref, mark in here.moved.items():
             await self._mark(here, ref, mark)
         if found[0].tail < here.end:
             here.feed = replace(found[0], tail=here.end)
-            await self._context.store.set_if(self.partition, _FEED, encode_record(here.feed), found[1].predicate)
+            await self._context.store.set_if(self.partition, FEED, encode_record(here.feed), found[1].predicate)
 
     async def _mark(self, here: _Pass, ref: Ref, mark: MarkRecord) -> None:
         """Move a mark on, never back: a gatherer that slept may be at an old event."""
-        key = _mark_key(here.feed.generation, *ref)
+        key = mark_key(here.feed.generation, *ref)
         held = await self._context.store.get(self.partition, key)
         if held is None or decode_record(MarkRecord, held.value).is_before(mark):
             predicate = None if held is None else held.predicate
             await self._context.store.set_if(self.partition, key, encode_record(mark), predicate)
-
-    async def _read_feed(self) -> tuple[FeedRecord, Held] | None:
-        held = await self._context.store.get(self.partition, _FEED)
-        return None if held is None else (decode_record(FeedRecord, held.value), held)
 
     async def _refs(self) -> AsyncIterator[tuple[RefKind, str, BranchRecord | TagRecord]]:
         for kind, prefix, record_type in _REFS:
@@ -387,7 +408,7 @@ class Outbox:
 
     async def bounds(self) -> tuple[int, int]:
         """Return the oldest position that is kept and the last that is known: (1, 0) without events."""
-        found = await self._read_feed()
+        found = await self._marks.read_feed()
         return (1, 0) if found is None else (found[0].oldest, found[0].tail)
 
     async def events(self, after: int, *, limit: int | None = None) -> AsyncIterator[tuple[int, EventRecord]]:
@@ -405,7 +426,7 @@ class Outbox:
 
     async def clean(self) -> int:
         """Remove events that are too old, delivered or not. Return how many keys went."""
-        found = await self._read_feed()
+        found = await self._marks.read_feed()
         if found is None:
             return 0
         feed, held = found
@@ -425,7 +446,7 @@ class Outbox:
         if oldest > feed.oldest:
             try:
                 value = encode_record(replace(feed, oldest=oldest))
-                await self._context.store.set_if(self.partition, _FEED, value, held.predicate)
+                await self._context.store.set_if(self.partition, FEED, value, held.predicate)
             except PredicateFailed:
                 return 0
         for at in range(0, len(old), _PAGE):
@@ -444,7 +465,3 @@ def _event_key(position: int) -> bytes:
 
 def _kind_of_run(kind: RunKind) -> EventKind:
     return EventKind.ERASURE if kind.spec.by_order else EventKind.RUN
-
-
-def _mark_key(generation: str, kind: str, name: str) -> bytes:
-    return MARK + f"{generation}/{kind}/{name}".encode()
