@@ -34,7 +34,7 @@ from lakebed.versions import (
 )
 from lakebed.versions.commits.marks import mark_key
 from lakebed.versions.commits.outbox import EVENT
-from lakebed.versions.reflog import Reflog
+from lakebed.versions.refs.reflog import Reflog
 from sim.checkers.views import PARTITION, UID
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.disk import Disk

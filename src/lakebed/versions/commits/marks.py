@@ -23,7 +23,7 @@ from lakebed.kv import Held, PredicateFailed, scan_prefix
 from lakebed.versions import keys
 from lakebed.versions.context import Context
 from lakebed.versions.records import Record, RefKind, decode_record, encode_record
-from lakebed.versions.reflog import Reflog
+from lakebed.versions.refs.reflog import Reflog
 
 MARK: Final = b"mark/"
 FEED: Final = b"feed"
