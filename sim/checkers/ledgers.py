@@ -6,17 +6,33 @@ from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
-from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, decode_record, ledger_records
+from lakebed.base import RunState
+from lakebed.gc.messages import (
+    GC_PREFIX,
+    LEDGER_PREFIX,
+    LedgerState,
+    decode_record,
+    decode_report,
+    ledger_records,
+    run_of_record,
+)
+from sim.checkers.views import View
 from sim.ports.actors import Ending, Violation
 from sim.ports.disk import Disk
 
 
 def recorded(disk: Disk) -> list[tuple[str, str]]:
     """Return address and state of each row of the ledger, as its readers see it."""
+    return [row for _, rows in _records(disk) for row in rows]
+
+
+def _records(disk: Disk) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return address and state of the rows of each record, with its run."""
     found = []
     for names in ledger_records(_ledger(disk)):
         rows = decode_record(names, [cast("bytes", disk.objectstore[name][0]) for name in names])
-        found += [*zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True)]
+        pairs = zip(rows["address"].to_pylist(), rows["state"].to_pylist(), strict=True)
+        found.append((run_of_record(names), [*pairs]))
     return found
 
 
@@ -51,6 +67,21 @@ def deletions_count_once(ending: Ending) -> None:
         raise Violation(f"recorded as deleted more than once: {double}")
     if lost := sorted(key for key, state in rows if state == LedgerState.GONE and key not in times):
         raise Violation(f"recorded as deleted by something else, and by nothing: {lost}")
+
+
+def totals_are_those_of_the_ledger(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: the report of a run that ended counts more deletions than the ledger has of it, or fewer.
+    """
+    counts = Counter(run for run, rows in _records(ending.disk) for _, state in rows if state == LedgerState.DELETED)
+    runs = View(ending.disk).runs()
+    for key, (content, _, _) in ending.disk.objectstore.items():
+        if key.startswith(GC_PREFIX) and key.endswith("/report.json"):
+            report = decode_report(cast("bytes", content), name=key)
+            run, said = report.run_id, report.objects_deleted
+            if run in runs and runs[run].state is RunState.ENDED and said != counts[run]:
+                raise Violation(f"run {run} counts {said} deletions, and the ledger {counts[run]}")
 
 
 def unless_one_died(check: Callable[[Ending], None]) -> Callable[[Ending], None]:

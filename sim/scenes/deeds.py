@@ -379,6 +379,17 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "run"), act)
 
 
+def commit_in_vain(name: str, *, branch: str = MAIN) -> Do:
+    """Commit as a process that dies when its commit record is there, and no claim."""
+
+    async def act(repo: Versions) -> None:
+        _, seen = await repo.commits.seal(branch)
+        note = Note(message=name, committer="sim")
+        await repo.commits._build(branch, seen.record, seen.record.sealed, note, allow_empty=False)  # noqa: SLF001  # as above
+
+    return Do(Operation(name, "run"), act)
+
+
 def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
     """Merge as a strand."""
 

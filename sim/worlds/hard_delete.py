@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
 from lakebed.gc.messages import RunKind
 from lakebed.gc.rules import DAY_MS
 from lakebed.versions import Versions
-from sim.checkers.ledgers import deletions_count_once, recorded, unless_one_died, what_is_recorded_is_gone
+from sim.checkers.ledgers import (
+    deletions_count_once,
+    recorded,
+    totals_are_those_of_the_ledger,
+    unless_one_died,
+    what_is_recorded_is_gone,
+)
 from sim.checkers.reachable import nothing_queued_is_named, queued
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
@@ -24,6 +31,8 @@ from sim.scenes.collecting import PRIVATE, STEPS
 from sim.scenes.deeds import (
     apply_planned,
     clean_records,
+    commit_in_vain,
+    committed_run,
     copy,
     create_branch,
     delete_branch,
@@ -32,6 +41,7 @@ from sim.scenes.deeds import (
     link_issued,
     plan_only,
     reset_object,
+    set_rules,
     uncommitted_run,
 )
 from sim.scenes.deeds import issue as hand_out_filled
@@ -199,6 +209,11 @@ def hard_delete_scenes() -> Iterator[Scene]:
         staged=before,
         quick=Quick.NO_FAULT,
     )
+    # The record of a commit that was never published names what the worker deletes, until it expires.
+    vain = [a1, commit_in_vain("c0"), upload("w2", "a", "2"), commit("c1"), clean_claims("k0"), set_rules("q1", "1d")]
+    r = client("r", committed_run("r1"))
+    yield _counting_once("worker, committed run that expires a commit in vain", x, r, staged=vain, quick=Quick.NO_FAULT)
+    yield _counting_once("committed run that expires a commit in vain, after a worker", r, staged=[*vain, work("x0")])
     five = (copier, f, s, client("k", clean_claims("k1"), clean_records("k2")), x)
     for name, actors in (
         ("copier, freezer, resetter, cleaner, worker", five),
@@ -210,14 +225,17 @@ def hard_delete_scenes() -> Iterator[Scene]:
 
 
 def _counting_once(name: str, *actors: Actor, staged: Sequence[Do], quick: Quick | None = None) -> Scene:
-    """A scene in which the ledger counts each deletion once, at the latest when all is tidied up."""
+    """A scene in which ledger and totals count each deletion once, at the latest when all is tidied up."""
     made = _scene(name, *actors, staged=staged, private=STEPS, quick=quick)
     return replace(
         made,
-        checks=(*made.checks, what_is_recorded_is_gone, unless_one_died(deletions_count_once)),
+        checks=(*made.checks, what_is_recorded_is_gone, *map(unless_one_died, _COUNTED)),
         tidy=_tidy_with_work,
-        tidy_checks=(*made.tidy_checks, deletions_count_once),
+        tidy_checks=(*made.tidy_checks, *_COUNTED),
     )
+
+
+_COUNTED: Final = (deletions_count_once, totals_are_those_of_the_ledger)
 
 
 async def _tidy_with_work(ports: SimPorts) -> None:

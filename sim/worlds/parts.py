@@ -16,7 +16,13 @@ from lakebed.base import Conflict, RunState
 from lakebed.gc.messages import APPLYING_PREFIX, LEDGER_PREFIX, LedgerState, RunKind
 from lakebed.objectstore import DeleteFailure, ObjectMissing
 from lakebed.versions import Versions
-from sim.checkers.ledgers import deletions_count_once, recorded, unless_one_died, what_is_recorded_is_gone
+from sim.checkers.ledgers import (
+    deletions_count_once,
+    recorded,
+    totals_are_those_of_the_ledger,
+    unless_one_died,
+    what_is_recorded_is_gone,
+)
 from sim.checkers.reachable import reachable
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
@@ -212,8 +218,8 @@ def part_scenes() -> Iterator[Scene]:
     made = _scene("apply in parts, apply of another plan of it", first, second, before=(*_PLANNED, _plan("q2")))
     # What each of two runs took is no matter of the other's record.
     checks = tuple(check for check in made.checks if check not in {deletions_count_once, an_ended_run_took_all})
-    counted = (*checks, unless_one_died(deletions_count_once))
-    tidy_checks = (*made.tidy_checks, deletions_count_once)
+    counted = (*checks, *map(unless_one_died, (deletions_count_once, totals_are_those_of_the_ledger)))
+    tidy_checks = (*made.tidy_checks, deletions_count_once, totals_are_those_of_the_ledger)
     yield replace(made, quick=Quick.NEVER, checks=counted, tidy_checks=tidy_checks)
     # Both try again what failed, and one of the two in vain: what it records last must not stand for the other's rows.
     vain = _process("r", _apply_in_vain("r1"))

@@ -106,10 +106,11 @@ async def sweep_part(
     part: messages.Part,
     ledger: Ledger,
     fence: Fence | None = None,
+    gone: Gone | None = None,
 ) -> Swept:
     rule, fence = rule_of(plan.folder), fence or Fence(key=messages.next_claim([]))
     return await sweep.sweep_part(
-        task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held(), gone=Gone()
+        task_of(store), deleter, plan, part, ledger, rule=rule, fence=fence, held=Held(), gone=gone or Gone()
     )
 
 

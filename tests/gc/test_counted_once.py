@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,10 +23,11 @@ from lakebed.gc.messages import (
     ledger_folder,
     next_file,
 )
-from lakebed.gc.rules import Selection
+from lakebed.gc.rules import DAY_MS, Selection
 from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.recording import Outcomes, ledger_rows
 from lakebed.objectstore import MemoryObjectStore, open_deleter
+from lakebed.versions import Note
 from tests.spark.lakeside import URI, Lakeside
 
 
@@ -72,10 +74,16 @@ def test_a_committed_run_says_gone_of_what_an_erasure_deleted(lake: Lakeside) ->
     assert other not in lake.addresses()
 
 
-def test_a_committed_run_says_gone_of_what_an_erasure_deleted_long_before(lake: Lakeside) -> None:
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_committed_run_says_gone_of_what_an_erasure_deleted_long_before(
+    lake: Lakeside, *, is_forgotten: bool
+) -> None:
+    """A collection of metadata removes the records of runs that are over, and the ledger stays."""
     address = lake.upload("users/ann", b"secret")
     lake.commit(age_days=30)
     lake.collector.apply(None, erase(lake, "users/ann").run_id)
+    if is_forgotten:
+        lake.forget_runs()
     for file in lake.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
         os.utime(file, (0, 0))
     lake.delete("users/ann")
@@ -133,6 +141,68 @@ def test_hard_delete_counts_nothing_that_a_run_deleted_before_it(lake: Lakeside)
 
     assert states(lake) == {(address, "deleted"): 1}
     assert lake.wait(hard_delete.page()).items == []
+
+
+def commit_that_dies(lake: Lakeside, before: str) -> list[Callable[[], Coroutine[object, object, object]]]:
+    """Let a committer die before it writes its claim, or its record. Return what it did not write."""
+    dead = lake.server("dead")
+    left: list[Callable[[], Coroutine[object, object, object]]] = []
+
+    async def never(*args: object, **options: object) -> None:
+        left.append(partial(write, *args, **options))
+        raise Died
+
+    part = dead.context if before == "claim" else dead.context.commits
+    write = getattr(part, "claim" if before == "claim" else "write")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(part, "claim" if before == "claim" else "write", never)
+        with pytest.raises(Died):
+            lake.wait(dead.commits.commit("main", Note(message="m", committer="tests")))
+    return left
+
+
+def pass_days(lake: Lakeside, days: int) -> None:
+    """Let days pass, for the files of the ledger too."""
+    for file in lake.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
+        os.utime(file, (lake.clock.ms / 1000, lake.clock.ms / 1000))
+    lake.clock.ms += days * DAY_MS
+
+
+def test_a_committed_run_says_gone_of_what_hard_delete_deleted_beside_a_commit_that_was_never_published(
+    lake: Lakeside,
+) -> None:
+    lake.wait(lake.versions.hard_delete.change(by="ann", is_on=True, grace_s=0))
+    address = lake.upload("a", b"one")
+    commit_that_dies(lake, "claim")
+    lake.upload("a", b"two", by=lake.server("another"))
+    lake.commit()
+    lake.wait(lake.versions.cleanup.clean())
+    lake.wait(QueueWorker(lake.versions, open_deleter(URI, lake.options), linger_ms=0).work())
+    assert states(lake) == {(address, "deleted"): 1}
+    pass_days(lake, 30)
+    lake.rules(10)
+
+    report = lake.collector.apply(None, lake.collector.plan(None, RunKind.COMMITTED).run_id)
+
+    assert states(lake) == {(address, "deleted"): 1, (address, "gone"): 1}
+    assert (report.objects_deleted, report.objects_gone) == (0, 1)
+
+
+def test_a_committed_run_says_gone_of_what_a_run_deleted_before_a_late_commit_record_named_it(lake: Lakeside) -> None:
+    address = lake.upload("a", b"one")
+    [late] = commit_that_dies(lake, "record")
+    lake.upload("a", b"two", by=lake.server("another"))
+    lake.commit()
+    lake.collector.apply(None, lake.collector.plan(None, RunKind.UNCOMMITTED).run_id)
+    assert states(lake) == {(address, "deleted"): 1}
+    lake.wait(late())
+    pass_days(lake, 30)
+    lake.rules(10)
+
+    report = lake.collector.apply(None, lake.collector.plan(None, RunKind.COMMITTED).run_id)
+
+    assert states(lake) == {(address, "deleted"): 1, (address, "gone"): 1}
+    assert (report.objects_deleted, report.objects_gone) == (0, 1)
 
 
 async def test_a_sweep_sees_pages_that_hard_delete_recorded_since_it_began() -> None:

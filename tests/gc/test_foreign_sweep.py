@@ -7,7 +7,8 @@ import pytest
 
 from lakebed.base import format_address
 from lakebed.gc import messages
-from lakebed.gc.runs.recording import Swept
+from lakebed.gc.runs.elsewhere import Gone
+from lakebed.gc.runs.recording import Outcomes, Swept, ledger_rows
 from lakebed.objectstore import (
     Adoption,
     AdoptionMoved,
@@ -156,3 +157,24 @@ async def test_one_writer_makes_a_line_and_nothing_follows_the_last_word(store: 
         await write_adoption(store, first, after=final)
 
     assert await read_adoption(store) == final
+
+
+async def test_a_key_that_was_written_again_since_something_deleted_it_is_deleted_once_more(store: Dated) -> None:
+    """One that is not there any more is not."""
+    plan = await plan_of(store, KEYS, as_found=False)
+    rows = messages.read_part(plan, messages.GARBAGE, plan.parts[0], await store.get(plan.folder + PART))
+    page = f"{messages.ledger_folder(0)}hard-delete-1.parquet"
+    on_record = ledger_rows(rows.slice(1), Outcomes(errors={}, states={}), run_id="hard-delete", now_ms=0)
+    await store.put(page, messages.encode_ledger(on_record))
+    await MemoryDeleter(store).delete(["data/imported/b"])
+
+    gone = Gone(last_page=page.replace("1.", "0."))
+    found = await sweep_part(store, MemoryDeleter(store), plan, plan.parts[0], LEDGER, gone=gone)
+
+    left = messages.decode_ledger(await store.get(LEDGER.key(PART)), name="x").to_pylist()
+    assert {row["address"]: row["state"] for row in left} == {
+        OURS: "deleted",
+        "data/imported/a": "deleted",
+        "data/imported/b": "gone",
+    }
+    assert (found.objects_deleted, found.objects_gone) == (2, 1)

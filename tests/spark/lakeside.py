@@ -306,9 +306,10 @@ class Lakeside:
                 msgspec.convert(body, Restore), branch=body["branch"] or "main"
             )
             return msgspec.to_builtins(self.wait(restore))
-        return msgspec.to_builtins(self.wait(self._answer(method, words[2:], body)))
+        is_forgotten = "forgotten=true" in query
+        return msgspec.to_builtins(self.wait(self._answer(method, words[2:], body, is_forgotten=is_forgotten)))
 
-    async def _answer(self, method: str, words: list[str], body: Any) -> object:
+    async def _answer(self, method: str, words: list[str], body: Any, *, is_forgotten: bool) -> object:
         def said(type_: type[T]) -> T:
             return msgspec.convert(body, type_)
 
@@ -338,7 +339,7 @@ class Lakeside:
             case "POST", [run, action]:
                 return await answers[action](run)
             case "GET", []:
-                return await service.runs()
+                return await service.runs(forgotten=is_forgotten)
             case "GET", [run]:
                 return await service.run(run)
         raise NotFound(f"no route {method} {words}")

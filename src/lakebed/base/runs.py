@@ -98,8 +98,6 @@ class KindSpec:
     """Whether a user orders each of its plans, and only the recorded plan may be applied."""
     only_if_named: bool = False
     """Whether a request that names no kind excludes this kind."""
-    meets_hard_delete: bool = False
-    """Whether hard delete may already have deleted an object of its plan."""
     no_window: str = ""
     """Why an apply with a window is refused."""
     command: str = "lakebed gc apply"
@@ -121,7 +119,7 @@ class RunKind(enum.StrEnum):
         kind.spec = spec
         return kind
 
-    UNCOMMITTED = "uncommitted", KindSpec(moves=_MARKED, meets_hard_delete=True)
+    UNCOMMITTED = "uncommitted", KindSpec(moves=_MARKED)
     COMMITTED = "committed", KindSpec(moves=_DEFERRABLE, names=Names.EXPIRED, basis=Basis.RULES)
     METADATA = "metadata", KindSpec(moves=_PUBLISHED, takes_objects=False, has_readers=False)
     LIFECYCLE = (
@@ -145,7 +143,6 @@ class RunKind(enum.StrEnum):
             names=Names.STANDING,
             by_order=True,
             only_if_named=True,
-            meets_hard_delete=True,
             no_window="what is erased cannot be kept for a window: apply without one",
             command="lakebed erase apply",
             permission="gc:Erase",
@@ -221,11 +218,8 @@ class RunKind(enum.StrEnum):
 
     def may_meet(self, other: RunKind) -> bool:
         """Return whether a run of the other kind may already have deleted an object in the plan of this kind."""
-        return self is other or (
-            self.takes_objects
-            and other.takes_objects
-            and (self.spec.by_order or other.spec.by_order or (self.takes_committed and other.takes_committed))
-        )
+        # A commit that was never published may name what runs of all kinds, and hard delete, take for garbage.
+        return self is other or (self.takes_objects and other.takes_objects)
 
 
 RUN_MOVES: Final[Mapping[RunKind, Moves]] = {kind: kind.spec.moves for kind in RunKind}

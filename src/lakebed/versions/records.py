@@ -360,6 +360,9 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     tokens of the run, or of its attempt, and no answer shows it. `sweeps` is the digest of the table that an apply
     made by looking again, and may delete in place of the plan's. `saved` is the digest of its saved state.
 
+    `unpublished_ms`: when the oldest commit was written that it expires and that has no note of its publication; 0
+    without one. Since then something else may have deleted what such a commit names.
+
     `counts`: runs that may still be undone, whose commits the recheck took for gone. `counted_by`: runs that were let
     to delete what the commits of this run name, or that took the same commits. While these may delete, or did, this
     run cannot be undone. One that is UNDONE took nothing, whatever SweptRecords say: its record is never removed.
@@ -383,6 +386,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     planned_ms: int = 0
     sweeps: str = ""
     saved: str = ""
+    unpublished_ms: int = 0
     counts: tuple[str, ...] = ()
     counted_by: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()

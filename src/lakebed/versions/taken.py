@@ -234,6 +234,15 @@ class Taken:
         held = await self._context.store.get(self._partition, keys.taking_run(run))
         return None if held is None else decode_record(TakingRecord, held.value)
 
+    async def runs(self) -> AsyncIterator[tuple[str, TakingRecord]]:
+        """Yield every run that took objects, oldest first, also when its record is gone. An undone run's stays."""
+        prefix = keys.taking_run("")
+        async for names, values in scan_pages(self._context.store, self._partition, prefix, first=SCAN_PAGE):
+            for key, value in zip(names, values, strict=True):
+                if not key.startswith(prefix):
+                    return
+                yield key[len(prefix) :].decode(), decode_record(TakingRecord, value)
+
     async def begin(self, run: str, record: TakingRecord) -> TakingRecord:
         """Write the names of a run's rules, or return those written before: they are never replaced."""
         self._is_used = True

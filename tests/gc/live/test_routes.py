@@ -315,3 +315,14 @@ async def test_a_protected_branch_is_not_restored_to(http: httpx.AsyncClient) ->
 @pytest.mark.parametrize("body", [{"run_id": 1}, {"run_id": "../x"}, {"continuation_token": "x"}])
 async def test_a_restore_that_nobody_can_have_meant_is_refused(http: httpx.AsyncClient, body: object) -> None:
     assert (await http.post(f"{GC}/restore", json=body)).status_code == 400
+
+
+async def test_runs_without_a_record_are_listed_on_request(http: httpx.AsyncClient) -> None:
+    """What they took: tests/gc/test_counted_once.py."""
+    started = await call(http, "runs", StartedRun, json={"kind": "uncommitted"}, status=201)
+    assert isinstance(started, StartedRun)
+
+    answer = await http.get(f"{GC}/runs?forgotten=true")
+
+    found = msgspec.json.decode(answer.content, type=RunList)
+    assert [view.run_id for view in found.runs] == [started.run_id]

@@ -174,8 +174,8 @@ class HttpRequests:
     async def run(self, run_id: str) -> RunView:
         return self._ask(collectors.GET_GC_RUN, run_id)
 
-    async def runs(self) -> RunList:
-        return self._ask(collectors.LIST_GC_RUNS)
+    async def runs(self, *, forgotten: bool = False) -> RunList:
+        return self._ask_page(collectors.LIST_GC_RUNS, forgotten="true" if forgotten else None)
 
     async def rules_in_force(self) -> RulesVersion:
         return self._ask(collectors.GET_FULL_GC_RULES)

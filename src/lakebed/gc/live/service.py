@@ -174,10 +174,15 @@ class CollectionService:
         record, _ = await self._runs.read(id_)
         return replace(await self._runs.view(id_, record), planned_by=await self._planners.of(id_))
 
-    async def runs(self) -> RunList:
-        """Return every run, newest first, and the maker of each plan."""
+    async def runs(self, *, forgotten: bool = False) -> RunList:
+        """Return every run, newest first, and the maker of each plan.
+
+        With `forgotten`, runs follow whose records are gone, and that took objects which commits go on naming.
+        """
         planned = await self._planners.every()
         views = await self._runs.views({RunId(plan.run_id): plan.by for plan in planned})
+        if forgotten:
+            views += await self._runs.forgotten(views)
         return RunList(runs=tuple(views), planned=tuple(planned))
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:

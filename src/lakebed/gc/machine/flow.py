@@ -59,7 +59,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Rules
 from lakebed.gc.runs.context import RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
-from lakebed.gc.runs.elsewhere import find_gone, settle
+from lakebed.gc.runs.elsewhere import correct_report, find_gone, settle
 from lakebed.gc.runs.fencing import Fence, Overtaken, claim
 from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.gc.runs.resume import (
@@ -287,6 +287,7 @@ async def _delete(
     report = _report(plan, cleared, swept, size_bytes=swept.all.size_bytes, stages=stages, now_ms=now_ms)
     # Write the report before ending the run, so that every ended run has a report.
     await context.store.put(report_path(plan.kind, RunId(plan.run_id)), encode_report(report))
+    report = await correct_report(context, plan.kind, ledger) or report
     if plan.policy:
         await write_tables(context, plan, garbage, ledger, report)
     if swept.objects_failed:

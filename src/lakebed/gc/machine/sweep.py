@@ -136,12 +136,16 @@ async def sweep_part(
             kept, free, foreign = {**kept, **old}, without(free, old), without(foreign, old)
         # A key outside the slices may have been written again since the plan, so a request compares each key first.
         # A tool that writes between that request and the delete loses its bytes (docs/guide/retention.md).
+        present: set[str] = set()
         if foreign.num_rows and rule.look is not Look.NONE:
+            present.update(foreign["address"].to_pylist())
             act, most = _if_unchanged(task, foreign, act, rule.look, settled_ms=settled_ms), BATCHES_BY_KEY
         outcomes = await _each(task, free, act, may_go=rule.may_delete, most=most)
         # A held object is an error, so the run does not end, and an apply after the release deletes the object.
         errors = {**outcomes.errors, **kept}
-        tried = [address for address in objects["address"].to_pylist() if address not in errors]
+        # A key that was there was written again, if something else deleted it before: this deletion counts, too.
+        present.difference_update(outcomes.states)
+        tried = [address for address in objects["address"].to_pylist() if address not in present | errors.keys()]
         states = {**await gone.among(task.store, tried), **_kept_of(outcomes.states)}
         outcomes = Outcomes(errors=errors, states=states)
         return ledger_rows(objects, outcomes, run_id=ledger.run_id, now_ms=task.ports.clock.now_ms())

@@ -97,6 +97,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     `looks_again` (answer to `applying`): the caller did not make the plan, so the apply must plan again.
     `sweeps`: the digest of the table that the run may delete instead of the plan's. `saved`: the digest of the run's
     saved state.
+    `unpublished_ms`: no branch may have taken some of its expired commits, and the oldest of these was written then.
     """
 
     run_id: str
@@ -112,6 +113,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     looks_again: bool = False
     sweeps: str = ""
     saved: str = ""
+    unpublished_ms: int | None = None
 
 
 class NotePlanned(msgspec.Struct, frozen=True, kw_only=True):

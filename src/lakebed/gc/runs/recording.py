@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import NotFound
 from lakebed.gc import messages
-from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Total, fold, ledger_name
+from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Total, fold, ledger_name, run_of_record
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
 ATTEMPTS_MAX: Final = 8
@@ -45,6 +45,12 @@ class Ledger:
 
     def key(self, part: str, number: int = 0) -> str:
         return self.prefix + ledger_name(part, number)
+
+
+def ledger_of(names: Sequence[str]) -> Ledger:
+    """Return where the records of a run are, given the names of the files of one of them."""
+    date, _, _ = names[0].removeprefix(f"{LEDGER_PREFIX}date=").partition("/")
+    return Ledger(run_id=run_of_record(names), date=date)
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):

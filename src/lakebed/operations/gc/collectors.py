@@ -117,7 +117,15 @@ TRY_GC_RULES: Final = Operation(
 
 # Runs of our collectors.
 
-LIST_GC_RUNS: Final = get("listGcRuns", _RUNS, messages.RunList, _READ_RUNS, "List runs, newest first.", _DELETED)
+LIST_GC_RUNS: Final = get(
+    "listGcRuns",
+    _RUNS,
+    messages.RunList,
+    _READ_RUNS,
+    "List runs, newest first. With `forgotten`, also runs without a record that took objects of commits.",
+    Parameter("forgotten", "boolean"),
+    _DELETED,
+)
 START_GC_RUN: Final = Operation(
     "startGcRun",
     "POST",

@@ -71,6 +71,8 @@ class Recorder:
         commit = await self._context.commits.ancestors.placed(commit)
 
         async def write(source: CommitId) -> None:
+            # First: a refused record would stay, and name what was deleted long before.
+            await self._retired.check_not_expiring([source])
             [present] = await self._inventory.commits([commit.id])
             if present is None:
                 await self._context.commits.write(commit)

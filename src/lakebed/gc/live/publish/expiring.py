@@ -106,8 +106,10 @@ class Expiring:
     async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> RunRecord:
         """Check the list of commits and begin an attempt."""
         commits = await self._commits(inputs, body)
-        await self._made_for(commits)
-        return await self._begin_attempt(run_id, self._versions.ports.ids.fresh(), body, commits)
+        _, unpublished_ms = await self._look_at(commits)
+        return await self._begin_attempt(
+            run_id, self._versions.ports.ids.fresh(), body, commits, unpublished_ms=unpublished_ms
+        )
 
     async def _write_before_staging(self, inputs: Inputs, attempt: str) -> None:
         """Store closed slices and swept commits, on the first page only: a repeated later page is too late."""
@@ -123,14 +125,17 @@ class Expiring:
 
     async def _bump_first(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
         """Bump the next branches after `cursor.branch`. Return the next cursor: after the last branch, staging."""
-        ahead = [name for name in await self._made_for(await self._commits(inputs, body)) if name > cursor.branch]
+        made_for, _ = await self._look_at(await self._commits(inputs, body))
+        ahead = [name for name in made_for if name > cursor.branch]
         branches = ahead[:BUMPED_A_PAGE]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         if len(branches) < len(ahead):
             return replace(cursor, branch=branches[-1])
         return Cursor(name=cursor.name)
 
-    async def _begin_attempt(self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId]) -> RunRecord:
+    async def _begin_attempt(
+        self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId], *, unpublished_ms: int
+    ) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
             kind=body.kind,
@@ -141,6 +146,7 @@ class Expiring:
             rules_version=str(body.rules_version),
             planned_ms=body.planned_ms,
             secret=fresh_secret(self._versions.ports.ids),
+            unpublished_ms=unpublished_ms,
         )
         try:
             before, held = await self._runs.read_as(run_id, body.kind, RunState.PLANNING, RunState.EXPIRING)
@@ -158,13 +164,13 @@ class Expiring:
             await self._runs.write(run_id, record, held)
         return record
 
-    async def _made_for(self, commits: list[CommitId]) -> list[str]:
-        """Return the distinct branches that these commits were made for.
+    async def _look_at(self, commits: list[CommitId]) -> tuple[list[str], int]:
+        """Return the distinct branches that these commits were made for, and the run's `unpublished_ms` (RunRecord).
 
         Raises:
             BadInput: a commit does not exist in this repository.
         """
-        branches: set[str] = set()
+        branches, unpublished_ms = set[str](), list[int]()
         for start in range(0, len(commits), WRITE_BATCH):
             batch = commits[start : start + WRITE_BATCH]
             found = await self._versions.inventory.commits(batch)
@@ -172,7 +178,9 @@ class Expiring:
                 if record is None:
                     raise BadInput(f"expiring commit {commit} does not exist", commit=commit)
                 branches.add(record.made_for)
-        return sorted(branches - {""})
+                if not record.published:
+                    unpublished_ms.append(max(record.written_ms, 1))
+        return sorted(branches - {""}), min(unpublished_ms, default=0)
 
     async def _recheck(
         self, run_id: RunId, inputs: Inputs, attempt: str, body: Expire, uncommitted: Manifest

@@ -317,7 +317,7 @@ async def find_deleted(versions: Versions, *, address: str, path: str, limit: in
 
 def _may_record(run: RunRecord, written_ms: int) -> bool:
     """Return whether a run may have recorded objects that were written at this time or later."""
-    if not run.kind.spec.meets_hard_delete or run.state is RunState.ABANDONED:
+    if not run.kind.takes_objects or run.state is RunState.ABANDONED:
         return False
     # By the start of the run, not by the time of queueing: a run may stop for days, and end just before this check.
     is_sweeping = run.state is RunState.SWEEPING or (run.state is RunState.MARKED and bool(run.began))

@@ -19,12 +19,15 @@ from lakebed.gc.live.reading.reading import fresh_secret
 from lakebed.gc.messages import Apply, NotePlanned, PlannedBy, RunKind, RunState, RunView, check_run_id
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import (
+    ERASED,
+    PRUNED,
     CopyRecord,
     CopyState,
     PlannedRecord,
     RunRecord,
     SliceRecord,
     SliceState,
+    TakingRecord,
     UploadRecord,
     UploadState,
     Versions,
@@ -141,6 +144,20 @@ class RunBook:
         """Return all runs, newest first. `planners` has the planner of each run."""
         runs = reversed(await self._versions.retired.runs())
         return [view(run_id, record, planned_by=planners.get(run_id, "")) for run_id, record in runs]
+
+    async def forgotten(self, views: Sequence[RunView]) -> list[RunView]:
+        """Return the runs without a record among `views` that took objects which commits go on naming, newest first."""
+        known = {one.run_id for one in views}
+        taking = [one async for one in self._versions.taken.runs() if one[0] not in known]
+        return [
+            RunView(
+                run_id=run,
+                kind=_kind_of(record),
+                state=RunState.ENDED,
+                started_ms=record.taken_ms,
+            )
+            for run, record in reversed(taking)
+        ]
 
     # Moves
 
@@ -336,6 +353,13 @@ def moved(run_id: RunId, record: RunRecord) -> RunMoved:
     return RunMoved(f"run {run_id} is {record.state.value}", run_id=run_id, state=record.state.value)
 
 
+def _kind_of(record: TakingRecord) -> RunKind:
+    """Return the kind of a run by what it wrote down in place of the rules of a policy."""
+    by_order, of_tables = record.rules == (ERASED,), record.rules == (PRUNED,)
+    named = [kind for kind in RunKind if kind.takes_named]
+    return next(kind for kind in named if (kind.spec.by_order, kind.spec.of_tables) == (by_order, of_tables))
+
+
 def view(run_id: RunId, record: RunRecord, *, expiring: int = 0, planned_by: str = "") -> RunView:
     return RunView(
         run_id=run_id,
@@ -350,6 +374,7 @@ def view(run_id: RunId, record: RunRecord, *, expiring: int = 0, planned_by: str
         planned_by=planned_by,
         sweeps=record.sweeps,
         saved=record.saved,
+        unpublished_ms=record.unpublished_ms or None,
     )
 
 

@@ -178,6 +178,9 @@ class Runs:
         asked = [one for one in operation.asked_later if one.action == kind.spec.permission]
         require(asked, request.permissions, {"repository": request.args[0]})
 
+    async def list(self, request: RestRequest) -> messages.RunList:
+        return await (await self._service(request)).runs(forgotten=request.flag("forgotten"))
+
     async def start(self, request: RestRequest, body: messages.StartRun) -> messages.StartedRun:
         return await (await self._service(request)).start(body)
 
@@ -228,7 +231,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC, contract.submit_commits),
         Route(collections.PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS, contract.commits_status),
         Route(collections.PREPARE_GARBAGE_COLLECTION_UNCOMMITTED, contract.prepare_uncommitted),
-        Route(collectors.LIST_GC_RUNS, runs.ask(lambda live: live.runs)),
+        Route(collectors.LIST_GC_RUNS, runs.list),
         Route(collectors.START_GC_RUN, runs.start),
         Route(collectors.WHY_GC_OBJECT, runs.why),
         Route(collectors.COMPARE_GC_LEDGER, runs.compare_ledger),
