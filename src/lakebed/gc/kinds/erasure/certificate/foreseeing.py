@@ -11,11 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import (
-    NotFound,
-    count_of,
-    human_size,
-)
+from lakebed.base import NotFound, count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.kinds.erasure.erasing import RangesBySpan, key_of
 from lakebed.gc.mark.inputs.selecting import matching, selected

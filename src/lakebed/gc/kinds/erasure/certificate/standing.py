@@ -11,25 +11,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import (
-    FOREIGN_SLICE,
-    RangeId,
-    count_of,
-    format_address,
-    key_inside,
-    parse_address,
-)
+from lakebed.base import FOREIGN_SLICE, RangeId, count_of, format_address, key_inside, parse_address
 from lakebed.gc.engines import Task
 from lakebed.gc.engines.tables import Table, required
 from lakebed.gc.kinds.erasure.erasing import at_selected_paths, deferred_runs, key_of
 from lakebed.gc.mark.inputs.ranges import ListedRanges, get_range, ranges_in
 from lakebed.gc.mark.inputs.selecting import Flags, paths_of, read_rows, selected
-from lakebed.gc.messages import (
-    CLOCK_KEY,
-    STANDING_MAX,
-    StagedEntry,
-    Standing,
-)
+from lakebed.gc.messages import CLOCK_KEY, STANDING_MAX, StagedEntry, Standing
 from lakebed.gc.rules import Holds, Selection, digests_in
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import keeps_versions
