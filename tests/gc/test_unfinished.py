@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from lakebed.base import LakebedError, RunId, Unavailable
 from lakebed.gc import PurgeReport
-from lakebed.gc.api.collector import silent, then_purge
+from lakebed.gc.api.collector import silent
+from lakebed.gc.api.running import then_purge
 from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.live import RulesChanged

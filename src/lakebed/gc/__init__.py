@@ -11,22 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .api.branches import PolicyChanged, plan_branches, sweep_branches
-    from .api.collector import Collector, NamespaceMissing, NoSession
+    from .api.collector import Collector
     from .api.erasing import ErasureLeft, erase, left_of_erasure
-    from .api.functions import (
-        Planned,
-        Where,
-        apply,
-        diff,
-        ledger,
-        plan,
-        purge,
-        restore,
-        run,
-        show,
-        why,
-    )
+    from .api.functions import Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
     from .api.http_requests import HttpRequests, finish
+    from .api.reach import NamespaceMissing
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.files import Lake
     from .engines.java import Java, NoJava, find_java
@@ -43,6 +32,7 @@ if TYPE_CHECKING:
         session_on_demand,
         session_options,
     )
+    from .engines.spark import NoSession
     from .kinds.committed.plan import NoRules
     from .kinds.erasure.certificate.foreseeing import GARBAGE_STAYS
     from .kinds.erasure.certificate.standing import REMAINS
@@ -157,7 +147,9 @@ __all__ = [
 ]
 
 _NAMES: Final = {
-    ".api.collector": "Collector NamespaceMissing NoSession",
+    ".api.collector": "Collector",
+    ".api.reach": "NamespaceMissing",
+    ".engines.spark": "NoSession",
     ".api.erasing": "ErasureLeft erase left_of_erasure",
     ".api.branches": "PolicyChanged plan_branches sweep_branches",
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Corrupt, Denied, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable, count_of
+from lakebed.base import Denied, LakebedError, NotFound, count_of
 from lakebed.gc import messages
-from lakebed.gc.engines.files import Files, Lake
-from lakebed.gc.engines.spark import frame, open_engine
+from lakebed.gc.engines.files import Files
+from lakebed.gc.engines.spark import active_session, frame
 from lakebed.gc.engines.tables import GARBAGE, LEDGER, rows_of_parts
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.committed.plan import NoRules
@@ -32,54 +32,9 @@ from lakebed.gc.machine import flow
 from lakebed.gc.machine.preflight import RunNotReady, check_apply, check_planning, check_same_store
 from lakebed.gc.mark.holding import HeldBack, check_uncommitted
 from lakebed.gc.mark.mark import read_rows
-from lakebed.gc.messages import (
-    AdoptedSlices,
-    Adopting,
-    ApplyRequest,
-    BranchesSwept,
-    Certificate,
-    Disagreement,
-    EngineName,
-    EraseRequest,
-    ErasureOrder,
-    ExpiringCommit,
-    GarbageObject,
-    LedgerQuery,
-    MissingCommits,
-    Plan,
-    PlanDiff,
-    PlanErasureRequest,
-    PlannedBy,
-    PlanRequest,
-    PurgeReport,
-    PurgeRequest,
-    Question,
-    Request,
-    Restore,
-    RestoreReport,
-    RunKind,
-    RunList,
-    RunReport,
-    RunRequest,
-    RunState,
-    RunView,
-    Service,
-    Simulation,
-    Undone,
-    WhyAnswer,
-    WhyProgress,
-    certificate_path,
-    check_run_id,
-    decode_certificate,
-    decode_report,
-    diff_plans,
-    grace_s_of,
-    grace_seconds,
-    report_path,
-)
 from lakebed.gc.rules import MetadataRule, check_selection
 from lakebed.gc.runs.context import Progress, RunContext, find, list_plans, read_input, read_plan
-from lakebed.gc.runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each, unfinished_runs
+from lakebed.gc.runs.resume import UnfinishedRun, unfinished_runs
 from lakebed.gc.runs.status import (
     ListedRun,
     RunStatus,
@@ -89,12 +44,14 @@ from lakebed.gc.runs.status import (
     reporting_where,
     run_status_of,
 )
-from lakebed.objectstore import ObjectStore, ObjectStoreOptions
-from lakebed.runtime import LiveTasks, live_ports
+from lakebed.objectstore import ObjectStoreOptions
+from lakebed.runtime import LiveTasks
 
-from .branches import PolicyChanged, plan_branches, sweep_branches
-from .http_requests import Caller, HttpRequests, RetryingCaller, finish, message_of
-from .showing import expiring_of, ledger_parts, ledger_rows_of, objects_of, reading_ledger
+from .branches import PolicyChanged, plan_branches
+from .http_requests import Caller, RetryingCaller, finish, message_of
+from .reach import Reach
+from .running import Steps, collect_each, kinds_of
+from .showing import expiring_of, ledger_parts, ledger_rows_of, marked_by_side, objects_of, reading_ledger
 from .simulate import check_days, simulate, simulate_branches
 
 if TYPE_CHECKING:
@@ -102,34 +59,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ROWS_SHOWN: Final = 1000
-MARKER: Final = "_lakefs/dummy"
-"""Every namespace in use has this file."""
-
-
-class NoSession(Invalid):
-    """No Spark session was given, and none is active."""
-
-
-class NamespaceMissing(NotFound):
-    """The storage namespace was not found with this process's options."""
 
 
 def silent(_: str) -> None:
     """Show no progress."""
-
-
-def active_session() -> SparkSession:
-    """Return the active session of this process.
-
-    Raises:
-        NoSession: no session is active.
-    """
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
-    if spark is None:
-        raise NoSession("no Spark session was given and none is active")
-    return spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,23 +80,23 @@ class Collector:
     repository: str
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     session: Callable[[], SparkSession] = active_session
-    engine: EngineName = EngineName.SPARK
+    engine: messages.EngineName = messages.EngineName.SPARK
     tasks: int | None = None
     progress: Progress = silent
     metadata: MetadataRule = field(default_factory=MetadataRule)
     deleted: str = ""
     command_options: tuple[str, ...] = ()
 
-    def command(self, run_id: str, kind: RunKind, *, everywhere: bool = False) -> str:
+    def command(self, run_id: str, kind: messages.RunKind, *, everywhere: bool = False) -> str:
         """Return the command that applies the run. `everywhere` adds that option of an erasure."""
         command = self.command_of_all([run_id], kind)
         return f"{command} --everywhere" if everywhere else command
 
-    def command_of_all(self, run_ids: Sequence[str], kind: RunKind) -> str:
+    def command_of_all(self, run_ids: Sequence[str], kind: messages.RunKind) -> str:
         """Return the command that applies the runs. All have one kind, or kinds with the same command."""
         return go_on_command(self.repository, run_ids, kind, self.command_options)
 
-    def engine_of(self, request: Request) -> EngineName:
+    def engine_of(self, request: messages.Request) -> messages.EngineName:
         return request.engine or self.engine
 
     def check_namespace(self) -> None:
@@ -173,14 +106,9 @@ class Collector:
             NotFound: no such repository.
             NamespaceMissing: `objectstore` does not lead to its storage namespace.
         """
-        lake = self._lake()
-        with Files(lake) as files:
-            if files.act(lambda store: find(store, MARKER)) is None:
-                root = self.objectstore.local_root
-                where = f"below {root}" if root is not None and lake.uri.startswith("local://") else "there"
-                raise NamespaceMissing(f"storage namespace {lake.uri} is not {where}: it has no {MARKER}", uri=lake.uri)
+        self._reach.check_namespace()
 
-    def check(self, request: Request) -> None:
+    def check(self, request: messages.Request) -> None:
         """Run every check that can refuse the request before any slow, writing or deleting step. Starts no session.
 
         Raises:
@@ -190,23 +118,23 @@ class Collector:
             PlanMissing, RunNotReady, NotTheRules: the run cannot be applied.
         """
         request.check()
-        service = self._service()
+        service = self._reach.service()
         match request:
-            case PlanRequest():
+            case messages.PlanRequest():
                 finish(check_planning(service, request.kinds, request.rules))
-            case ApplyRequest(run_id=run_id):
-                grace_s_of(self._lake().uri, _grace_s(request))
-                self._read(lambda store: check_apply(service, store, run_id))
-            case RunRequest():
-                grace_s_of(self._lake().uri, _grace_s(request))
+            case messages.ApplyRequest(run_id=run_id):
+                messages.grace_s_of(self._reach.lake().uri, _grace_s(request))
+                self._reach.read(lambda store: check_apply(service, store, run_id))
+            case messages.RunRequest():
+                messages.grace_s_of(self._reach.lake().uri, _grace_s(request))
                 finish(check_planning(service, request.kinds, None))
-                self._read(lambda store: check_same_store(service, store))
-            case PlanErasureRequest():
+                self._reach.read(lambda store: check_same_store(service, store))
+            case messages.PlanErasureRequest():
                 finish(check_planning(service, (), None))
-            case EraseRequest() | PurgeRequest():
-                self._read(lambda store: check_same_store(service, store))
+            case messages.EraseRequest() | messages.PurgeRequest():
+                self._reach.read(lambda store: check_same_store(service, store))
 
-    def check_held(self, kind: RunKind) -> None:
+    def check_held(self, kind: messages.RunKind) -> None:
         """Check that the present legal holds allow a run of this kind to delete objects.
 
         Raises:
@@ -215,9 +143,9 @@ class Collector:
         """
         # Of the other kinds, holds keep some objects at most, and the sweep applies them.
         if not kind.publishes:
-            check_uncommitted(finish(self._service().holds()), kind)
+            check_uncommitted(finish(self._reach.service().holds()), kind)
 
-    def plan(self, request: PlanRequest) -> Iterator[Plan]:
+    def plan(self, request: messages.PlanRequest) -> Iterator[messages.Plan]:
         """Decide which objects to delete and why. Make one plan for each kind, in turn. Deletes nothing.
 
         Without kinds, plan every default kind. Committed data without rules is then skipped with a line of progress.
@@ -231,7 +159,7 @@ class Collector:
             RunAbandoned: another user ended the run during the plan.
         """
         self.check(request)
-        for kind in _kinds(request):
+        for kind in kinds_of(request):
             plan = self._planned(request, kind)
             if plan is None:
                 continue
@@ -244,7 +172,7 @@ class Collector:
                 self.progress(f"whether legal holds keep what run {plan.run_id} would take is unknown: {error}")
             yield plan
 
-    def apply(self, request: ApplyRequest) -> RunReport:
+    def apply(self, request: messages.ApplyRequest) -> messages.RunReport:
         """Carry out one plan. Call it again after a crash or failed deletes.
 
         Raises:
@@ -262,7 +190,9 @@ class Collector:
             window, grace_s = request.window, _grace_s(request)
             return self._act(request, lambda context: flow.apply(context, run_id, window=window, grace_s=grace_s))
 
-    def run(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept | PurgeReport]:
+    def run(
+        self, request: messages.RunRequest
+    ) -> Iterator[messages.RunReport | messages.BranchesSwept | messages.PurgeReport]:
         """Finish unfinished runs, then plan and apply one kind after the other, as `plan` does, and purge at the end.
 
         An unfinished run continues as it began. The request's window applies to it only if it had none and can still be
@@ -274,10 +204,27 @@ class Collector:
                 unfinished run. All other steps were done.
         """
         self.check(request)
-        purge = PurgeRequest(engine=request.engine, tasks=request.tasks)
-        yield from then_purge(self._collected(request), lambda: self.purge(purge), self.progress)
 
-    def purge(self, request: PurgeRequest = PurgeRequest()) -> PurgeReport:
+        def apply(run_id: str, window: str | None) -> messages.RunReport:
+            grace = request.readers_grace
+            how = messages.ApplyRequest(
+                run_id=run_id, window=window, readers_grace=grace, engine=request.engine, tasks=request.tasks
+            )
+            return self.apply(how)
+
+        steps = Steps(
+            unfinished=self.unfinished,
+            check_held=self.check_held,
+            plan=lambda kind: self._planned(request, kind),
+            apply=apply,
+            purge=lambda: self.purge(messages.PurgeRequest(engine=request.engine, tasks=request.tasks)),
+            client=RetryingCaller(self.client, self.progress),
+            repository=self.repository,
+            progress=self.progress,
+        )
+        yield from collect_each(request, steps)
+
+    def purge(self, request: messages.PurgeRequest = messages.PurgeRequest()) -> messages.PurgeReport:
         """Delete the objects of deferred runs whose window has ended. Call it again after a crash or failed deletes.
 
         Raises:
@@ -287,8 +234,8 @@ class Collector:
         return self._act(request, flow.purge)
 
     def simulate(
-        self, *, days: int, policy: str = "", engine: EngineName | None = None, tasks: int | None = None
-    ) -> Simulation:
+        self, *, days: int, policy: str = "", engine: messages.EngineName | None = None, tasks: int | None = None
+    ) -> messages.Simulation:
         """Return the objects and branches that the lifecycle policy would delete on each of the coming days.
 
         Deletes nothing. See `simulate`.
@@ -300,8 +247,8 @@ class Collector:
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         check_days(days)
-        finish(check_planning(self._service(), (), None))
-        request = PlanRequest(engine=engine, tasks=tasks)
+        finish(check_planning(self._reach.service(), (), None))
+        request = messages.PlanRequest(engine=engine, tasks=tasks)
         found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
         if policy:
             # The plan of branches is for the policy in force only.
@@ -311,7 +258,9 @@ class Collector:
             raise PolicyChanged("the policy changed while it was simulated; simulate again")
         return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
 
-    def plan_erasure(self, order: ErasureOrder, *, engine: EngineName | None = None, tasks: int | None = None) -> Plan:
+    def plan_erasure(
+        self, order: messages.ErasureOrder, *, engine: messages.EngineName | None = None, tasks: int | None = None
+    ) -> messages.Plan:
         """Plan to erase the objects that the order selects, in every commit and on every branch. Deletes nothing.
 
         Raises:
@@ -320,39 +269,46 @@ class Collector:
             BadInput, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         order = msgspec.structs.replace(order, selection=check_selection(order.selection))
-        finish(check_planning(self._service(), (), None))
-        request = PlanRequest(engine=engine, tasks=tasks)
+        finish(check_planning(self._reach.service(), (), None))
+        request = messages.PlanRequest(engine=engine, tasks=tasks)
         return self._act(request, lambda context: flow.plan(context, Erasure(order)))
 
     def certify(
-        self, run_id: str, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
-    ) -> Certificate:
+        self, run_id: str, *, by: str = "", engine: messages.EngineName | None = None, tasks: int | None = None
+    ) -> messages.Certificate:
         """Certify an applied erasure: absent objects, and remaining ones with the reason. Writes the certificate.
 
         Raises:
             PlanMissing, BadInput: no plan of an erasure exists, or a file of it is missing.
         """
-        request = PlanRequest(engine=engine, tasks=tasks)
-        return self._act(request, lambda context: certify(context, check_run_id(run_id), by=by))
+        request = messages.PlanRequest(engine=engine, tasks=tasks)
+        return self._act(request, lambda context: certify(context, messages.check_run_id(run_id), by=by))
 
     def verify(
-        self, certificate: Certificate, *, by: str = "", engine: EngineName | None = None, tasks: int | None = None
-    ) -> Certificate:
+        self,
+        certificate: messages.Certificate,
+        *,
+        by: str = "",
+        engine: messages.EngineName | None = None,
+        tasks: int | None = None,
+    ) -> messages.Certificate:
         """Check the statements of a certificate again, now.
 
         Raises:
             BadInput: the certificate is of another namespace.
         """
-        request = PlanRequest(engine=engine, tasks=tasks)
+        request = messages.PlanRequest(engine=engine, tasks=tasks)
         return self._act(request, lambda context: verify(context, certificate, by=by))
 
-    def certificate(self, run_id: str) -> Certificate | None:
+    def certificate(self, run_id: str) -> messages.Certificate | None:
         """Return the certificate of a run, or None."""
-        data = self._read(lambda store: find(store, certificate_path(check_run_id(run_id))))
-        return None if data is None else decode_certificate(data)
+        data = self._reach.read(lambda store: find(store, messages.certificate_path(messages.check_run_id(run_id))))
+        return None if data is None else messages.decode_certificate(data)
 
-    def _planned(self, request: PlanRequest | RunRequest, kind: RunKind) -> Plan | None:
-        rules = request.rules if isinstance(request, PlanRequest) else None
+    def _planned(
+        self, request: messages.PlanRequest | messages.RunRequest, kind: messages.RunKind
+    ) -> messages.Plan | None:
+        rules = request.rules if isinstance(request, messages.PlanRequest) else None
         of_kind = kind_to_plan(kind, request.uncommitted(), self.metadata)
         try:
             return self._act(request, lambda context: flow.plan(context, of_kind, rules=rules))
@@ -362,69 +318,7 @@ class Collector:
             self.progress(str(error))
             return None
 
-    def _swept_branches(self, left: list[str]) -> Iterator[BranchesSwept]:
-        """Sweep branches. Add an error to `left`."""
-        client = RetryingCaller(self.client, self.progress)
-        try:
-            plan = plan_branches(client, self.repository)
-            going = sum(one.goes for one in plan.branches)
-            self.progress(f"branches: {count_of(going, 'branch', 'branches')} of {len(plan.branches):,} to go")
-            yield sweep_branches(client, self.repository, plan)
-        except (Unavailable, OutcomeUnknown):
-            # No server answers, so a collection would fail, too.
-            raise
-        except LakebedError as error:
-            # Objects can still be collected.
-            left.append(f"branches: {error}")
-            self.progress(left[-1])
-
-    def _collected(self, request: RunRequest) -> Iterator[RunReport | BranchesSwept]:
-        def apply(run_id: str, window: str | None) -> RunReport:
-            return self.apply(
-                ApplyRequest(
-                    run_id=run_id,
-                    window=window,
-                    readers_grace=request.readers_grace,
-                    engine=request.engine,
-                    tasks=request.tasks,
-                )
-            )
-
-        left: list[str] = []
-        # Finish old runs first: they may have objects that a new plan would select again.
-        unfinished = self._unfinished_or_left(left)
-        yield from finish_each(unfinished, apply, self.progress, left, window=request.window)
-        if request.branches:
-            yield from self._swept_branches(left)
-        for kind in _kinds(request):
-            try:
-                self.check_held(kind)
-            except HeldBack as error:
-                self.progress(str(error))
-                continue
-            try:
-                plan = self._planned(request, kind)
-                if plan is not None:
-                    yield apply(plan.run_id, request.window)
-            except (Corrupt, OtherUnfinished) as error:
-                # Next to an unfinished run the error may be its consequence. Note it, and continue with the next kind.
-                if not left:
-                    raise
-                left.append(f"{kind.data}: {error}")
-        if left:
-            raise NotFinished("; ".join(left))
-
-    def _unfinished_or_left(self, left: list[str]) -> list[UnfinishedRun]:
-        """Return unfinished runs, or none if they cannot be read."""
-        # Plans and applies look for them again.
-        try:
-            return self.unfinished()
-        except Corrupt as error:
-            left.append(str(error))
-            self.progress(left[-1])
-            return []
-
-    def restore(self, request: Restore) -> RestoreReport:
+    def restore(self, request: messages.Restore) -> messages.RestoreReport:
         """Stage objects of deferred runs again, under fresh addresses. Each object is read back before it is staged.
         Select a whole run, a path, all paths below a path that ends with a slash, or an address. See `Restore`.
 
@@ -436,7 +330,7 @@ class Collector:
         """
         return finish(self._restored(request))
 
-    def undo(self, run_id: str, *, dry_run: bool = False) -> Undone:
+    def undo(self, run_id: str, *, dry_run: bool = False) -> messages.Undone:
         """Undo a deferred run before its purge: its commits and objects can be read again.
 
         With `dry_run`, only list the commits and objects, and the rules that would delete them again. Needs no session.
@@ -445,68 +339,68 @@ class Collector:
             Conflict: the run is not deferred, its purge began, or other runs rely on it. Nothing changed.
             NotFound: no such run.
         """
-        return finish(self._service().undone(check_run_id(run_id), dry_run=dry_run))
+        return finish(self._reach.service().undone(messages.check_run_id(run_id), dry_run=dry_run))
 
-    async def _restored(self, request: Restore) -> RestoreReport:
-        report = RestoreReport(run_id=request.run_id)
-        async for page in self._service().restore(request):
+    async def _restored(self, request: messages.Restore) -> messages.RestoreReport:
+        report = messages.RestoreReport(run_id=request.run_id)
+        async for page in self._reach.service().restore(request):
             report = report.plus(page)
             if page.continuation_token is not None:
                 self.progress(f"restored {count_of(report.restored, 'object')} so far")
         return report
 
-    def ledger(self, query: LedgerQuery = LedgerQuery()) -> DataFrame:
+    def ledger(self, query: messages.LedgerQuery = messages.LedgerQuery()) -> DataFrame:
         """Return LEDGER: one row for each object and its outcome in a run."""
-        lake = self._lake()
+        lake = self._reach.lake()
         with Files(lake) as files:
             parts = files.act(lambda store: ledger_parts(store, query))
         return frame(self.session(), lake, reading_ledger(query), parts, LEDGER, tasks=self.tasks)
 
     def ledger_rows(
-        self, query: LedgerQuery = LedgerQuery(), *, newest_first: bool = False
+        self, query: messages.LedgerQuery = messages.LedgerQuery(), *, newest_first: bool = False
     ) -> Iterator[dict[str, Any]]:
         """Yield the ledger's rows without Spark, the oldest or the newest runs first.
 
         Raises:
             BadInput: a file of the ledger is unreadable.
         """
-        with Files(self._lake()) as files:
+        with Files(self._reach.lake()) as files:
             yield from files.each(lambda store: ledger_rows_of(store, LiveTasks(), query, newest_first=newest_first))
 
-    def verify_ledger(self, *, run_id: str = "") -> Iterator[Disagreement]:
+    def verify_ledger(self, *, run_id: str = "") -> Iterator[messages.Disagreement]:
         """Compare the ledger with plans and the store, for one run or all. Yield each disagreement once.
 
         Raises:
             BadInput: a file of the ledger or of a plan is damaged.
         """
-        pages = self._service().compared(check_run_id(run_id) if run_id else "")
-        seen: set[Disagreement] = set()
+        pages = self._reach.service().compared(messages.check_run_id(run_id) if run_id else "")
+        seen: set[messages.Disagreement] = set()
         while (page := finish(anext(pages, None))) is not None:
             for one in page.disagreements:
                 if one not in seen:
                     seen.add(one)
                     yield one
 
-    def show(self, run_id: str) -> Plan:
+    def show(self, run_id: str) -> messages.Plan:
         """Return a plan.
 
         Raises:
             PlanMissing: no such plan.
         """
-        check_run_id(run_id)
-        return self._read(lambda store: read_plan(store, run_id))
+        messages.check_run_id(run_id)
+        return self._reach.read(lambda store: read_plan(store, run_id))
 
-    def objects(self, run_id: str, *, prefix: str = "") -> Iterator[GarbageObject]:
+    def objects(self, run_id: str, *, prefix: str = "") -> Iterator[messages.GarbageObject]:
         """Yield the objects of a plan whose path or address begins with `prefix`, as they are read. Needs no Spark.
 
         Raises:
             PlanMissing, BadInput: no such plan, or a file of it is missing or changed.
         """
         plan = self.show(run_id)
-        with Files(self._lake()) as files:
+        with Files(self._reach.lake()) as files:
             yield from files.each(lambda store: objects_of(store, plan, prefix=prefix))
 
-    def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[ExpiringCommit]:
+    def expiring(self, run_id: str, *, limit: int = ROWS_SHOWN) -> list[messages.ExpiringCommit]:
         """Return the commits that a plan expires, the newest first; none for uncommitted data. Needs no Spark. Reads
         the plan's commit records, and gets the message and author of each commit from the server.
 
@@ -514,29 +408,29 @@ class Collector:
             PlanMissing, BadInput: no such plan, or an input of it is missing or changed.
         """
         plan = self.show(run_id)
-        found = self._read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
+        found = self._reach.read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
         return [self._with_message(commit) for commit in found]
 
     def garbage(self, run_id: str) -> DataFrame:
         """Return GARBAGE: the objects of a plan, one row each."""
         garbage = self.show(run_id).garbage
         rows = rows_of_parts(garbage.parts)
-        return frame(self.session(), self._lake(), read_rows(garbage), rows, GARBAGE, tasks=self.tasks)
+        return frame(self.session(), self._reach.lake(), read_rows(garbage), rows, GARBAGE, tasks=self.tasks)
 
-    def report(self, run_id: str) -> RunReport | None:
+    def report(self, run_id: str) -> messages.RunReport | None:
         """Return the outcome of a plan, with the state of its run, or None if it was not applied.
 
         Raises:
             BadInput: the report is unreadable.
         """
-        name = report_path(self.show(run_id).kind, check_run_id(run_id))
-        data = self._read(lambda store: find(store, name))
+        name = messages.report_path(self.show(run_id).kind, messages.check_run_id(run_id))
+        data = self._reach.read(lambda store: find(store, name))
         view = None if data is None else self.status(run_id)
         if data is None or view is None:
             return None
-        return msgspec.structs.replace(decode_report(data, name=name), state=view.state)
+        return msgspec.structs.replace(messages.decode_report(data, name=name), state=view.state)
 
-    def finished(self, run_id: str) -> RunReport | None:
+    def finished(self, run_id: str) -> messages.RunReport | None:
         """Return the report of an ended run, or None if the run still needs an apply. Needs no Spark.
 
         Raises:
@@ -544,17 +438,17 @@ class Collector:
             RunNotReady: the run ended without deleting an object: its plan can never be applied.
         """
         view = self.status(run_id)
-        if view is not None and (view.state is RunState.ABANDONED or ended_without_deleting(view)):
-            how = "was abandoned" if view.state is RunState.ABANDONED else "ended without deleting anything"
+        if view is not None and (view.state is messages.RunState.ABANDONED or ended_without_deleting(view)):
+            how = "was abandoned" if view.state is messages.RunState.ABANDONED else "ended without deleting anything"
             raise RunNotReady(f"run {run_id} {how}: plan again", run_id=run_id)
         report = self.report(run_id)
-        return report if report is not None and report.state is RunState.ENDED else None
+        return report if report is not None and report.state is messages.RunState.ENDED else None
 
     def expired(self, run_id: str) -> DataFrame:
         """Return EXPIRED: the commits that a plan would expire; none for uncommitted data."""
         return self.session().createDataFrame(self._commits_of(self.show(run_id)), "id string")
 
-    def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> PlanDiff:
+    def diff(self, a: str, b: str, *, limit: int = ROWS_SHOWN) -> messages.PlanDiff:
         """Compare the objects of two plans. Reads both tables without Spark, 40 bytes an object.
 
         Raises:
@@ -564,24 +458,11 @@ class Collector:
         plans = self.show(a), self.show(b)
         objects = self._objects_of(plans[0]), self._objects_of(plans[1])
         commits = self._commits_of(plans[0]), self._commits_of(plans[1])
-        return diff_plans(*plans, objects, commits, limit=limit)
+        return messages.diff_plans(*plans, objects, commits, limit=limit)
 
     def differing(self, a: str, b: str) -> DataFrame:
         """Return the objects of either plan as GARBAGE, each once. `side` is a, b or both."""
-        from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
-
-        marked = [
-            self.garbage(run_id).withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
-            for place, run_id in enumerate((a, b))
-        ]
-        facts = [name for name in messages.GARBAGE.names() if name != "address"]
-        each = marked[0].unionByName(marked[1]).groupBy("address")
-        # The plans may have different facts about an object. Show the greater row, so that the answer is always the
-        # same.
-        row = F.max(F.struct(*facts)).alias("row")
-        either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
-        side = F.when(F.col("in_a") & F.col("in_b"), "both").when(F.col("in_a"), "a").otherwise("b")
-        return either.select("address", "row.*", side.alias("side"))
+        return marked_by_side(self.garbage(a), self.garbage(b))
 
     def why(
         self,
@@ -589,19 +470,19 @@ class Collector:
         address: str = "",
         ref: str = "",
         path: str = "",
-        progress: Callable[[WhyProgress], None] = lambda _: None,
-    ) -> WhyAnswer:
+        progress: Callable[[messages.WhyProgress], None] = lambda _: None,
+    ) -> messages.WhyAnswer:
         """Explain why an object exists and until when, or which run deleted it.
 
         Name it by an address in either spelling, or by a path at a ref.
         """
         # The server searches, so the caller needs neither Spark nor the object store.
-        return finish(self._service().why(Question(address=address, ref=ref, path=path), progress))
+        return finish(self._reach.service().why(messages.Question(address=address, ref=ref, path=path), progress))
 
     def listed(self, *, limit: int = 100) -> list[ListedRun]:
         """Return runs and plans with their totals, the newest first."""
         answer = self.run_list()
-        listed = self._read(lambda store: list_runs(store, LiveTasks(), answer.runs, limit=limit))
+        listed = self._reach.read(lambda store: list_runs(store, LiveTasks(), answer.runs, limit=limit))
         known = {one.run_id: one for one in answer.planned}
         return [
             msgspec.structs.replace(run, planned_by=known[run.run_id].by, is_own=known[run.run_id].is_own)
@@ -610,7 +491,7 @@ class Collector:
             for run in listed
         ]
 
-    def _with_message(self, commit: ExpiringCommit) -> ExpiringCommit:
+    def _with_message(self, commit: messages.ExpiringCommit) -> messages.ExpiringCommit:
         try:
             message, author = message_of(self.client, self.repository, commit.id)
         except (Denied, NotFound):
@@ -618,40 +499,40 @@ class Collector:
             return commit
         return msgspec.structs.replace(commit, message=message, author=author)
 
-    def _objects_of(self, plan: Plan) -> pa.Table:
-        return self._read(lambda store: read_input(store, LiveTasks(), plan.garbage, messages.GARBAGE))
+    def _objects_of(self, plan: messages.Plan) -> pa.Table:
+        return self._reach.read(lambda store: read_input(store, LiveTasks(), plan.garbage, messages.GARBAGE))
 
-    def _commits_of(self, plan: Plan) -> pa.Table:
+    def _commits_of(self, plan: messages.Plan) -> pa.Table:
         expiring = plan.expired
         if expiring is None:
             return messages.arrow_schema(messages.EXPIRED).empty_table()
-        return self._read(lambda store: read_input(store, LiveTasks(), expiring, messages.EXPIRED))
+        return self._reach.read(lambda store: read_input(store, LiveTasks(), expiring, messages.EXPIRED))
 
-    def planned_by(self, run_id: str) -> PlannedBy | None:
+    def planned_by(self, run_id: str) -> messages.PlannedBy | None:
         """Return who made the plan of a run, by the server's record, or None without a record."""
         planned = self.run_list().planned
         return next((one for one in planned if one.run_id == run_id), None)
 
     def plans(self) -> list[str]:
         """Return the ids of runs with a complete plan, oldest first."""
-        return self._read(list_plans)
+        return self._reach.read(list_plans)
 
-    def run_list(self) -> RunList:
+    def run_list(self) -> messages.RunList:
         """Return the server's runs, newest first, and the author of each plan."""
-        return finish(self._service().run_list())
+        return finish(self._reach.service().run_list())
 
-    def runs(self) -> tuple[RunView, ...]:
+    def runs(self) -> tuple[messages.RunView, ...]:
         """Return the server's runs, newest first. A committed run has no record there before its apply."""
-        return finish(self._service().runs())
+        return finish(self._reach.service().runs())
 
-    def status(self, run_id: str) -> RunView | None:
+    def status(self, run_id: str) -> messages.RunView | None:
         """Return the server's record of a run. None: the run is not applied yet, or does not exist."""
-        return finish(self._service().run(check_run_id(run_id)))
+        return finish(self._reach.service().run(messages.check_run_id(run_id)))
 
     def unfinished(self) -> list[UnfinishedRun]:
         """Return runs that may have begun their deletes and have not ended. Another process may be applying one now."""
         views = self.runs()
-        return self._read(lambda store: unfinished_runs(store, LiveTasks(), views))
+        return self._reach.read(lambda store: unfinished_runs(store, LiveTasks(), views))
 
     def run_status(self, run_id: str) -> RunStatus:
         """Return the progress of a run.
@@ -661,30 +542,30 @@ class Collector:
             BadInput: a file of the run is unreadable.
         """
         view = self.status(run_id)
-        return self._read(lambda store: run_status_of(store, LiveTasks(), run_id, view))
+        return self._reach.read(lambda store: run_status_of(store, LiveTasks(), run_id, view))
 
-    def abandon(self, run_id: str) -> RunView:
+    def abandon(self, run_id: str) -> messages.RunView:
         """End a run that stopped before its deletes began. It can never be applied.
 
         Raises:
             Conflict: its deletes may have begun. Resume it with `apply`: it cannot be abandoned.
             NotFound: no such run.
         """
-        return finish(self._service().abandoned(check_run_id(run_id)))
+        return finish(self._reach.service().abandoned(messages.check_run_id(run_id)))
 
-    def adopt(self) -> Adopting:
+    def adopt(self) -> messages.Adopting:
         """Let this installation collect again after another one was seen in the namespace. The other one then stops."""
-        return finish(self._service().adopting())
+        return finish(self._reach.service().adopting())
 
-    def adopt_slices(self) -> AdoptedSlices:
+    def adopt_slices(self) -> messages.AdoptedSlices:
         """Record slices that have no record, a day after `adopt`. Runs read them from a day later on.
 
         Raises:
             Conflict: this installation was not adopted a day ago, or another one writes to the namespace.
         """
-        return finish(self._service().adopt_slices())
+        return finish(self._reach.service().adopt_slices())
 
-    def missing(self, *, marks: bool = False) -> MissingCommits:
+    def missing(self, *, marks: bool = False) -> messages.MissingCommits:
         """Find commits whose trees lack files, as after a restore of an older backup.
 
         With `marks`, mark commits that no ref names as gone, so that plans continue without them.
@@ -692,73 +573,23 @@ class Collector:
         Raises:
             Conflict: another installation uses the namespace. Adopt first.
         """
-        return finish(self._service().missing(marks=marks))
+        return finish(self._reach.service().missing(marks=marks))
 
-    def _act(self, request: Request, work: Callable[[RunContext], Coroutine[Any, Any, T]]) -> T:
+    @property
+    def _reach(self) -> Reach:
+        return Reach(
+            client=self.client,
+            repository=self.repository,
+            objectstore=self.objectstore,
+            session=self.session,
+            progress=self.progress,
+            deleted=self.deleted,
+        )
+
+    def _act(self, request: messages.Request, work: Callable[[RunContext], Coroutine[Any, Any, T]]) -> T:
         """Run a flow to its end, in this thread."""
-        lake = self._lake()
-
-        def with_store(store: ObjectStore) -> Coroutine[Any, Any, T]:
-            engine = open_engine(
-                self.engine_of(request), lake, store, session=self.session, tasks=request.tasks or self.tasks
-            )
-            context = RunContext(
-                repository=self.repository,
-                service=Service(
-                    # A run may take hours, so it waits for a server that restarts. A single request (`_service`) fails
-                    # at once.
-                    HttpRequests(RetryingCaller(self.client, self.progress), self.repository, deleted=self.deleted)
-                ),
-                engine=engine,
-                store=store,
-                ports=live_ports(),
-                progress=self.progress,
-            )
-            return work(context)
-
-        with Files(lake) as files:
-            return files.act(with_store)
-
-    def _read(self, work: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
-        """Run work that needs only the files of the namespace, in this thread."""
-        with Files(self._lake()) as files:
-            return files.act(work)
-
-    def _service(self) -> Service:
-        return Service(HttpRequests(self.client, self.repository, deleted=self.deleted))
-
-    def _lake(self) -> Lake:
-        return Lake(uri=finish(self._service().namespace()), options=self.objectstore)
+        return self._reach.act(work, engine=self.engine_of(request), tasks=request.tasks or self.tasks)
 
 
-def then_purge(reports: Iterator[T], purge: Callable[[], PurgeReport], progress: Progress) -> Iterator[T | PurgeReport]:
-    """Yield the reports, then the report of a purge, also after an error. The error is raised after the purge.
-
-    Raises:
-        Unavailable, OutcomeUnknown: no server answers. The purge is skipped.
-    """
-    # Do not skip the purge after an error: a kind that fails tonight may fail every night.
-    error: LakebedError | None = None
-    try:
-        yield from reports
-    except (Unavailable, OutcomeUnknown):
-        raise
-    except LakebedError as found:
-        error = found
-        progress(str(error))
-    yield purge()
-    if error is not None:
-        raise error
-
-
-def _kinds(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
-    """Return the kinds in the order of their runs, whatever the order of the request."""
-    if request.kinds:
-        return [kind for kind in RunKind if kind in request.kinds]
-    # Other rules do not affect metadata, so a plan by such rules leaves it out.
-    has_rules = isinstance(request, PlanRequest) and request.rules is not None
-    return [kind for kind in RunKind if not kind.spec.only_if_named and (kind.takes_objects or not has_rules)]
-
-
-def _grace_s(request: ApplyRequest | RunRequest) -> int | None:
-    return None if request.readers_grace is None else grace_seconds(request.readers_grace)
+def _grace_s(request: messages.ApplyRequest | messages.RunRequest) -> int | None:
+    return None if request.readers_grace is None else messages.grace_seconds(request.readers_grace)

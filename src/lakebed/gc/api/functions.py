@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
+from lakebed.gc.engines.spark import active_session
 from lakebed.gc.mark.mark import WAYS
 from lakebed.gc.messages import LedgerQuery, Plan, PurgeReport, Restore, RestoreReport, RunReport, WhyAnswer, request_of
 from lakebed.gc.rules import Rules
 from lakebed.gc.runs.context import Progress
 from lakebed.objectstore import ObjectStoreOptions
 
-from .collector import Collector, active_session, silent
+from .collector import Collector, silent
 from .http_requests import Caller
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ The ledger is never deleted.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +30,9 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import DAY_MS, check_rules
 from lakebed.gc.runs.context import read_all, read_garbage, read_input
 from lakebed.objectstore import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 async def objects_of(store: ObjectStore, plan: Plan, *, prefix: str = "") -> AsyncIterator[GarbageObject]:
@@ -59,6 +62,23 @@ async def expiring_of(store: ObjectStore, tasks: Tasks, plan: Plan, *, limit: in
 
 
 RECORDS_AT_ONCE: Final = 64
+
+
+def marked_by_side(a: DataFrame, b: DataFrame) -> DataFrame:
+    """Return the objects of either table (GARBAGE), each once. `side` is a, b or both."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that all Spark code uses
+
+    marked = [
+        table.withColumn("in_a", F.lit(place == 0)).withColumn("in_b", F.lit(place == 1))
+        for place, table in enumerate((a, b))
+    ]
+    facts = [name for name in messages.GARBAGE.names() if name != "address"]
+    each = marked[0].unionByName(marked[1]).groupBy("address")
+    # The plans may have different facts about an object. Show the greater row, so that the answer is always the same.
+    row = F.max(F.struct(*facts)).alias("row")
+    either = each.agg(row, F.max("in_a").alias("in_a"), F.max("in_b").alias("in_b"))
+    side = F.when(F.col("in_a") & F.col("in_b"), "both").when(F.col("in_a"), "a").otherwise("b")
+    return either.select("address", "row.*", side.alias("side"))
 
 
 async def ledger_rows_of(

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.base import Invalid
 from lakebed.gc.messages import BadInput, EngineName
 from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.runtime import live_ports
@@ -263,3 +264,21 @@ def _spark_type(type_: pa.DataType) -> T.DataType:
         pa.timestamp("us", tz="UTC"): T.TimestampType(),
     }
     return T.ArrayType(T.StringType(), containsNull=False) if pa.types.is_list(type_) else known[type_]
+
+
+class NoSession(Invalid):
+    """No Spark session was given, and none is active."""
+
+
+def active_session() -> SparkSession:
+    """Return the active session of this process.
+
+    Raises:
+        NoSession: no session is active.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise NoSession("no Spark session was given and none is active")
+    return spark
