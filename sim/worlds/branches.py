@@ -19,6 +19,7 @@ from lakebed.gc.messages import BranchToGo
 from lakebed.ranges import metarange_key
 from lakebed.sandboxes import Sandboxes
 from lakebed.versions import BranchRecord, Commit, DeletedRefRecord, Note, RefKind, Versions, decode_record, keys
+from sim.checkers.deleted import ONE
 from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
 from sim.ports.disk import Disk
 from sim.ports.operations import Operation
@@ -29,7 +30,7 @@ from sim.scenes.processes import in_pages
 from sim.scenes.repositories import NAME, catalog_of, repositories
 from sim.scenes.scenes import MAIN, SIDE, Do, clean, client, commit, delete, merge, reset, scene, upload, write
 
-from .deleted import DAY_MS, ONE
+from .deleted import DAY_MS
 from .moves import move
 
 POLICY = b'{"branches": {"side": {"idle": "1d"}}}'

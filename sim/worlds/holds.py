@@ -16,6 +16,7 @@ from lakebed.gc.live import HoldBook, HoldsRecord
 from lakebed.gc.messages import NewHold, RunKind
 from lakebed.gc.rules import Holds
 from lakebed.versions import Versions, decode_record, keys
+from sim.checkers.deleted import ONE
 from sim.checkers.views import PARTITION
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
@@ -25,7 +26,7 @@ from sim.scenes.flows import files_of_trees, metadata_scene
 from sim.scenes.repositories import NAME, catalog_of
 from sim.scenes.scenes import NARROW, Do, client, commit, delete, scene, upload
 
-from .deleted import ONE, PRIVATE, delete_and_collect, prepare_due
+from .deleted import PRIVATE, delete_and_collect, prepare_due
 from .hard_delete import hard, turn_on, work
 from .lifecycle import set_policy
 

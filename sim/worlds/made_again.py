@@ -30,13 +30,14 @@ from lakebed.gc.rules import MetadataRule, Rules, Selection
 from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.objectstore import DeleteFailure, ObjectStat
 from lakebed.versions import Note, Versions, decode_cell, is_gone, keys
+from sim.checkers.deleted import ONE
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, SimStore
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.repositories import NAME, Namespace, catalog_of
 
-from .deleted import DAY_MS, ONE, NamespaceDeleter, upload_to
+from .deleted import DAY_MS, NamespaceDeleter, upload_to
 
 _NOW: Final = b"now:"
 _NOTES: Final = b"(made again)"

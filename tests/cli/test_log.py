@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from lakebed.cli.nouns.history import graph_lines, paragraphs
+from lakebed.cli.kit.graph import graph_lines
+from lakebed.cli.nouns.history import paragraphs
 from lakebed.wire import Commit
 
 

@@ -21,7 +21,8 @@ from lakebed.objectstore import (
     open_objectstore,
 )
 from lakebed.testing.contracts import ObjectStoreContract
-from lakebed.testing.contracts.objectstore import UNSORTED_KEYS, keys_of, large_body, md5_of, put_many
+from lakebed.testing.contracts.bodies import large_body, md5_of
+from lakebed.testing.contracts.objectstore import UNSORTED_KEYS, keys_of, put_many
 from tests.kv.servers import Server
 
 from .cloud_servers import azure_options, azurite, make_container, token_without_deletes

@@ -33,7 +33,8 @@ from lakebed.objectstore import (
 from lakebed.objectstore.drivers.local import LocalDeleter, LocalObjectStore
 from lakebed.objectstore.drivers.local_files import Folder
 from lakebed.testing.contracts import ObjectStoreContract
-from lakebed.testing.contracts.objectstore import LARGE_BYTES, keys_of, large_body, md5_of, put_many
+from lakebed.testing.contracts.bodies import LARGE_BYTES, large_body, md5_of
+from lakebed.testing.contracts.objectstore import keys_of, put_many
 
 from . import writer
 

@@ -27,8 +27,9 @@ from lakebed.objectstore import (
 )
 from lakebed.objectstore.drivers.s3 import signed_download
 from lakebed.testing.contracts import ObjectStoreContract
+from lakebed.testing.contracts.bodies import LARGE_BYTES, large_body, md5_of
 from lakebed.testing.contracts.network import faulty_network
-from lakebed.testing.contracts.objectstore import LARGE_BYTES, keys_of, large_body, list_all, md5_of, put_many
+from lakebed.testing.contracts.objectstore import keys_of, list_all, put_many
 
 from .s3_servers import client_of, keys_in, make_bucket, options_for, serve_failures, serve_moto, serve_s3
 from .writer import command, memory_growth

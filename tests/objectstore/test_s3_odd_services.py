@@ -15,7 +15,8 @@ from lakebed.objectstore import (
     open_deleter,
     open_objectstore,
 )
-from lakebed.testing.contracts.objectstore import keys_of, large_body
+from lakebed.testing.contracts.bodies import large_body
+from lakebed.testing.contracts.objectstore import keys_of
 
 from .s3_servers import keys_in, serve_broken_bodies, serve_failures
 

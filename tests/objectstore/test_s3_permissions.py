@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from lakebed.objectstore import ObjectStoreOptions, ObjectStoreUnavailable, open_deleter, open_objectstore
-from lakebed.testing.contracts.objectstore import keys_of, large_body, md5_of, put_many
+from lakebed.testing.contracts.bodies import large_body, md5_of
+from lakebed.testing.contracts.objectstore import keys_of, put_many
 
 from .s3_servers import make_bucket, planner_of, real_endpoint, serve_s3
 

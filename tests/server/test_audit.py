@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of, recover
-from lakebed.server.app import InvalidSetting
 from lakebed.server.operate.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
+from lakebed.server.options import InvalidSetting
 from lakebed.wire import TOOL_HEADER, AuditRecord
 
 from .test_serving import serving, set_up

@@ -23,6 +23,7 @@ FLOORS = ("rules", "messages", "engines live", "runs", "mark", "kinds", "machine
 """The rooms of `gc`, bottom-up. Those of one floor do not import each other."""
 FILES_MAX = 14
 LINES_MAX = 60
+FILE_LINES_MAX = 600
 MENTIONS_MAX = 15
 """How often a file outside gc/kinds asks for a kind by name."""
 
@@ -63,6 +64,12 @@ def test_no_folder_has_more_files_than_fit_on_a_screen() -> None:
     folders = Counter(file.parent.relative_to(ROOT).as_posix() for file in files)
 
     assert {name: count for name, count in folders.items() if count > FILES_MAX} == {}
+
+
+def test_no_file_is_longer_than_one_idea() -> None:
+    files = [file for part in ("src", "sim", "bench") for file in (ROOT / part).rglob("*.py")]
+
+    assert [str(file.relative_to(ROOT)) for file in files if file.read_text().count("\n") > FILE_LINES_MAX] == []
 
 
 def test_no_function_of_gc_is_longer_than_a_screen() -> None:

@@ -1,6 +1,6 @@
 """The HTTP server: the contract's REST operations over `lakebed.catalog`, in one ASGI application."""
 
-from .app import App, ServerOptions, create_app, opened, options_of
+from .app import App, create_app, opened
 from .operate.backup import (
     Backup,
     BackupDamaged,
@@ -16,6 +16,7 @@ from .operate.logs import LogOptions
 from .operate.opening import ticket_at
 from .operate.recovery import NoDataFolder, recover
 from .operate.store_check import Finding, check_metadata
+from .options import ServerOptions, options_of
 from .process.folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
 from .process.pairing import WrongFolder, WrongMetadata
 from .process.serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve

@@ -16,7 +16,8 @@ from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.ranges import CUT_RULE, CutRule
 from lakebed.runtime import live_ports
-from lakebed.server.app import ServerOptions, create_app, opened
+from lakebed.server.app import create_app, opened
+from lakebed.server.options import ServerOptions
 from lakebed.versions import Commit, Note, Options, TreeCache, Trees, Versions
 from tests.clocks import TurnableClock
 from tests.gc.shipped import Collector

@@ -21,7 +21,8 @@ from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.messages import UNCOMMITTED, Mode, ReadUncommitted, RunKind, RunState, StartRun, decode_part
 from lakebed.gc.runs.context import read_plan
 from lakebed.objectstore import ObjectStore
-from lakebed.server.app import ServerOptions, create_app, opened
+from lakebed.server.app import create_app, opened
+from lakebed.server.options import ServerOptions
 from lakebed.versions import RunRecord, Versions, encode_cell, keys
 
 if TYPE_CHECKING:

@@ -13,16 +13,13 @@ Each function is a coroutine that awaits only ports, so the simulator runs the s
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
 
 import msgspec
 import pyarrow.compute as pc
 
-from lakebed.base import Clock, Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
+from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
 from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.kinds import Kind, kind_of_plan
 from lakebed.gc.kinds.lifecycle.tables import write_tables
@@ -73,11 +70,10 @@ from lakebed.gc.runs.resume import (
     write_recheck,
 )
 
+from .grace import let_readers_finish
 from .looking import plan_again
 from .preflight import Allowed, WhatIf, check_same_store, is_same_place, may_apply, other_store, state_to_apply
 from .sweep import remove_files, sweep
-
-_NAP_S: Final = 0.5
 
 
 async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
@@ -520,40 +516,6 @@ async def _wait_for_readers(context: RunContext, plan: Plan, garbage: Manifest, 
             progress=context.progress,
         )
     return Ledger(run_id=plan.run_id, date=started.date)
-
-
-def remaining_ms(since_ms: int, now_ms: int, grace_s: int) -> int:
-    """Return the rest of a grace that began at `since_ms`."""
-    passed_ms = now_ms - since_ms
-    return max(0, grace_s * 1000 - max(passed_ms, 0))
-
-
-async def let_readers_finish(
-    since_ms: int,
-    grace_s: int,
-    *,
-    clock: Clock,
-    check: Callable[[], Awaitable[None]],
-    progress: Callable[[str], None],
-) -> None:
-    """Wait until the grace is over ("Readable", an invariant of docs/design/protocols.md).
-
-    Call `check` before the wait and after each nap; an error from `check` ends the wait.
-    """
-    # The server resolves a path and opens its object in one request. A client with a signed URL may read until the URL
-    # expires. So the grace lies between the time when the last read can resolve the objects and the first delete.
-    # Files of metadata have a longer grace, which the server keeps. Safety does not depend on the clock: one that jumps
-    # ahead shortens the grace, and harms no object that an entry names. One that was set back restarts the grace.
-    await check()
-    left_s = remaining_ms(since_ms, clock.now_ms(), grace_s) / 1000
-    if left_s:
-        progress(f"waiting {math.ceil(left_s)} s for readers of what goes")
-    # Count naps, not clock time: setting the clock during the wait does not change its length.
-    while left_s > 0:
-        nap_s = min(_NAP_S, left_s)
-        await clock.sleep(nap_s)
-        left_s -= nap_s
-        await check()
 
 
 def _stage(name: str, objects: Total, took_ms: int) -> StageReport:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import re
 import secrets
 import time
@@ -65,15 +64,14 @@ if TYPE_CHECKING:
             ...
 
 
-SINGLE_PUT_BYTES: Final = 8 << 20
-PARTS_MAX: Final = 10_000
+from .feed import SINGLE_PUT_BYTES, Feed, hashed, part_bytes_for
+
 PARTS_AT_ONCE: Final = 4
 COPY_BYTES_MAX: Final = 5 << 30
 COPY_WAIT_S: Final = 120
 DELETE_KEYS_MAX: Final = 1000
 PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
-INLINE_BYTES: Final = 1 << 16
 _LAST: Final = "\U0010ffff"
 
 
@@ -131,7 +129,7 @@ class RemoteObjectStore:
         path = self._path(key)
         head, rest = await gather(body, size_bytes, small_bytes=SINGLE_PUT_BYTES)
         if rest is None and len(head) <= SINGLE_PUT_BYTES:
-            stored = await _hashed(head)
+            stored = await hashed(head)
             if if_absent:
                 await self._conditions.check_puts()
             mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
@@ -139,7 +137,7 @@ class RemoteObjectStore:
             await self._made(key, put, if_absent=if_absent)
             return stored
         feed = Feed(head, rest)
-        part_bytes = _part_bytes(size_bytes if rest is not None else len(head))
+        part_bytes = part_bytes_for(size_bytes if rest is not None else len(head))
         if not if_absent:
             return await self._put_parts(key, path, feed, part_bytes)
         return await self._put_parts_if_absent(key, path, feed, part_bytes)
@@ -532,64 +530,6 @@ class RemoteDeleter:
         return None
 
 
-class Feed:
-    """A body as obstore reads it, hashed, in pieces of at least CHUNK_BYTES: each piece costs a call from its threads.
-
-    obstore aborts a multipart upload when its source raises, but not when its own future is cancelled. So a cancelled
-    put makes the source raise.
-    """
-
-    def __init__(self, head: bytes, rest: AsyncIterator[bytes] | None) -> None:
-        self._head = head
-        self._rest = rest
-        self._md5 = hashlib.md5(usedforsecurity=False)
-        self._size_bytes = 0
-        self._fetching: asyncio.Task[bytes] | None = None
-        self._abandoned = False
-
-    def __aiter__(self) -> Feed:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._abandoned:
-            raise _Abandoned
-        self._fetching = asyncio.ensure_future(self._fetch())
-        try:
-            piece = await self._fetching
-        except asyncio.CancelledError:
-            raise _Abandoned from None
-        if not piece:
-            raise StopAsyncIteration
-        return piece
-
-    def abandon(self) -> None:
-        self._abandoned = True
-        if self._fetching is not None:
-            self._fetching.cancel()
-
-    def stored(self) -> Stored:
-        return Stored(size_bytes=self._size_bytes, md5=self._md5.hexdigest())
-
-    async def _fetch(self) -> bytes:
-        chunks, found = [self._head], len(self._head)
-        self._head = b""
-        while found < CHUNK_BYTES and self._rest is not None:
-            chunk = await anext(self._rest, None)
-            if chunk is None:
-                self._rest = None
-                break
-            chunks.append(chunk)
-            found += len(chunk)
-        piece = b"".join(chunks)
-        await asyncio.to_thread(self._md5.update, piece)
-        self._size_bytes += len(piece)
-        return piece
-
-
-class _Abandoned(Exception):
-    """The put was cancelled."""
-
-
 def prefix_of(path: str) -> str:
     return path + "/" if path else ""
 
@@ -609,13 +549,6 @@ def _nothing() -> None:
     """Do nothing: a single request cannot be cancelled, so the caller waits for it."""
 
 
-def _part_bytes(size_bytes: int | None) -> int:
-    """Return the smallest size of parts that their number allows. With an unknown size, 160 GB fit."""
-    if size_bytes is None:
-        return 16 << 20
-    return max(SINGLE_PUT_BYTES, -(-size_bytes // PARTS_MAX))
-
-
 def _folder_of(path: str) -> str | None:
     return path.rpartition("/")[0] or None
 
@@ -630,15 +563,6 @@ def _just_before(wanted: str) -> str:
         return ""  # whole segments: obstore asks S3 for exactly these
     before = ord(wanted[-1]) - 1
     return wanted[:-1] + chr(0xD7FF if 0xD800 <= before <= 0xDFFF else before) + "\U0010fffd"
-
-
-async def _hashed(data: bytes) -> Stored:
-    md5 = hashlib.md5(usedforsecurity=False)
-    if len(data) > INLINE_BYTES:
-        await asyncio.to_thread(md5.update, data)
-    else:
-        md5.update(data)
-    return Stored(size_bytes=len(data), md5=md5.hexdigest())
 
 
 async def _bytes(key: str, found: GetResult) -> bytes:

@@ -29,7 +29,7 @@ from lakebed.gc.messages import INSTALLATION_PREFIX
 from lakebed.kv import check_snapshot, open_store, snapshot_store, sqlite_uri
 from lakebed.objectstore import ObjectStore, open_objectstore
 from lakebed.runtime import live_ports
-from lakebed.server.app import ServerOptions
+from lakebed.server.options import ServerOptions
 from lakebed.server.process.folder import (
     BACKUP_FILE,
     MARKER_FILE,

@@ -6,8 +6,8 @@ from lakebed.auth import Accounts, Ticket, Tickets, load_server_keys
 from lakebed.base import NotFound
 from lakebed.kv import open_store
 from lakebed.runtime import live_ports
-from lakebed.server.app import ServerOptions
 from lakebed.server.identity.setting_up import THIS_MACHINE
+from lakebed.server.options import ServerOptions
 from lakebed.server.process.folder import MARKER_FILE, prepare_folder
 
 from .audit import AuditLog

@@ -6,7 +6,7 @@ from lakebed.auth import Accounts, IssuedCredentials, load_server_keys
 from lakebed.base import NotFound
 from lakebed.kv import open_store
 from lakebed.runtime import live_ports
-from lakebed.server.app import ServerOptions
+from lakebed.server.options import ServerOptions
 from lakebed.server.process.folder import MARKER_FILE, prepare_folder
 
 from .audit import AuditLog

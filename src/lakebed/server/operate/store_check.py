@@ -12,7 +12,7 @@ from lakebed.auth import ADMINS, Accounts, Groups, ServerKeys, load_server_keys
 from lakebed.base import Corrupt, Invalid, LakebedError, count_of, human_size
 from lakebed.kv import InvalidStoreUri, Store, open_store, store_partitions, store_size
 from lakebed.runtime import live_ports
-from lakebed.server.app import ServerOptions, namespace_opener
+from lakebed.server.options import ServerOptions, namespace_opener
 from lakebed.server.process.folder import MARKER_FILE
 from lakebed.server.process.pairing import PARTITION as SERVER_PARTITION
 from lakebed.server.process.pairing import WrongMetadata, check_pair

@@ -37,10 +37,11 @@ import uvloop
 
 from lakebed.base import Invalid, Unavailable
 from lakebed.runtime import leave_pandas_out
-from lakebed.server.app import ServerOptions, create_app, opened
+from lakebed.server.app import create_app, opened
 from lakebed.server.http.limits import LimitedProtocol
 from lakebed.server.identity.setting_up import is_loopback
 from lakebed.server.operate.logs import LogOptions, configure_logs
+from lakebed.server.options import ServerOptions
 
 from .draining import CUT_S, DRAIN_S, DrainingServer
 from .folder import RESERVE_BYTES, keep_reserve, prepare_folder

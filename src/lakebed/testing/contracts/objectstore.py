@@ -38,10 +38,7 @@ from lakebed.objectstore import (
     Stored,
 )
 
-MIB = 1 << 20
-
-LARGE_BYTES = 20 * MIB + 12345
-"""More than a driver should send in one request, or keep in memory for long."""
+from .bodies import LARGE_BYTES, MIB, BodyFailed, failing_body, large_body, md5_of, pieces, put_all_of, read_stream
 
 DATA = b"0123456789"
 
@@ -119,31 +116,6 @@ UNSORTED_KEYS = ["b", "a/b", "a-b", "a0", "a/b-c", "a/b.c/d", "a.b", "a/c/d", "a
 IMPOSSIBLE_PREFIXES = ["/", "../", "a/../", "a//", "./", "\0", "a\n", "\ud800", "a/\ud800"]
 
 
-async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
-        await asyncio.sleep(0)
-
-
-async def large_body(size_bytes: int = LARGE_BYTES, *, piece_bytes: int = 300_001) -> AsyncIterator[bytes]:
-    """Yield the same bytes each time, in pieces whose size is no power of two. No two mebibytes of the body are
-    equal.
-    """
-    done = 0
-    while done < size_bytes:
-        piece = hashlib.sha256(done.to_bytes(8, "big")).digest() * (piece_bytes // 32 + 1)
-        piece = piece[: min(piece_bytes, size_bytes - done)]
-        yield piece
-        done += len(piece)
-
-
-async def md5_of(body: AsyncIterator[bytes]) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    async for chunk in body:
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
 async def list_all(objectstore: ObjectStore, prefix: str = "", *, start_after: str = "") -> list[ObjectStat]:
     return [stat async for page in objectstore.list(prefix, start_after=start_after) for stat in page]
 
@@ -152,23 +124,9 @@ async def keys_of(objectstore: ObjectStore, prefix: str = "", *, start_after: st
     return [stat.key for stat in await list_all(objectstore, prefix, start_after=start_after)]
 
 
-async def read_stream(objectstore: ObjectStore, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-    return b"".join([chunk async for chunk in objectstore.stream(key, start=start, end=end)])
-
-
 async def put_many(objectstore: ObjectStore, keys: Sequence[str], *, at_once: int = 32) -> None:
     for first in range(0, len(keys), at_once):
         await asyncio.gather(*(objectstore.put(key, key.encode()) for key in keys[first : first + at_once]))
-
-
-class BodyFailed(Exception):
-    """The error of the bodies below."""
-
-
-async def failing_body(size_bytes: int) -> AsyncIterator[bytes]:
-    async for piece in large_body(size_bytes):
-        yield piece
-    raise BodyFailed
 
 
 class ObjectStoreContract:
@@ -360,7 +318,7 @@ class ObjectStoreContract:
             waiting.set()
             await asyncio.Event().wait()
 
-        put = asyncio.create_task(_put(objectstore, "a/x", body()))
+        put = asyncio.create_task(put_all_of(objectstore, "a/x", body()))
         await waiting.wait()
         put.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -609,7 +567,3 @@ class ObjectStoreContract:
 
         await asyncio.gather(*(work(name) for name in "pqrstuvw"))
         assert await keys_of(objectstore) == []
-
-
-async def _put(objectstore: ObjectStore, key: str, body: AsyncIterator[bytes]) -> None:
-    await objectstore.put(key, body)

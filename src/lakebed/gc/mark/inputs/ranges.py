@@ -65,9 +65,7 @@ from lakebed.ranges import (
 from .named import LiveSet, Named, deal_live
 
 PREFIXES_MAX: Final = 64
-"""Sum a range with more first folders than this under no folder: totals by prefix help people, and must not fill
-memory."""
-
+"""Sum a range with more first folders under no folder: totals by prefix help people, and must not fill memory."""
 IN_ROWS_MAX: Final = 100_000
 """A run holds up to this many ranges in its process. With Spark a million would take 0.7 GiB of the driver."""
 FILE_RANGES: Final = 1_000

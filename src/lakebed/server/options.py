@@ -1,0 +1,190 @@
+"""The settings of a server, read from its environment and checked before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Final
+
+from lakebed.base import Invalid
+from lakebed.catalog import DELETED_DAYS
+from lakebed.catalog.tables import TABLES_DAYS
+from lakebed.hooks import HookOptions, hook_options
+from lakebed.kv import sqlite_uri
+from lakebed.objectstore import (
+    InvalidNamespace,
+    ObjectStore,
+    ObjectStoreOptions,
+    normalise_namespace,
+    open_objectstore,
+    options_from_environment,
+)
+
+from .brokers import Brokers, brokers
+from .identity.providers import ProviderOptions, provider_options
+from .operate.audit import AuditMode
+from .process.folder import OBJECTS_FOLDER, STORE_FILE
+from .process.pairing import check_file
+from .s3.options import S3Options, s3_options
+
+TREE_CACHE_BYTES: Final = 256 << 20
+TREE_CACHE_BYTES_MIN: Final = 16 << 20
+"""The smallest tree cache. A quarter of it holds the largest decoded range and sublist."""
+BLOCKSTORES: Final = ("local", "s3", "gs", "az")
+"""The values of LAKEBED_BLOCKSTORE. The first is the default."""
+
+
+class UnknownObjectStore(Invalid):
+    """Servers do not support this kind of object store."""
+
+
+class InvalidSetting(Invalid):
+    """An environment variable of the server has an invalid value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """`blockstore` is the scheme of storage namespaces on this server: local, s3, gs, az or mem.
+
+    `store_uri`: None means a SQLite file in the data folder.
+    `server_secret`: None means a secret that the first start makes and stores.
+    `setup_secret`: None means that callers on this machine may set up without a secret.
+    `audit`: the requests that the audit log records; `audit_days`: days to keep records, 0 keeps all;
+    `audit_printed`: write records to standard output as well.
+    `cache_bytes`: the size of a process's cache of decoded committed data.
+    `trust_denials`: treat a namespace as unmarked when the object store denies reading its mark.
+    `presign`: return signed URLs if the object store supports them. `s3`: the options of the S3 gateway.
+    `trusted_proxies`: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto the server believes.
+    """
+
+    data_dir: Path
+    blockstore: str = "local"
+    store_uri: str | None = None
+    server_secret: bytes | None = field(default=None, repr=False)
+    setup_secret: str | None = field(default=None, repr=False)
+    objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
+    trust_denials: bool = False
+    audit: AuditMode = "changes"
+    audit_days: int = 0
+    audit_printed: bool = False
+    deleted_days: int = DELETED_DAYS
+    tables_days: int = TABLES_DAYS
+    cache_bytes: int = TREE_CACHE_BYTES
+    presign: bool = True
+    trusted_proxies: tuple[str, ...] = ()
+    s3: S3Options = field(default_factory=S3Options)
+    hooks: HookOptions = field(default_factory=HookOptions)
+    brokers: Brokers = field(default_factory=Brokers)
+    providers: ProviderOptions = field(default_factory=ProviderOptions)
+
+    @property
+    def metadata_uri(self) -> str:
+        """Return the URI of the key-value store: the given one, or the SQLite file in the data folder.
+
+        Raises:
+            WrongMetadata: no URI is given, and the folder was last served with another store than its SQLite file.
+        """
+        if not self.store_uri:
+            check_file(self.data_dir)
+        return self.store_uri or sqlite_uri(self.data_dir / STORE_FILE)
+
+    @property
+    def holds_objects(self) -> bool:
+        """Return whether objects of `local://` namespaces are stored in the data folder."""
+        return self.blockstore == "local" and self.objectstore.local_root is None
+
+    @property
+    def objects_options(self) -> ObjectStoreOptions:
+        """Return the options of object stores, with a folder for `local://` namespaces."""
+        if self.objectstore.local_root is not None:
+            return self.objectstore
+        return replace(self.objectstore, local_root=self.data_dir / OBJECTS_FOLDER)
+
+
+def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | None = None) -> ServerOptions:
+    """Read the settings of a server. `store_uri` overrides LAKEBED_STORE_URI.
+
+    LAKEBED_BLOCKSTORE (local, s3, gs, az), LAKEBED_STORE_URI, LAKEBED_SERVER_SECRET, LAKEBED_SETUP_SECRET,
+    LAKEBED_TRUST_DENIALS (`1`), LAKEBED_PRESIGN (`0`), LAKEBED_AUDIT (changes, all, off), LAKEBED_AUDIT_DAYS,
+    LAKEBED_AUDIT_STDOUT (`1`), LAKEBED_DELETED_DAYS, LAKEBED_TABLES_DAYS, LAKEBED_CACHE_BYTES,
+    LAKEBED_TRUSTED_PROXIES (comma-separated addresses and networks), LAKEBED_GATEWAY_DOMAINS,
+    LAKEBED_GATEWAY_REPOSITORY, and the settings of hooks, of identity providers (`provider_options`) and of the object
+    stores.
+
+    Raises:
+        UnknownObjectStore: no driver supports this kind of object store.
+        InvalidSetting: the audit settings are invalid, or a number is malformed or too small.
+    """
+    secret = environment.get("LAKEBED_SERVER_SECRET")
+    blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
+    if blockstore not in BLOCKSTORES:
+        raise UnknownObjectStore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {', '.join(BLOCKSTORES)}")
+    return ServerOptions(
+        data_dir=data_dir,
+        blockstore=blockstore,
+        store_uri=store_uri or environment.get("LAKEBED_STORE_URI") or None,
+        server_secret=secret.encode() if secret else None,
+        setup_secret=environment.get("LAKEBED_SETUP_SECRET") or None,
+        objectstore=options_from_environment(environment),
+        trust_denials=environment.get("LAKEBED_TRUST_DENIALS") == "1",
+        audit=_audit_mode(environment.get("LAKEBED_AUDIT") or "changes"),
+        audit_days=_days("LAKEBED_AUDIT_DAYS", environment.get("LAKEBED_AUDIT_DAYS") or "0"),
+        audit_printed=environment.get("LAKEBED_AUDIT_STDOUT") == "1",
+        deleted_days=_days("LAKEBED_DELETED_DAYS", environment.get("LAKEBED_DELETED_DAYS") or str(DELETED_DAYS)),
+        tables_days=_days("LAKEBED_TABLES_DAYS", environment.get("LAKEBED_TABLES_DAYS") or str(TABLES_DAYS)),
+        cache_bytes=_cache_bytes(environment.get("LAKEBED_CACHE_BYTES") or str(TREE_CACHE_BYTES)),
+        presign=environment.get("LAKEBED_PRESIGN") != "0",
+        trusted_proxies=_proxies(environment.get("LAKEBED_TRUSTED_PROXIES") or ""),
+        s3=s3_options(environment),
+        hooks=hook_options(environment),
+        brokers=brokers(environment),
+        providers=provider_options(environment),
+    )
+
+
+def _audit_mode(text: str) -> AuditMode:
+    match text:
+        case "changes" | "all" | "off":
+            return text
+        case _:
+            raise InvalidSetting(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
+
+
+def _proxies(text: str) -> tuple[str, ...]:
+    proxies = tuple(part.strip() for part in text.split(",") if part.strip())
+    for proxy in proxies:
+        try:
+            ip_network(proxy)
+        except ValueError as error:
+            raise InvalidSetting(
+                f"LAKEBED_TRUSTED_PROXIES: {proxy!r} is neither an address nor a network: {error}"
+            ) from error
+    return proxies
+
+
+def _cache_bytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < TREE_CACHE_BYTES_MIN:
+        raise InvalidSetting(
+            f"LAKEBED_CACHE_BYTES is {text!r}: it is a number of at least {TREE_CACHE_BYTES_MIN:,} bytes"
+        )
+    return int(text)
+
+
+def _days(name: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise InvalidSetting(f"{name} is {text!r}: it is a number of days")
+    return int(text)
+
+
+def namespace_opener(options: ServerOptions) -> Callable[[str], ObjectStore]:
+    """Return the function that opens storage namespaces of this server. It refuses other schemes."""
+    objectstore = options.objects_options
+
+    def open_namespace(uri: str) -> ObjectStore:
+        if not normalise_namespace(uri).startswith(options.blockstore + "://"):
+            raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
+        return open_objectstore(uri, objectstore)
+
+    return open_namespace
