@@ -70,10 +70,9 @@ from lakebed.gc.runs.resume import (
     write_recheck,
 )
 
-from .grace import let_readers_finish
 from .looking import plan_again
 from .preflight import Allowed, WhatIf, check_same_store, is_same_place, may_apply, other_store, state_to_apply
-from .sweep import remove_files, sweep
+from .sweep import let_readers_finish, remove_files, sweep
 
 
 async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -> Plan:
