@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -37,22 +38,31 @@ async def test_a_stream_of_nats_has_each_event_in_order(nats_url: str) -> None:
     nats = pytest.importorskip("nats")
     brokers = Brokers(nats=nats_url, topics=["lake.*"])
     with pytest.raises(DeliveryFailed, match="NoStreamResponse"):
-        await brokers.to_nats("lake.events", MESSAGES)
+        await asyncio.to_thread(brokers.to_nats, "lake.events", MESSAGES)
     client = await nats.connect(nats_url)
     stream = client.jetstream()
     await stream.add_stream(name="lake", subjects=["lake.*"])
 
-    await brokers.to_nats("lake.events", MESSAGES)
+    await asyncio.to_thread(brokers.to_nats, "lake.events", MESSAGES)
 
     got = await stream.pull_subscribe("lake.events", "reader")
     assert [one.data for one in await got.fetch(3)] == [body for _, body in MESSAGES]
     await client.close()
 
 
-async def test_nats_out_of_reach_is_a_failed_delivery() -> None:
+def test_nats_out_of_reach_is_a_failed_delivery() -> None:
     pytest.importorskip("nats")
     with pytest.raises(DeliveryFailed, match="nats: "):
-        await Brokers(nats="nats://127.0.0.1:1", topics=["lake.*"]).to_nats("lake.events", MESSAGES)
+        Brokers(nats="nats://127.0.0.1:1", topics=["lake.*"]).to_nats("lake.events", MESSAGES)
+
+
+def test_a_server_that_accepts_and_is_silent_is_a_failed_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nats")
+    monkeypatch.setattr("lakebed.server.brokers.SEND_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        brokers = Brokers(nats=f"nats://127.0.0.1:{silent.getsockname()[1]}", topics=["lake.*"])
+        with pytest.raises(DeliveryFailed, match="nats: "):
+            brokers.to_nats("lake.events", MESSAGES)
 
 
 def test_kafka_has_each_event_under_its_key() -> None:
@@ -92,8 +102,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Brokers().check("https://example.org/")
 
 
-async def test_nothing_is_sent_where_the_operator_no_longer_allows_it() -> None:
+def test_nothing_is_sent_where_the_operator_no_longer_allows_it() -> None:
     with pytest.raises(DeliveryFailed, match="LAKEBED_EVENTS_TOPICS"):
-        await Brokers(nats="nats://127.0.0.1:1").to_nats("orders", MESSAGES)
+        Brokers(nats="nats://127.0.0.1:1").to_nats("orders", MESSAGES)
     with pytest.raises(DeliveryFailed, match="LAKEBED_EVENTS_TOPICS"):
         Brokers(kafka="bootstrap.servers=127.0.0.1:1").to_kafka("orders", MESSAGES)

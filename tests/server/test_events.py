@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import RunKind, RunState
+from lakebed.catalog import DeliveryFailed
 from lakebed.gc.live import ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.hooks import HookOptions
 from lakebed.hooks.webhook import Answer
 from lakebed.server import AppState, ServerOptions, opened
+from lakebed.server.brokers import Brokers
+from lakebed.server.events import Senders
 from lakebed.server.process.upkeep_loop import clean_events
 from lakebed.versions import PlannedRecord, encode_record
 from tests.serving import serving
@@ -195,7 +198,47 @@ async def test_deliveries_leave_the_threads_of_the_server_alone(
     await _commit(client, repo, "a")
     await _deliver(state)
 
-    assert [name.partition("_")[0] for name in threads] == ["event"]
+    assert threads == ["event"]
+
+
+async def test_a_dead_broker_holds_up_no_webhook_and_not_the_end_of_the_process(
+    client: httpx.AsyncClient, repo: str, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, posted = threading.Event(), threading.Event()
+    monkeypatch.setattr("lakebed.server.events.SENDERS_MAX", 1)
+    monkeypatch.setattr("lakebed.server.events.AT_ONCE_MAX", 1)
+
+    class Hung(Brokers):
+        def check(self, target: str) -> bool:
+            return target.startswith("nats:")
+
+        def to_nats(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
+            hangs.wait(30)
+
+    def request(*_: object, **__: object) -> Answer:
+        posted.set()
+        return Answer(status=204, body=b"")
+
+    monkeypatch.setattr("lakebed.server.events.request", request)
+    state.eventing.brokers = Hung()
+    await _subscribe(client, repo, target="nats:lake")
+    await _subscribe(client, repo, target="http://127.0.0.1:1/")
+    await _commit(client, repo, "a")
+
+    state.eventing.watch("lake")
+    await state.eventing.step(0)
+
+    assert await asyncio.to_thread(posted.wait, 30)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "event")
+    hangs.set()
+    await state.eventing.wait()
+
+
+async def test_a_sender_that_hangs_is_a_failed_delivery() -> None:
+    hangs = threading.Event()
+    with pytest.raises(DeliveryFailed, match="has not ended"):
+        await Senders(1).run(hangs.wait, wait_s=0.01)
+    hangs.set()
 
 
 async def test_a_receiver_out_of_reach_shows_and_never_stops_a_commit(

@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -17,6 +18,7 @@ from lakebed.catalog import DeliveryFailed, InvalidSubscription
 
 SEND_S: Final = 10.0
 """Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
+CLOSE_S: Final = 1.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LIBRARIES: Final = {"nats": ("nats", "nats-py"), "kafka": ("confluent_kafka", "confluent-kafka")}
 """The module and the package by scheme."""
@@ -57,8 +59,8 @@ class Brokers:
         is_allowed = any(fnmatchcase(name, pattern) for pattern in self.topics)
         return None if is_allowed else f"LAKEBED_EVENTS_TOPICS of this server does not allow {name}"
 
-    async def to_nats(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish to a stream, one after the other.
+    def to_nats(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Publish to a stream, one after the other. Blocks, in a loop of its own: the library closes without a limit.
 
         Raises:
             DeliveryFailed: no stream has acknowledged all of them, or the operator does not allow the subject.
@@ -66,20 +68,26 @@ class Brokers:
         if (denied := self._denied(subject)) is not None:
             raise DeliveryFailed(denied)
         try:
-            async with asyncio.timeout(SEND_S):
-                client = await _library("nats").connect(
-                    [one.strip() for one in self.nats.split(",")], allow_reconnect=False, error_cb=_ignore
-                )
-                try:
-                    stream = client.jetstream(timeout=SEND_S)
-                    for _, body in messages:
-                        await stream.publish(subject, body)
-                finally:
-                    await client.close()
+            asyncio.run(self._publish(subject, messages))
         except DeliveryFailed:
             raise
         except Exception as error:  # the library has many; the next delivery tries again
             raise DeliveryFailed(f"nats: {type(error).__name__}: {error}") from error
+
+    async def _publish(self, subject: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        servers = [one.strip() for one in self.nats.split(",")]
+        client = _library("nats").NATS()
+        try:
+            async with asyncio.timeout(SEND_S):
+                await client.connect(servers, allow_reconnect=False, connect_timeout=SEND_S, error_cb=_ignore)
+                stream = client.jetstream(timeout=SEND_S)
+                for _, body in messages:
+                    await stream.publish(subject, body)
+        finally:
+            # Also where it did not come to connect: its socket is open. One that is slow to close is left alone.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await client.close()
 
     def to_kafka(self, topic: str, messages: Sequence[tuple[str, bytes]]) -> None:
         """Produce with the name of the ref as key, so that each ref has its order. Blocks.

@@ -12,9 +12,10 @@ import hmac
 import http.client
 import logging
 import random
+import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -46,7 +47,10 @@ BACK_OFF_S: Final = 60.0
 ROUNDS: Final = 20
 """Deliveries of one subscription before the next look at its record."""
 SENDERS_MAX: Final = 64
-"""Of all repositories together. One repository has AT_ONCE_MAX at once: its slow receivers hold up no other's."""
+"""Of all repositories together, to each kind of receiver. One repository has AT_ONCE_MAX at once: its slow receivers
+hold up no other's."""
+HUNG_S: Final = 2.0
+"""Added to SEND_S, after which a sender counts as hung."""
 
 
 @dataclass(slots=True)
@@ -68,9 +72,11 @@ class Eventing:
         self.brokers = brokers
         self._feeds: dict[str, _Feed] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
-        # Their own threads, as hooks have: slow receivers must not keep uploads from the threads of the server.
-        self._pool = ThreadPoolExecutor(SENDERS_MAX, thread_name_prefix="event")
-        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_MAX))
+        # By the kind of receiver: brokers that are slow or dead hold up no webhook, nor each other.
+        self._senders: defaultdict[str, Senders] = defaultdict(lambda: Senders(SENDERS_MAX))
+        self._turns: defaultdict[tuple[str, str], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(AT_ONCE_MAX)
+        )
         self._ask_s = 0.0
 
     def seal(self, subscription_id: str, secret: str) -> bytes:
@@ -131,43 +137,28 @@ class Eventing:
         self._sending = {key: task for key, task in self._sending.items() if not task.done()}
 
     async def _deliver(self, repository: Repository, subscription_id: str, record: SubscriptionRecord) -> None:
+        scheme, _, place = record.target.partition(":")
+        kind = scheme if scheme in {"nats", "kafka"} else "webhook"
+
         async def send(_: str, __: SubscriptionRecord, events: Sequence[PositionedEvent], /) -> None:
-            scheme, _, place = record.target.partition(":")
-            if scheme in ("nats", "kafka"):
-                await self._send_each(scheme, place, repository.id, subscription_id, events)
-                return
-            delivery = Delivery(
-                repository=repository.id,
-                subscription=subscription_id,
-                events=[shown(event) for event in events],
-            )
-            post = partial(self._post, subscription_id, record, msgspec.json.encode(delivery))
-            await asyncio.get_running_loop().run_in_executor(self._pool, post)
+            if kind == "webhook":
+                delivery = Delivery(
+                    repository=repository.id,
+                    subscription=subscription_id,
+                    events=[shown(event) for event in events],
+                )
+                work = partial(self._post, subscription_id, record, msgspec.json.encode(delivery))
+            else:
+                to_broker = self.brokers.to_nats if kind == "nats" else self.brokers.to_kafka
+                work = partial(to_broker, place, _messages(repository.id, subscription_id, events))
+            await self._senders[kind].run(work, wait_s=SEND_S + HUNG_S)
 
         for _ in range(ROUNDS):
             # The turn first: the time in which a delivery is under way does not pass in a queue.
-            async with self._turns[repository.versions.uid]:
+            async with self._turns[repository.versions.uid, kind]:
                 has_more = await repository.subscriptions.deliver(subscription_id, record, send)
             if not has_more:
                 return
-
-    async def _send_each(
-        self, scheme: str, place: str, repository: str, subscription_id: str, events: Sequence[PositionedEvent]
-    ) -> None:
-        messages = [
-            (
-                f"{repository}/{event.kind}/{event.name}",
-                msgspec.json.encode(
-                    Delivery(repository=repository, subscription=subscription_id, events=[shown((position, event))])
-                ),
-            )
-            for position, event in events
-        ]
-        if scheme == "nats":
-            await self.brokers.to_nats(place, messages)
-        else:
-            produce = partial(self.brokers.to_kafka, place, messages)
-            await asyncio.get_running_loop().run_in_executor(self._pool, produce)
 
     def _post(self, subscription_id: str, record: SubscriptionRecord, body: bytes) -> None:
         """
@@ -201,6 +192,63 @@ class Eventing:
             logger.exception("events of %s failed", what)
             return False
         return True
+
+
+class Senders:
+    """Threads for calls that may hang. A process that ends waits for none of them.
+
+    Slow receivers must not keep uploads from the threads of the server, nor the server from its end.
+    """
+
+    def __init__(self, at_once_max: int) -> None:
+        self._free = asyncio.Semaphore(at_once_max)
+
+    async def run(self, work: Callable[[], object], *, wait_s: float) -> None:
+        """Do it in a thread, and raise its error.
+
+        Raises:
+            DeliveryFailed: it takes longer than `wait_s`. Its thread counts until it ends.
+        """
+        await self._free.acquire()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: Exception | None) -> None:
+            self._free.release()
+            if ended.done():
+                return  # nothing waits for it any more
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        def act() -> None:
+            error: Exception | None = None
+            try:
+                work()
+            except Exception as found:  # noqa: BLE001  # it is raised where the call waits
+                error = found
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, error)
+
+        threading.Thread(target=act, name="event", daemon=True).start()
+        try:
+            await asyncio.wait_for(ended, wait_s)
+        except TimeoutError as error:
+            raise DeliveryFailed(f"the receiver has not ended the delivery after {wait_s:g} s") from error
+
+
+def _messages(repository: str, subscription_id: str, events: Sequence[PositionedEvent]) -> Sequence[tuple[str, bytes]]:
+    """Return a key and a body for each event."""
+    return [
+        (
+            f"{repository}/{event.kind}/{event.name}",
+            msgspec.json.encode(
+                Delivery(repository=repository, subscription=subscription_id, events=[shown((position, event))])
+            ),
+        )
+        for position, event in events
+    ]
 
 
 def shown(event: PositionedEvent) -> Event:
