@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
+from lakebed import agents
+from lakebed.agents.tools import call_tool
+from lakebed.cli.kit.session import connect
+from lakebed.settings import Settings
 
 from .conftest import Shell
 
@@ -49,6 +58,47 @@ def test_the_agent_of_the_guide_proposes(
     assert {("table", "getObject"), ("write", "uploadObject"), ("propose", "createPullRequest")} <= tools
     assert ("sandbox", "createSandbox") in tools
     assert {line["user"] for line in noted if line.get("tool") in {"write", "commit"}} == {box}
+
+
+def test_after_its_sandbox_has_ended_an_agent_learns_it_once_and_gets_another(shell: Shell) -> None:
+    shell.ok("repo", "create", "lakefs://boxes", "local://boxes")
+    settings = Settings(
+        endpoint=shell.environment["LAKEBED_ENDPOINT"],
+        access_key_id=shell.environment["LAKEBED_ACCESS_KEY_ID"],
+        secret_access_key=shell.environment["LAKEBED_SECRET_ACCESS_KEY"],
+    )
+    with ExitStack() as clients:
+
+        def connected(key: str, secret: str) -> agents.Operations:
+            pair = replace(settings, access_key_id=key, secret_access_key=secret)
+            return agents.ClientOperations(clients.enter_context(connect(pair)))
+
+        own = agents.ClientOperations(clients.enter_context(connect(settings)))
+        scope = agents.Scope(operations=own, writers=agents.OwnSandbox(own, connected, ttl="1h"))
+
+        def call(tool: str, **arguments: object) -> Any:
+            return asyncio.run(call_tool(scope, tool, {"repository": "boxes", **arguments}))
+
+        first = call("write", path="a", content="x")["branch"]
+        shell.ok("sandbox", "end", "lakefs://boxes", first, "--yes")
+        with pytest.raises(agents.SandboxEnded, match=f"{first} has ended.* another sandbox, without your changes"):
+            call("commit", message="x")
+        second = call("write", path="a", content="y")["branch"]
+        shell.ok("sandbox", "promote", "lakefs://boxes", second, "--yes")
+        with pytest.raises(agents.SandboxEnded):
+            call("write", path="b", content="y")
+
+    assert first != second
+
+
+def test_the_guide_names_the_operations_of_each_tool() -> None:
+    rows = re.findall(r"^\| (`\w+`|first write) \| [^|]* \| ([^|]*) \|$", GUIDE.read_text(), re.MULTILINE)
+    named = {tool.strip("`"): re.findall(r"`(\w+)`", operations) for tool, operations in rows}
+
+    assert named == {
+        **{tool.name: [one.id for one in tool.operations] for tool in agents.TOOLS},
+        "first write": [one.id for one in agents.OPERATIONS],
+    }
 
 
 def test_the_configurations_of_the_guide_are_json() -> None:

@@ -1,23 +1,40 @@
 """A sandbox of the agent's own: made at its first write to a repository, written with the sandbox's own key pair.
 
-The key may write nothing else, whatever its maker may do (docs/guide/sandboxes.md).
+The key may write nothing else, whatever its maker may do (docs/guide/sandboxes.md). Once the sandbox has ended, one
+call fails and says so: what was written is gone, and the agent must know before it writes to another one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
-from lakebed.operations import repositories, sandboxes
+from lakebed.base import Conflict, Denied, NotFound
+from lakebed.client import NotLoggedIn
+from lakebed.operations import AnyOperation, Operation, repositories, sandboxes
 from lakebed.wire import SandboxCreation, SandboxWithSecret
 
-from .asking import Operations
+from .asking import Operations, Value
 from .scope import Writer
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 TOOL: Final = "sandbox"
 """The name in the audit log of what is done before the first write."""
 TTL_DEFAULT: Final = "24h"
+OPERATIONS: Final[tuple[AnyOperation, ...]] = (
+    repositories.GET_REPOSITORY,
+    sandboxes.CREATE_SANDBOX,
+    sandboxes.GET_SANDBOX,
+)
+"""Called beside those of the tools, as the agent's user."""
+
+
+class SandboxEnded(Conflict):
+    """The sandbox of the agent has ended. The next write makes another one."""
 
 
 class OwnSandbox:
@@ -63,6 +80,68 @@ class OwnSandbox:
         return Writer(
             repository=repository,
             branch=made.id,
-            operations=self._connect(made.access_key_id, made.secret_access_key),
+            operations=_Lent(self, repository, made.id, self._connect(made.access_key_id, made.secret_access_key)),
             note=f"{made.id} is a sandbox at {source}, which ends in {self._ttl}",
         )
+
+    async def check(self, repository: str, sandbox: str) -> None:
+        """Leave the sandbox if it has ended.
+
+        Raises:
+            SandboxEnded: it has.
+        """
+        try:
+            found = await self._operations.call(sandboxes.GET_SANDBOX, (repository, sandbox), {}, tool=TOOL)
+            has_ended = found.state != "active" or found.expiration_date <= time.time()
+        except NotFound:
+            has_ended = True
+        if has_ended:
+            self.leave(repository, sandbox)
+
+    def leave(self, repository: str, sandbox: str) -> None:
+        """Have the next write make another sandbox.
+
+        Raises:
+            SandboxEnded: always.
+        """
+        writer = self._writers.get(repository)
+        if writer is not None and writer.branch == sandbox:
+            del self._writers[repository]
+        raise SandboxEnded(
+            f"the sandbox {sandbox} has ended, and takes no more writes. What was written there is lost unless it was "
+            "merged; a person can bring its commits back. The next write makes another sandbox, without your changes",
+            sandbox=sandbox,
+        )
+
+
+class _Lent:
+    """Operations with the key of a sandbox. After a refusal it looks whether the sandbox is still there."""
+
+    def __init__(self, own: OwnSandbox, repository: str, sandbox: str, operations: Operations) -> None:
+        self._own = own
+        self._repository = repository
+        self._sandbox = sandbox
+        self._operations = operations
+
+    async def call(
+        self,
+        operation: Operation[B, A],
+        args: tuple[str, ...],
+        query: Mapping[str, Value],
+        *,
+        tool: str,
+        body: B | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> A:
+        try:
+            return await self._operations.call(
+                operation, args, query, tool=tool, body=body, content=content, headers=headers
+            )
+        except (Denied, NotFound) as error:
+            try:
+                await self._own.check(self._repository, self._sandbox)
+            except Denied:  # the agent's user may not look
+                if isinstance(error, NotLoggedIn):
+                    self._own.leave(self._repository, self._sandbox)
+            raise

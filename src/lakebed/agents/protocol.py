@@ -40,8 +40,8 @@ _ABOUT: Final = (
 
 
 def is_installed() -> bool:
-    """Return whether the package is there: `lakebed[mcp]` brings it."""
-    return importlib.util.find_spec("mcp") is not None
+    """Return whether the packages are there: `lakebed[mcp]` brings them. An older `mcp` comes without the other one."""
+    return all(importlib.util.find_spec(package) is not None for package in ("mcp", "mcp_types"))
 
 
 def load() -> None:
