@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
+from bisect import bisect_left
 
 import msgspec
 import pyarrow as pa
@@ -278,6 +279,8 @@ def test_rows_are_taken_from_any_row_groups() -> None:
 
     for rows in ([0], [8999], [2047, 2048], [10, 4100, 4101, 8500], list(range(9000))):
         assert file.take(pa.array(rows).to_numpy()).equals(table.take(rows))
+    for start, stop in ((0, 1), (0, 2048), (2047, 2049), (2048, 9000), (8999, 9000)):
+        assert file.between(start, stop).equals(table.slice(start, stop - start))
 
 
 def test_the_first_key_behind_a_start_is_found_in_any_row_group() -> None:
@@ -287,8 +290,9 @@ def test_the_first_key_behind_a_start_is_found_in_any_row_group() -> None:
     starts = [b"", *(keys[at] + more for at in (0, 1, 2046, 2047, 2048, 4095, 4096, 4998) for more in (b"", b"\0"))]
 
     for start in starts:
-        assert RangeFile(info.id, data).first_key_from(start) == next(key for key in keys if key >= start)
-    assert RangeFile(info.id, data).first_key_from(keys[-1] + b"\0") is None
+        at = bisect_left(keys, start)
+        assert RangeFile(info.id, data).find(start) == (at, keys[at])
+    assert RangeFile(info.id, data).find(keys[-1] + b"\0") == (5000, None)
 
 
 def test_the_first_key_behind_a_start_is_found_where_keys_are_too_long_for_the_footer() -> None:
@@ -296,8 +300,8 @@ def test_the_first_key_behind_a_start_is_found_where_keys_are_too_long_for_the_f
     keys = [b"k" * 5000 + b"%04d" % number for number in range(3000)]
     info, data = encode_range(table.set_column(0, ENTRIES_SCHEMA.field("key"), pa.array(keys, pa.binary())))
 
-    assert RangeFile(info.id, data).first_key_from(keys[2500][:-1]) == keys[2500]
-    assert RangeFile(info.id, data).first_key_from(b"l") is None
+    assert RangeFile(info.id, data).find(keys[2500][:-1]) == (2500, keys[2500])
+    assert RangeFile(info.id, data).find(b"l") == (3000, None)
 
 
 def test_a_flip_of_any_byte_is_noticed_or_changes_no_key_that_is_found() -> None:
@@ -310,7 +314,7 @@ def test_a_flip_of_any_byte_is_noticed_or_changes_no_key_that_is_found() -> None
         damaged = bytearray(data)
         damaged[position] ^= 1 << position % 8
         with contextlib.suppress(RangeCorrupt):
-            assert RangeFile(info.id, bytes(damaged)).first_key_from(start) == start
+            assert RangeFile(info.id, bytes(damaged)).find(start) == (10, start)
             unread += 1
     assert 0 < unread < len(data) - footer_size(info.id, data)
 

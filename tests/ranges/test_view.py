@@ -57,6 +57,7 @@ def test_positions_are_right_however_many_keys_there_are(count: int) -> None:
         key = b"%04d" % number if number >= 0 else b""
         assert view.position(key) == bisect_left(keys, key)
         assert view.position_behind(key) == bisect_right(keys, key)
+        assert view.find(key) == (at := bisect_left(keys, key), keys[at] if at < count else None)
 
 
 @pytest.mark.parametrize("step", [1, 3, 50, 999])

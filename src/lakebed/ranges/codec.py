@@ -13,7 +13,7 @@ Each step checks what it reads:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Final
@@ -186,26 +186,18 @@ class RangeFile:
     def digests(self) -> npt.NDArray[np.int64]:
         return self._file.raw()
 
-    @cached_property
-    def keys(self) -> KeyColumn:
-        return KeyColumn(chunk(self.table(["key"]), "key"))
+    def find(self, start: bytes) -> tuple[int, bytes | None]:
+        """Count the keys before `start`, and return the first one from there on; None where all are smaller.
 
-    def position_behind(self, key: bytes) -> int:
-        """Count the keys that are smaller or equal."""
-        return bisect_right(self.keys, key)
-
-    def first_key_from(self, start: bytes) -> bytes | None:
-        """Return the first key at or after `start`; None where all are smaller. Reads the keys of one row group.
-
-        The seal proves which group that is, and the digest of its section proves the keys.
+        Reads the keys of one row group. The seal proves which group that is, and the digest of its section proves the
+        keys.
         """
         groups = self._file.groups_of(start)
-        if not groups:
-            return None
-        keys = KeyColumn(chunk(self.table(["key"], groups), "key"))
+        keys = KeyColumn(chunk(self.table(["key"], groups), "key")) if groups else ()
         at = bisect_left(keys, start)
-        found: bytes | None = keys[at] if at < len(keys) else None
-        return found
+        if at == len(keys):
+            return len(self), None
+        return int(self._ends[groups[-1]]) - len(keys) + at, keys[at]
 
     def has_keys_of(self, other: RangeFile, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return, for each position, whether both files are known to have the same key there, without reading keys.
@@ -222,6 +214,12 @@ class RangeFile:
     @cached_property
     def _key_sections(self) -> list[bytes]:
         return self._file.section_digests("key")
+
+    def between(self, start: int, stop: int) -> pa.Table:
+        """Return the entries from a position to before another. Reads only their row groups."""
+        first, last = np.searchsorted(self._ends, (start, stop - 1), side="right").tolist()
+        table = self.table(None, range(first, last + 1))
+        return table.slice(start - (int(self._ends[first - 1]) if first else 0), stop - start)
 
     def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
         """Return the entries at these ascending positions, or some columns. Reads only their row groups."""

@@ -45,6 +45,15 @@ class RangeView:
         """Count the keys that are smaller or equal."""
         return bisect_right(self.keys, key)
 
+    def find(self, start: bytes) -> tuple[int, bytes | None]:
+        """Count the keys before `start`, and return the first one from there on; None where all are smaller."""
+        at = self.position(start)
+        return at, self.keys[at] if at < len(self) else None
+
+    def between(self, start: int, stop: int) -> pa.Table:
+        """Return the entries from a position to before another."""
+        return self.entries.slice(start, stop - start)
+
     def get(self, key: bytes) -> Row | None:
         at = self.keys.position(key)
         if at == len(self.keys) or self.keys[at] != key:

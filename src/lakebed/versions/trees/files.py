@@ -202,7 +202,7 @@ class TreeFiles:
         if isinstance(file, RangeView):
             return None
         with self.naming():
-            key = file.first_key_from(start)
+            key = file.find(start)[1]
             if key is None:
                 raise RangeCorrupt(info.id, "it ends before the last key that its list names")
         self._cache.keep(name, Gaps((*gaps.found, (start, key))))

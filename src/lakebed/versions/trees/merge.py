@@ -99,6 +99,8 @@ async def merge_trees(
 
 def _merge_stretches(stretches: Sequence[Stretch], strategy: Strategy, choices: Choices | None) -> MergedTable:
     base, source, destination = stretches
+    if not len(base.digests()) and not len(destination.digests()):
+        return MergedTable(entries=source.entries(), conflicts=[])
     of_base, of_source = differing(base.digests(), source.digests())
     return merge_tables(
         base=base.take(of_base),

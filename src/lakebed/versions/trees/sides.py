@@ -51,8 +51,7 @@ class Stretch(NamedTuple):
         return np.zeros(len(rows), np.bool_)
 
     def entries(self) -> pa.Table:
-        table = self.file.entries if isinstance(self.file, RangeView) else self.file.table()
-        return table.slice(self.start, self.stop - self.start)
+        return self.file.between(self.start, self.stop)
 
 
 @cache
@@ -70,6 +69,7 @@ class Side:
         self._infos = list(reversed(ranges))
         self._file: RangeFile | RangeView | None = None
         self._row = 0
+        self._next_key: bytes | None = None
 
     @property
     def info(self) -> RangeInfo | None:
@@ -85,12 +85,11 @@ class Side:
         """Return whether the next row's key is this one or before it."""
         if not self._infos:
             return False
-        next_key = self._file.keys[self._row] if self._row and self._file else self._infos[-1].min_key
-        return next_key <= end
+        return (self._next_key or self._infos[-1].min_key) <= end
 
     def drop(self) -> RangeInfo:
         """Leave the present range."""
-        self._file, self._row = None, 0
+        self._file, self._row, self._next_key = None, 0, None
         return self._infos.pop()
 
     async def until(self, end: bytes) -> Stretch:
@@ -100,11 +99,12 @@ class Side:
         info = self._infos[-1]
         if self._file is None:
             self._file = await (self._ahead.next() if self._ahead else self._files.file(info))
+        file, start, stop = self._file, self._row, info.count
         # Keys are decoded only where the stretch ends inside the range.
-        with self._files.naming():
-            stop = info.count if end >= info.max_key else self._file.position_behind(end)
-        stretch = Stretch(self._file, self._row, stop)
+        if end < info.max_key:
+            with self._files.naming():
+                stop, self._next_key = file.find(end + b"\0")
         self._row = stop
         if stop == info.count:
             self.drop()
-        return stretch
+        return Stretch(file, start, stop)
