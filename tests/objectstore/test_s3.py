@@ -25,6 +25,7 @@ from lakebed.objectstore import (
     open_deleter,
     open_objectstore,
 )
+from lakebed.objectstore.drivers import remote
 from lakebed.objectstore.drivers.s3 import signed_download
 from lakebed.testing.contracts import ObjectStoreContract
 from lakebed.testing.contracts.bodies import LARGE_BYTES, large_body, md5_of
@@ -69,6 +70,18 @@ async def test_a_namespace_may_be_a_whole_bucket(options: ObjectStoreOptions, bu
     assert await keys_of(objectstore, "x") == ["x/y", "xy"]
     assert not await open_deleter(f"s3://{bucket}", options).delete(["z"])
     assert await keys_of(objectstore) == ["x/y", "xy"]
+
+
+async def test_a_listing_in_columns_is_the_listing_in_dictionaries(
+    options: ObjectStoreOptions, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objectstore = open_objectstore(f"s3://{bucket}", options)
+    await put_many(objectstore, ["x/y", "x/é", "z"])
+    listed = await list_all(objectstore)
+    assert remote.IN_COLUMNS
+    monkeypatch.setattr(remote, "IN_COLUMNS", False)
+    assert await list_all(objectstore) == listed
+    assert [stat.size_bytes for stat in listed] == [(await objectstore.stat(stat.key)).size_bytes for stat in listed]
 
 
 async def test_a_namespace_sees_nothing_of_its_neighbours(options: ObjectStoreOptions, bucket: str) -> None:

@@ -19,10 +19,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from operator import lt
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import obstore
+import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError
@@ -46,6 +48,7 @@ from lakebed.objectstore.store import (
     ObjectMissing,
     ObjectStat,
     ObjectStoreUnavailable,
+    Page,
     Stored,
     UnlistableKey,
 )
@@ -72,6 +75,8 @@ COPY_WAIT_S: Final = 120
 DELETE_KEYS_MAX: Final = 1000
 PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
+IN_COLUMNS: Final = find_spec("arro3") is not None
+"""obstore lists in columns where arro3-core is installed, which Spark workers may lack."""
 _LAST: Final = "\U0010ffff"
 
 
@@ -248,43 +253,42 @@ class RemoteObjectStore:
         last = ""
         async for page in self._pages(wanted, offset):
             if whole := self._whole_page(page, wanted, max(last, self._prefix + start_after)):
-                last = self._prefix + whole[-1].key
+                last = self._prefix + whole.keys[-1]
                 yield whole
                 continue
             found: list[ObjectStat] = []
-            for meta in page:
-                path = meta["path"]
+            for stat in page:
+                path = stat.key
                 if path <= last:
                     # obstore drops the slash at the end of a folder marker (an empty object that bucket browsers make),
                     # which can break the order. Nothing else may break it: a bucket that lists out of order (S3
                     # Express) is refused.
-                    if meta["size"] or path + "/" <= last:
+                    if stat.size_bytes or path + "/" <= last:
                         raise _out_of_order()
                     continue
                 last = path
                 key = path[len(self._prefix) :]
                 if path.startswith(wanted) and key > start_after and is_object_key(key):
-                    found.append(_object_stat(key, meta))
+                    found.append(replace(stat, key=key))
             if found:
                 yield found
             if last > wanted and not last.startswith(wanted):
                 return
 
-    async def _pages(self, wanted: str, after: str) -> AsyncIterator[Sequence[ObjectMeta]]:
+    async def _pages(self, wanted: str, after: str) -> AsyncIterator[Page]:
         """List the folder of `wanted` from behind `after`, until a last page is not full."""
         # Look once more behind a full last page. obstore takes a page without a token for the last, and a service that
         # supports only the older ListObjects cuts its answer and sends no token.
         while True:
             # obstore cannot use an invalid key as offset: then the listing is longer, and the caller skips early names.
             offset = after if is_object_key(after) else None
-            pages, seen, last = (
-                obstore.list(self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS),
-                0,
-                "",
+            pages = obstore.list(
+                self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS, return_arrow=IN_COLUMNS
             )
-            while (page := await done(wanted, _next_page(pages))) is not None:
+            seen, last = 0, ""
+            while page := await done(wanted, _next_page(pages)):
                 seen += len(page)
-                last = page[-1]["path"]
+                last = page.keys[-1]
                 yield page
             if not seen or seen % PAGE_KEYS:
                 return
@@ -292,20 +296,20 @@ class RemoteObjectStore:
                 raise _out_of_order()
             after = last
 
-    def _whole_page(self, page: Sequence[ObjectMeta], wanted: str, after: str) -> Sequence[ObjectStat]:
+    def _whole_page(self, page: Page, wanted: str, after: str) -> Page | None:
         """Return all of a page if it is in order, behind `after`, below the prefix, and of plain keys, as nearly all
         pages are.
 
         Else return nothing: the caller checks each object, which takes three times as long.
         """
-        paths = [meta["path"] for meta in page]
-        if not paths or paths[0] <= after or not all(map(lt, paths, paths[1:])):
-            return []
+        paths = page.keys
+        if paths[0] <= after or not all(map(lt, paths, paths[1:])):
+            return None
         begin = len(self._prefix)
         keys = [path[begin:] for path in paths]
         if not (paths[0].startswith(wanted) and paths[-1].startswith(wanted) and are_plain_object_keys(keys)):
-            return []
-        return list(map(_object_stat, keys, page))
+            return None
+        return Page(keys, page.sizes, page.modified_ms)
 
     async def level(self, folder: str = "") -> Level:
         """List one level, with one request for a thousand keys and folders. If obstore fails, list the names
@@ -344,7 +348,7 @@ class RemoteObjectStore:
             ObjectStoreUnavailable: it has one, perhaps a new one.
         """
         async for page in self._pages(wanted, last):
-            if page[-1]["path"] > last:
+            if page.keys[-1] > last:
                 raise ObjectStoreUnavailable(f"the store shows only a part of what lies in {wanted!r}", key=wanted)
 
     def _keys_below(self, wanted: str, paths: Sequence[str]) -> Sequence[str]:
@@ -584,11 +588,18 @@ async def _unasked(
     yield ()  # makes this function a generator, as `EveryKey` requires
 
 
-async def _next_page(pages: AsyncIterator[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta] | None:
-    try:
-        return await anext(pages)
-    except StopAsyncIteration:
+async def _next_page(pages: AsyncIterator[Any]) -> Page | None:
+    """Return obstore's next page. Its dictionaries and dates take as long as our own part of a listing."""
+    page = await anext(pages, None)
+    if page is None:
         return None
+    if not IN_COLUMNS:
+        paths = [meta["path"] for meta in page]
+        return Page(paths, [meta["size"] for meta in page], [ms_of(meta["last_modified"]) for meta in page])
+    columns = pa.record_batch(page)
+    modified_us = columns.column("last_modified").cast(pa.int64()).to_numpy()
+    paths = columns.column("path").to_numpy(zero_copy_only=False).tolist()
+    return Page(paths, columns.column("size").to_numpy().tolist(), (modified_us // 1000).tolist())
 
 
 def _object_stat(key: str, meta: ObjectMeta) -> ObjectStat:

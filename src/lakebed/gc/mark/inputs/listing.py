@@ -19,7 +19,7 @@ from lakebed.gc.engines import Effort, Engine, Task, Work
 from lakebed.gc.engines.tables import CANDIDATES, CLOSED, PARTS, encode, parts_of, write_part
 from lakebed.gc.mark.sets.packing import Cause, pack_numbered
 from lakebed.gc.messages import DATA_PREFIX, UNKNOWN_FILES_MAX, Found, Pieces
-from lakebed.objectstore import ObjectStat, ObjectStore
+from lakebed.objectstore import ObjectStore, Page
 
 UNREFERENCED: Final = Cause(reason="unreferenced")
 OBJECTS_PER_PART: Final = 1 << 20
@@ -102,28 +102,30 @@ def _pack(held: Mapping[str, Listed], cause: Cause) -> tuple[pa.Table, Found]:
 async def list_slice(store: ObjectStore, name: str) -> Listed:
     prefix = f"{DATA_PREFIX}{name}/"
     begin = len(prefix)
-    ours: list[ObjectStat] = []
     digits: list[str] = []
+    listed_bytes: list[int] = []
+    modified_ms: list[int] = []
     unknown_files: list[str] = []
     async for page in store.list(prefix):
-        rests = [stat.key[begin:] for stat in page]
+        keys = page.keys if isinstance(page, Page) else [stat.key for stat in page]
+        rests = [key[begin:] for key in keys]
         if not _are_sequences(rests):
-            unknown_files += [stat.key for rest, stat in zip(rests, page, strict=True) if not _are_sequences([rest])]
+            unknown_files += [key for rest, key in zip(rests, keys, strict=True) if not _are_sequences([rest])]
             page = [stat for rest, stat in zip(rests, page, strict=True) if _are_sequences([rest])]  # noqa: PLW2901 - less of it
             rests = [stat.key[begin:] for stat in page]
         digits += rests
-        ours += page
+        listed_bytes += page.sizes if isinstance(page, Page) else [stat.size_bytes for stat in page]
+        modified_ms += page.modified_ms if isinstance(page, Page) else [stat.modified_ms for stat in page]
     values = np.frombuffer("".join(digits).encode(), np.uint8).reshape(len(digits), 8) - ord("0")
-    sizes = np.array([stat.size_bytes for stat in ours], np.int64)
+    sizes = np.array(listed_bytes, np.int64)
     found = Found(
-        objects=len(ours),
+        objects=len(digits),
         size_bytes=int(sizes.sum()),
         slices=1,
         unknown_files=tuple(unknown_files[:UNKNOWN_FILES_MAX]),
         unknown_files_count=len(unknown_files),
     )
-    seen_ms = np.array([stat.modified_ms for stat in ours], np.int64)
-    return Listed(values.astype(np.int64) @ _PLACES, sizes, seen_ms, found)
+    return Listed(values.astype(np.int64) @ _PLACES, sizes, np.array(modified_ms, np.int64), found)
 
 
 def _are_sequences(names: Sequence[str]) -> bool:
