@@ -103,6 +103,11 @@ def make_everything(server: Server, name: str) -> str:
         run_job(api, name, {"action": "plan-erasure", "selection": selection, "why": "request 12"})
         run = api.get(f"{page}/gc/plans", params={"kind": "erasure"}).json()["plans"][0]["run_id"]
         run_job(api, name, {"action": "erase", "run_id": run})
+        catalog = f"{server.home}/iceberg/v1/{name}.main/namespaces"
+        check(api.post(catalog, json={"namespace": ["sales"]}))
+        field = {"id": 1, "name": "amount", "required": True, "type": "long", "doc": "in cents"}
+        table = {"name": "orders", "schema": {"type": "struct", "fields": [field]}, "properties": {"team": "x"}}
+        check(api.post(f"{catalog}/sales/tables", json=table))
         make_repository(server, f"old-{name}")
         check(api.delete(f"/repositories/old-{name}"))
     return page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -9,8 +10,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from lakebed.server import App
+from lakebed.catalog.tables import TableChange, TableName
+from lakebed.server import App, AppState
 from lakebed.server.web.render import FOLDER, paragraphs, shown
+from lakebed.versions import Note
 from tests.server.web.browsing import Browser, Forms
 
 MARK = "zq"
@@ -53,6 +56,32 @@ def of_collections(text: str, path: str) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
+async def make_table(state: AppState, text: str) -> str:
+    """Make a table with hostile names on `main`, as its writers may, and return its path."""
+    tables = (await state.catalog.get("lake")).tables
+    await tables.start()
+    part = re.sub(r"[/\x00-\x1f\x7f]", "_", text)[:200].strip(".") or "x"
+    name, file = TableName((part,), part), "u/metadata/00000-x.metadata.json"
+    field = {"id": 1, "name": text, "type": text, "doc": text}
+    snapshot = {"snapshot-id": 7, "timestamp-ms": 1, "summary": {"operation": text, "added-records": text}}
+    metadata = {
+        "format-version": 2,
+        "location": text,
+        "schemas": [{"fields": [field]}],
+        "partition-specs": [{"fields": [{"source-id": 1, "transform": text}]}],
+        "sort-orders": [{"fields": [{"source-id": 1, "transform": text, "direction": text, "null-order": text}]}],
+        "properties": {text: text},
+        "current-snapshot-id": 7,
+        "snapshots": [snapshot],
+        "refs": {text: {"snapshot-id": 7, "type": text}},
+    }
+    note = Note(message=text, committer=text)
+    await tables.put(file, json.dumps(metadata).encode())
+    await tables.create_namespace("main", (part,), {}, note)
+    await tables.commit("main", [TableChange(name=name, expected=None, metadata=file, uuid="u")], note)
+    return f"{part}/{part}"
+
+
 def check(page: httpx.Response, text: str) -> None:
     """The page has only elements of ours, no handlers, no styles, and no address that leads elsewhere."""
     assert page.status_code < 500, (page.url, text)
@@ -69,7 +98,9 @@ def check(page: httpx.Response, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, MARK * 5000], ids=range(len(HOSTILE) + 1))
-async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncClient, repo: str, text: str) -> None:
+async def test_no_name_and_no_text_becomes_html(
+    app: App, state: AppState, client: httpx.AsyncClient, repo: str, text: str
+) -> None:
     path = text[:1000]
     made = await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=b"x")
     assert made.status_code == 201, made.text
@@ -90,6 +121,7 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
         check(await changed.get(f"{LAKE}/changes", ref="main"), text)
         done = await client.post(f"{repo}/branches/main/commits", json={"message": text, "metadata": metadata})
         commit = done.json().get("id", "main")
+        table = await make_table(state, text)
         for address, query in (
             (LAKE, {}),
             (f"{LAKE}/objects", {"path": path}),
@@ -101,6 +133,10 @@ async def test_no_name_and_no_text_becomes_html(app: App, client: httpx.AsyncCli
             (f"{LAKE}/changes", {"ref": text, "prefix": text, "after": text}),
             (f"{LAKE}/changes", {"ref": "main", "prefix": text, "tree": "1", "count": "1"}),
             (f"{LAKE}/compare", {"ref": "main", "base": f"{commit}~1", "tree": "1", "count": "1", "all": "1"}),
+            (f"{LAKE}/tables", {"ref": "main"}),
+            (f"{LAKE}/tables", {"ref": text, "namespace": text, "after": text}),
+            (f"{LAKE}/table", {"ref": "main", "table": table}),
+            (f"{LAKE}/table", {"ref": text, "table": text, "after": text}),
             (f"{LAKE}/commits", {"ref": "main", "path": path}),
             (f"{LAKE}/commits", {"ref": "main", "after": text}),
             (f"{LAKE}/commits", {"ref": "main", "since": text, "first": text, "committer": text}),

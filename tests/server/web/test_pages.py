@@ -113,6 +113,14 @@ CASES = (
         form={"path": "n"},
     ),
     Case("/repositories/{repository}/object", f"{LAKE}/object", f"GET {LAKE}/refs/main/objects/stat?path=a/b.csv", ONE),
+    Case("/repositories/{repository}/tables", f"{LAKE}/tables", f"GET {LAKE}/refs/main/tables", MAIN),
+    Case(
+        "/repositories/{repository}/table",
+        f"{LAKE}/table",
+        f"GET {LAKE}/refs/main/tables/stat?table=sales/orders",
+        {**MAIN, "table": "sales/orders"},
+        fails=404,
+    ),
     Case("/repositories/{repository}/import", f"{LAKE}/import", f"GET {LAKE}/branches/main", MAIN),
     Case(
         "/repositories/{repository}/import",

@@ -11,7 +11,6 @@ from . import (
     compare,
     entering,
     erasures,
-    health,
     hooks,
     keeping,
     lifecycle,
@@ -19,12 +18,14 @@ from . import (
     people,
     refs,
     repositories,
+    tables,
 )
 
 _NOUNS: Final = (
     entering,
     repositories,
     objects,
+    tables,
     changes,
     commits,
     refs,
@@ -35,6 +36,5 @@ _NOUNS: Final = (
     lifecycle,
     hooks,
     people,
-    health,
 )
 PAGES: Final[tuple[Page, ...]] = tuple(page for noun in _NOUNS for page in noun.PAGES)

@@ -1,4 +1,4 @@
-"""Users with their key pairs, groups with members and policies, policies as JSON; and the audit log."""
+"""Users with key pairs, groups with members and policies, policies as JSON; the audit log; health of the server."""
 
 from __future__ import annotations
 
@@ -275,7 +275,14 @@ _FORMS: Final = (
     (_USER, "/user/sessions/end", accounts.DELETE_SESSION, end_session),
     (_USER, "/user/delete", accounts.DELETE_USER, delete_user),
 )
+
+
+async def show_health(visit: Visit) -> Response:
+    return visit.render("health", status=await visit.call(operators.GET_SERVER_STATUS))
+
+
 PAGES: Final = (
+    Page(method="GET", path="/health", operations=(operators.GET_SERVER_STATUS,), handler=show_health),
     _USERS,
     _USER,
     _GROUP,
