@@ -1,4 +1,4 @@
-"""Iceberg tables on branches, written and read by PyIceberg, which is told `uri`, `warehouse` and a key pair."""
+"""Iceberg tables on branches, by PyIceberg and DuckDB, which are told the address, a warehouse and a key pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.types import StringType
 
+from tests.kv.servers import python_packages
+
 from .serving import Server
+from .test_s3_tables import DUCKDB, told
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the clients' own dependencies, which are not ours to mend
 
@@ -74,3 +77,57 @@ def test_the_second_of_two_writers_is_told_to_try_again(server: Server, reposito
     with another.refresh().update_schema() as again:
         again.add_column("c", StringType())
     assert main.load_table("sales.orders").schema().column_names == ["a", "b", "c"]
+
+
+_DUCKDB = """
+import importlib
+import sys
+from pathlib import Path
+import duckdb
+
+url, key, secret, repository = sys.argv[1:]
+connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "threads": "1"})
+for name in ("httpfs", "avro", "iceberg"):
+    package = importlib.import_module(f"duckdb_extension_{name}")
+    [extension] = Path(package.__path__[0]).rglob(f"{name}.duckdb_extension")
+    connection.execute(f"LOAD '{extension}'")
+login = f"TYPE iceberg, CLIENT_ID '{key}', CLIENT_SECRET '{secret}', OAUTH2_SERVER_URI '{url}/v1/oauth/tokens'"
+connection.execute(f"CREATE SECRET keys ({login})")
+for name, ref in (("m", "main"), ("dev", "dev"), ("old", "then")):
+    connection.execute(f"ATTACH '{repository}/{ref}' AS {name} (TYPE iceberg, ENDPOINT '{url}', SECRET keys)")
+
+def value(sql):
+    return connection.execute(sql).fetchone()[0]
+
+connection.execute("INSERT INTO m.sales.orders VALUES (4)")
+first = value("SELECT snapshot_id FROM iceberg_snapshots(m.sales.orders) ORDER BY sequence_number LIMIT 1")
+print(value("SELECT sum(a) FROM m.sales.orders"))
+print(value(f"SELECT sum(a) FROM m.sales.orders AT (VERSION => {first})"))
+connection.execute("ALTER TABLE dev.sales.orders ADD COLUMN b VARCHAR")
+connection.execute("INSERT INTO dev.sales.orders VALUES (8, 'x')")
+connection.execute("DELETE FROM dev.sales.orders WHERE a = 1")
+print(value("SELECT sum(a) FROM dev.sales.orders"), value("SELECT sum(a) FROM old.sales.orders"))
+connection.execute("CREATE SCHEMA dev.made")
+connection.execute("CREATE TABLE dev.made.copy AS SELECT * FROM dev.sales.orders")
+print(value("SELECT count(*) FROM dev.made.copy"))
+try:
+    connection.execute("INSERT INTO old.sales.orders VALUES (9)")
+except duckdb.Error as error:
+    print("is no branch" in str(error))
+"""
+
+
+def test_duckdb_changes_tables_on_branches_that_pyiceberg_made(server: Server, repository: lakefs.Repository) -> None:
+    """In a process of its own: the extensions come as packages for one version of DuckDB, which is not ours."""
+    packages = python_packages(*DUCKDB)
+    main = catalog_of(server, repository, "main")
+    main.create_namespace("sales")
+    main.create_table("sales.orders", schema=pa.schema([("a", pa.int64())])).append(rows(1, 2))
+    repository.branch("dev").create("main")
+    repository.tag("then").create("main")
+
+    pair = (server.access_key_id, server.secret_access_key)
+    words = told(_DUCKDB, packages, server.url + "/iceberg", *pair, str(repository.id))
+
+    assert words == ["7", "3", "10", "3", "2", "True"]
+    assert catalog_of(server, repository, "dev").load_table("made.copy").scan().to_arrow().num_rows == 2

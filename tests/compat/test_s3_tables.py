@@ -195,6 +195,8 @@ def told(story: str, packages: Path, *arguments: str) -> list[str]:
     return ran.stdout.split()
 
 
+EXTENSIONS = ("httpfs", "avro", "iceberg")
+DUCKDB = tuple(f"{name}==1.5.5" for name in ("duckdb", *(f"duckdb-extension-{each}" for each in EXTENSIONS)))
 _DUCKDB = """
 import sys
 from pathlib import Path
@@ -223,7 +225,7 @@ def test_duckdb_reads_one_branch_and_writes_another(
     server: Server, files: fs.S3FileSystem, repository: lakefs.Repository
 ) -> None:
     """In a process of its own: the extension comes as a package for one version of DuckDB, which is not ours."""
-    packages = python_packages("duckdb==1.5.5", "duckdb-extension-httpfs==1.5.5")
+    packages = python_packages(*DUCKDB)
     repository.branch("dev").create("main")
     with files.open_output_stream(f"{repository.id}.main/flights/1.parquet") as stream:
         pq.write_table(FLIGHTS, stream)

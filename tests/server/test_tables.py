@@ -396,8 +396,28 @@ async def test_who_may_only_read_gets_keys_that_only_read(
             200,
             403,
         )
+        assert (await keys.delete(file)).status_code == 403
         await client.delete("/auth/users/ann/policies/reads")
         assert (await keys.get(file)).status_code == 403, "her rights are over, and the hour is not"
+
+
+async def test_an_engine_that_tidies_up_is_answered_and_nothing_is_deleted(
+    client: httpx.AsyncClient, app: App, sales: str
+) -> None:
+    """Else it would report that it may not, in place of the reason why its commit failed."""
+    lent = (await make(client, sales), await make(client, sales, "other"))
+    files = ["/" + one["metadata-location"].removeprefix("s3://") for one in lent]
+    config = (await client.get(f"{sales}/orders/credentials")).json()["storage-credentials"][0]["config"]
+    with asked_as(app, (config["s3.access-key-id"], config["s3.secret-access-key"])) as keys:
+        names = [file.split("/", 2)[2] for file in files]
+        body = "".join(f"<Object><Key>{name}</Key></Object>" for name in names)
+        many = await keys.post("/lake.tables?delete", content=f"<Delete>{body}</Delete>".encode())
+        one, another = await keys.delete(files[0]), await keys.delete(files[1])
+        kept = await keys.get(files[0])
+
+    assert (one.status_code, another.status_code, kept.status_code) == (204, 403, 200)
+    assert f"<Deleted><Key>{names[0]}</Key></Deleted>" in many.text
+    assert f"<Error><Key>{names[1]}</Key><Code>AccessDenied</Code>" in many.text
 
 
 async def test_no_door_deletes_or_writes_a_file_that_a_table_needs_and_each_says_why(

@@ -35,9 +35,12 @@ class Forms(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.elements.append((tag, values))
-        self.links += [values[name] for name in ("href", "src", "action") if name in values]
+        self.links += [values[name] for name in ("href", "src", "action", "formaction") if name in values]
         if tag == "form":
             self.forms.append(Form(values.get("action", ""), values.get("method", "get")))
+        elif "formaction" in values:
+            # A button that sends the fields of its form elsewhere. Such a form has no other fields behind it.
+            self.forms.append(Form(values["formaction"], "post", self.forms[-1].fields))
         elif tag in {"input", "textarea"} and self.forms and "name" in values and values.get("type") != "file":
             self.forms[-1].fields[values["name"]] = values.get("value", "")
             self._area = values["name"] if tag == "textarea" else ""
