@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 SRC = Path(__file__).parents[2] / "src" / "lakebed"
 
 CORE = {"base", "kv", "objectstore", "ranges", "versions"}
@@ -289,13 +287,28 @@ def is_right_to_delete(node: ast.AST) -> bool:
     return any(name in hands_one_out or name.endswith("Deleter") for name in names)
 
 
-@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
-def test_a_part_shows_its_names_sorted_and_each_exists(part: str) -> None:
-    module = importlib.import_module(f"lakebed.{part.replace('/', '.')}")
-    shown = getattr(module, "__all__", [])
+def test_modules_and_doors_show_their_names_sorted_and_each_exists() -> None:
+    for file, tree in sources():
+        if any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in tree.body):
+            module = importlib.import_module(
+                ".".join(("lakebed", *file.with_suffix("").parts)).removesuffix(".__init__")
+            )
+            shown = module.__all__
 
-    assert list(shown) == sorted(set(shown), key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-    assert [name for name in shown if not hasattr(module, name)] == []
+            assert list(shown) == sorted(set(shown), key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+            assert [name for name in shown if not hasattr(module, name)] == []
+
+
+def test_a_door_takes_all_names_only_from_modules_that_say_which() -> None:
+    missing = [
+        f"{file}: {node.module}"
+        for file, tree in imports()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if "__all__" not in (SRC / file.parent / f"{(node.module or '').replace('.', '/')}.py").read_text()
+    ]
+
+    assert missing == []
 
 
 def test_parts_are_used_through_their_front_door() -> None:

@@ -42,6 +42,18 @@ from .records import (
     encode,
 )
 
+__all__ = [
+    "Accounts",
+    "AlreadyInitialised",
+    "CredentialsNotFound",
+    "InvalidUser",
+    "IssuedCredentials",
+    "SandboxUser",
+    "SessionNotFound",
+    "UserExists",
+    "UserNotFound",
+]
+
 _KEY_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _BASE64: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _ACCESS_KEY: Final = re.compile(r"AKIA[IJ][A-Z0-9]{14}Q")

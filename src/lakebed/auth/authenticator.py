@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 else:  # The import is slow, and a server needs it only from the first login on.
     jwt = Later("jwt")
 
+__all__ = ["SESSION_COOKIE", "TOKEN_LIFETIME_S", "Authenticator", "Identity", "NotAuthenticated", "UnknownAccessKey"]
+
 K = TypeVar("K")
 
 SESSION_COOKIE: Final = "internal_auth_session"

@@ -21,6 +21,8 @@ from lakebed.kv import PredicateFailed, Store
 
 from .records import PARTITION, SERVER_SECRET, AuthFormat
 
+__all__ = ["ServerKeys", "load_server_keys"]
+
 SECRET_BYTES_MIN: Final = 16
 _NONCE_BYTES: Final = 12
 

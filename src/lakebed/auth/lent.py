@@ -19,6 +19,8 @@ import msgspec
 from .permissions.conditions import Condition
 from .permissions.statements import Permissions, Statement
 
+__all__ = ["permissions_of_lent"]
+
 PREFIX: Final = "LENT"
 LASTS_S: Final = 3600
 _MAC_BYTES: Final = 16

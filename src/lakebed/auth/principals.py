@@ -17,6 +17,8 @@ from lakebed.kv import PredicateFailed, Store, scan_prefix
 from .accounts import Accounts
 from .records import PARTITION, PRINCIPALS, PrincipalRecord, UserRecord, decode, encode
 
+__all__ = ["PrincipalNotFound", "Principals"]
+
 _ID: Final = re.compile(r"[^\x00-\x1f\x7f]{1,1024}")
 _OPENID: Final = re.compile(r"https?://[^\s#/?]+[^\s#?]*#[^#]*\S")
 _AWS: Final = re.compile(r"aws[a-z-]*:(sts|iam)::[0-9]{12}:\S.*")

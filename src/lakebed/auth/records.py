@@ -29,6 +29,20 @@ from lakebed.base import Corrupt
 
 from .permissions.statements import Statement
 
+__all__ = [
+    "PARTITION",
+    "SANDBOXES",
+    "AuthFormat",
+    "GroupRecord",
+    "PolicyRecord",
+    "PrincipalRecord",
+    "SandboxRecord",
+    "SandboxState",
+    "UserRecord",
+    "decode",
+    "encode",
+]
+
 PARTITION: Final = b"auth"
 USERS: Final = b"users/"
 CREDENTIALS: Final = b"credentials/"

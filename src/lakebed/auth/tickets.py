@@ -24,6 +24,8 @@ from .accounts import ID, Accounts, ticket_key
 from .authenticator import Authenticator, Identity, NotAuthenticated
 from .records import PARTITION, TicketRecord, UserRecord, decode, encode
 
+__all__ = ["NoTicket", "Ticket", "TicketRefused", "Tickets"]
+
 TICKET_S: Final = 60
 TICKET_SESSION_S: Final = 12 * 3600
 

@@ -17,6 +17,21 @@ from typing import Final
 
 from .ids import DIGITS, in_digits
 
+__all__ = [
+    "FOREIGN_SLICE",
+    "SEQUENCE_MAX",
+    "format_address",
+    "inner_namespace",
+    "is_absolute",
+    "is_inside",
+    "key_inside",
+    "parse_address",
+    "parse_slice_name",
+    "slice_name",
+    "slice_number",
+    "slice_opened_at_ms",
+]
+
 SEQUENCE_MAX: Final = 99_999_999
 FOREIGN_SLICE: Final = -1
 """The value of the slice column for a foreign address; the address column then has the text."""

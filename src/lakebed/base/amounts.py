@@ -9,6 +9,8 @@ from typing import Final
 
 from .errors import Invalid
 
+__all__ = ["SIZE_UNITS", "InvalidSize", "count_of", "human_size", "parse_size"]
+
 SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SIZE: Final = re.compile(r"([0-9]{1,18}) ?([A-Za-z]*)")
 

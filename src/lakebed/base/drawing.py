@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+__all__ = ["WHOLE", "Bar", "bars", "graph", "posts", "shares"]
+
 WHOLE: Final = 100.0
 
 

@@ -15,6 +15,27 @@ import msgspec
 from .addresses import FOREIGN_SLICE, format_address, parse_address
 from .errors import Invalid
 
+__all__ = [
+    "BYTES_MD5",
+    "CONTENT_TYPE_DEFAULT",
+    "DATE_MS_MAX",
+    "DATE_MS_MIN",
+    "HIDDEN_METADATA",
+    "LAKEBED_METADATA",
+    "ROW_FIELDS",
+    "S3_HEADERS",
+    "S3_METADATA",
+    "TABLE_METADATA",
+    "Entry",
+    "InvalidEntry",
+    "Row",
+    "decode_metadata",
+    "encode_metadata",
+    "from_row",
+    "row_digest",
+    "to_row",
+]
+
 SIZE_BYTES_MAX: Final = (1 << 63) - 1
 DATE_MS_MIN: Final = -62_135_596_800_000
 DATE_MS_MAX: Final = 253_402_300_799_999

@@ -16,6 +16,19 @@ from __future__ import annotations
 
 from typing import Final
 
+__all__ = [
+    "OUTCOME_UNKNOWN",
+    "AlreadyExists",
+    "Conflict",
+    "Corrupt",
+    "Denied",
+    "Invalid",
+    "LakebedError",
+    "NotFound",
+    "OutcomeUnknown",
+    "Unavailable",
+]
+
 
 class LakebedError(Exception):
     """An error raised on purpose. `facts` are for logs and for tests, the message is for people."""

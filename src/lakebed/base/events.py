@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+__all__ = ["EventKind"]
+
 
 class EventKind(StrEnum):
     """The subject of an event."""

@@ -9,6 +9,8 @@ import enum
 
 from .errors import AlreadyExists, Conflict, Invalid, LakebedError, NotFound, OutcomeUnknown, Unavailable
 
+__all__ = ["ExitCode", "exit_code"]
+
 
 class ExitCode(enum.IntEnum):
     OK = 0

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from typing import Final, NewType
 
+__all__ = [
+    "DIGITS",
+    "EMPTY_METARANGE",
+    "BranchName",
+    "CommitId",
+    "MetarangeId",
+    "RangeId",
+    "RepositoryId",
+    "RepositoryUid",
+    "RunId",
+    "StagingToken",
+    "SublistId",
+    "TagName",
+    "in_digits",
+    "newest_first",
+]
+
 RepositoryId = NewType("RepositoryId", str)
 """The name of a repository for users: `[a-z0-9][a-z0-9-]{2,62}`."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+__all__ = ["Later"]
+
 
 class Later:
     """A stand-in for a module, which is imported when one of its names is first used.

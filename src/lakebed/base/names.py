@@ -8,6 +8,20 @@ from typing import AnyStr, Final
 from .errors import Invalid
 from .ids import BranchName, RepositoryId, TagName
 
+__all__ = [
+    "KEY_BYTES_MAX",
+    "TABLES",
+    "TABLE_RECORD",
+    "InvalidName",
+    "check_branch",
+    "check_repository",
+    "check_tag",
+    "common_prefix",
+    "is_commit_id",
+    "key_to_path",
+    "path_to_key",
+]
+
 KEY_BYTES_MAX: Final = 1024
 """The longest object path, in bytes of UTF-8; also the longest KV key that a driver must accept."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
+__all__ = ["AT_ONCE", "Clock", "Event", "Ids", "Ports", "Tasks", "in_waves"]
+
 A = TypeVar("A")
 T = TypeVar("T")
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+__all__ = ["RUN_MOVES", "Basis", "RunKind", "RunState"]
+
 
 class RunState(enum.StrEnum):
     PLANNING = "planning"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 
+__all__ = ["aws_signing_key"]
+
 
 def aws_signing_key(secret: str, scope: str) -> bytes:
     """Return the signing key for a secret and a scope: date/region/service/aws4_request. Costs four HMACs."""

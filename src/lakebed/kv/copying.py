@@ -22,6 +22,8 @@ from lakebed.base import Conflict
 
 from .store import SCAN_PAGE, Store
 
+__all__ = ["Copied", "CopyDiffers", "TargetTaken", "copy_store"]
+
 DIFFERS: Final = "the copy differs from its source: stop every server, name an empty target, and copy again"
 
 

@@ -22,6 +22,21 @@ from lakebed.base import Invalid
 
 from .store import Store, StoreSize
 
+__all__ = [
+    "InvalidStoreUri",
+    "StoreUri",
+    "are_one_store",
+    "check_snapshot",
+    "compact_store",
+    "migrate_store",
+    "open_store",
+    "register_driver",
+    "snapshot_store",
+    "sqlite_uri",
+    "store_partitions",
+    "store_size",
+]
+
 T = TypeVar("T", bound=str)
 
 _DRIVERS: dict[str, str] = {

@@ -19,6 +19,24 @@ from typing import Protocol, TypeAlias
 
 from lakebed.base import Conflict, Corrupt, Invalid, NotFound, Unavailable
 
+__all__ = [
+    "SCAN_PAGE",
+    "Held",
+    "InvalidKey",
+    "Page",
+    "Predicate",
+    "PredicateFailed",
+    "Store",
+    "StoreFormat",
+    "StoreMissing",
+    "StoreSize",
+    "StoreUnavailable",
+    "check_key",
+    "prefix_end",
+    "scan_pages",
+    "scan_prefix",
+]
+
 Predicate: TypeAlias = bytes | int | str
 """Stands for the value that `get` returned. Only the driver can read it: the value, a hash, or a version number."""
 

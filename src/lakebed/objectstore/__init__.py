@@ -1,90 +1,10 @@
 """Immutable bytes: the ports ObjectStore and Deleter, the drivers behind them, and how to open a storage namespace."""
 
-from .adoption import (
-    ADOPTION_PREFIX,
-    Adoption,
-    AdoptionMoved,
-    AdoptionState,
-    AdoptionUnreadable,
-    read_adoption,
-    write_adoption,
-)
-from .arguments import BLOCK_KEY_BYTES_MAX, check_object_key, is_object_key, names_of_no_keys
-from .clock import store_clock_ms
-from .drivers.memory import MemoryDeleter, MemoryObjectStore
-from .keeping import Versioned, keeps_versions
-from .opening import normalise_namespace, open_deleter, open_objectstore, split_address, without_account
-from .options import ObjectStoreOptions, environment_of, options_from_environment
-from .store import (
-    CHUNK_BYTES,
-    Body,
-    BucketMissing,
-    CopiesRanges,
-    DeleteFailure,
-    Deleter,
-    InvalidNamespace,
-    InvalidObjectKey,
-    Level,
-    ListsAll,
-    ObjectCorrupt,
-    ObjectExists,
-    ObjectMissing,
-    ObjectOutcomeUnknown,
-    ObjectStat,
-    ObjectStore,
-    ObjectStoreDenied,
-    ObjectStoreUnavailable,
-    Page,
-    ShortBody,
-    Stored,
-    UnlistableKey,
-)
-
-__all__ = [
-    "ADOPTION_PREFIX",
-    "BLOCK_KEY_BYTES_MAX",
-    "CHUNK_BYTES",
-    "Adoption",
-    "AdoptionMoved",
-    "AdoptionState",
-    "AdoptionUnreadable",
-    "Body",
-    "BucketMissing",
-    "CopiesRanges",
-    "DeleteFailure",
-    "Deleter",
-    "InvalidNamespace",
-    "InvalidObjectKey",
-    "Level",
-    "ListsAll",
-    "MemoryDeleter",
-    "MemoryObjectStore",
-    "ObjectCorrupt",
-    "ObjectExists",
-    "ObjectMissing",
-    "ObjectOutcomeUnknown",
-    "ObjectStat",
-    "ObjectStore",
-    "ObjectStoreDenied",
-    "ObjectStoreOptions",
-    "ObjectStoreUnavailable",
-    "Page",
-    "ShortBody",
-    "Stored",
-    "UnlistableKey",
-    "Versioned",
-    "check_object_key",
-    "environment_of",
-    "is_object_key",
-    "keeps_versions",
-    "names_of_no_keys",
-    "normalise_namespace",
-    "open_deleter",
-    "open_objectstore",
-    "options_from_environment",
-    "read_adoption",
-    "split_address",
-    "store_clock_ms",
-    "without_account",
-    "write_adoption",
-]
+from .adoption import *
+from .arguments import *
+from .clock import *
+from .drivers.memory import *
+from .keeping import *
+from .opening import *
+from .options import *
+from .store import *

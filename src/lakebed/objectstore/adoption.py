@@ -20,6 +20,17 @@ from lakebed.base import Conflict, Corrupt
 
 from .store import ObjectExists, ObjectStore
 
+__all__ = [
+    "ADOPTION_PREFIX",
+    "Adoption",
+    "AdoptionMoved",
+    "AdoptionState",
+    "AdoptionUnreadable",
+    "read_adoption",
+    "write_adoption",
+]
+
+
 ADOPTION_PREFIX: Final = "_lakefs/old-server/"
 _FORMAT: Final = 1
 

@@ -20,6 +20,9 @@ from typing import Final, TypeVar
 
 from .store import Body, InvalidObjectKey, ShortBody, Stored
 
+__all__ = ["BLOCK_KEY_BYTES_MAX", "check_object_key", "is_object_key", "names_of_no_keys"]
+
+
 BLOCK_KEY_BYTES_MAX: Final = 1024
 SEGMENT_BYTES_MAX: Final = 255
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .store import ObjectStore
 
+__all__ = ["store_clock_ms"]
+
 
 async def store_clock_ms(store: ObjectStore, key: str) -> int:
     """Return the store's present time. Costs a put of a small object at `key`, and a stat of it."""

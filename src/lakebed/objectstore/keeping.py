@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 from .clock import store_clock_ms
 from .store import ObjectStore
 
+__all__ = ["Versioned", "keeps_versions"]
+
 
 @runtime_checkable
 class Versioned(Protocol):

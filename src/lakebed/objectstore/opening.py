@@ -21,6 +21,9 @@ from .drivers.memory import MemoryDeleter, MemoryObjectStore
 from .options import ObjectStoreOptions
 from .store import Deleter, InvalidNamespace, ObjectStore
 
+__all__ = ["normalise_namespace", "open_deleter", "open_objectstore", "split_address", "without_account"]
+
+
 KNOWN: Final = (
     "known are mem://name, local://bucket/path, s3://bucket/prefix, gs://bucket/prefix and az://container/prefix"
 )

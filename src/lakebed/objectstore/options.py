@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+__all__ = ["ObjectStoreOptions", "environment_of", "options_from_environment"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreOptions:

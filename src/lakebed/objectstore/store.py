@@ -19,6 +19,32 @@ import msgspec
 
 from lakebed.base import AlreadyExists, Corrupt, Invalid, NotFound, OutcomeUnknown, Unavailable
 
+__all__ = [
+    "CHUNK_BYTES",
+    "Body",
+    "BucketMissing",
+    "CopiesRanges",
+    "DeleteFailure",
+    "Deleter",
+    "InvalidNamespace",
+    "InvalidObjectKey",
+    "Level",
+    "ListsAll",
+    "ObjectCorrupt",
+    "ObjectExists",
+    "ObjectMissing",
+    "ObjectOutcomeUnknown",
+    "ObjectStat",
+    "ObjectStore",
+    "ObjectStoreDenied",
+    "ObjectStoreUnavailable",
+    "Page",
+    "ShortBody",
+    "Stored",
+    "UnlistableKey",
+]
+
+
 Body: TypeAlias = bytes | AsyncIterable[bytes]
 
 CHUNK_BYTES: int = 1 << 20

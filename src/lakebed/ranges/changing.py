@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 
 from .schema import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, chunk, object_array
 
+__all__ = ["Change", "apply_changes", "differing", "overlay"]
+
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 

@@ -42,6 +42,18 @@ from .sealed import (
 from .summary import SliceSummary, decode_summary, encode_summary, summarise
 from .view import KeyColumn
 
+__all__ = [
+    "RangeCorrupt",
+    "RangeFile",
+    "RangeInfo",
+    "decode_range",
+    "encode_range",
+    "footer_size",
+    "range_key",
+    "read_end",
+    "summary_of",
+]
+
 RANGE_TITLE: Final = b"lakebed range 2\n"
 GROUP_ROWS: Final = 2048
 """Put this many rows into a row group, the least that a diff reads to show one entry. For 2,048, 4,096 and 8,192 rows

@@ -31,6 +31,8 @@ import pyarrow as pa
 from .schema import ENTRIES_SCHEMA, chunk, object_array
 from .view import KeyColumn
 
+__all__ = ["CUT_RULE", "CutRule", "Cutter", "cut"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRule:

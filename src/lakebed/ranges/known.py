@@ -20,6 +20,8 @@ from .schema import chunk
 from .sealed import Kind, SealedFile, salted
 from .view import KeyColumn
 
+__all__ = ["KnownRanges"]
+
 Places = npt.NDArray[np.int64]
 
 _ID_BYTES: Final = 32

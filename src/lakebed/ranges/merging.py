@@ -26,6 +26,8 @@ from lakebed.base import TABLE_RECORD
 from .changing import apply_changes, differing, find_keys, overlay
 from .schema import CHANGES_SCHEMA, ObjectArray, chunk, object_array
 
+__all__ = ["Choices", "MergedTable", "Strategy", "merge_tables"]
+
 Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
 """Name the side that wins conflicts. With "none" a conflict stays one, and the destination keeps its entry there."""
 Choices: TypeAlias = "Mapping[bytes, Literal['source-wins', 'dest-wins']]"

@@ -36,6 +36,22 @@ from .sealed import (
 )
 from .view import KeyColumn
 
+__all__ = [
+    "InfoList",
+    "MetarangeCorrupt",
+    "RangeList",
+    "SublistCorrupt",
+    "SublistInfo",
+    "SublistList",
+    "decode_metarange",
+    "decode_sublist",
+    "encode_metarange",
+    "encode_sublist",
+    "ends_sublist",
+    "metarange_key",
+    "sublist_key",
+]
+
 _SCHEMA: Final = pa.schema(
     [
         pa.field("id", pa.binary(), nullable=False),

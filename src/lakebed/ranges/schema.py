@@ -19,6 +19,16 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, Row
 
+__all__ = [
+    "CHANGES_SCHEMA",
+    "ENTRIES_SCHEMA",
+    "TOMBSTONE_ROW",
+    "changes_from_rows",
+    "chunk",
+    "rows_from_table",
+    "table_from_rows",
+]
+
 ENTRIES_SCHEMA: Final = pa.schema(
     [
         pa.field("key", pa.binary(), nullable=False),

@@ -45,6 +45,8 @@ from lakebed.base import Corrupt
 
 from .schema import chunk, text_buffers
 
+__all__ = ["FileCorrupt"]
+
 MAGIC: Final = b"PAR1"
 END_BYTES: Final = 8
 """The length of the footer, u32, and MAGIC."""

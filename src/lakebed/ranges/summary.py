@@ -33,6 +33,8 @@ from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX
 
 from .schema import chunk
 
+__all__ = ["SliceSummary"]
+
 VERSION: Final = 1
 _HEAD: Final = struct.Struct("<IIQ")
 _SLICE: Final = struct.Struct("<qIIII")

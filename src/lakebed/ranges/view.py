@@ -14,6 +14,8 @@ from lakebed.base import ROW_FIELDS, Row
 
 from .schema import chunk, rows_from_table
 
+__all__ = ["KeyColumn", "RangeView"]
+
 DENSE: Final = 8
 """Looking a key up costs about as much as reading this many rows of a page."""
 COARSE: Final = 32

@@ -6,6 +6,8 @@ import msgspec
 
 from .common import Pagination
 
+__all__ = ["ActionRun", "ActionRunList", "HookRun", "HookRunList"]
+
 
 class ActionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The hooks of one event. `status` is completed or failed; times are in RFC 3339."""

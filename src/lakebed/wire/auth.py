@@ -8,6 +8,40 @@ import msgspec
 
 from .common import LIST_MAX, Metadata, Pagination
 
+__all__ = [
+    "AuthCapabilities",
+    "AuthenticationToken",
+    "Credentials",
+    "CredentialsList",
+    "CredentialsWithSecret",
+    "CurrentUser",
+    "ExternalLoginInformation",
+    "ExternalPrincipal",
+    "ExternalPrincipalCreation",
+    "ExternalPrincipalList",
+    "LoginConfig",
+    "LoginInformation",
+    "LoginSession",
+    "LoginSessionList",
+    "LoginTicket",
+    "Quota",
+    "QuotaList",
+    "QuotaSetting",
+    "Sandbox",
+    "SandboxCreation",
+    "SandboxEnded",
+    "SandboxExtension",
+    "SandboxList",
+    "SandboxWithSecret",
+    "Setup",
+    "SetupState",
+    "StsAuthRequest",
+    "TicketLogin",
+    "User",
+    "UserCreation",
+    "UserList",
+]
+
 
 class LoginConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"rbac": "RBAC"}):
     rbac: str = "internal"

@@ -11,6 +11,16 @@ import msgspec
 
 from .common import LIST_MAX, Error
 
+__all__ = [
+    "GarbageCollectionConfig",
+    "GarbageCollectionPrepareResponse",
+    "GarbageCollectionRule",
+    "GarbageCollectionRules",
+    "PrepareGCUncommittedRequest",
+    "PrepareGCUncommittedResponse",
+    "PrepareGarbageCollectionCommitsStatus",
+]
+
 
 class GarbageCollectionRule(msgspec.Struct, frozen=True, kw_only=True):
     branch_id: str

@@ -6,6 +6,8 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+__all__ = ["Error", "Expired", "Pagination", "StorageUri"]
+
 LIST_MAX: Final = 1_000
 """The longest list or map in a body. A field with another limit declares it itself."""
 Metadata: TypeAlias = Annotated[dict[str, str], msgspec.Meta(max_length=LIST_MAX)]

@@ -8,6 +8,8 @@ import msgspec
 
 from .common import LIST_MAX
 
+__all__ = ["Config", "StatsEventsList", "StorageConfig", "UsageReportSummary", "VersionConfig"]
+
 CONTRACT_VERSION: Final = "1.84.0"
 
 

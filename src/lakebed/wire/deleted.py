@@ -7,6 +7,17 @@ import msgspec
 from .common import Pagination
 from .repositories import Patterns, RepositoryName
 
+__all__ = [
+    "DeleteProtection",
+    "DeletedRef",
+    "DeletedRefList",
+    "DeletedRepository",
+    "DeletedRepositoryList",
+    "RefMove",
+    "RefMoveList",
+    "RepositoryUndeletion",
+]
+
 
 class DeletedRepository(msgspec.Struct, frozen=True, kw_only=True):
     """A deleted repository. Only one in `state` kept can be undeleted.

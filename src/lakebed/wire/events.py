@@ -11,6 +11,8 @@ from lakebed.base import EventKind
 from .common import LIST_MAX, Pagination
 from .repositories import Patterns
 
+__all__ = ["Delivery", "Event", "EventList", "EventSubscription", "EventSubscriptionList", "NewSubscription", "Replay"]
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """A move of a branch or tag, or a change of a pull request, run or erasure (`kind`).

@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+__all__ = ["HardDeleteStatus", "HardDeleted", "HardDeletedList", "SetHardDelete"]
+
 GRACE_S_MAX: Final = 10 * 366 * 24 * 3600
 
 

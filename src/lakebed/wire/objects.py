@@ -12,6 +12,33 @@ import msgspec
 from .common import Expired, Metadata, Pagination
 from .refs import Commit
 
+__all__ = [
+    "PATHS_MAX",
+    "AbortPresignMultipartUpload",
+    "CompletePresignMultipartUpload",
+    "CopyPartSource",
+    "ObjectCopyCreation",
+    "ObjectError",
+    "ObjectErrorList",
+    "ObjectMove",
+    "ObjectStageCreation",
+    "ObjectStats",
+    "ObjectStatsList",
+    "PathCommit",
+    "PathCommitList",
+    "PathList",
+    "PresignMultipartUpload",
+    "SizeBelow",
+    "StagingLocation",
+    "StagingMetadata",
+    "UnderlyingObjectProperties",
+    "UpdateObjectUserMetadata",
+    "UploadPart",
+    "UploadPartCopyFrom",
+    "UploadPartFrom",
+    "UploadTo",
+]
+
 PATHS_MAX: Final = 1_000
 """Of one request: each path is checked against the caller's permissions."""
 PARTS_MAX: Final = 10_000

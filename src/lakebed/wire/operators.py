@@ -8,6 +8,8 @@ import msgspec
 
 from .common import Pagination
 
+__all__ = ["TOOL_HEADER", "AuditRecord", "AuditRecordList", "ServerProcess", "ServerStatus", "UpkeepStep"]
+
 TOOL_HEADER: Final = "x-lakebed-tool"
 """The header with the name of an agent's tool. The audit log has a line for each request with this header, even a
 read.

@@ -8,6 +8,38 @@ import msgspec
 
 from .common import LIST_MAX, Error, Expired, Metadata, Pagination
 
+__all__ = [
+    "AheadCount",
+    "BranchCreation",
+    "CherryPickCreation",
+    "Commit",
+    "CommitCreation",
+    "CommitList",
+    "CommitOverrides",
+    "CommitRecordCreation",
+    "Diff",
+    "DiffList",
+    "DiffObjectStat",
+    "ExpiredCount",
+    "FindMergeBaseResult",
+    "ImportCreation",
+    "ImportCreationResponse",
+    "ImportLocation",
+    "ImportStatus",
+    "Merge",
+    "MergeResult",
+    "PullRequest",
+    "PullRequestBasic",
+    "PullRequestCreation",
+    "PullRequestCreationResponse",
+    "PullRequestsList",
+    "Ref",
+    "RefList",
+    "ResetCreation",
+    "RevertCreation",
+    "TagCreation",
+]
+
 GENERATION_MAX: Final = 2**31 - 1
 PARENTS_MAX: Final = 64
 

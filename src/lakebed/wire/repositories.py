@@ -8,6 +8,20 @@ import msgspec
 
 from .common import LIST_MAX, Metadata, Pagination
 
+__all__ = [
+    "BranchProtectionRule",
+    "RefsDump",
+    "RefsRestore",
+    "Repository",
+    "RepositoryCreation",
+    "RepositoryDumpStatus",
+    "RepositoryList",
+    "RepositoryMetadataKeys",
+    "RepositoryMetadataSet",
+    "RepositoryRestoreStatus",
+    "TaskInfo",
+]
+
 RepositoryName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{2,62}$")]
 PATTERN_MAX: Final = 256
 """In characters, as in retention rules. Every write matches its branch against every pattern."""

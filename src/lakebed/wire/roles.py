@@ -8,6 +8,8 @@ import msgspec
 
 from .common import LIST_MAX, Pagination
 
+__all__ = ["ACL", "Decision", "ErrorNoACL", "Group", "GroupCreation", "GroupList", "Policy", "PolicyList", "Statement"]
+
 
 class GroupCreation(msgspec.Struct, frozen=True, kw_only=True):
     id: str

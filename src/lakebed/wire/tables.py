@@ -12,6 +12,43 @@ import msgspec
 
 from .common import LIST_MAX, Metadata, Pagination
 
+__all__ = [
+    "CatalogError",
+    "CatalogFault",
+    "CatalogSettings",
+    "CatalogToken",
+    "CommittedTable",
+    "LoadedTable",
+    "NamespaceChange",
+    "NamespaceChanged",
+    "NamespaceCreation",
+    "NamespaceList",
+    "NamespaceProperties",
+    "StorageCredential",
+    "TableCommit",
+    "TableCommitted",
+    "TableCount",
+    "TableCreation",
+    "TableCredentials",
+    "TableDetails",
+    "TableDifference",
+    "TableEntry",
+    "TableEntryList",
+    "TableField",
+    "TableFieldChange",
+    "TableIdentifier",
+    "TableList",
+    "TableRef",
+    "TableRegistration",
+    "TableRename",
+    "TableRollback",
+    "TableRolledBack",
+    "TableSnapshot",
+    "TableVersion",
+    "TableVersionList",
+    "TablesCommit",
+]
+
 Levels: TypeAlias = Annotated[list[str], msgspec.Meta(max_length=64)]
 """A namespace: its levels, the outermost first."""
 RawList: TypeAlias = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=LIST_MAX)]

@@ -13,6 +13,8 @@ from lakebed.base import Invalid
 
 from .globs import compile_glob
 
+__all__ = ["ACTIONS", "InvalidAction"]
+
 FS: Final = (
     "fs:AttachStorageNamespace",
     "fs:CreateBranch",

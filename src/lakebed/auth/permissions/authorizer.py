@@ -13,6 +13,8 @@ from lakebed.base import Ports
 from .policies import Policies
 from .statements import Permissions
 
+__all__ = ["Authorizer"]
+
 
 class Authorizer:
     def __init__(self, policies: Policies, ports: Ports) -> None:

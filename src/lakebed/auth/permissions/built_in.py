@@ -19,6 +19,8 @@ from typing import Final
 
 from .statements import EVERYTHING, Statement
 
+__all__ = ["ADMINS"]
+
 ADMINS: Final = "Admins"
 UID: Final = "built-in"
 """Stand in for the uid of a stored record: these are never made a second time."""

@@ -25,6 +25,18 @@ from lakebed.base import Invalid
 
 from .globs import Matcher, compile_pieces
 
+__all__ = [
+    "NO_REF",
+    "UNKNOWN_REF",
+    "Circumstances",
+    "Condition",
+    "InvalidCondition",
+    "Ref",
+    "condition_map",
+    "conditions_of",
+    "time_of",
+]
+
 BRANCH: Final = "branch"
 TAG: Final = "tag"
 REF: Final = "ref"

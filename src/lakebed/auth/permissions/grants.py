@@ -10,6 +10,8 @@ from lakebed.auth.records import PARTITION, USER_GROUPS, USER_POLICIES, GrantRec
 from lakebed.base import NotFound
 from lakebed.kv import Store, scan_prefix
 
+__all__ = ["NotGranted"]
+
 
 class NotGranted(NotFound):
     """The user is not in this group, or the user or group does not have this policy."""

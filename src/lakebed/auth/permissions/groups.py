@@ -30,6 +30,8 @@ from .built_in import ACL, ADMINS, UID
 from .grants import grant, grant_key, grants_of, holders_of, revoke, revoke_all
 from .register import InvalidRole, Register, page
 
+__all__ = ["GroupExists", "GroupNotFound", "Groups", "LastAdministrator", "NoAcl"]
+
 
 class GroupExists(AlreadyExists):
     """There is a group of this id."""

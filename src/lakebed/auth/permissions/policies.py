@@ -34,6 +34,8 @@ from .groups import Groups
 from .register import Register, page, refuse_built_in
 from .statements import Permissions, Statement, check_resource, check_statements
 
+__all__ = ["Decision", "Policies", "PolicyExists", "PolicyNotFound"]
+
 SANDBOX_POLICY: Final = "sandbox"
 """The name under which answers show the statements of a sandbox."""
 

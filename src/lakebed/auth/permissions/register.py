@@ -15,6 +15,8 @@ from lakebed.auth.records import PARTITION, GroupRecord, PolicyRecord, decode, e
 from lakebed.base import AlreadyExists, Denied, Invalid, NotFound
 from lakebed.kv import PredicateFailed, Store, scan_prefix
 
+__all__ = ["BuiltIn", "InvalidRole"]
+
 ID_BYTES_MAX: Final = 256
 
 A = TypeVar("A")

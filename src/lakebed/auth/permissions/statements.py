@@ -33,6 +33,8 @@ from .conditions import (
 )
 from .globs import Matcher, compile_glob, compile_pieces
 
+__all__ = ["Delegation", "InvalidPolicy", "NotPermitted", "Permissions", "Statement", "check_statements"]
+
 Effect: TypeAlias = Literal["allow", "deny"]
 
 EVERYTHING: Final = "*"

@@ -62,6 +62,8 @@ from .records.holds import HoldBook
 from .records.runs import RunBook, view
 from .service import CollectionService
 
+__all__ = ["DeletedCollections", "DeletedOnly", "open_deleted"]
+
 _KIND: Final = RunKind.DELETED
 
 

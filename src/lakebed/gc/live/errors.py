@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from lakebed.base import Conflict, Invalid, NotFound
 
+__all__ = [
+    "BadContinuation",
+    "NotRestored",
+    "OtherInstallation",
+    "OtherRepository",
+    "OutOfOrder",
+    "PolicyNotFound",
+    "RulesChanged",
+    "RulesMoved",
+    "RulesNotFound",
+    "RulesVersionNotFound",
+    "RunMoved",
+    "RunNotFound",
+    "StalePlan",
+    "WrongKind",
+]
+
 
 class OtherInstallation(Conflict):
     """Another installation also uses this namespace, and no administrator chose between them. Facts: `namespace`."""

@@ -50,6 +50,8 @@ from .records.runs import Planners, RunBook
 from .records.settings import RuleBook, rules_version
 from .records.signing import Certifying
 
+__all__ = ["CollectionService"]
+
 
 class CollectionService:
     """Serve one repository. Any number of services, in any number of processes, may do so."""

@@ -6,6 +6,21 @@ from typing import Final
 
 import msgspec
 
+__all__ = [
+    "BRANCH_GONE",
+    "BRANCH_IN_DOUBT",
+    "SWEEP_MAX",
+    "BranchToGo",
+    "BranchesPlan",
+    "BranchesSwept",
+    "PlannedBranch",
+    "SweepBranches",
+    "SweptBranch",
+    "is_open",
+    "not_tried",
+    "was_not_tried",
+]
+
 SWEEP_MAX: Final = 100
 """The number of branches that one request deletes."""
 

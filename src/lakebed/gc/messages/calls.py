@@ -12,6 +12,36 @@ from lakebed.gc.rules import Holds, Rules
 
 from .run.tables import Manifest, Part
 
+__all__ = [
+    "AdoptedSlices",
+    "Adopting",
+    "Apply",
+    "Defer",
+    "End",
+    "Expire",
+    "LeftoversRetired",
+    "Mark",
+    "MissingCommit",
+    "MissingCommits",
+    "NotePlanned",
+    "PlannedBy",
+    "Planning",
+    "PrepareCommits",
+    "PreparedCommits",
+    "Purge",
+    "Purging",
+    "ReadUncommitted",
+    "RecheckInputs",
+    "RetireLeftovers",
+    "RunList",
+    "RunView",
+    "StartRun",
+    "StartedRun",
+    "Sweep",
+    "UncommittedPage",
+    "UnlistedSlices",
+]
+
 # Routes, below `/api/v1/repositories/{repository}/gc`. With the query `deleted=UID` a request is for the deleted
 # repository of this name with that uid; `deleted=only` selects the only deleted repository of this name.
 #

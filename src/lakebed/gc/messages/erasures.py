@@ -10,6 +10,19 @@ from lakebed.gc.rules import Selection
 
 from .run.tables import Manifest
 
+__all__ = [
+    "COPIES_ROWS_MAX",
+    "STANDING_MAX",
+    "ErasureOrder",
+    "FindStaged",
+    "Outlook",
+    "StagedEntry",
+    "StagedPage",
+    "Standing",
+    "Unstage",
+    "Unstaged",
+]
+
 UNSTAGED_AT_ONCE: Final = 500
 STANDING_MAX: Final = 1_000
 """Name at most this many remaining objects of a plan, or copies of a certificate. Count all."""

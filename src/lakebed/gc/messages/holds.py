@@ -8,6 +8,8 @@ import msgspec
 
 from lakebed.gc.rules import Hold
 
+__all__ = ["HoldsHistory", "HoldsVersion", "HoldsWritten", "NewHold"]
+
 NAMES_MAX: Final = 1_000
 """The limit for each kind of name in one hold."""
 _Names: TypeAlias = Annotated[tuple[str, ...], msgspec.Meta(max_length=NAMES_MAX)]

@@ -22,6 +22,8 @@ from lakebed.base import RunKind
 
 from .requests import Request
 
+__all__ = ["LINES_MAX", "JobDeed", "JobList", "JobResult", "JobState", "JobView", "StartJob"]
+
 LINES_MAX: Final = 200
 """The number of newest progress lines that a job keeps."""
 

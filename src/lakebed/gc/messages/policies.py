@@ -6,6 +6,16 @@ import msgspec
 
 from lakebed.gc.rules.lifecycle import Problem
 
+__all__ = [
+    "PolicyCheck",
+    "PolicyHistory",
+    "PolicyVersion",
+    "PolicyWritten",
+    "PotentialBegun",
+    "PotentialPage",
+    "SetPolicy",
+]
+
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`policy` is JSON (docs/formats/lifecycle-policy.md)."""

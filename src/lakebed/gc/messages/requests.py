@@ -26,6 +26,32 @@ from .erasures import ErasureOrder
 from .run.paths import check_run_id
 from .run.plans import window_end_ms
 
+__all__ = [
+    "ENGINE_SETTING",
+    "REQUESTS",
+    "SERVED_S",
+    "SIGNED_S",
+    "ApplyRequest",
+    "BadGrace",
+    "EngineName",
+    "EraseRequest",
+    "InvalidRequest",
+    "Mode",
+    "PlanErasureRequest",
+    "PlanRequest",
+    "PurgeRequest",
+    "Request",
+    "RunRequest",
+    "UncommittedOptions",
+    "UnknownChoice",
+    "action_of",
+    "engine_from",
+    "grace_s_of",
+    "grace_seconds",
+    "known",
+    "request_of",
+]
+
 SELECTION_BYTES_MAX: Final = 64 << 10
 """A job writes its request again every few seconds. Plan an erasure with a larger selection by the command."""
 CLEAN_EVERY: Final = 10

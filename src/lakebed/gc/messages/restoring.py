@@ -16,6 +16,17 @@ from contextlib import suppress
 
 import msgspec
 
+__all__ = [
+    "FAILURES_SHOWN",
+    "RESTORED_FROM",
+    "Restore",
+    "RestoreFailure",
+    "RestorePage",
+    "RestoreReport",
+    "RestoredFrom",
+    "restored_from",
+]
+
 FAILURES_SHOWN = 100
 """The number of failures that a page lists. It counts all."""
 FAILURES_REPORTED = 1000

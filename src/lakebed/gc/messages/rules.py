@@ -18,6 +18,8 @@ from lakebed.gc.rules import Rules
 
 from .run.plans import Total
 
+__all__ = ["RulesHistory", "RulesTrial", "RulesVersion", "RulesWritten", "TriedBranch", "TriedCommit", "TriedDay"]
+
 
 class RulesVersion(msgspec.Struct, frozen=True, kw_only=True):
     """`rules` None: no rules apply from this version on. `changed_by`: a user's id, or empty if no user signed in."""

@@ -53,6 +53,8 @@ from .run.tables import BadInput, Manifest, Part
 from .undoing import Undo, Undone
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
+__all__ = ["Requests", "RunAbandoned", "Service", "UnknownAnswer"]
+
 
 class RunAbandoned(Conflict):
     """The run was ended while it worked: discard its results, and delete nothing."""

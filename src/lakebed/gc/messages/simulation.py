@@ -6,6 +6,8 @@ import msgspec
 
 from .run.plans import Total
 
+__all__ = ["SimulatedBranch", "SimulatedRow", "Simulation"]
+
 
 class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
     """The sum of objects that one rule takes on a day (`2026-11-22`, UTC).

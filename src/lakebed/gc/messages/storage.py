@@ -10,6 +10,8 @@ from lakebed.base import RunKind
 
 from .run.plans import Total
 
+__all__ = ["Keeper", "Storage", "StoragePart"]
+
 
 class Keeper(enum.StrEnum):
     """Name the reason that a part of the storage is kept.

@@ -13,6 +13,8 @@ import msgspec
 
 from lakebed.base import RunKind, RunState
 
+__all__ = ["TakesAgain", "Undo", "Undone"]
+
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
     """`dry_run`: only list the effect of an undo, or refuse as the undo would."""

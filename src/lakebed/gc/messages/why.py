@@ -18,6 +18,18 @@ from lakebed.gc.rules.lifecycle import Keeps
 
 from .run.ledger import LedgerRow
 
+__all__ = [
+    "CommittedName",
+    "DueName",
+    "Fate",
+    "Question",
+    "UncommittedName",
+    "WhyAnswer",
+    "WhyObject",
+    "WhyPage",
+    "WhyProgress",
+]
+
 
 class Question(NamedTuple):
     """Ask about an address, or about a path at a ref."""

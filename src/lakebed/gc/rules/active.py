@@ -31,6 +31,8 @@ else:  # imported on first use: a plain install has neither package, and most fu
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")
 
+__all__ = ["Lines", "first_parent_indices", "kept_indices", "lines_of", "one_piece", "places_of", "repeated", "rows_of"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:

@@ -26,6 +26,8 @@ from lakebed.base import (
 
 from .history import History, Verdict
 
+__all__ = ["EmptyLiveSet", "Namespace", "Trees", "garbage_addresses", "judge_deleted", "slice_of"]
+
 DATA_PREFIX = "data/"
 
 

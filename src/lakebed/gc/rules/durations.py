@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 else:  # imported on first use: a plain install has no numpy, and most functions here need none
     np = Later("numpy")
 
+__all__ = ["DAYS_MAX", "DAY_MS", "FOREVER", "HOUR_MS", "InvalidDuration", "parse_duration"]
+
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 DAYS_MAX: Final = 366_000

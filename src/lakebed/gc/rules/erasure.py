@@ -22,6 +22,8 @@ from .history import History
 from .lifecycle.due import Entry
 from .selection import Selection
 
+__all__ = ["Stands", "judge_erasure"]
+
 
 class Stands(StrEnum):
     """Name the reason why a selected object stays."""

@@ -12,6 +12,8 @@ from .durations import FOREVER
 from .patterns import matches, specificity, why_before
 from .rules import BranchRule, KeepLast, Rules
 
+__all__ = ["Considered", "Explanation", "RuleChange", "diff_rules", "explain"]
+
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
     """Describe a rule that matches a branch, and whether it wins. The most specific rule is first, and wins."""

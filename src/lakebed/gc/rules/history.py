@@ -21,6 +21,8 @@ from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId
 
 from .rules import Rules
 
+__all__ = ["BrokenHistory", "CommitFacts", "History", "Verdict", "judge_commits", "kept_commits", "merge_bases"]
+
 
 class BrokenHistory(Corrupt):
     """A ref or a commit names a commit without a record: the history was not read whole. Delete nothing."""

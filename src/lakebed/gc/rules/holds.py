@@ -16,6 +16,8 @@ from .history import History
 from .lifecycle.due import Entry
 from .selection import Selection
 
+__all__ = ["Hold", "Holds", "held_commits", "held_keys"]
+
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Describe one hold. `globs` are those of `Selection`. `tags` maps a tag to the held commit that it named."""

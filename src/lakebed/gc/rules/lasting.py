@@ -22,6 +22,8 @@ from lakebed.base import CommitId
 from .durations import FOREVER, parse_duration
 from .rules import Rules
 
+__all__ = ["Ancestry", "Stay", "StayKind", "goes_ms", "stays_of"]
+
 _NOWHERE: Final = -1
 
 

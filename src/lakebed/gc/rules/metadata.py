@@ -16,6 +16,8 @@ from .committed import Trees
 from .durations import DAY_MS
 from .history import History
 
+__all__ = ["MetadataRule", "RunFacts", "WrittenFacts", "named_files", "old_runs", "old_written", "unnamed_files"]
+
 LIVE_STATES = frozenset({"planning", "marking", "expiring", "sweeping"})
 """A process may work on a run in one of these states. A `marked` run of uncommitted data is a plan until its deletes
 begin. A run without a record may be a plan, too."""

@@ -16,6 +16,8 @@ from .committed import DATA_PREFIX, Namespace, Trees, slice_of
 from .history import History
 from .uncommitted import CleanRun
 
+__all__ = ["NOTHING_SAVED", "Saved", "new_addresses", "optimised_run"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:

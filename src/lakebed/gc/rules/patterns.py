@@ -20,6 +20,8 @@ from typing import Final
 
 from lakebed.base import Invalid
 
+__all__ = ["InvalidPattern", "check_pattern", "deleted_name", "matches", "plain_name", "specificity"]
+
 PATTERN_MAX: Final = 256
 _ALLOWED: Final = re.compile(r"[A-Za-z0-9_*?-]+")
 _WILD_RUN: Final = re.compile(r"[*?]+")

@@ -19,6 +19,19 @@ from lakebed.base import Invalid
 from .durations import InvalidDuration, parse_duration
 from .patterns import InvalidPattern, check_pattern, is_glob, matches, plain_name, specificity
 
+__all__ = [
+    "KEEP_LAST_MAX",
+    "BranchRule",
+    "InvalidRules",
+    "KeepLast",
+    "Rules",
+    "check_rules",
+    "days_rules",
+    "in_days",
+    "read_rules",
+    "with_days",
+]
+
 KEEP_LAST_MAX: Final = 10_000
 RULES_MAX: Final = 1_000
 

@@ -18,6 +18,8 @@ from lakebed.base import Invalid, InvalidName, path_to_key
 
 from .lifecycle.paths import PathPattern, wrong_in_glob
 
+__all__ = ["InvalidSelection", "Matcher", "Selection", "Spans", "check_globs", "check_selection", "digests_in"]
+
 PATHS_MAX: Final = 100_000
 GLOBS_MAX: Final = 1_000
 _MD5: Final = re.compile(r"[0-9a-fA-F]{32}(-[0-9]{1,5})?")

@@ -14,6 +14,8 @@ from lakebed.base import parse_address
 from .committed import DATA_PREFIX, EmptyLiveSet, Namespace, Trees
 from .history import History
 
+__all__ = ["check_live", "clean_run", "committed_addresses"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRun:

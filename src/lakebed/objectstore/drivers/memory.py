@@ -22,6 +22,9 @@ from lakebed.objectstore.store import (
     Stored,
 )
 
+__all__ = ["MemoryDeleter", "MemoryObjectStore"]
+
+
 PAGE_KEYS: Final = 1000
 
 

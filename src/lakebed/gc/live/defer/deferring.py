@@ -43,6 +43,8 @@ from lakebed.gc.messages import (
 from lakebed.objectstore import ObjectMissing, store_clock_ms
 from lakebed.versions import RunRecord, Versions
 
+__all__ = ["WindowOpen"]
+
 _DELETING = (RunState.MARKED, RunState.SWEEPING)
 
 

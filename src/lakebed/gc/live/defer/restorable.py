@@ -30,6 +30,8 @@ from lakebed.versions import Versions
 
 from .deferring import DeferredRun, DeferredRuns
 
+__all__ = ["NotRestorable"]
+
 PAGE_OBJECTS: Final = 500
 PAGE_BYTES: Final = 256 << 20
 """End a page with the object that exceeds this size, so that its answer comes soon."""

@@ -42,6 +42,8 @@ from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versi
 
 from .restorable import NOT_LAST, Place, Restorable
 
+__all__ = ["Refusal", "RestoreDiffers", "Restoring"]
+
 AT_ONCE: Final = 16
 LOOKS: Final = 3
 """Attempts at a path while other writers change it."""

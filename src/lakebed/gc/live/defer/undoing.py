@@ -31,6 +31,8 @@ from lakebed.versions import RunRecord, SweptRecord, Versions
 
 from .deferring import DeferredRun, DeferredRuns
 
+__all__ = ["CountedOn"]
+
 TIDIED: Final = 10_000
 """The number of records that one call removes at most."""
 

@@ -24,6 +24,8 @@ from lakebed.versions import Versions
 from .why import Why
 from .why_deleted import DeletedWhy
 
+__all__ = ["Searches", "TooManySearches"]
+
 FILES_A_PAGE: Final = 1_000
 COMMITS_A_PAGE: Final = 1_000
 SEARCHES_MAX: Final = 16

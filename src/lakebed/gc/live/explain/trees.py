@@ -21,6 +21,8 @@ from lakebed.gc.messages import Keeper, Total
 from lakebed.ranges import RangeInfo, SublistInfo
 from lakebed.versions import Versions
 
+__all__ = ["committed_parts"]
+
 TREES_MAX: Final = 400
 ROWS_MAX: Final = 200_000
 _ADDRESS: Final = ["slice", "sequence", "address"]

@@ -24,6 +24,8 @@ from lakebed.versions import Versions
 
 from .trees import only_in
 
+__all__ = ["try_rules"]
+
 DAYS: Final = (1, 2, 7, 14, 30, 60)
 SHOWN: Final = 100
 _DAY_MS: Final = 86_400_000

@@ -70,6 +70,8 @@ from lakebed.versions import (
 
 from .due_names import DueNames
 
+__all__ = ["NoQuestion"]
+
 _TAKES_NAMED: Final = {kind for kind in RunKind if kind.takes_named}
 
 SHOWN: Final = 100

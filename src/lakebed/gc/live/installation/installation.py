@@ -35,6 +35,8 @@ from lakebed.kv import Held, PredicateFailed
 from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknown
 from lakebed.versions import BranchRecord, Record, RefState, Versions, decode_record, encode_record, keys
 
+__all__ = ["Installation", "InstallationRecord"]
+
 INSTALLATION_KEY: Final = keys.SETTING + b"installation"
 STEP_MS: Final = 6 * 3_600_000
 """Interval of the steps of an idle installation. Deletes by a copy younger than this go undetected."""

@@ -20,6 +20,8 @@ from lakebed.versions import SliceRecord, Versions
 
 from .installation import Installation
 
+__all__ = ["NotAdopted", "SlicesInUse"]
+
 ADOPTED_AGE_MS: Final = 86_400_000
 """A server that writes opens a slice each hour."""
 

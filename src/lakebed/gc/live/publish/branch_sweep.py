@@ -56,6 +56,8 @@ from lakebed.gc.rules.lifecycle import (
 from lakebed.kv import StoreUnavailable
 from lakebed.versions import BranchNotFound, BranchRecord, RefState, decode_cell, encode_record, is_exclusive
 
+__all__ = ["BranchSweep", "TooManyBranches"]
+
 _PAGE: Final = 1_000
 _WALKED_AT_ONCE: Final = 500
 """Commits that a walk reads before the server answers other requests: an embedded store never awaits."""

@@ -47,6 +47,8 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown
 from lakebed.versions import LetGoBy, OpenPage, PageRecord, QueuedRecord, RunRecord, Versions
 
+__all__ = ["LINGER_MS", "REASONS", "QueueWorker", "Worked", "count_queue", "find_deleted", "find_queued"]
+
 A = TypeVar("A")
 T = TypeVar("T")
 

@@ -41,6 +41,8 @@ from lakebed.gc.rules.lifecycle import (
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import Versions
 
+__all__ = ["PotentialCommits"]
+
 _KIND: Final = RunKind.LIFECYCLE
 
 PAGE_COMMITS: Final = 10_000

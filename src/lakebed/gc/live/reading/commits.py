@@ -37,6 +37,8 @@ from lakebed.versions import (
 
 from .commit_columns import CommitColumns, packed, read_commits, text_lists, texts
 
+__all__ = ["read_snapshot"]
+
 PART_ROWS: Final = 1 << 17
 METARANGES: Final = "_lakefs/metaranges/"
 SUBLISTS: Final = "_lakefs/sublists/"

@@ -22,6 +22,8 @@ from .inputs import Address
 from .naming import Search, Work
 from .reading import Cursor, Phase, Reading
 
+__all__ = ["Elsewhere", "NamedElsewhere"]
+
 Others: TypeAlias = Callable[[], Awaitable[Sequence[tuple[str, Versions]]]]
 """Return the other repositories by name."""
 

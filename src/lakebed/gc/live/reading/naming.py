@@ -52,6 +52,8 @@ from lakebed.versions import (
     cell_columns,
 )
 
+__all__ = ["Search"]
+
 Numbers = npt.NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")

@@ -39,6 +39,8 @@ from lakebed.versions import (
 
 from .inputs import Address, AddressRows, Inputs, Rows, address_of, digest_of_pages
 
+__all__ = ["Reader"]
+
 UPLOADS: Final = "uploads"
 
 STEPS_MAX: Final = 256

@@ -20,6 +20,8 @@ from lakebed.versions import RefNotFound, RunRecord, Versions, decode_record, ke
 
 from .settings import VersionedSetting, VersionRecord
 
+__all__ = ["HoldBook", "HoldExists", "HoldNotFound", "HoldsRecord", "InvalidHold"]
+
 _MARK: Final = re.compile(HOLDS_KEY, re.ASCII)
 RUN_ID: Final = RunId("hard-delete")
 """Stands for a run id in the ledger and in answers. Means the worker of hard delete."""

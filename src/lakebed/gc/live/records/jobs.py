@@ -16,6 +16,8 @@ from lakebed.gc.messages import JobState, JobView, Request
 from lakebed.kv import PredicateFailed
 from lakebed.versions import Record, Versions, decode_record, encode_record
 
+__all__ = ["JobBook", "JobNotFound", "JobRunning"]
+
 JOB: Final = b"job/"
 RUNNING: Final = b"running_job"
 LOST_AFTER_MS: Final = 30_000

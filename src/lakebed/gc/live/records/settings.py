@@ -23,6 +23,8 @@ from lakebed.gc.rules.lifecycle import Policy, Problem, check_policy, read_polic
 from lakebed.kv import PredicateFailed
 from lakebed.versions import BranchRecord, Record, RecordFormat, RunRecord, Versions, decode_record, encode_record, keys
 
+__all__ = ["PolicyBook", "PolicyRecord", "RuleBook", "RulesRecord", "RulesSet", "rules_version"]
+
 PAGE_MAX: Final = 1_000
 
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})

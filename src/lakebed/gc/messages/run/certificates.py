@@ -20,6 +20,26 @@ from lakebed.gc.rules import Selection
 from .plans import Total, seal, unseal
 from .tables import BadInput
 
+__all__ = [
+    "CERTIFICATES_PREFIX",
+    "CERTIFICATE_KEY",
+    "PROOF",
+    "Certificate",
+    "CertificateHead",
+    "CertificateKey",
+    "Certified",
+    "Collected",
+    "ErasedObject",
+    "certificate_path",
+    "counted",
+    "decode_certificate",
+    "decode_head",
+    "encode_certificate",
+    "head_of",
+    "is_signed",
+    "signed_bytes",
+]
+
 CERTIFICATE_FORMAT: Final = 3
 PROOF: Final = 2
 """The number of a proof's meaning. A proof with another number is repeated. Raise it when the search changes."""

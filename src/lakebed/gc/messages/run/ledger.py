@@ -37,6 +37,33 @@ else:  # Import on first use: a plain install has neither package, and most func
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")
 
+__all__ = [
+    "DELETED_AT_ONCE",
+    "LEDGER_PREFIX",
+    "Disagreement",
+    "DisagreementPage",
+    "Disagrees",
+    "LedgerPage",
+    "LedgerQuery",
+    "LedgerRow",
+    "LedgerState",
+    "decode_ledger",
+    "decode_record",
+    "deleted_in",
+    "encode_ledger",
+    "fold",
+    "give_way",
+    "giving_way",
+    "ledger_folder",
+    "ledger_groups",
+    "ledger_name",
+    "ledger_records",
+    "next_file",
+    "plain_rows",
+    "record_of",
+    "run_of_record",
+]
+
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
 GROUP_ROWS: Final = 1 << 14
 """Rows that a server decodes at a time to find one: about 5 ms. A whole part takes 80 ms."""

@@ -22,6 +22,36 @@ import msgspec
 # docs/design/0001-uncommitted-gc.md fixes `uncommitted/<run_id>/uncommitted/` for the addresses of an uncommitted run.
 from lakebed.base import Conflict, Invalid, RunId, RunKind, RunState
 
+__all__ = [
+    "APPLYING_PREFIX",
+    "CLAIM_ATTEMPTS_MAX",
+    "CLAIM_KEY",
+    "CLOCK_KEY",
+    "DATA_PREFIX",
+    "DELETES_ALLOWED",
+    "GC_PREFIX",
+    "HOLDS_KEY",
+    "HOLDS_PREFIX",
+    "INSTALLATION_MARK",
+    "INSTALLATION_PREFIX",
+    "LC_PREFIX",
+    "Claim",
+    "InvalidRunId",
+    "NoClaimLeft",
+    "check_run_id",
+    "claims_in",
+    "holds_mark",
+    "input_folder",
+    "is_special",
+    "manifest_path",
+    "next_claim",
+    "page_manifest_path",
+    "part_name",
+    "report_path",
+    "rules_path",
+    "run_folder",
+]
+
 
 class InvalidRunId(Invalid):
     """The text cannot be the id of a run."""

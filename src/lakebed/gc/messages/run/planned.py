@@ -28,6 +28,21 @@ else:  # Import on first use: a plain install has no such package, and most of t
     pa = Later("pyarrow")
     pc = Later("pyarrow.compute")
 
+__all__ = [
+    "CommitsDiffer",
+    "DifferentKinds",
+    "DifferingObject",
+    "ExpiringCommit",
+    "GarbageObject",
+    "GarbagePage",
+    "OnlyIn",
+    "PlanDiff",
+    "Side",
+    "below",
+    "diff_plans",
+    "garbage_rows",
+]
+
 
 class GarbageObject(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table `garbage`. `path` is empty for uncommitted data; `last_seen_ms`: column `last_seen_at`."""

@@ -25,6 +25,44 @@ from lakebed.gc.rules import Rules, parse_duration
 from .paths import run_folder
 from .tables import BadInput, Manifest, Part
 
+__all__ = [
+    "AGES",
+    "RECHECK",
+    "UNKNOWN_FILES_MAX",
+    "BadWindow",
+    "Cleared",
+    "CommitCounts",
+    "Deferred",
+    "Found",
+    "Keeps",
+    "KnownDues",
+    "Pieces",
+    "Plan",
+    "PlanList",
+    "PlanMissing",
+    "PlanSummary",
+    "RangeCounts",
+    "RunMode",
+    "Saved",
+    "SavedDues",
+    "Total",
+    "Totals",
+    "TreePart",
+    "decode_deferred",
+    "decode_plan",
+    "decode_recheck",
+    "decode_saved",
+    "decode_saved_dues",
+    "deferred_path",
+    "encode_deferred",
+    "encode_plan",
+    "encode_saved",
+    "plan_path",
+    "purge_path",
+    "saved_path",
+    "window_end_ms",
+]
+
 PLAN_FORMAT: Final = 1
 UNKNOWN_FILES_MAX: Final = 1000
 """The number of unknown keys of a slice that are named. All are counted."""

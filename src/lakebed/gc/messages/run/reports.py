@@ -15,6 +15,8 @@ from lakebed.base import RunKind, RunState
 from .plans import RunMode
 from .tables import BadInput
 
+__all__ = ["PurgeReport", "RunReport", "StageReport", "decode_report", "encode_report"]
+
 REPORT_FORMAT: Final = 1
 
 

@@ -27,6 +27,40 @@ else:  # Import on first use: a plain install has no such package, and most of t
     pa = Later("pyarrow")
     pq = Later("pyarrow.parquet")
 
+__all__ = [
+    "ALL_PATHS_SINCE",
+    "COMMITS",
+    "EXPIRED",
+    "GARBAGE",
+    "LEDGER",
+    "LEFTOVERS",
+    "POTENTIAL",
+    "POTENTIAL_SETS",
+    "REFS",
+    "TABLES",
+    "UNCOMMITTED",
+    "BadInput",
+    "Column",
+    "Manifest",
+    "Part",
+    "PartWriter",
+    "Table",
+    "arrow_schema",
+    "check_listing",
+    "check_manifest",
+    "check_part",
+    "check_rows",
+    "decode_manifest",
+    "decode_part",
+    "encode_manifest",
+    "encode_part",
+    "join_parts",
+    "manifest_of",
+    "part_of",
+    "read_parquet",
+    "read_part",
+]
+
 ColumnType: TypeAlias = Literal["string", "int64", "int32", "bool", "timestamp_ms", "list<string>"]
 """`timestamp_ms` is an instant in UTC, to the millisecond. Columns are not null unless declared `nullable`."""
 

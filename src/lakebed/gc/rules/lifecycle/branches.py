@@ -14,6 +14,17 @@ import msgspec
 from lakebed.gc.rules.durations import parse_duration
 from lakebed.gc.rules.patterns import matches
 
+__all__ = [
+    "BranchFacts",
+    "BranchVerdict",
+    "BranchWhy",
+    "IdleRule",
+    "Pin",
+    "first_going_ms",
+    "idle_rule_of",
+    "judge_branch",
+]
+
 
 class IdleRule(msgspec.Struct, frozen=True, kw_only=True):
     """Delete branches that no client moved for longer than `idle`.

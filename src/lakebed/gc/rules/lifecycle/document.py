@@ -20,6 +20,17 @@ from .due import NO_BRANCH, branches_of
 from .periods import NEVER_MS, parse_period
 from .policy import Policy
 
+__all__ = [
+    "ALL_BRANCHES",
+    "CurrentRule",
+    "PolicyRow",
+    "current_rules",
+    "earliest_by_branch",
+    "policy_table",
+    "potential_commits",
+    "potential_since_ms",
+]
+
 ALL_BRANCHES = NO_BRANCH
 """An empty branch stands for all branches without a row of their own."""
 

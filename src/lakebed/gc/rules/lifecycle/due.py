@@ -29,6 +29,22 @@ from lakebed.gc.rules.rules import Rules
 from .periods import NEVER_MS, parse_period
 from .policy import LifecycleRule, Policy
 
+__all__ = [
+    "NO_BRANCH",
+    "Due",
+    "Entry",
+    "Going",
+    "Keeps",
+    "LifecycleVerdict",
+    "Occurrences",
+    "PathVersions",
+    "branches_of",
+    "due_of",
+    "judge_objects",
+    "only_active",
+    "pinned_commits",
+]
+
 NO_BRANCH = ""
 """Stands for branches that may reach a commit later: through a commit that no branch reaches, or by an operation that
 is about to name it."""

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+__all__ = ["PathPattern"]
+
 WILDCARDS_MAX: Final = 8
 """More wildcards would match slowly, and would be hard to read."""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 else:  # imported on first use: a plain install has no numpy, and most functions here need none
     np = Later("numpy")
 
+__all__ = ["NEVER_MS", "Period", "latest_due", "parse_period"]
+
 NEVER_MS = (1 << 62) - 1
 """Later than every date."""
 

@@ -25,6 +25,19 @@ from .branches import IdleRule
 from .conditions import Condition, InvalidCondition, condition_text, parse_condition
 from .paths import PathPattern, wrong_in_glob
 
+__all__ = [
+    "POLICY_BYTES_MAX",
+    "RULES_MAX",
+    "InvalidPolicy",
+    "LifecycleRule",
+    "Pins",
+    "Policy",
+    "Problem",
+    "check_policy",
+    "is_wide",
+    "read_policy",
+]
+
 POLICY_BYTES_MAX: Final = 100_000
 """A policy is one value of the key-value store, and each version is kept."""
 RULES_MAX: Final = 1_000

@@ -26,6 +26,8 @@ else:  # imported on first use: a plain install has neither package, and most fu
     np = Later("numpy")
     pa = Later("pyarrow")
 
+__all__ = ["BranchClasses", "Potential", "Reach", "bits_of", "branch_sets", "classes_of", "potential_rows", "reach"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
