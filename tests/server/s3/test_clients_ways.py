@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from urllib.parse import quote
 
 import httpx
 import pytest
-from botocore.auth import HmacV1QueryAuth
+from botocore.auth import HmacV1Auth, HmacV1QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
@@ -146,6 +147,47 @@ async def test_the_token_of_other_credentials_is_refused_with_its_variable(s3: h
 
 
 # Signatures of version 2
+
+
+class HeaderV2(httpx.Auth):
+    """botocore's own signature of version 2 in the Authorization header."""
+
+    def __init__(self, pair: tuple[str, str]) -> None:
+        self._signer = HmacV1Auth(Credentials(*pair))
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
+        names = ("content-type", "content-md5", "date")
+        kept = {name: value for name, value in request.headers.items() if name in names or name.startswith("x-amz-")}
+        signed = AWSRequest(request.method, str(request.url), headers=kept)
+        self._signer.add_auth(signed)
+        request.headers.update(dict(signed.headers.items()))
+        yield request
+
+
+async def test_a_header_of_version_2_signs_reads_writes_listings_and_uploads_in_parts(
+    unsigned: httpx.AsyncClient, pair: tuple[str, str]
+) -> None:
+    auth = HeaderV2(pair)
+    put = await unsigned.put(
+        "http://localhost/lake.main/v2 ü.txt", content=b"two", headers={"x-amz-meta-a": "b"}, auth=auth
+    )
+    assert put.status_code == 200, put.text
+    read = await unsigned.get("http://localhost/lake.main/v2 ü.txt?response-content-type=text/x", auth=auth)
+    assert (read.content, read.headers["x-amz-meta-a"], read.headers["content-type"]) == (b"two", "b", "text/x")
+    assert "v2 ü.txt" in (await unsigned.get("http://localhost/lake.main?list-type=2&prefix=v2", auth=auth)).text
+    assert "<UploadId>" in (await unsigned.post("http://localhost/lake.main/p?uploads", auth=auth)).text
+
+    other = (await unsigned.get("http://localhost/lake.main/a", auth=HeaderV2((pair[0], "another")))).text
+    assert "SignatureDoesNotMatch" in other
+    late = await unsigned.get(
+        "http://localhost/lake.main/a", auth=auth, headers={"x-amz-date": "Mon, 02 Jan 2006 15:04:05 GMT"}
+    )
+    assert (late.status_code, "RequestTimeTooSkewed" in late.text) == (403, True)
+    for wrong in ("AWS ", "AWS key", "AWS :x"):
+        refused = await unsigned.get("http://localhost/lake.main/a", headers={"authorization": wrong})
+        assert (refused.status_code, "InvalidArgument" in refused.text) == (400, True), wrong
+    undated = await unsigned.get("http://localhost/lake.main/a", headers={"authorization": f"AWS {pair[0]}:x"})
+    assert (undated.status_code, "valid Date" in undated.text) == (403, True)
 
 
 def signed_v2(pair: tuple[str, str], path: str, expires_s: int = 3600) -> str:

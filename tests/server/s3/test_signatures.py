@@ -150,7 +150,7 @@ def test_a_malformed_url_is_refused_with_its_reason(change: dict[str, str], code
         b"AWS4-HMAC-SHA256 Credential=,SignedHeaders=host,Signature=0",
         b"AWS4-HMAC-SHA256 Credential=a,Credential=b,SignedHeaders=host,Signature=0",
         b"AWS4-HMAC-SHA512 Credential=a",
-        b"AWS AKIA:signature",
+        b"AWS AKIA",
     ],
 )
 def test_a_malformed_header_is_refused(header: bytes) -> None:

@@ -1,10 +1,11 @@
-"""Read and verify signatures: SigV4 in headers and in queries, and SigV2 in queries. Pure: the caller has the secret.
+"""Read and verify signatures of versions 4 and 2, in headers and in queries. Pure: the caller has the secret.
 
 From the AWS documents "Signature Version 4 for API requests", its pages for S3, and "Signing and authenticating REST
 requests" (version 2). S3 signs the path as sent, encoded once, and never normalises it.
 
-All parts that affect a request must be signed: the method, path, query, host and every `x-amz-` header. An added
+Version 4 must sign all parts that affect a request: the method, path, query, host and every `x-amz-` header. An added
 header is refused. The body is signed by its digest or chunk by chunk (`bodies.py`), unless the client excludes it.
+Version 2 leaves out the host, the body, and most of the query.
 """
 
 from __future__ import annotations
@@ -169,12 +170,17 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedV2:
-    """A query signature of version 2. It covers neither the body nor most headers, as S3 defines it."""
+    """A signature of version 2. It covers neither the body nor most headers, as S3 defines it.
+
+    `date` is the text that it signs as its time: in a query the second in which it ends, in a header the Date, or
+    nothing if x-amz-date has it. `made_s` None: the signature is in the query.
+    """
 
     access_key_id: str
-    expires: str
+    date: str
     signature: str
     canonical_resource: str
+    made_s: int | None = None
     payload: str = UNSIGNED
 
     @property
@@ -183,9 +189,13 @@ class SignedV2:
         return ""
 
     def check_time(self, now_s: int) -> None:
-        if now_s > int(self.expires):
+        if self.made_s is not None:
+            if abs(now_s - self.made_s) > SKEW_S_MAX:
+                raise S3Error("RequestTimeTooSkewed", RequestTime=_iso(self.made_s), ServerTime=_iso(now_s))
+            return
+        if now_s > int(self.date):
             raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
-        if int(self.expires) > now_s + EXPIRES_S_MAX:
+        if int(self.date) > now_s + EXPIRES_S_MAX:
             raise S3Error("AccessDenied", "Expires must be less than a week ahead", ServerTime=_iso(now_s))
 
     def is_of(self, key: SigningKey, asked: Asked) -> bool:
@@ -197,7 +207,7 @@ class SignedV2:
             asked.method,
             asked.header(b"content-md5") or "",
             asked.header(b"content-type") or "",
-            self.expires,
+            self.date,
             *(f"{name}:{','.join(values)}" for name, values in sorted(amz.items())),
             self.canonical_resource,
         ]
@@ -239,6 +249,8 @@ def read_signature(asked: Asked, bucket_of_host: str) -> AnySigned:
     if authorization is not None:
         if asked.parameter("X-Amz-Algorithm") is not None:
             raise S3Error("InvalidArgument", "Only one auth mechanism allowed")
+        if authorization.startswith("AWS "):
+            return _from_header_v2(asked, authorization, bucket_of_host)
         return _from_header(asked, authorization)
     if asked.parameter("X-Amz-Algorithm") is not None or asked.parameter("X-Amz-Signature") is not None:
         return _from_query(asked)
@@ -272,11 +284,6 @@ def _from_header(asked: Asked, authorization: str) -> Signed:
 def _read_header(authorization: str) -> tuple[str, str, str]:
     """Read the credential, the signed headers and the signature, in any order. Errors name the wrong field."""
     algorithm, _, rest = authorization.partition(" ")
-    if algorithm == "AWS":
-        raise S3Error(
-            "InvalidRequest",
-            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
-        )
     if algorithm != ALGORITHM:
         raise S3Error(
             "InvalidArgument",
@@ -439,15 +446,38 @@ def _from_query_v2(asked: Asked, bucket_of_host: str) -> SignedV2:
     key_id, expires, signature = (asked.parameter(name) for name in ("AWSAccessKeyId", "Expires", "Signature"))
     if not key_id or not signature or expires is None or not re.fullmatch(r"\d{1,12}", expires):
         raise S3Error("AccessDenied", "Query-string authentication requires the Signature, Expires and AWSAccessKeyId")
-    chosen = sorted((name, value) for name, value in asked.query if _V2_SUBRESOURCES.fullmatch(name))
     for name, _ in asked.query:
         # Any holder of the URL could change these: a link to one object of a bucket would list all of it.
         if name not in V2_QUERY and not name.lower().startswith("x-") and not _V2_SUBRESOURCES.fullmatch(name):
             raise S3Error("AccessDenied", f"a signature of version 2 does not cover the parameter {name[:100]}")
+    resource = _canonical_resource(asked, bucket_of_host)
+    return SignedV2(access_key_id=key_id, date=expires, signature=signature, canonical_resource=resource)
+
+
+def _from_header_v2(asked: Asked, authorization: str, bucket_of_host: str) -> SignedV2:
+    key_id, _, signature = authorization.removeprefix("AWS ").strip().partition(":")
+    if not key_id or not signature:
+        raise S3Error("InvalidArgument", "AWS authorization header is invalid. Expected AwsAccessKeyId:signature")
+    sent, date = asked.header(b"x-amz-date"), asked.header(b"date")
+    time = _http_date(sent or date)
+    if time is None or not _is_time(time):
+        raise S3Error("AccessDenied", "AWS authentication requires a valid Date or x-amz-date header")
+    return SignedV2(
+        access_key_id=key_id,
+        date="" if sent else date or "",
+        signature=signature,
+        canonical_resource=_canonical_resource(asked, bucket_of_host),
+        made_s=_seconds(time),
+    )
+
+
+def _canonical_resource(asked: Asked, bucket_of_host: str) -> str:
+    """Return the path and those parameters that version 2 signs. Nothing else of the query is covered."""
     resource = (f"/{bucket_of_host}" if bucket_of_host else "") + asked.raw_path.decode("latin-1")
+    chosen = sorted((name, value) for name, value in asked.query if _V2_SUBRESOURCES.fullmatch(name))
     if chosen:
         resource += "?" + "&".join(name + (f"={value}" if value else "") for name, value in chosen)
-    return SignedV2(access_key_id=key_id, expires=expires, signature=signature, canonical_resource=resource)
+    return resource
 
 
 # Version 4, step by step
