@@ -156,6 +156,7 @@ def test_what_programs_and_doors_add_is_out_of_the_digest() -> None:
     assert digest_of({**user, **added}) == digest_of(user) == 2141697043498864563
     assert len({digest_of({}), *(digest_of({name: value}) for name, value in user.items())}) == 3
     assert digest_of(added) == digest_of({})
+    assert digest_of({"::lakefs::posix-permissions": '{"Mode":33261}'}) != digest_of({})
 
 
 def test_types_that_say_unknown_are_one_in_the_digest() -> None:

@@ -63,7 +63,8 @@ TABLE_METADATA: Final = LAKEBED_METADATA + "table-metadata"
 """The metadata file of a table, kept with the table's record. An entry of that path without it makes no table."""
 BYTES_MD5: Final = "::lakebed::md5"
 """The MD5 of the bytes, if `checksum` is another digest: the ETag of an upload in parts."""
-_USERS: Final = frozenset({S3_METADATA + header for header in S3_HEADERS})
+_USERS: Final = frozenset({*(S3_METADATA + header for header in S3_HEADERS), "::lakefs::posix-permissions"})
+"""Hidden names whose values the user chose: headers of S3, and the owner and mode of a file from `lakectl local`."""
 _PROGRAMS: Final = frozenset({"mtime", "md5chksum", "s3cmd-attrs"})
 """Names that rclone and s3cmd add by themselves: the date of the local file, its owner, and its checksum."""
 
