@@ -218,7 +218,8 @@ class TestIdentity:
         assert (await client.get("/auth/users/bob")).status_code == 404
 
     async def test_before_set_up_nobody_is_let_in(self, stranger: httpx.AsyncClient) -> None:
-        assert (await stranger.get("/setup_lakefs")).json()["state"] == "not_initialized"
+        state = (await stranger.get("/setup_lakefs")).json()
+        assert (state["state"], state["comm_prefs_missing"]) == ("not_initialized", True)
         assert (await stranger.get("/config")).status_code == 401
         assert (await stranger.get("/usage-report/summary")).status_code == 401
         assert (await stranger.get("/healthcheck")).status_code == 204

@@ -54,7 +54,7 @@ class LoginConfig(msgspec.Struct, frozen=True, kw_only=True, rename={"rbac": "RB
 
 class SetupState(msgspec.Struct, frozen=True, kw_only=True):
     state: str
-    comm_prefs_missing: bool = False
+    comm_prefs_missing: bool
     login_config: LoginConfig
 
 

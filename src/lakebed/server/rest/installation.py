@@ -39,7 +39,12 @@ class Installation:
                 login_url=API_ROOT + accounts.OIDC_LOGIN.path,
                 login_url_method="select",
             )
-        return SetupState(state="initialized" if initialised else "not_initialized", login_config=login)
+        return SetupState(
+            state="initialized" if initialised else "not_initialized",
+            # The contract's page of set-up shows the fields of its form only where this is true.
+            comm_prefs_missing=not initialised,
+            login_config=login,
+        )
 
     async def set_up(self, request: RestRequest, body: Setup) -> CredentialsWithSecret:
         check_set_up(request, self._state.setup_secret)
