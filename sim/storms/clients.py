@@ -32,6 +32,7 @@ OUTCOMES_UNKNOWN: Final = (
     b"answer was lost",
     b"may not outlast",
     b"were done:",
+    b"may be stored or not",
     b"known to be done",
     b"the database is damaged",  # So SQLite calls pages that the disk does not give. Its whole file is read at the end.
     b"<Code>InternalError</Code>",
