@@ -28,13 +28,7 @@ from bench.http import family, peak_mib
 from lakebed.base import Entry, RepositoryUid, format_address, slice_name, slice_number, to_row
 from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.live import CollectionService
-from lakebed.gc.messages import (
-    ApplyRequest,
-    Mode,
-    PlanRequest,
-    RunKind,
-    RunMode,
-)
+from lakebed.gc.messages import ApplyRequest, Mode, PlanRequest, RunKind, RunMode
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.runtime import live_ports

@@ -21,13 +21,7 @@ from bench.http import family, peak_mib
 from lakebed.base import Entry, RepositoryUid
 from lakebed.gc import Collector, SessionOptions, local_session
 from lakebed.gc.live import CollectionService
-from lakebed.gc.messages import (
-    DATA_PREFIX,
-    ApplyRequest,
-    Mode,
-    PlanRequest,
-    RunKind,
-)
+from lakebed.gc.messages import DATA_PREFIX, ApplyRequest, Mode, PlanRequest, RunKind
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveTasks, live_ports

@@ -13,15 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lakebed.testing.contracts.network import FaultyNetwork, faulty_network, held_port
-from tests.kv.servers import (
-    Server,
-    as_user,
-    ask_as_administrator,
-    folder_for,
-    postgres,
-    promote,
-    wait_until_it_answers,
-)
+from tests.kv.servers import Server, as_user, ask_as_administrator, folder_for, postgres, promote, wait_until_it_answers
 
 
 class Replicated:

@@ -41,13 +41,7 @@ from lakebed.gc.mark.sets.bucketed import (
 from lakebed.gc.mark.sets.packing import Cause, pack_numbered
 from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import BadInput
-from lakebed.objectstore import (
-    MemoryObjectStore,
-    ObjectStore,
-    ObjectStoreOptions,
-    open_deleter,
-    open_objectstore,
-)
+from lakebed.objectstore import MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import live_ports
 from tests.gc.garbage import task_of
 

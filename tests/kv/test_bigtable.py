@@ -17,13 +17,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 from google.cloud.bigtable_v2.types import ReadRowsResponse
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, open_store
 from lakebed.kv.drivers.google import bigtable as bigtable_driver
 from lakebed.kv.drivers.google import gcloud
 from lakebed.kv.remote.store import Passing

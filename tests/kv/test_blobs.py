@@ -9,14 +9,7 @@ from functools import partial
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    PredicateFailed,
-    StoreFormat,
-    StoreUnavailable,
-    open_store,
-    store_partitions,
-)
+from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, open_store, store_partitions
 from lakebed.testing.contracts import RemoteStoreContract
 from lakebed.testing.contracts.network import held_port
 from lakebed.testing.contracts.store import P, held, read_all

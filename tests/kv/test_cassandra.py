@@ -14,15 +14,7 @@ from cassandra import InvalidRequest, Unavailable, protocol
 from cassandra.cluster import Cluster, NoHostAvailable
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    Store,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    open_store,
-    store_partitions,
-)
+from lakebed.kv import InvalidStoreUri, Store, StoreFormat, StoreUnavailable, StoreUri, open_store, store_partitions
 from lakebed.kv.drivers import cassandra as cassandra_driver
 from lakebed.kv.remote.store import Passing
 from lakebed.testing.contracts.network import FaultyNetwork

@@ -10,14 +10,7 @@ import httpx
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    PredicateFailed,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, PredicateFailed, StoreFormat, StoreUnavailable, StoreUri, open_store
 from lakebed.kv.drivers import consul as consul_driver
 from lakebed.kv.remote import http_client
 from lakebed.kv.remote.store import Passing, RemoteStore

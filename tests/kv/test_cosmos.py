@@ -12,12 +12,7 @@ import pytest
 pytest.importorskip("azure.cosmos")
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
 from lakebed.testing.contracts import DurableStoreContract
 from lakebed.testing.contracts.store import P, held, read_all
 from tests.kv.cosmos_double import Cosmos

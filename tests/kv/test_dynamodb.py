@@ -17,14 +17,7 @@ import pytest
 from awscrt import auth, http
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    Store,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, Store, StoreFormat, StoreUnavailable, StoreUri, open_store
 from lakebed.kv.drivers import dynamodb as dynamodb_driver
 from lakebed.kv.remote.store import RemoteStore
 from tests.kv.doubles import Answer, Limit, Request, Service, served

@@ -10,15 +10,7 @@ import httpx
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    compact_store,
-    open_store,
-    store_size,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, compact_store, open_store, store_size
 from lakebed.kv.drivers import etcd as etcd_driver
 from lakebed.kv.remote import http_client
 from lakebed.kv.remote.store import RemoteStore

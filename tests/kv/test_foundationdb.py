@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, open_store
 from lakebed.testing.contracts import DurableStoreContract
 from lakebed.testing.contracts.store import AWKWARD_KEYS, P, held, read_all
 from tests.kv.servers import a_value_put_back_is_noticed, foundationdb

@@ -12,15 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lakebed.kv.remote import http_client
-from lakebed.kv.remote.http_client import (
-    AnswerLost,
-    AnswerTimeout,
-    HttpAnswer,
-    HttpClient,
-    NotSent,
-    Origin,
-    Servers,
-)
+from lakebed.kv.remote.http_client import AnswerLost, AnswerTimeout, HttpAnswer, HttpClient, NotSent, Origin, Servers
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 OTHER = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\nanother"

@@ -12,13 +12,7 @@ pytest.importorskip("pymongo")
 from pymongo import MongoClient, errors
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, open_store
 from lakebed.kv.drivers import mongodb as mongodb_driver
 from lakebed.kv.remote.store import Passing, partitions_of
 from tests.kv.servers import RUN, OnServer, Server, a_value_put_back_is_noticed, mongodb

@@ -8,15 +8,7 @@ import aiomysql
 import pytest
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    compact_store,
-    open_store,
-    store_size,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, compact_store, open_store, store_size
 from lakebed.kv.drivers import mysql as mysql_driver
 from lakebed.kv.remote.store import RemoteStore
 from tests.kv.servers import OnServer, Server, mariadb

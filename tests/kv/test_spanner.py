@@ -16,13 +16,7 @@ from google.cloud.spanner_v1 import SpannerClient
 from google.cloud.spanner_v1.types import PartialResultSet
 from google.protobuf.struct_pb2 import Value
 
-from lakebed.kv import (
-    InvalidStoreUri,
-    StoreFormat,
-    StoreUnavailable,
-    StoreUri,
-    open_store,
-)
+from lakebed.kv import InvalidStoreUri, StoreFormat, StoreUnavailable, StoreUri, open_store
 from lakebed.kv.drivers.google import spanner as spanner_driver
 from lakebed.testing.contracts.network import faulty_network
 from lakebed.testing.contracts.processes import COUNTER, PARTITION, increment

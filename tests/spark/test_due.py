@@ -34,13 +34,7 @@ from lakebed.gc.kinds.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN
 from lakebed.gc.kinds.lifecycle.going import mark_going
 from lakebed.gc.kinds.lifecycle.learning import Learned, learn, read_known
 from lakebed.gc.kinds.lifecycle.plan import mark_known
-from lakebed.gc.kinds.lifecycle.reaching import (
-    Ranges,
-    Reached,
-    keeps_versions,
-    pinned_commits,
-    reach_metaranges,
-)
+from lakebed.gc.kinds.lifecycle.reaching import Ranges, Reached, keeps_versions, pinned_commits, reach_metaranges
 from lakebed.gc.kinds.lifecycle.sorting import sort_ranges
 from lakebed.gc.kinds.lifecycle.trees import TreeParts
 from lakebed.gc.mark.inputs.history import only_active as only_active_rows
@@ -65,19 +59,8 @@ from lakebed.ranges import (
 )
 from lakebed.runtime import live_ports
 from tests.objectstore.writer import memory_bytes_max
-from tests.spark.test_marks import (
-    ADDRESSES,
-    NOW_MS,
-    SLICES,
-    URI,
-    Engines,
-    addresses_of,
-    examples,
-    outcome,
-)
-from tests.spark.test_marks import (
-    engines as engines_,
-)
+from tests.spark.test_marks import ADDRESSES, NOW_MS, SLICES, URI, Engines, addresses_of, examples, outcome
+from tests.spark.test_marks import engines as engines_
 
 engines = engines_
 """The fixture of the other marks."""

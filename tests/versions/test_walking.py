@@ -13,16 +13,7 @@ from lakebed.kv import Held
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
 from lakebed.runtime import live_ports
-from lakebed.versions import (
-    BadRef,
-    Commit,
-    RefNotFound,
-    TreeCache,
-    Trees,
-    Versions,
-    keys,
-    place_all,
-)
+from lakebed.versions import BadRef, Commit, RefNotFound, TreeCache, Trees, Versions, keys, place_all
 from lakebed.versions.history import history as history_module
 from lakebed.versions.history.ancestors import jump_span
 

@@ -31,13 +31,7 @@ from lakebed.base import (
 from lakebed.kv import SCAN_PAGE, Held, PredicateFailed, Store, scan_pages, scan_prefix
 from lakebed.objectstore import BucketMissing, ObjectStore
 from lakebed.quotas import Meter
-from lakebed.versions import (
-    Versions,
-    decode_record,
-    decode_records,
-    encode_record,
-    keys,
-)
+from lakebed.versions import Versions, decode_record, decode_records, encode_record, keys
 
 from .deleted import DELETED_DAYS, DeletedRepositories, namespaces_of
 from .errors import (

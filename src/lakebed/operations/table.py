@@ -6,18 +6,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from . import (
-    accounts,
-    deleted,
-    events,
-    history,
-    installation,
-    objects,
-    operators,
-    repositories,
-    sandboxes,
-    tables,
-)
+from . import accounts, deleted, events, history, installation, objects, operators, repositories, sandboxes, tables
 from .gc import collections, collectors, hard_delete, holds, lifecycle
 from .operation import AnyOperation, Operation
 

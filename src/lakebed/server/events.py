@@ -24,14 +24,7 @@ import msgspec
 
 from lakebed.auth import ServerKeys
 from lakebed.base import LakebedError, Ports
-from lakebed.catalog import (
-    Catalog,
-    DeliveryFailed,
-    PositionedEvent,
-    Repository,
-    RepositoryNotFound,
-    SubscriptionRecord,
-)
+from lakebed.catalog import Catalog, DeliveryFailed, PositionedEvent, Repository, RepositoryNotFound, SubscriptionRecord
 from lakebed.hooks import AT_ONCE_MAX, HookFailed, HookOptions, request
 from lakebed.server.brokers import SEND_S, Brokers
 from lakebed.wire import Delivery, Event

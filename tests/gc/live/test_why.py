@@ -7,14 +7,7 @@ import pytest
 
 from lakebed.base import Entry
 from lakebed.gc.live import CollectionService, NoQuestion
-from lakebed.gc.messages import (
-    GC_PREFIX,
-    LEDGER,
-    Fate,
-    WhyObject,
-    arrow_schema,
-    encode_part,
-)
+from lakebed.gc.messages import GC_PREFIX, LEDGER, Fate, WhyObject, arrow_schema, encode_part
 from lakebed.gc.rules import DAY_MS, Rules, days_rules
 from lakebed.ranges import RangeCorrupt
 from tests.gc.deferred import defer

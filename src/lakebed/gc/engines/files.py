@@ -16,11 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 from lakebed import objectstore
 from lakebed.gc.messages import CLOCK_KEY
-from lakebed.objectstore import (
-    ObjectStore,
-    ObjectStoreOptions,
-    open_objectstore,
-)
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 
 T = TypeVar("T")
 _ENDINGS_MAX: Final = 3

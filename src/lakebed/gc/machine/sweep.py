@@ -30,16 +30,7 @@ from lakebed.gc.mark.sets.places import is_elsewhere, may_be_swept
 from lakebed.gc.messages import GC_PREFIX, LedgerState, Manifest, Part
 from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence, Overtaken
-from lakebed.gc.runs.recording import (
-    Ledger,
-    Outcomes,
-    Swept,
-    count,
-    ledger_rows,
-    read_recorded,
-    record,
-    without,
-)
+from lakebed.gc.runs.recording import Ledger, Outcomes, Swept, count, ledger_rows, read_recorded, record, without
 from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, read_adoption
 
 BATCH_KEYS: Final = 1000

@@ -16,14 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lakebed.base import Clock, Conflict
-from lakebed.gc.messages import (
-    APPLYING_PREFIX,
-    CLAIM_ATTEMPTS_MAX,
-    Claim,
-    NoClaimLeft,
-    claims_in,
-    next_claim,
-)
+from lakebed.gc.messages import APPLYING_PREFIX, CLAIM_ATTEMPTS_MAX, Claim, NoClaimLeft, claims_in, next_claim
 from lakebed.objectstore import ObjectExists, ObjectMissing, ObjectOutcomeUnknown, ObjectStore
 
 

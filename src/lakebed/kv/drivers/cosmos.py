@@ -22,11 +22,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import aiohttp
-from azure.core.exceptions import (
-    AzureError,
-    ServiceRequestError,
-    ServiceRequestTimeoutError,
-)
+from azure.core.exceptions import AzureError, ServiceRequestError, ServiceRequestTimeoutError
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos import PartitionKey, exceptions
 from azure.cosmos.aio import ContainerProxy, CosmosClient

@@ -24,15 +24,7 @@ from lakebed.wire import CatalogError, CatalogFault, NamespaceCreation, TableRen
 
 from .changing import load_library
 from .namespaces import OAuthRefused
-from .places import (
-    NO_PREFIX,
-    CatalogRequest,
-    checked,
-    levels_of,
-    of_prefix,
-    split_outer,
-    with_prefix,
-)
+from .places import NO_PREFIX, CatalogRequest, checked, levels_of, of_prefix, split_outer, with_prefix
 
 logger = logging.getLogger(__name__)
 

@@ -16,14 +16,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import (
-    CONTENT_TYPE_DEFAULT,
-    LAKEBED_METADATA,
-    S3_HEADERS,
-    Entry,
-    InvalidName,
-    LakebedError,
-)
+from lakebed.base import CONTENT_TYPE_DEFAULT, LAKEBED_METADATA, S3_HEADERS, Entry, InvalidName, LakebedError
 from lakebed.catalog import DELETE_MANY_MAX, METADATA_BYTES_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.http.responses import RawResponse, StreamedResponse

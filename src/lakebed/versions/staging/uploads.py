@@ -20,13 +20,7 @@ from lakebed.versions import keys
 from lakebed.versions.cells import EXCLUSIVE
 from lakebed.versions.context import Context
 from lakebed.versions.errors import UploadRefused
-from lakebed.versions.records import (
-    BranchRecord,
-    UploadRecord,
-    UploadState,
-    decode_record,
-    encode_record,
-)
+from lakebed.versions.records import BranchRecord, UploadRecord, UploadState, decode_record, encode_record
 
 from .conditions import Condition
 from .copies import Admit

@@ -37,17 +37,7 @@ from lakebed.gc.mark.mark import deal_again, mark_expired
 from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign
 from lakebed.gc.mark.sets.places import may_be_swept
-from lakebed.gc.messages import (
-    Cleared,
-    CommitCounts,
-    Expire,
-    Part,
-    Pieces,
-    Plan,
-    RangeCounts,
-    RunKind,
-    StartedRun,
-)
+from lakebed.gc.messages import Cleared, CommitCounts, Expire, Part, Pieces, Plan, RangeCounts, RunKind, StartedRun
 from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
 
 CAUSE: Final = Cause(reason="deleted-repository", rule="deleted")

@@ -45,24 +45,9 @@ from lakebed.gc.messages import (
     StartedRun,
 )
 from lakebed.gc.rules import Holds
-from lakebed.gc.runs.context import (
-    RunContext,
-    counts_of,
-    folder_in,
-    plan_frame,
-    slice_numbers,
-    whole,
-    write_piece,
-)
+from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame, slice_numbers, whole, write_piece
 
-from .erasing import (
-    add_others,
-    deal_selected,
-    deal_staying,
-    deferred_runs,
-    key_of,
-    read_ranges_by_span,
-)
+from .erasing import add_others, deal_selected, deal_staying, deferred_runs, key_of, read_ranges_by_span
 
 
 @dataclass(frozen=True, slots=True)

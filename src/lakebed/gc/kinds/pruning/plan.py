@@ -36,23 +36,8 @@ from lakebed.gc.mark.inputs.ranges import (
 from lakebed.gc.mark.mark import look_again, mark_expired
 from lakebed.gc.mark.sets.packing import Cause
 from lakebed.gc.mark.sets.places import Namespace, may_be_swept
-from lakebed.gc.messages import (
-    Cleared,
-    Plan,
-    PreparedCommits,
-    RangeCounts,
-    RecheckInputs,
-    RunKind,
-    StartedRun,
-)
-from lakebed.gc.runs.context import (
-    RunContext,
-    counts_of,
-    folder_in,
-    plan_frame,
-    slice_numbers,
-    whole,
-)
+from lakebed.gc.messages import Cleared, Plan, PreparedCommits, RangeCounts, RecheckInputs, RunKind, StartedRun
+from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame, slice_numbers, whole
 from lakebed.gc.runs.resume import held_tables, runs_over
 
 PRUNING: Final = Cause(reason="pruning", rule="pruning", branch="tables")

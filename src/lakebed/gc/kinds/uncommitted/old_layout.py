@@ -31,16 +31,7 @@ from lakebed.gc.mark.inputs.special import unknown_files_of
 from lakebed.gc.mark.mark import mark_keys
 from lakebed.gc.mark.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.mark.sets.places import is_elsewhere
-from lakebed.gc.messages import (
-    Cleared,
-    Found,
-    Plan,
-    PreparedCommits,
-    RangeCounts,
-    RunKind,
-    RunMode,
-    StartedRun,
-)
+from lakebed.gc.messages import Cleared, Found, Plan, PreparedCommits, RangeCounts, RunKind, RunMode, StartedRun
 from lakebed.gc.rules import DAY_MS, slice_of
 from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame
 from lakebed.gc.runs.resume import held_tables, runs_over

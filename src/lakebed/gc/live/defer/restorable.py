@@ -18,14 +18,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from lakebed.base import NotFound, RunId
-from lakebed.gc.messages import (
-    LEDGER_PREFIX,
-    LedgerState,
-    Restore,
-    check_run_id,
-    decode_ledger,
-    ledger_groups,
-)
+from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Restore, check_run_id, decode_ledger, ledger_groups
 from lakebed.versions import Versions
 
 from .deferring import DeferredRun, DeferredRuns

@@ -21,16 +21,7 @@ from lakebed.gc.live.reading.commit_columns import packed
 from lakebed.gc.live.reading.commits import Snapshot
 from lakebed.gc.live.reading.naming import Named, Search, Work
 from lakebed.gc.messages import DueName
-from lakebed.gc.rules.lifecycle import (
-    NEVER_MS,
-    Due,
-    Entry,
-    PathVersions,
-    Policy,
-    bits_of,
-    branch_sets,
-    due_of,
-)
+from lakebed.gc.rules.lifecycle import NEVER_MS, Due, Entry, PathVersions, Policy, bits_of, branch_sets, due_of
 
 BRANCHES_SHOWN: Final = 10
 

@@ -58,15 +58,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, goes_ms, parse_duration, plain_name, stays_of
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStat
-from lakebed.versions import (
-    CommitExpired,
-    ContentsGone,
-    DeletedRefRecord,
-    RefState,
-    SliceRecord,
-    SliceState,
-    Versions,
-)
+from lakebed.versions import CommitExpired, ContentsGone, DeletedRefRecord, RefState, SliceRecord, SliceState, Versions
 
 from .due_names import DueNames
 

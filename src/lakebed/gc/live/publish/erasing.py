@@ -47,15 +47,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import InvalidSelection, Matcher, Selection, check_selection
 from lakebed.kv import Page
 from lakebed.ranges import TOMBSTONE_ROW
-from lakebed.versions import (
-    TOMBSTONE,
-    BranchRecord,
-    Condition,
-    PreconditionFailed,
-    Versions,
-    decode_cells,
-    is_gone,
-)
+from lakebed.versions import TOMBSTONE, BranchRecord, Condition, PreconditionFailed, Versions, decode_cells, is_gone
 
 _KIND: Final = RunKind.ERASURE
 

@@ -42,15 +42,7 @@ from lakebed.ranges import (
     sublist_key,
     summary_of,
 )
-from lakebed.versions import (
-    TOMBSTONE,
-    BranchRecord,
-    CopyRecord,
-    UploadRecord,
-    UploadState,
-    Versions,
-    cell_columns,
-)
+from lakebed.versions import TOMBSTONE, BranchRecord, CopyRecord, UploadRecord, UploadState, Versions, cell_columns
 
 __all__ = ["Search"]
 

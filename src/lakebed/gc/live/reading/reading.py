@@ -28,14 +28,7 @@ from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.messages import UNCOMMITTED, Manifest, PartWriter
 from lakebed.kv import Page
-from lakebed.versions import (
-    BranchRecord,
-    CopyRecord,
-    RunRecord,
-    UploadRecord,
-    UploadState,
-    Versions,
-)
+from lakebed.versions import BranchRecord, CopyRecord, RunRecord, UploadRecord, UploadState, Versions
 
 from .inputs import Address, AddressRows, Inputs, Rows, address_of, digest_of_pages
 

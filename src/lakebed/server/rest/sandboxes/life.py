@@ -13,14 +13,7 @@ from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.wire import (
-    Sandbox,
-    SandboxCreation,
-    SandboxEnded,
-    SandboxExtension,
-    SandboxList,
-    SandboxWithSecret,
-)
+from lakebed.wire import Sandbox, SandboxCreation, SandboxEnded, SandboxExtension, SandboxList, SandboxWithSecret
 
 
 class SandboxRoutes:

@@ -14,15 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.base import Basis
-from lakebed.gc.messages import (
-    SWEEP_MAX,
-    BranchToGo,
-    PolicyCheck,
-    RunKind,
-    SetPolicy,
-    SweepBranches,
-    SweptBranch,
-)
+from lakebed.gc.messages import SWEEP_MAX, BranchToGo, PolicyCheck, RunKind, SetPolicy, SweepBranches, SweptBranch
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer

@@ -1,0 +1,155 @@
+"""What teams add to each request: an event for a commit, quotas for a look-up and an upload, conditions for a look-up.
+
+Each is paired with the same work without it, in turn. Events are embedded over SQLite, with a look for events after
+ten commits, as on a branch that gets ten a second. The others are over HTTP, 16 connections, the server's CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.embedded.commit import rows
+from bench.harness import Bench, Pair, Side, Work
+from bench.http import Peer, lakebed_server, objects_url
+from lakebed.base import Entry
+from lakebed.catalog import Repository, SubscriptionRecord
+from lakebed.server import ServerOptions, opened, prepare_folder
+from lakebed.versions import Note
+
+from .stat import load as looking
+from .upload import BODY
+from .upload import load as uploading
+from .world import REPOSITORY, fill
+
+COMMITS: Final = {"small": 20, "full": 200}
+STATS: Final = {"small": 200, "full": 8_000}
+UPLOADS: Final = {"small": 100, "full": 3_000}
+TICK: Final = 10
+ROOM: Final = 1 << 50
+ANYWHERE: Final[dict[str, object]] = {
+    "effect": "allow",
+    "action": ["fs:*"],
+    "resource": f"arn:lakefs:fs:::repository/{REPOSITORY}*",
+}
+CONDITIONS: Final = {
+    "StringLike": {"branch": ["staged", "committed", "box-${user}-*"]},
+    "IpAddress": {"SourceIp": ["127.0.0.0/8"]},
+}
+
+
+def parts(size: str) -> Iterator[Pair]:
+    yield from _events(COMMITS[size])
+    yield from _requests(STATS[size], UPLOADS[size])
+
+
+def _events(count: int) -> Iterator[Pair]:
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        data = Path(folder) / "data"
+        prepare_folder(data)
+        made = opened(ServerOptions(data_dir=data))
+        state = runner.run(made.__aenter__())
+
+        async def create(name: str, *, subscribes: bool) -> Repository:
+            repository = await state.catalog.create(name, storage_namespace=f"local://{name}", default_branch="main")
+            if subscribes:
+                await repository.subscriptions.create("one", SubscriptionRecord(target="http://x/", created_ms=0))
+            return repository
+
+        numbers = itertools.count()
+
+        async def commit(repository: Repository, *, gathers: bool) -> None:
+            versions = repository.versions
+            for done in range(1, count + 1):
+                entry = Entry(address="local://elsewhere/x", size_bytes=1, checksum="x", modified_ms=0)
+                await versions.staging.put("main", f"a/{next(numbers):09d}".encode(), entry)
+                await versions.commits.commit("main", Note(message="bench", committer="bench"))
+                if gathers and done % TICK == 0:
+                    await versions.outbox.gather(is_whole=False)
+
+        def side(repository: Repository, *, gathers: bool) -> Side:
+            @contextmanager
+            def work() -> Iterator[Work]:
+                yield Work(run=lambda: runner.run(commit(repository, gathers=gathers)))
+
+            return work
+
+        told = runner.run(create("told", subscribes=True))
+        plain = runner.run(create("plain", subscribes=False))
+        yield Pair(
+            what=f"events of {count:,} commits",
+            limit=1.05,
+            ours=side(told, gathers=True),
+            floor=side(plain, gathers=False),
+        )
+        runner.run(made.__aexit__(None, None, None))
+
+
+def _requests(stats: int, uploads: int) -> Iterator[Pair]:
+    paths = random.Random(1).choices([key.decode() for key, _ in rows(2_000)], k=stats)
+    stat_urls = [objects_url(REPOSITORY, "committed", path, suffix="/stat") for path in paths]
+    numbers = itertools.count()
+
+    def upload_urls() -> list[str]:
+        names = [f"up/{next(numbers):08d}" for _ in range(uploads)]
+        return [objects_url(REPOSITORY, "staged", name, kind="branches") for name in names]
+
+    def looks(peer: Peer) -> Side:
+        @contextmanager
+        def work() -> Iterator[Work]:
+            yield looking(peer, stat_urls)
+
+        return work
+
+    def uploads_of(peer: Peer) -> Side:
+        @contextmanager
+        def work() -> Iterator[Work]:
+            yield uploading(peer, upload_urls())
+
+        return work
+
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        for folder in (first, second):
+            prepare_folder(Path(folder) / "data")
+            asyncio.run(fill(ServerOptions(data_dir=Path(folder) / "data"), 2_000))
+        with lakebed_server(Path(first) / "data") as limited, lakebed_server(Path(second) / "data") as plain:
+            _limit(limited)
+            yield Pair(what=f"quotas, {stats:,} stats", limit=1.03, ours=looks(limited), floor=looks(plain))
+            yield Pair(
+                what=f"quotas, {uploads:,} uploads of {len(BODY):,} bytes",
+                limit=1.03,
+                ours=uploads_of(limited),
+                floor=uploads_of(plain),
+            )
+            free = _user(plain, "free", [ANYWHERE])
+            bound = _user(plain, "bound", [{**ANYWHERE, "condition": CONDITIONS}])
+            yield Pair(what=f"conditions, {stats:,} stats", limit=1.03, ours=looks(bound), floor=looks(free))
+
+
+def _limit(peer: Peer) -> None:
+    """Set all three quotas: of the repository, of the branch and of the user."""
+    quotas, room = f"/api/v1/repositories/{REPOSITORY}/quotas", {"limit_bytes": ROOM}
+    for target in (quotas, f"{quotas}?branch=staged", "/api/v1/auth/users/bench/quota"):
+        peer.call("PUT", target, room, expected=200)
+
+
+def _user(peer: Peer, name: str, statements: Sequence[dict[str, object]]) -> Peer:
+    """Make a user with these rights alone, and return the same server asked with that key pair."""
+    api = "/api/v1/auth"
+    peer.call("POST", f"{api}/users", {"id": name}, expected=201)
+    peer.call("POST", f"{api}/policies", {"id": name, "statement": statements}, expected=201)
+    peer.call("PUT", f"{api}/users/{name}/policies/{name}", expected=201)
+    key = json.loads(peer.call("POST", f"{api}/users/{name}/credentials", expected=201))
+    pair = f"{key['access_key_id']}:{key['secret_access_key']}"
+    return Peer(peer.process, peer.port, f"Basic {base64.b64encode(pair.encode()).decode()}")
+
+
+BENCH = Bench(name="extras", parts=parts)
