@@ -22,7 +22,18 @@ FOLDERS = {
     "collecting": ("commits", "erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
     "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "wide"),
     "marks": ("cluster", "incremental", "mark", "ranges", "repository"),
-    "serving": ("gateway", "list", "mixed", "operations", "pages", "stat", "ten-objects", "upload", "workers"),
+    "serving": (
+        "extras",
+        "gateway",
+        "list",
+        "mixed",
+        "operations",
+        "pages",
+        "stat",
+        "ten-objects",
+        "upload",
+        "workers",
+    ),
 }
 NAMES = {name: f"bench.{folder}.{name.replace('-', '_')}" for folder, names in FOLDERS.items() for name in names}
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from lakebed import agents
 from lakebed.agents.tools import call_tool
 from lakebed.cli.kit.session import connect
-from lakebed.settings import Settings
+from lakebed.settings import read_settings
 
 from .conftest import Shell
 
@@ -62,11 +62,7 @@ def test_the_agent_of_the_guide_proposes(
 
 def test_after_its_sandbox_has_ended_an_agent_learns_it_once_and_gets_another(shell: Shell) -> None:
     shell.ok("repo", "create", "lakefs://boxes", "local://boxes")
-    settings = Settings(
-        endpoint=shell.environment["LAKEBED_ENDPOINT"],
-        access_key_id=shell.environment["LAKEBED_ACCESS_KEY_ID"],
-        secret_access_key=shell.environment["LAKEBED_SECRET_ACCESS_KEY"],
-    )
+    settings = read_settings(Path(shell.environment["LAKEBED_CONFIG"]))
     with ExitStack() as clients:
 
         def connected(key: str, secret: str) -> agents.Operations:
