@@ -177,7 +177,7 @@ class Dumps:
         async for name, commit in inventory.every(Commit):
             if name in needed:
                 # Every commit that a ref reaches was published, even if its record does not show it.
-                writer.add(keys.COMMIT + name.encode(), encode_record(replace(commit, published=True)))
+                writer.add(keys.COMMIT + name.encode(), encode_record(replace(commit, published=True, tried=False)))
         async for name, slice_ in inventory.every(SliceRecord):
             writer.add(keys.SLICE + name.encode(), encode_record(replace(slice_, state=SliceState.CLOSED)))
         # The record of a run shows that it was undone, and is not dumped. So do not dump the swept records of such a
@@ -356,7 +356,7 @@ class Dumps:
     async def _write(self, dump: _Dump, files: Iterable[str]) -> None:
         commits = await self._unpublished(dump)
         await self._set_all(
-            (keys.COMMIT + id_.encode(), encode_record(replace(commit, published=False)))
+            (keys.COMMIT + id_.encode(), encode_record(replace(commit, published=False, tried=False)))
             for id_, commit in commits.items()
         )
         await self._set_absent((keys.SLICE + name.encode(), value) for name, value in dump.slices.items())
@@ -383,7 +383,7 @@ class Dumps:
                 if there is None or not there.published:
                     one = commits[id_]
                     written_ms, counted_ms = max(now_ms, one.written_ms), max(now_ms, one.counted_ms)
-                    found[id_] = replace(one, published=True, written_ms=written_ms, counted_ms=counted_ms)
+                    found[id_] = replace(one, published=True, tried=False, written_ms=written_ms, counted_ms=counted_ms)
         return found
 
     async def _set_all(self, items: Iterable[tuple[bytes, bytes]]) -> None:

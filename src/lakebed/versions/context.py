@@ -418,7 +418,7 @@ class CommitRecords:
 
         Only spares later callers the walk, so a failure here does not fail a commit that was published.
         """
-        noted = replace(commit, published=True)
+        noted = replace(commit, published=True, tried=False)
         with suppress(Unavailable, OutcomeUnknown):
             await self._context.set(keys.COMMIT + commit_id.encode(), noted)
             # Not before: a note that is only remembered here would keep `note_head` from writing it.
@@ -433,11 +433,20 @@ class CommitRecords:
         commit, held = await self._latest(commit_id)
         if commit.published or held is None:
             return
-        noted = replace(commit, published=True)
+        noted = replace(commit, published=True, tried=False)
         # Noted meanwhile, maybe with a later time from which retention counts: then leave it.
         with suppress(PredicateFailed):
             await self._context.set_if(keys.COMMIT + commit_id.encode(), encode_record(noted), held.predicate)
             self._cache.keep(commit_id, noted)
+
+    async def remove_unpublished(self, commit_id: CommitId) -> None:
+        """Remove the record of a commit that was tried and has no note. The caller knows that no branch has it."""
+        held = await self._context.get(keys.COMMIT + commit_id.encode())
+        if held is None or not decode_record(Commit, held.value).tried:
+            return
+        # As it was read: who moves a branch away from a commit notes it first.
+        with suppress(PredicateFailed):
+            await self._context.delete_if(keys.COMMIT + commit_id.encode(), held.predicate)
 
     async def _latest(self, commit_id: CommitId) -> tuple[Commit, Held | None]:
         """Return the record, and its value in the store where that was read: a cached one may be older than its note.

@@ -188,6 +188,7 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     `made_for` is the branch it was built for. `published` is a note that the branch took it, written after the fact:
     without it, a look into the history of `made_for` decides (`Commits.find_published`). `created_ms` may be given,
     `written_ms` is the clock of the server that wrote it, and from `counted_ms` retention counts, where that is later.
+    `tried`, until it is noted: only a `set_if` of the branch `made_for` can publish it.
     `depth`, `jump` and `merges` shorten the way to far ancestors (ancestors.py).
 
     Nothing that it holds can lead back to it, so Python need not look for cycles through a million of them.
@@ -204,6 +205,7 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     made_for: str = ""
     nonce: str = ""
     published: bool = False
+    tried: bool = False
     written_ms: int = 0
     counted_ms: int = 0
     depth: int = 0

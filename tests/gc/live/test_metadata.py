@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunId, StagingToken
+from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, MetarangeId, RunId, StagingToken
 from lakebed.gc.live import RunMoved, RunNotFound, ServiceOptions, StalePlan, WrongKind
 from lakebed.gc.live.publish.metadata import MetadataRuns
 from lakebed.gc.live.reading.inputs import Inputs
@@ -37,7 +37,18 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import MetadataRule, days_rules
 from lakebed.objectstore import DeleteFailure, MemoryObjectStore, ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key, overlay
-from lakebed.versions import Applied, Commit, CommitExpired, Note, RetiredBy, Versions, keys, none_retired
+from lakebed.versions import (
+    Applied,
+    Commit,
+    CommitExpired,
+    Note,
+    RetiredBy,
+    SweptRecord,
+    Versions,
+    encode_record,
+    keys,
+    none_retired,
+)
 from tests.gc.live.conftest import Lake
 from tests.gc.shipped import MetadataCollector
 from tests.gc.specified import plan_of
@@ -48,6 +59,7 @@ NOW = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10
 FILES = MetadataRule(file_age_ms_min=NOW.file_age_ms_min)
 """Every file is, and no run."""
 BRIEF = ServiceOptions(readers_grace_ms=0)
+NOTE = Note(message="m", committer="me")
 
 
 def collector(lake: Lake, rule: MetadataRule = NOW, *, options: ServiceOptions = BRIEF) -> MetadataCollector:
@@ -151,6 +163,100 @@ async def write_unpublished(lake: Lake, metarange: Any, *, server: Versions | No
         nonce=versions.ports.ids.fresh(),
     )
     return await versions.context.commits.write(made)
+
+
+# Commits that were never published
+
+
+async def try_in_vain(lake: Lake, path: str = "b") -> CommitId:
+    """Commit as a process that dies when its commit record is there."""
+    await lake.put("main", path, path)
+    commits = lake.versions.commits
+    _, seen = await commits.seal("main")
+    built = await commits._build("main", seen.record, seen.record.sealed, NOTE, allow_empty=False)
+    return built.commit_id
+
+
+async def is_there(lake: Lake, commit_id: CommitId) -> bool:
+    return (await lake.versions.inventory.commits([commit_id]))[0] is not None
+
+
+async def collect_whatever(lake: Lake) -> frozenset[str]:
+    """A file of metadata that nothing names, so that the run has something to apply."""
+    await lake.objectstore.put(metarange_key(MetarangeId("0" * 64)), b"")
+    return await collector(lake).collect()
+
+
+async def test_the_record_of_a_commit_that_was_never_published_goes_and_then_its_tree(lake: Lake) -> None:
+    head = await commit(lake, "a")
+    left = await try_in_vain(lake)
+    tree = (await lake.versions.inventory.commits([left]))[0]
+    assert tree is not None
+
+    first = await collect_whatever(lake)
+    gone = await collect_whatever(lake)
+
+    assert not await is_there(lake, left)
+    assert await is_there(lake, head.id)
+    assert metarange_key(tree.metarange_id) not in first
+    assert metarange_key(tree.metarange_id) in gone
+    assert (await lake.server().commits.commit("main", NOTE)).parents == (head.id,)
+
+
+async def test_a_commit_that_a_branch_has_and_no_note_stays(lake: Lake) -> None:
+    """Also behind its head."""
+    made = [await commit(lake, path) for path in "abc"]
+    for one in made:
+        await lake.versions.context.commits.write(msgspec.structs.replace(one, published=False, tried=True))
+
+    await collect_whatever(lake)
+
+    assert [await is_there(lake, one.id) for one in made] == [True] * 3
+
+
+async def test_a_commit_that_another_commit_or_a_list_has_stays(lake: Lake) -> None:
+    await commit(lake, "a")
+    parent, listed = await try_in_vain(lake, "b"), await try_in_vain(lake, "c")
+    await lake.versions.context.commits.write(
+        Commit(generation=3, message="", committer="", created_ms=0, metarange_id=EMPTY_METARANGE, parents=(parent,))
+    )
+    await lake.store.set(lake.versions.partition, keys.SWEPT + listed.encode(), encode_record(SweptRecord(run="r1")))
+
+    await collect_whatever(lake)
+
+    assert [await is_there(lake, one) for one in (parent, listed)] == [True, True]
+
+
+async def test_a_commit_that_is_made_since_the_plan_or_may_be_named_without_a_branch_stays(lake: Lake) -> None:
+    await commit(lake, "a")
+    planned = await try_in_vain(lake)
+    found = (await lake.versions.inventory.commits([planned]))[0]
+    assert found is not None
+    other = await lake.versions.context.commits.write(msgspec.structs.replace(found, nonce="other", tried=False))
+    await lake.objectstore.put(metarange_key(MetarangeId("0" * 64)), b"")
+    plan = await collector(lake).plan()
+    since = await try_in_vain(lake, "c")
+
+    await collector(lake).apply(plan)
+
+    assert [await is_there(lake, one) for one in (planned, other, since)] == [False, True, True]
+
+
+async def test_a_record_that_is_written_again_while_it_is_removed_stays(hooked: Lake) -> None:
+    """A restore of a dump that has the commit writes it, and makes a branch at it."""
+    await commit(hooked, "a")
+    left = await try_in_vain(hooked)
+    found = (await hooked.versions.inventory.commits([left]))[0]
+    assert found is not None
+
+    async def restore() -> None:
+        await hooked.versions.context.commits.write(msgspec.structs.replace(found, tried=False))
+
+    assert isinstance(hooked.store, HookedStore)
+    hooked.store.before("delete_if", keys.COMMIT + left.encode(), restore)
+    await collect_whatever(hooked)
+
+    assert await is_there(hooked, left)
 
 
 async def test_young_files_stay(lake: Lake) -> None:

@@ -37,6 +37,7 @@ from .options import ServiceOptions
 from .reading.commits import (
     Snapshot,
     commits_of_tables,
+    loose_commits,
     read_snapshot,
     read_snapshot_for_metadata,
     read_swept,
@@ -147,6 +148,8 @@ class PlanSteps:
         commits = await inputs.write_tables(
             COMMITS, COMMITS.name, snapshot.commits_tables(of_tables), self._versions.ports.tasks
         )
+        if not kind.takes_objects and (loose := loose_commits(snapshot.commits)):
+            await inputs.write_loose(loose)
         await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
         prepared = PreparedCommits(
             run_id=id_,

@@ -310,13 +310,15 @@ class Committer:
             metadata=dict(note.metadata),
             made_for=branch,
             nonce=self._context.ports.ids.fresh(),
+            tried=True,
         )
         return await self._context.commits.ancestors.placed(commit)
 
     async def initialise(self, default_branch: str) -> Commit:
         """Make the first commit and the default branch of a new repository. Called once, before it can be seen."""
         note = Note(message="Repository created", committer="")
-        commit = replace(await self.new_commit(default_branch, EMPTY_METARANGE, (), note), published=True)
+        made = await self.new_commit(default_branch, EMPTY_METARANGE, (), note)
+        commit = replace(made, published=True, tried=False)
         await self._refs.create_first_branch(default_branch, await self._context.commits.write(commit))
         return commit
 

@@ -176,7 +176,8 @@ class Expiring:
             found = await self._versions.inventory.commits(batch)
             for commit, record in zip(batch, found, strict=True):
                 if record is None:
-                    raise BadInput(f"expiring commit {commit} does not exist", commit=commit)
+                    # Or it was never published, and a collection of metadata removed it since the plan.
+                    raise BadInput(f"expiring commit {commit} does not exist: plan again", commit=commit)
                 branches.add(record.made_for)
                 if not record.published:
                     unpublished_ms.append(max(record.written_ms, 1))

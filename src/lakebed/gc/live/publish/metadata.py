@@ -12,15 +12,17 @@ The order is the proof:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import RunId, RunKind, in_waves
+from lakebed.base import CommitId, RunId, RunKind, in_waves
 from lakebed.gc.live.errors import RunMoved, RunNotFound
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.options import ServiceOptions
-from lakebed.gc.live.reading.commits import Snapshot, read_snapshot_for_metadata
+from lakebed.gc.live.reading.commits import Snapshot, read_snapshot_for_metadata, unnamed_commits
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.records.runs import RunBook, check_uid
 from lakebed.gc.messages import (
@@ -36,7 +38,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.kv import Held
-from lakebed.versions import RefState, RunRecord, Versions
+from lakebed.versions import CommitExpired, RefState, RunRecord, Versions
 
 _KIND: Final = RunKind.METADATA
 
@@ -76,8 +78,11 @@ class MetadataRuns:
         record, held = await self._begin_attempt(id_, body.leftovers)
         pairs = list(zip(kinds, ids, strict=True))
         runs = [RunId(name) for kind, name in pairs if kind == RUN]
+        # Before the bump, never after: a commit that is made after it may yet be published.
+        loose = await inputs.read_loose()
         alive = await self.publish(id_, files=[name for kind, name in pairs if kind == FILE], runs=runs)
         snapshot = await self.look()
+        await self._remove_unpublished(snapshot, loose)
         commits = await inputs.write_tables(
             COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
         )
@@ -124,6 +129,17 @@ class MetadataRuns:
         active = [name for name, record in branches if record.state is RefState.ACTIVE]
         await in_waves(tasks, active, self._versions.fencing.bump)
         return [run for run, is_over in zip(runs, are_over, strict=True) if not is_over]
+
+    async def _remove_unpublished(self, snapshot: Snapshot, loose: frozenset[CommitId]) -> None:
+        """Remove the records of commits that were never published. `loose` had no note before every branch was bumped.
+
+        Their files and objects are garbage to later runs (docs/design/protocols.md, "Commits that were not published").
+        """
+        for commit in await self._versions.ports.tasks.apart(partial(unnamed_commits, snapshot, loose)):
+            # A run that took it, or is about to, has its id in lists.
+            with suppress(CommitExpired):
+                await self._versions.retired.check_not_expiring([commit])
+                await self._versions.context.commits.remove_unpublished(commit)
 
     async def _end_planned(self, run_id: RunId) -> bool:
         """Return whether no process works on this run, now or later. End the run if its plan was not applied."""

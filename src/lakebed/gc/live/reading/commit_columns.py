@@ -33,6 +33,7 @@ _SCHEMA: Final = pa.schema(
         ("parents", pa.list_(_PACKED)),
         ("made_for", pa.dictionary(pa.int32(), pa.string())),
         ("published", pa.bool_()),
+        ("tried", pa.bool_()),
     ]
 )
 
@@ -53,6 +54,7 @@ class CommitFacts(Record, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     parents: tuple[CommitId, ...]
     made_for: str = ""
     published: bool = False
+    tried: bool = False
     counted_ms: int = 0
 
 
@@ -151,7 +153,7 @@ class _Columns:
         self._ids, self._trees, self._parents = bytearray(), bytearray(), bytearray()
         self._ends, self._branches = array("i", [0]), array("i")
         self._generations, self._dates = array("q"), array("q")
-        self._published = bytearray()
+        self._published, self._tried = bytearray(), bytearray()
         self._names: dict[str, int] = {}
 
     def add(self, ids: Sequence[str], commits: Sequence[CommitFacts]) -> None:
@@ -164,6 +166,7 @@ class _Columns:
         self._dates.extend([max(commit.created_ms, commit.counted_ms) for commit in commits])
         self._branches.extend([self._names.setdefault(commit.made_for, len(self._names)) for commit in commits])
         self._published += bytes([commit.published for commit in commits])
+        self._tried += bytes([commit.tried for commit in commits])
 
     def sorted(self) -> CommitColumns:
         """Return the columns in order, and empty this builder. At most one column is in memory twice."""
@@ -184,6 +187,7 @@ class _Columns:
             parents,
             pa.DictionaryArray.from_arrays(codes, pa.array([*self._names], pa.string())),
             pa.array(np.frombuffer(self._published, np.bool_)[order]),
+            pa.array(np.frombuffer(self._tried, np.bool_)[order]),
         ]
         return CommitColumns(pa.table(columns, schema=_SCHEMA))
 

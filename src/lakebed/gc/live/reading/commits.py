@@ -394,6 +394,22 @@ async def find_orphaned(
     return orphaned - _reachable(heads, commits, orphaned) if orphaned else orphaned
 
 
+def loose_commits(commits: CommitColumns) -> frozenset[CommitId]:
+    """Return the commits that were tried and have no note of their publication."""
+    return frozenset(map(CommitId, texts(commits.column("id").filter(commits.column("tried"))).to_pylist()))
+
+
+def unnamed_commits(snapshot: Snapshot, among: frozenset[CommitId]) -> list[CommitId]:
+    """Return which of these commits have no note of their publication, while no ref, intent or commit leads to them."""
+    left = among & loose_commits(snapshot.commits)
+    if not left:
+        return []
+    left -= _reachable([commit for _, _, commit, _ in snapshot.refs], snapshot.commits, left)
+    parents = pc.unique(snapshot.commits.column("parents").values)
+    is_parent = pc.is_in(packed(sorted(left)), value_set=parents).to_pylist()
+    return [id_ for id_, is_used in zip(sorted(left), is_parent, strict=True) if not is_used]
+
+
 def _find_suspects(commits: CommitColumns, there: pa.Array) -> tuple[pa.Table, list[str]]:
     """Return the present commits not noted as published, and the trees that only such commits have."""
     is_noted = commits.column("published")

@@ -168,6 +168,21 @@ class Inputs:
             raise BadInput(f"{path} is missing", input=name) from error
         return frozenset(map(CommitId, (await self.read_table(EXPIRED, manifest)).column("id").to_pylist()))
 
+    async def write_loose(self, commits: Iterable[CommitId]) -> None:
+        """Store the commits without a note of their publication, as a plan sees them."""
+        await self._objectstore.put(self._loose_path(), msgspec.json.encode(sorted(commits)))
+
+    async def read_loose(self) -> frozenset[CommitId]:
+        """Return the commits that `write_loose` stored; none if it stored nothing, or the file is unreadable."""
+        try:
+            ids = msgspec.json.decode(await self._objectstore.get(self._loose_path()), type=tuple[str, ...])
+        except (ObjectMissing, msgspec.MsgspecError):
+            return frozenset()
+        return frozenset(map(CommitId, ids))
+
+    def _loose_path(self) -> str:
+        return f"{run_folder(self.kind, self.run_id)}loose.json"
+
     async def write_closed(self, attempt: str, slices: tuple[str, ...]) -> None:
         """Store the names of closed slices at the first page of a reading, for its last page."""
         await self._objectstore.put(self._closed_path(attempt), msgspec.json.encode(slices))
