@@ -260,6 +260,11 @@ def test_what_was_aborted_and_what_is_of_another_path_cannot_be_completed(multip
     etag = multipart.put(begun.presigned_urls[0], b"one")
     with pytest.raises(lakefs_sdk.exceptions.NotFoundException):
         multipart.complete("b", begun, [etag])
+    other = lakefs_sdk.AbortPresignMultipartUpload(physical_address=begun.physical_address + "x")
+    with pytest.raises(lakefs_sdk.exceptions.BadRequestException, match="physical_address is not the one"):
+        multipart.api.abort_presign_multipart_upload(
+            multipart.name, "main", begun.upload_id, path="a", abort_presign_multipart_upload=other
+        )
     body = lakefs_sdk.AbortPresignMultipartUpload(physical_address=begun.physical_address)
     multipart.api.abort_presign_multipart_upload(
         multipart.name, "main", begun.upload_id, path="a", abort_presign_multipart_upload=body

@@ -149,7 +149,7 @@ async def test_many_parts_and_a_branch_that_moves_meanwhile(
 @pytest.mark.parametrize(
     ("type_", "path", "words"),
     [
-        ("common_prefix", "{own}/x", "meets the storage namespace"),
+        ("common_prefix", "{own}/x", "invalid import source: the folder meets the storage namespace"),
         ("object", "{own}/data/x", "lies inside the storage namespace"),
         ("common_prefix", "gs://bucket/x", "cannot open"),
         ("folder", "{source}/logs", "known are common_prefix and object"),

@@ -78,6 +78,12 @@ async def test_whatever_is_outside_the_api_is_no_endpoint(app: App) -> None:
             assert (await client.post(path)).status_code == 404
 
 
+async def test_an_empty_name_in_a_path_is_said_to_be_empty(client: httpx.AsyncClient) -> None:
+    for path in ("/repositories//branches", "/repositories/lake/branches//commits", "/repositories//branches/x"):
+        answer = await client.request("POST" if path.endswith("commits") else "GET", path)
+        assert (answer.status_code, answer.json()) == (400, {"message": "a name in the path is empty"}), path
+
+
 async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> None:
     assert (await client.get("/repositories/%ff")).status_code == 400
 

@@ -265,7 +265,7 @@ class Namespaces:
             elif known is self._lately:
                 self._clear.add(uri)
         if inside:
-            how = "the folder meets" if is_folder else "physical address lies inside"
+            how = "invalid import source: the folder meets" if is_folder else "physical address lies inside"
             raise AddressInNamespace(f"{how} the storage namespace {inside[0]}", address=address, namespace=inside[0])
 
     def check_listed(self, objectstore: ObjectStore, page: Sequence[ObjectStat]) -> None:

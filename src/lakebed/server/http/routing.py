@@ -1,7 +1,8 @@
 """Map a method and a raw path to a handler: a tree of path segments, one dictionary look-up a segment.
 
 Segments are split *before* they are percent-decoded, and nothing is normalised: a tag `a/b` is sent as `a%2Fb` and
-arrives whole. An empty segment or a trailing slash matches no route. A look-up takes 2 µs of CPU. Starlette's list of
+arrives whole. An empty segment or a trailing slash matches no route. Where a name before the last one is empty, as that
+of a variable that a script did not set, the answer says so. A look-up takes 2 µs of CPU. Starlette's list of
 regular expressions takes 33 µs for `objects/stat` among our 144 routes, nearly as much as the rest of the request.
 """
 
@@ -110,11 +111,14 @@ class Router(Generic[R]):
 
         Raises:
             NoSuchEndpoint: no route has this path.
+            InvalidParameter: a name in the path is empty.
             MethodNotAllowed: routes have this path, but not with this method.
         """
         segments = path.split(b"/")
         found = _walk_straight(self._root, segments) or _walk(self._root, segments, 0, ())
         if found is None:
+            if b"" in segments[:-1] and _walk(self._root, [segment or b"-" for segment in segments], 0, ()):
+                raise InvalidParameter("a name in the path is empty")
             raise NoSuchEndpoint("invalid API endpoint")
         node, args = found
         route = node.routes.get(method)

@@ -48,11 +48,11 @@ class Uploads:
             user=request.identity.user_id,
         )
         urls = [await self._url(repository.multipart, upload_id, number, presign_s) for number in range(1, count + 1)]
-        address = repository.full_address(f"data/uploads/{upload_id}")
+        address = _address_of(repository, upload_id)
         return wire.PresignMultipartUpload(upload_id=upload_id, physical_address=address, presigned_urls=urls)
 
-    async def sign(self, request: RestRequest, _: wire.UploadPartFrom) -> wire.UploadTo:
-        repository, upload_id = await self._find(request)
+    async def sign(self, request: RestRequest, body: wire.UploadPartFrom) -> wire.UploadTo:
+        repository, upload_id = await self._find(request, body.physical_address)
         url = await self._url(repository.multipart, upload_id, _number(request), self._presigning())
         return wire.UploadTo(presigned_url=url)
 
@@ -60,7 +60,7 @@ class Uploads:
         source = body.copy_source
         names = {"repository": source.repository, "ref": source.ref, "path": source.path}
         await ask(objects.UPLOAD_PART_COPY.asked_later, request.permissions, names)
-        repository, upload_id = await self._find(request)
+        repository, upload_id = await self._find(request, body.physical_address)
         found = await self._catalog.get(source.repository)
         entry = await found.objects.open(source.ref, source.path)
         start, end = _span(source.range, entry.size_bytes)
@@ -79,7 +79,7 @@ class Uploads:
     async def complete(self, request: RestRequest, body: wire.CompletePresignMultipartUpload) -> wire.ObjectStats:
         check_user_metadata(body.user_metadata or {})
         try:
-            repository, upload_id = await self._find(request)
+            repository, upload_id = await self._find(request, body.physical_address)
         except MultipartNotFound:
             return await self._completed(request)
         parts, uncounted_bytes = await _chosen(repository, upload_id, body.parts)
@@ -115,17 +115,20 @@ class Uploads:
                 return stats_of_entry(repository, path, entry)
         raise MultipartNotFound("the upload was completed, and the path has another object since", id=request.args[2])
 
-    async def abort(self, request: RestRequest, _: wire.AbortPresignMultipartUpload) -> None:
-        repository, upload_id = await self._find(request)
+    async def abort(self, request: RestRequest, body: wire.AbortPresignMultipartUpload) -> None:
+        repository, upload_id = await self._find(request, body.physical_address)
         await repository.multipart.abort(upload_id)
 
-    async def _find(self, request: RestRequest) -> tuple[Repository, str]:
+    async def _find(self, request: RestRequest, address: str) -> tuple[Repository, str]:
         """Return the repository and the id of the upload of this path.
 
         Raises:
+            InvalidParameter: the address is another than the one that the upload began with.
             MultipartNotFound: the path has no such upload. An id gives no right to another path.
         """
         repository, upload_id = await self._catalog.get(request.args[0]), request.args[2]
+        if address != _address_of(repository, upload_id):
+            raise InvalidParameter("physical_address is not the one that this upload began with")
         record = await repository.versions.parts.get(upload_id)
         if (record.branch, record.path) != (request.args[1], path_to_key(request.required("path"))):
             raise MultipartNotFound("the path has no such upload", id=upload_id)
@@ -140,6 +143,10 @@ class Uploads:
         url = await multipart.hand_out_part(upload_id, number, presign_s=presign_s)
         assert url is not None, "the server presigns, and its store does not"
         return url
+
+
+def _address_of(repository: Repository, upload_id: str) -> str:
+    return repository.full_address(f"data/uploads/{upload_id}")
 
 
 def routes(state: AppState) -> list[Route]:
