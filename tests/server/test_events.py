@@ -58,7 +58,7 @@ async def _commit(client: httpx.AsyncClient, repo: str, path: str) -> str:
     return str(answer.json()["id"])
 
 
-async def _events(client: httpx.AsyncClient, repo: str, **query: int) -> Json:
+async def _events(client: httpx.AsyncClient, repo: str, **query: Any) -> Json:
     answer = await client.get(f"{repo}/events", params=query)
     assert answer.status_code == 200, answer.text
     page: Json = answer.json()
@@ -102,6 +102,63 @@ async def test_each_move_of_a_ref_has_an_event(client: httpx.AsyncClient, repo: 
     assert before["results"] == page["results"][:2]
     assert rest["results"] == page["results"][1:2]
     assert rest["pagination"]["next_offset"] == "2"
+
+
+async def test_a_caller_sees_the_events_of_refs_that_it_may_read(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, subscription: Json
+) -> None:
+    for name in ("side", "secret"):
+        await client.post(f"{repo}/branches", json={"name": name, "source": "main"})
+    await client.post(f"{repo}/tags", json={"id": "v1", "ref": "main"})
+    lake = "arn:lakefs:fs:::repository/lake"
+    reader = await _reader(
+        client,
+        {"effect": "allow", "action": ["events:*"], "resource": lake},
+        {"effect": "allow", "action": ["fs:ReadBranch"], "resource": f"{lake}/branch/*"},
+        {"effect": "deny", "action": ["fs:ReadBranch"], "resource": f"{lake}/branch/secret"},
+    )
+
+    seen = (await stranger.get(f"{repo}/events", auth=reader)).json()["results"]
+    answers = {
+        refs: (
+            await stranger.post(
+                f"{repo}/event_subscriptions",
+                json={"target": "http://127.0.0.1:1/", "refs": [*refs], "kinds": ["branch"]},
+                auth=reader,
+            )
+        ).status_code
+        for refs in ((), ("side",), ("secret",), ("si*",), ("main", "side"))
+    }
+
+    assert [event["name"] for event in seen] == ["side"]
+    assert answers == {(): 403, ("side",): 201, ("secret",): 403, ("si*",): 403, ("main", "side"): 201}
+
+
+async def test_events_are_filtered_by_ref_operation_and_kind(
+    client: httpx.AsyncClient, repo: str, subscription: Json
+) -> None:
+    commits = [await _commit(client, repo, name) for name in ("a", "b")]
+    await client.post(f"{repo}/branches", json={"name": "side", "source": "main"})
+    await client.post(f"{repo}/tags", json={"id": "v1", "ref": "main"})
+
+    async def of(**query: Any) -> list[tuple[str, str]]:
+        page = await _events(client, repo, **query)
+        return [(event["name"], event["after"]) for event in page["results"]]
+
+    first = await _events(client, repo, ref="ma*", amount=1)
+    assert await of(ref="ma*") == [("main", commit) for commit in commits]
+    assert (first["pagination"]["next_offset"], await of(ref="main", after=1)) == ("1", [("main", commits[1])])
+    assert [name for name, _ in await of(operation="create")] == ["side", "v1"]
+    assert [name for name, _ in await of(kind=["tag", "run"])] == ["v1"]
+
+
+async def _reader(client: httpx.AsyncClient, *statements: Json) -> httpx.BasicAuth:
+    """Make a user with these rights."""
+    await client.post("/auth/users", json={"id": "rita"})
+    await client.post("/auth/policies", json={"id": "few", "statement": [*statements]})
+    await client.put("/auth/users/rita/policies/few")
+    key = (await client.post("/auth/users/rita/credentials")).json()
+    return httpx.BasicAuth(key["access_key_id"], key["secret_access_key"])
 
 
 async def test_each_change_of_a_pull_request_has_an_event(

@@ -76,7 +76,16 @@ SOURCES = {
 """Where an operation names the ref whose commit it puts elsewhere. What denies counts, and what allows need not."""
 INNER = {"uploadPartCopy": "copy_source", "sweepBranches": "branches"}
 """Refs that lie deeper in a body."""
-APART = {"extendSandbox", "listBranches", "listCatalogs", "mergePullRequest", "restoreGcObjects", "sweepBranches"}
+APART = {
+    "createEventSubscription",
+    "listEvents",
+    "extendSandbox",
+    "listBranches",
+    "listCatalogs",
+    "mergePullRequest",
+    "restoreGcObjects",
+    "sweepBranches",
+}
 """They hold a ref for each row or of a record, and other tests ask them."""
 IN_DOUBT = {"restoreRefs", "restoreSubmit", "restoreStatus", "getMetaRange", "getRange", "getMetadataObject"}
 """They read or write refs that they do not name."""
@@ -91,6 +100,8 @@ NOT_HELD = {
     "setQuota": {"branch"},
     "removeQuota": {"branch"},
     "explainGcRules": {"branch"},
+    # A pattern that filters events, each of which is held by its own ref.
+    "listEvents": {"ref"},
     "setDeleteProtection": {"branches"},
     "setGCRules": {"branches"},
     "internalSetGarbageCollectionRules": {"branches"},

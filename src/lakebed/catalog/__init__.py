@@ -61,6 +61,7 @@ from .subscriptions import (
     SubscriptionNotFound,
     SubscriptionRecord,
     Subscriptions,
+    is_wanted,
 )
 from .tasks import TaskKind, TaskRecord, Tasks
 
@@ -143,6 +144,7 @@ __all__ = [
     "WindowNotOver",
     "check_user_metadata",
     "etag_of_parts",
+    "is_wanted",
     "matching",
     "overlap",
 ]

@@ -62,12 +62,17 @@ class SubscriptionRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     created_by: str = ""
 
     def wants(self, event: EventRecord) -> bool:
-        if self.kinds and event.kind not in self.kinds:
-            return False
-        # A pull request is about a branch. A run is about none, so patterns leave it out.
-        ref = event.name if event.kind.is_ref else event.about if event.kind is EventKind.PULL else ""
-        is_named = not self.refs or (bool(ref) and matching(self.refs, ref) is not None)
-        return is_named and (not self.operations or event.operation in self.operations)
+        return is_wanted(event, refs=self.refs, operations=self.operations, kinds=self.kinds)
+
+
+def is_wanted(event: EventRecord, *, refs: Sequence[str], operations: Sequence[str], kinds: Sequence[str]) -> bool:
+    """Return whether an event is of one of each. Without any, all are."""
+    if kinds and event.kind not in kinds:
+        return False
+    # A pull request is about a branch. A run is about none, so patterns leave it out.
+    ref = event.name if event.kind.is_ref else event.about if event.kind is EventKind.PULL else ""
+    is_named = not refs or (bool(ref) and matching(refs, ref) is not None)
+    return is_named and (not operations or event.operation in operations)
 
 
 class CursorRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

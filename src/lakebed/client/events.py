@@ -17,9 +17,19 @@ class Events:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def list(self, repository: str, *, after: int = 0, limit: int | None = None) -> Iterator[Event]:
-        """List kept events after a position, the oldest first."""
-        query = {"after": str(after)}
+    def list(
+        self,
+        repository: str,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        refs: Sequence[str] = (),
+        operations: Sequence[str] = (),
+        kinds: Sequence[str] = (),
+    ) -> Iterator[Event]:
+        """List kept events after a position, the oldest first: those of one of each, or all that the caller may see."""
+        query: dict[str, str | int | bool | list[str] | None] = {"after": str(after)}
+        query |= {"ref": [*refs], "operation": [*operations], "kind": [*kinds]}
         return listing(self._connection, events.LIST_EVENTS, repository, query=query, limit=limit)
 
     def page(self, repository: str, *, after: int = 0, amount: int = 100) -> EventList:

@@ -6,21 +6,47 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import ONE_REPOSITORY, REPOSITORY, Operation, Parameter, delete, get, on
+from .operation import (
+    BRANCH,
+    NOTHING,
+    ONE_REPOSITORY,
+    REPOSITORY,
+    TAG,
+    Operation,
+    Parameter,
+    Permission,
+    delete,
+    get,
+    on,
+)
 
 _SUBSCRIPTIONS: Final = ONE_REPOSITORY + "/event_subscriptions"
 _SUBSCRIPTION: Final = _SUBSCRIPTIONS + "/{subscription}"
 _READ: Final = on(REPOSITORY, "events:ReadSubscriptions")
 _WRITE: Final = on(REPOSITORY, "events:WriteSubscriptions")
 
-LIST_EVENTS: Final = get(
+READ_BRANCH: Final = Permission("fs:ReadBranch", BRANCH, when="of a branch, or of a pull request into it")
+READ_TAG: Final = Permission("fs:ReadTag", TAG, when="of a tag")
+LIST_PULLS: Final = Permission("pr:ListPullRequests", REPOSITORY, when="of a pull request")
+SEEN: Final = (READ_BRANCH, READ_TAG, LIST_PULLS)
+"""What the caller needs to see an event. Runs and erasures need no more than to read events."""
+
+LIST_EVENTS: Final = Operation(
     "listEvents",
+    "GET",
     ONE_REPOSITORY + "/events",
+    NOTHING,
     wire.EventList,
     on(REPOSITORY, "events:ReadEvents"),
-    "List the moves of branches and tags after a position, the oldest first.",
-    Parameter("after", "integer", default=0),
-    Parameter("amount", "integer", default=100),
+    "List events after a position, the oldest first: those that the caller may see. An empty page may not be the last.",
+    (
+        Parameter("after", "integer", default=0),
+        Parameter("amount", "integer", default=100),
+        Parameter("ref", "list"),
+        Parameter("operation", "list"),
+        Parameter("kind", "list"),
+    ),
+    asked_later=SEEN,
 )
 LIST_EVENT_SUBSCRIPTIONS: Final = get(
     "listEventSubscriptions",
@@ -36,7 +62,9 @@ CREATE_EVENT_SUBSCRIPTION: Final = Operation(
     wire.NewSubscription,
     wire.EventSubscription,
     _WRITE,
-    "Have events sent to a webhook, signed. The answer alone has the secret.",
+    "Have events sent to a webhook, signed. The answer alone has the secret. The caller must be allowed to see each"
+    " event that it selects.",
+    asked_later=SEEN,
     status=201,
 )
 GET_EVENT_SUBSCRIPTION: Final = get(

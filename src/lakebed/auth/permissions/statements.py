@@ -334,14 +334,21 @@ class Permissions:
 
         Costs as much as the number of these statements, even in a policy with thousands about other resources.
         """
-        denied = [
+        denied = self._denials_below(action, beginning, ref)
+        if not denied:
+            return lambda _: False
+        return lambda rest: any(match(beginning + rest) for match in denied)
+
+    def denies_below(self, action: str, beginning: str) -> bool:
+        """Return whether a statement may deny some resource with this beginning, for some ref."""
+        return bool(self._denials_below(action, beginning, UNKNOWN_REF))
+
+    def _denials_below(self, action: str, beginning: str, ref: Ref) -> Sequence[Callable[[str], bool]]:
+        return [
             match
             for pattern, match, check in self._verdict(action).denied
             if _may_begin(pattern, beginning) and (check is None or check(ref, self._circumstances) is not False)
         ]
-        if not denied:
-            return lambda _: False
-        return lambda rest: any(match(beginning + rest) for match in denied)
 
     def require(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> None:
         """Refuse an action that is not allowed.

@@ -18,6 +18,9 @@ from lakebed.wire import Event, EventSubscription, NewSubscription
 app = noun("See what happens to branches, tags, pull requests and runs, and have receivers get it.")
 
 SubscriptionArgument = Annotated[str, Argument(metavar="SUBSCRIPTION", help="The id of a subscription.")]
+RefsOption = Annotated[list[str] | None, Option("--ref", help="Only branches and tags of this pattern.")]
+OperationsOption = Annotated[list[str] | None, Option("--operation", help="Only this operation.")]
+KindsOption = Annotated[list[EventKind] | None, Option("--kind", help="Only this kind of event.")]
 FOLLOW_S: Final = 1.0
 
 _COLUMNS: Final[dict[str, Callable[[Event], object]]] = {
@@ -39,9 +42,14 @@ def list_events(
     uri: RepositoryArgument,
     after: Annotated[int, Option("--after", help="Leave out events up to this position.")] = 0,
     limit: LimitOption = None,
+    refs: RefsOption = None,
+    operations: OperationsOption = None,
+    kinds: KindsOption = None,
 ) -> None:
     """List events that are kept, the oldest first. There are none before the first subscription."""
-    found = session.client.events.list(parse_repository(uri), after=after, limit=limit)
+    found = session.client.events.list(
+        parse_repository(uri), after=after, limit=limit, refs=refs or (), operations=operations or (), kinds=kinds or ()
+    )
     session.show_table(found, _COLUMNS, otherwise="no event")
 
 
@@ -51,15 +59,24 @@ def follow(
     session: Session,
     uri: RepositoryArgument,
     after: Annotated[int | None, Option("--after", help="Begin behind this position, not with the next event.")] = None,
+    refs: RefsOption = None,
+    operations: OperationsOption = None,
+    kinds: KindsOption = None,
 ) -> None:
     """Print events as they come, until interrupted."""
     repository = parse_repository(uri)
-    position = session.client.events.page(repository).last if after is None else after
+    position = session.client.events.page(repository, amount=1).last if after is None else after
     while True:
-        events = list(session.client.events.list(repository, after=position))
+        last = session.client.events.page(repository, amount=1).last
+        events = list(
+            session.client.events.list(
+                repository, after=position, refs=refs or (), operations=operations or (), kinds=kinds or ()
+            )
+        )
         if events:
             session.show_table(iter(events), _COLUMNS)
-            position = events[-1].position
+        # Also past events that were left out.
+        position = max([last, position, *(event.position for event in events)])
         time.sleep(FOLLOW_S)
 
 
@@ -85,9 +102,9 @@ def subscribe(
     session: Session,
     uri: RepositoryArgument,
     target: Annotated[str, Argument(metavar="URL", help="An http or https URL, nats:SUBJECT or kafka:TOPIC.")],
-    refs: Annotated[list[str] | None, Option("--ref", help="Only branches and tags of this pattern.")] = None,
-    operations: Annotated[list[str] | None, Option("--operation", help="Only this operation.")] = None,
-    kinds: Annotated[list[EventKind] | None, Option("--kind", help="Only this kind of event.")] = None,
+    refs: RefsOption = None,
+    operations: OperationsOption = None,
+    kinds: KindsOption = None,
     after: Annotated[int | None, Option("--after", help="Begin behind this position, not with the next event.")] = None,
 ) -> None:
     """Have events sent to a webhook. The secret of its signatures is printed once."""

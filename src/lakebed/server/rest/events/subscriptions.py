@@ -7,16 +7,29 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from lakebed.catalog import InvalidSubscription, Subscription, SubscriptionRecord
+from lakebed.auth import NotPermitted, Permissions
+from lakebed.base import EventKind
+from lakebed.catalog import InvalidSubscription, Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
 from lakebed.server.events import shown
+from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.wire import EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
+from lakebed.versions import EventRecord
+from lakebed.wire import Event, EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
 
 SECRET_CHARACTERS: Final = range(16, 257)
+LOOKED_AT: Final = 1_000
+"""Events that one request looks at, to find those that are asked for."""
+FILTERS_MAX: Final = 20
+_WILDCARDS: Final = frozenset("*?[")
+_NEEDS: Final = {
+    EventKind.BRANCH: (events.READ_BRANCH,),
+    EventKind.TAG: (events.READ_TAG,),
+    EventKind.PULL: (events.READ_BRANCH, events.LIST_PULLS),
+}
 
 
 class Events:
@@ -30,12 +43,23 @@ class Events:
         if await repository.subscriptions.records():
             # What was moved just now is there, too. After the last subscription nothing is gathered.
             await repository.versions.outbox.gather(is_whole=False)
+        refs, operations, kinds = (request.query_list(name) for name in ("ref", "operation", "kind"))
+        if len(refs) + len(operations) + len(kinds) > FILTERS_MAX:
+            raise InvalidSubscription(f"at most {FILTERS_MAX} filters")
+        amount, seen = request.amount(), _Seen(repository.id, request.permissions)
         found, has_more = await repository.subscriptions.events(
-            after=max(request.integer("after", 0), 0), limit=request.amount()
+            after=max(request.integer("after", 0), 0), limit=LOOKED_AT if refs or operations or kinds else amount
         )
         oldest, last = await repository.versions.outbox.bounds()
-        results = [shown(event) for event in found]
-        pagination = page_of(results, has_more=has_more, last=str(results[-1].position) if results else "")
+        results: list[Event] = []
+        for position, event in found:
+            if is_wanted(event, refs=refs, operations=operations, kinds=kinds) and seen.may_see(event):
+                results.append(shown((position, event)))
+        is_cut = len(results) > amount
+        results = results[:amount]
+        # A page ends behind what was looked at, which may be none that is shown.
+        at = results[-1].position if is_cut else found[-1][0] if found else 0
+        pagination = page_of(results, has_more=has_more or is_cut, last=str(at))
         return EventList(pagination=pagination, results=results, oldest=oldest, last=last)
 
     async def subscriptions(self, request: RestRequest) -> EventSubscriptionList:
@@ -45,6 +69,7 @@ class Events:
     async def create(self, request: RestRequest, body: NewSubscription) -> EventSubscription:
         repository = await self._catalog.get(request.args[0])
         repository.guards.check_writable()
+        _Seen(repository.id, request.permissions).check(body)
         if not self._eventing.brokers.check(body.target):
             _check_target(body.target)
         secret = body.secret if body.secret is not None else f"{self._ports.ids.bits(256):064x}"
@@ -78,6 +103,48 @@ class Events:
         replayed = await repository.subscriptions.replay(request.args[1], body.after)
         self._eventing.watch(repository.id)
         return _subscription(replayed)
+
+
+class _Seen:
+    """Decide which events a caller may see: those of refs that it may read, and of pull requests that it may list."""
+
+    def __init__(self, repository: str, permissions: Permissions) -> None:
+        self._repository = repository
+        self._permissions = permissions
+        self._by_ref: dict[tuple[EventKind, str], bool] = {}
+
+    def may_see(self, event: EventRecord) -> bool:
+        ref = event.about if event.kind is EventKind.PULL else event.name if event.kind.is_ref else ""
+        found = self._by_ref.get((event.kind, ref))
+        if found is None:
+            try:
+                _require(event.kind, ref, self._repository, self._permissions)
+                found = True
+            except NotPermitted:
+                found = False
+            self._by_ref[event.kind, ref] = found
+        return found
+
+    def check(self, wanted: NewSubscription) -> None:
+        """Check that the caller may see all events of a subscription, which goes on without it.
+
+        Raises:
+            NotPermitted: it may not. A pattern needs the right to read every ref, and no statement that denies some.
+        """
+        lasting = self._permissions.lasting()
+        is_plain = bool(wanted.refs) and not any(set(ref) & _WILDCARDS for ref in wanted.refs)
+        for kind in wanted.kinds or tuple(EventKind):
+            for ref in wanted.refs if is_plain else ("*",):
+                _require(kind, ref, self._repository, lasting)
+            if not is_plain and kind in _NEEDS:
+                for permission in _NEEDS[kind]:
+                    beginning = permission.resources(lambda name: self._repository if name == "repository" else "")[0]
+                    if lasting.denies_below(permission.action, beginning):
+                        raise lasting.not_permitted(permission.action, beginning + "*")
+
+
+def _require(kind: EventKind, ref: str, repository: str, permissions: Permissions) -> None:
+    require(_NEEDS.get(kind, ()), permissions, {"repository": repository, "branch": ref, "tag": ref})
 
 
 def _check_target(target: str) -> None:
