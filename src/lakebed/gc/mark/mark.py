@@ -50,18 +50,7 @@ from .inputs.history import newly_kept
 from .inputs.listing import SIZE_UNKNOWN
 from .inputs.named import deal_tables, read_live
 from .inputs.ranges import deal_ranges, in_closed_slices, read_ranges
-from .sets.bucketed import (
-    HELD_MAX,
-    LISTED,
-    NAMED,
-    Bucketed,
-    Dealer,
-    effort_of,
-    files_of,
-    in_shares,
-    keep_unnamed,
-    rows_of_shares,
-)
+from .sets.bucketed import LISTED, NAMED, Bucketed, dealt, effort_of, files_of, in_shares, keep_unnamed, rows_of_shares
 from .sets.packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of
 
 _KEPT: Final = msgspec.json.encode("kept")
@@ -311,15 +300,13 @@ async def deal_again(engine: Engine, manifest: Manifest, *, folder: str, closed:
     """
     slices = pa.array(sorted(closed), pa.int64())
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        dealer = Dealer(CANDIDATES)
+    async def candidates(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         async for rows in read_rows(manifest)(task, share):
             for packed in _pack(rows):
-                dealer.add(in_closed_slices(packed, slices))
-            if dealer.held >= HELD_MAX:
-                yield await dealer.write(task.store, folder)
-        if dealer.has_rows:
-            yield await dealer.write(task.store, folder)
+                yield in_closed_slices(packed, slices)
+
+    def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        return dealt(CANDIDATES, candidates(task, share), task.store, folder)
 
     effort = Effort(size_bytes=manifest.size_bytes)
     return files_of(folder, await engine.run(work, rows_of_parts(manifest.parts), PARTS, effort=effort))

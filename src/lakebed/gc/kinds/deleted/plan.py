@@ -34,7 +34,7 @@ from lakebed.gc.mark.inputs.special import (
     unknown_files_of,
 )
 from lakebed.gc.mark.mark import deal_again, mark_expired
-from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of
+from lakebed.gc.mark.sets.bucketed import Bucketed, Dealer, dealt, files_of
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import Cleared, CommitCounts, Expire, Part, Pieces, Plan, RangeCounts, RunKind, StartedRun
@@ -116,25 +116,19 @@ async def _candidates(context: RunContext, run: StartedRun, listed: Pieces, spec
     """Return CANDIDATES: the objects listed in slices, and Lakebed's own files."""
     folder, of_trees = folder_in(run, "again.tasks"), special.file_parts
 
-    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        dealer = Dealer(CANDIDATES)
-        async for rows in _each_candidates(task, parts_of(share), of_trees.folder):
-            dealer.add(rows)
-            if dealer.held >= HELD_MAX:
-                yield await dealer.write(task.store, folder)
-        if dealer.has_rows:
-            yield await dealer.write(task.store, folder)
+    def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        return dealt(CANDIDATES, _each_candidates(task, parts_of(share), of_trees.folder), task.store, folder)
 
     rows = rows_by_key([listed, of_trees])
     effort = Effort(size_bytes=listed.size_bytes + of_trees.size_bytes)
-    dealt = files_of(folder, await context.engine.run(work, rows, PARTS, effort=effort))
+    again = files_of(folder, await context.engine.run(work, rows, PARTS, effort=effort))
     dealer = Dealer(CANDIDATES)
     for packed in _own_files(special):
         dealer.add(packed)
     if not dealer.has_rows:
-        return dealt
+        return again
     more = files_of(folder, await dealer.write(context.store, folder))
-    return Bucketed(folder=folder, files=(*dealt.files, *more.files))
+    return Bucketed(folder=folder, files=(*again.files, *more.files))
 
 
 async def _each_candidates(task: Task, parts: Sequence[Part], of_trees: str) -> AsyncIterator[pa.Table]:

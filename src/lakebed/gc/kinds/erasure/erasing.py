@@ -21,7 +21,7 @@ from lakebed.gc import messages
 from lakebed.gc.engines import Engine, Task
 from lakebed.gc.engines.tables import CANDIDATES, LIVE, PARTS, rows_of_parts
 from lakebed.gc.mark.holding import metaranges_of
-from lakebed.gc.mark.inputs.named import LiveSet
+from lakebed.gc.mark.inputs.named import DUE, STAYS, LiveSet, Sides
 from lakebed.gc.mark.inputs.ranges import (
     ListedRanges,
     first_folders,
@@ -34,7 +34,7 @@ from lakebed.gc.mark.inputs.ranges import (
 from lakebed.gc.mark.inputs.selecting import Flags, read_rows, selected, selected_objects
 from lakebed.gc.mark.mark import pack_garbage, with_others
 from lakebed.gc.mark.mark import read_rows as read_garbage
-from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, in_side, side_of
+from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, side_of
 from lakebed.gc.mark.sets.packing import Cause
 from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import Manifest, StagedEntry, StartedRun
@@ -43,8 +43,6 @@ from lakebed.gc.runs.context import RunContext, folder_in
 from lakebed.gc.runs.resume import garbage_of
 
 ERASURE: Final = Cause(reason="erasure", rule="erasure")
-_DUE: Final = "due/"
-_STAYS: Final = "stays/"
 
 
 class RangesBySpan(NamedTuple):
@@ -92,27 +90,22 @@ async def deal_selected(
     namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        due, stays, live = Dealer(CANDIDATES), Dealer(LIVE), LiveSet()
+        sides = Sides(folder, namespace)
         rows = await ranges_in(task, share)
         counts = dict(zip(rows["range_id"].to_pylist(), rows["count"].to_pylist(), strict=True))
         async for name, data in task.ahead([*counts], lambda id_: get_range(task.store, RangeId(id_))):
             rows = read_rows(RangeId(name), data, counts[name], selection, also=("size_bytes", "modified_ms"))
             chosen = selected(rows, selection)
             for packed in _pack(rows.filter(pa.array(chosen)), namespace):
-                due.add(in_closed_slices(packed, slices))
-            live.add_entries(rows.filter(pa.array(~chosen)), namespace)
-            if due.held >= HELD_MAX:
-                yield in_side(_DUE, await due.write(task.store, folder + _DUE))
-            if live.keys_held >= HELD_MAX:
-                stays.add(live.take_keys())
-                yield in_side(_STAYS, await stays.write(task.store, folder + _STAYS))
-        stays.add(live.rows())
-        for side, dealer in ((_DUE, due), (_STAYS, stays)):
-            if dealer.has_rows:
-                yield in_side(side, await dealer.write(task.store, folder + side))
+                sides.add(DUE, in_closed_slices(packed, slices))
+            sides.add_staying(rows.filter(pa.array(~chosen)))
+            async for part in sides.write(task, held_max=HELD_MAX):
+                yield part
+        async for part in sides.write(task):
+            yield part
 
     written = await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole)
-    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+    return side_of(written, folder, DUE), side_of(written, folder, STAYS)
 
 
 def _pack(rows: pa.Table, namespace: Namespace) -> Sequence[pa.Table]:

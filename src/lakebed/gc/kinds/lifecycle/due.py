@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
 from lakebed.gc.engines import Engine, Task
-from lakebed.gc.engines.tables import CANDIDATES, LIVE, PARTS, Table, required
-from lakebed.gc.mark.inputs.named import LiveSet, read_live
+from lakebed.gc.engines.tables import PARTS, Table, required
+from lakebed.gc.mark.inputs.named import DUE, STAYS, Sides, read_live
 from lakebed.gc.mark.inputs.ranges import (
     ListedRanges,
     effort_of_whole,
@@ -30,16 +30,7 @@ from lakebed.gc.mark.inputs.ranges import (
     texts_of,
 )
 from lakebed.gc.mark.inputs.selecting import matching, with_metadata
-from lakebed.gc.mark.sets.bucketed import (
-    HELD_MAX,
-    Bucketed,
-    Dealer,
-    effort_of,
-    in_shares,
-    in_side,
-    rows_of_shares,
-    side_of,
-)
+from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, effort_of, in_shares, rows_of_shares, side_of
 from lakebed.gc.mark.sets.packing import Cause, Integers, in_slices, is_set
 from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import BadInput, Pieces
@@ -104,8 +95,13 @@ class Judging:
         due: Integers = latest_due([parse_period(period) for period in periods], written_ms)
         return due
 
-    def candidates(self, rows: pa.Table, rule_of: Integers, number: int) -> Iterator[pa.Table]:
-        """Yield CANDIDATES of due rows, rule by rule."""
+    def judge(self, rows: pa.Table, number: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
+        """Return for each row of these terms the number of its rule, -1 for none, and whether it is due."""
+        rule_of = match_rules(rows, self.policy)
+        return rule_of, due_rows(rows, rule_of, self.cutoffs(number))
+
+    def add_due(self, sides: Sides, rows: pa.Table, rule_of: Integers, number: int) -> None:
+        """Add CANDIDATES of due rows, rule by rule."""
         for rule in np.unique(rule_of).tolist():
             part = rows.filter(pa.array(rule_of == rule))
             branch = self.terms[number].branches[rule]
@@ -114,45 +110,11 @@ class Judging:
             cause = Cause(reason=reason, rule=self.policy.rules[rule].text(), branch=branch)
             seen_ms = self.seen_ms(number, rule, part["modified_ms"].to_numpy())
             for packed in pack_rows(part, cause, seen_ms, self.namespace):
-                yield in_closed_slices(packed, self.closed)
+                sides.add(DUE, in_closed_slices(packed, self.closed))
 
 
 _OBJECT: Final = ["slice", "sequence", "address"]
-_DUE: Final = "due/"
-_STAYS: Final = "stays/"
 _VERSIONS: Final = "versions/"
-
-
-class _Sides:
-    """Hold the results of one task: candidates, objects that stay, and rows whose versions are not counted yet."""
-
-    def __init__(self, judging: Judging, folder: str) -> None:
-        self._judging = judging
-        self._folder = folder
-        self._live = LiveSet()
-        self._dealers = {_DUE: Dealer(CANDIDATES), _STAYS: Dealer(LIVE), _VERSIONS: Dealer(VERSIONS)}
-
-    def add_due(self, rows: pa.Table, rule_of: Integers, number: int) -> None:
-        for packed in self._judging.candidates(rows, rule_of, number):
-            self._dealers[_DUE].add(packed)
-
-    def add_staying(self, rows: pa.Table) -> None:
-        self._live.add_entries(rows, self._judging.namespace)
-
-    def add_versions(self, rows: pa.Table) -> None:
-        if rows.num_rows:
-            self._dealers[_VERSIONS].add(rows)
-
-    async def write(self, task: Task, *, held_max: int = 0) -> AsyncIterator[pa.Table]:
-        """Write each side with at least `held_max` rows, by default all. Yield rows of PARTS that name the side."""
-        stays = self._dealers[_STAYS]
-        if not held_max:
-            stays.add(self._live.rows())
-        elif self._live.keys_held >= held_max:
-            stays.add(self._live.take_keys())
-        for side, dealer in self._dealers.items():
-            if dealer.held >= held_max and dealer.has_rows:
-                yield in_side(side, await dealer.write(task.store, self._folder + side))
 
 
 async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder: str) -> tuple[Bucketed, Bucketed]:
@@ -164,31 +126,30 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
     counted = [rule.pattern for rule in policy.rules if rule.keep_versions]
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        sides = _Sides(judging, folder)
+        sides = Sides(folder, judging.namespace, {_VERSIONS: VERSIONS})
         facts = {row["range_id"]: row for row in (await due_in(task, share)).to_pylist()}
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
             number = facts[name]["terms"]
             rows = read_rows(RangeId(name), data, facts[name]["count"], policy)
-            rule_of = match_rules(rows, policy)
-            is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            rule_of, is_due = judging.judge(rows, number)
             # One range may not have all versions of a path. So deal these rows by path, and count them in a second map.
             if counted:
                 is_counted = _any_matches(rows, counted)
-                sides.add_versions(_versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
+                sides.add(_VERSIONS, _versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
                 rest = pa.array(~is_counted)
                 rows, rule_of, is_due = rows.filter(rest), rule_of[~is_counted], is_due[~is_counted]
             sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
-            sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            judging.add_due(sides, rows.filter(pa.array(is_due)), rule_of[is_due], number)
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
         async for row in sides.write(task):
             yield row
 
     async def count_versions(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        sides = _Sides(judging, folder)
+        sides = Sides(folder, judging.namespace)
         async for _, (tables,) in in_shares(task, share, ([versions], VERSIONS)):
             for due, rule_of, number in stale_versions(pa.concat_tables(tables), judging, sides.add_staying):
-                sides.add_due(due, rule_of, number)
+                judging.add_due(sides, due, rule_of, number)
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
         async for row in sides.write(task):
@@ -199,7 +160,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
         versions = side_of(written, folder, _VERSIONS)
         more = await engine.run(count_versions, rows_of_shares(versions), PARTS, effort=effort_of(versions))
         written = pa.concat_tables([written, more])
-    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+    return side_of(written, folder, DUE), side_of(written, folder, STAYS)
 
 
 async def deal_going(
@@ -218,28 +179,27 @@ async def deal_going(
     policy = judging.policy
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        sides = _Sides(judging, folder)
+        sides = Sides(folder, judging.namespace)
         facts = {row["range_id"]: row for row in share.to_pylist()}
         bitmaps = await read_going(task.store, going)
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
             number, file = facts[name]["terms"], open_range(RangeId(name), data, facts[name]["count"])
             goes = _goes(file.table(_OBJECT, groups[name]), bitmaps, judging.namespace)
             rows = rows_that_go(file, policy, groups[name], goes)
-            rule_of = match_rules(rows, policy)
-            is_due = due_rows(rows, rule_of, judging.cutoffs(number))
+            rule_of, is_due = judging.judge(rows, number)
             is_foreign = rows["slice"].to_numpy() == FOREIGN_SLICE
             # The saved hours are wrong, so delete nothing by them.
             if not (is_due | is_foreign).all():
                 raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
             sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
-            sides.add_due(rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            judging.add_due(sides, rows.filter(pa.array(is_due)), rule_of[is_due], number)
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
         async for row in sides.write(task):
             yield row
 
     written = await engine.run(work, ranges, PARTS, effort=effort_of_whole(ranges))
-    return side_of(written, folder, _DUE), side_of(written, folder, _STAYS)
+    return side_of(written, folder, DUE), side_of(written, folder, STAYS)
 
 
 def rows_that_go(

@@ -24,7 +24,7 @@ from lakebed.gc.mark.mark import sum_parts, write_ordered
 from lakebed.gc.mark.sets.packing import CAUSE, Integers, Rows, each_once
 from lakebed.gc.messages import BadInput, Manifest, Pieces, Totals
 
-from .due import LIFECYCLE, Bitmap, Judging, due_rows, goes_of, match_rules, open_range, read_going, rows_that_go
+from .due import LIFECYCLE, Bitmap, Judging, goes_of, open_range, read_going, rows_that_go
 
 HELD_MAX: Final = 100_000
 """A task writes its portions as soon as they have this many objects."""
@@ -122,9 +122,9 @@ class _Batch:
         rows = rows_that_go(file, policy, groups, goes, with_addresses=False)
         if not rows.num_rows:
             return
-        rule_of = match_rules(rows, policy)
+        rule_of, is_due = self._judging.judge(rows, number)
         # The saved hours are wrong, so delete nothing by them.
-        if not due_rows(rows, rule_of, self._judging.cutoffs(number)).all():
+        if not is_due.all():
             raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
         self.held += rows.num_rows
         self._rows.append(

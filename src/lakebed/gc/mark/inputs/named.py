@@ -9,8 +9,9 @@ sinks write any source into the run's folder in buckets (gc/mark/sets/bucketed.p
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,10 @@ from lakebed.base import FOREIGN_SLICE
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Engine, Task
 from lakebed.gc.engines.tables import (
+    CANDIDATES,
     LIVE,
     PARTS,
+    Table,
     check_table,
     check_whole,
     decode,
@@ -41,6 +44,7 @@ from lakebed.gc.mark.sets.bucketed import (
     effort_of,
     files_of,
     in_shares,
+    in_side,
     rows_of_shares,
 )
 from lakebed.gc.mark.sets.packing import Integers, bitmap_of, lists_of, starts_of
@@ -48,6 +52,10 @@ from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import Manifest, Pieces, Plan, StartedRun
 from lakebed.gc.runs.context import RunContext, folder_in
 from lakebed.objectstore import ObjectStore
+
+DUE: Final = "due/"
+STAYS: Final = "stays/"
+"""The folders of a task's sides: candidates, and objects that stay."""
 
 
 class LiveSet:
@@ -147,6 +155,34 @@ class Named(NamedTuple):
 
 
 Source: TypeAlias = Callable[[Task, pa.Table], AsyncIterator[Named]]
+
+
+class Sides:
+    """Hold the results of one task, each side in a folder of its own: candidates, objects that stay, and others."""
+
+    def __init__(self, folder: str, namespace: Namespace, others: Mapping[str, Table] = MappingProxyType({})) -> None:
+        self._folder = folder
+        self._namespace = namespace
+        self._live = LiveSet()
+        self._dealers = {side: Dealer(table) for side, table in {DUE: CANDIDATES, STAYS: LIVE, **others}.items()}
+
+    def add(self, side: str, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self._dealers[side].add(rows)
+
+    def add_staying(self, entries: pa.Table) -> None:
+        self._live.add_entries(entries, self._namespace)
+
+    async def write(self, task: Task, *, held_max: int = 0) -> AsyncIterator[pa.Table]:
+        """Write each side with at least `held_max` rows, by default all. Yield rows of PARTS that name the side."""
+        stays = self._dealers[STAYS]
+        if not held_max:
+            stays.add(self._live.rows())
+        elif self._live.keys_held >= held_max:
+            stays.add(self._live.take_keys())
+        for side, dealer in self._dealers.items():
+            if dealer.held >= held_max and dealer.has_rows:
+                yield in_side(side, await dealer.write(task.store, self._folder + side))
 
 
 async def deal_live(

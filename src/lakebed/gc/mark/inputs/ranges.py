@@ -33,9 +33,9 @@ from lakebed.gc.engines.tables import (
     rows_of_parts,
 )
 from lakebed.gc.mark.sets.bucketed import (
-    HELD_MAX,
     Bucketed,
     Dealer,
+    dealt,
     effort_of,
     files_of,
     in_shares,
@@ -299,13 +299,10 @@ async def deal_candidates(
     namespace, slices = Namespace(uri), pa.array(sorted(closed), pa.int64())
 
     async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        dealer = Dealer(CANDIDATES)
-        async for packed in read(task, await ranges_in(task, share), namespace):
-            dealer.add(in_closed_slices(packed, slices))
-            if dealer.held >= HELD_MAX:
-                yield await dealer.write(task.store, folder)
-        if dealer.has_rows:
-            yield await dealer.write(task.store, folder)
+        found = read(task, await ranges_in(task, share), namespace)
+        candidates = (in_closed_slices(packed, slices) async for packed in found)
+        async for part in dealt(CANDIDATES, candidates, task.store, folder):
+            yield part
 
     return files_of(folder, await engine.run(work, ranges.rows, PARTS, effort=ranges.effort_of_whole))
 

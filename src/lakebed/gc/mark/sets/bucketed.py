@@ -216,6 +216,19 @@ class Dealer:
         return row_of(await write_bucketed(store, folder, _in_order(rows)))
 
 
+async def dealt(
+    table: Table, tables: AsyncIterator[pa.Table], store: ObjectStore, folder: str
+) -> AsyncIterator[pa.Table]:
+    """Write rows of `table` into `folder`, a file whenever HELD_MAX are held. Yield a row of PARTS for each file."""
+    dealer = Dealer(table)
+    async for rows in tables:
+        dealer.add(rows)
+        if dealer.held >= HELD_MAX:
+            yield await dealer.write(store, folder)
+    if dealer.has_rows:
+        yield await dealer.write(store, folder)
+
+
 async def write_bucketed(store: ObjectStore, folder: str, rows: pa.Table) -> BucketFile:
     """Store rows that are in the order of buckets."""
     ends = _ends_of(_places(rows), range(0, BUCKETS + 1, _WIDTH))
