@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         session_options,
     )
     from .engines.spark import NoSession
-    from .kinds.committed.plan import NoRules
     from .kinds.erasure.certificate.foreseeing import GARBAGE_STAYS
     from .kinds.erasure.certificate.standing import REMAINS
     from .kinds.uncommitted.saved import NoSavedState
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
         UnknownAnswer,
         UnknownChoice,
     )
+    from .rules import NoRules
     from .runs.fencing import Overtaken
     from .runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .runs.status import ListedRun, RunStatus, apply_command, run_status_by_record
@@ -160,7 +160,7 @@ _NAMES: Final = {
     ".api.functions": "Planned Where apply diff ledger plan purge restore run show why",
     ".api.http_requests": "HttpRequests finish",
     ".engines.java": "Java NoJava find_java",
-    ".kinds.committed.plan": "NoRules",
+    ".rules": "NoRules",
     ".kinds.uncommitted.saved": "NoSavedState",
     ".engines.package": "NEEDED Package write_package",
     ".machine.preflight": "NotTheRules RunNotReady",

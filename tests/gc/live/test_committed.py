@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, Entry, RunId
-from lakebed.gc.kinds.committed.plan import NoRules
 from lakebed.gc.live import (
     BadContinuation,
     Reader,
@@ -40,7 +39,7 @@ from lakebed.gc.messages import (
     Sweep,
     manifest_of,
 )
-from lakebed.gc.rules import DAY_MS, Rules, days_rules
+from lakebed.gc.rules import DAY_MS, NoRules, Rules, days_rules
 from lakebed.kv import Predicate, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import pytest
 
 from lakebed.base import Entry, RunKind, RunState, to_row
-from lakebed.gc.kinds.committed.plan import NoRules
 from lakebed.gc.live import ServiceOptions
-from lakebed.gc.rules import days_rules
+from lakebed.gc.rules import NoRules, days_rules
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import RunRecord, encode_record, keys
 from tests.gc.shipped import Collector

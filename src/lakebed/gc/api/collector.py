@@ -25,14 +25,13 @@ from lakebed.gc.engines.files import Files
 from lakebed.gc.engines.spark import active_session, frame
 from lakebed.gc.engines.tables import GARBAGE, LEDGER, rows_of_parts
 from lakebed.gc.kinds import kind_to_plan
-from lakebed.gc.kinds.committed.plan import NoRules
 from lakebed.gc.kinds.erasure.certificate.certifying import certify, verify
 from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.machine import flow
 from lakebed.gc.machine.preflight import RunNotReady, check_apply, check_planning, check_same_store
 from lakebed.gc.mark.holding import HeldBack, check_uncommitted
 from lakebed.gc.mark.mark import read_rows
-from lakebed.gc.rules import MetadataRule, check_selection
+from lakebed.gc.rules import MetadataRule, NoRules, check_selection
 from lakebed.gc.runs.context import Progress, RunContext, find, list_plans, read_input, read_plan
 from lakebed.gc.runs.resume import UnfinishedRun, unfinished_runs
 from lakebed.gc.runs.status import (

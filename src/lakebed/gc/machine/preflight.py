@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lakebed.base import Basis, Conflict
-from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
 from lakebed.gc.messages import (
     Apply,
     BadInput,
@@ -29,7 +28,7 @@ from lakebed.gc.messages import (
     Service,
     check_run_id,
 )
-from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.rules import NO_RULES, NoRules, Rules, check_rules
 from lakebed.gc.runs.context import read_plan_file
 from lakebed.gc.runs.status import ended_without_deleting
 from lakebed.objectstore import InvalidNamespace, ObjectMissing, ObjectStore, normalise_namespace, read_adoption

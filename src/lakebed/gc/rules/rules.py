@@ -21,9 +21,11 @@ from .patterns import InvalidPattern, check_pattern, is_glob, matches, plain_nam
 
 __all__ = [
     "KEEP_LAST_MAX",
+    "NO_RULES",
     "BranchRule",
     "InvalidRules",
     "KeepLast",
+    "NoRules",
     "Rules",
     "check_rules",
     "days_rules",
@@ -32,8 +34,13 @@ __all__ = [
     "with_days",
 ]
 
+NO_RULES: Final = "no retention rules are set: `lakebed gc rules set-default` says how long committed data stays"
 KEEP_LAST_MAX: Final = 10_000
 RULES_MAX: Final = 1_000
+
+
+class NoRules(Invalid):
+    """No retention rules are set, so no commit expires."""
 
 
 class InvalidRules(Invalid):

@@ -415,6 +415,20 @@ async def garbage_of(store: ObjectStore, view: RunView) -> Manifest:
     return plan.garbage
 
 
+async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
+    """Return by run the objects (tables GARBAGE) that ended runs deleted although commits go on naming them."""
+    # A metadata run may have deleted the table of an old run. A later run may list these objects again, and
+    # finds them missing.
+    found: dict[str, Manifest] = {}
+    for view in views:
+        if view.kind.takes_named and view.state is RunState.ENDED and view.plan and view.run_id not in held:
+            try:
+                found[view.run_id] = await garbage_of(context.store, view)
+            except BadInput:
+                context.progress(f"what run {view.run_id} took is not known any more")
+    return found
+
+
 async def write_recheck(store: ObjectStore, plan: Plan, cleared: Cleared) -> None:
     name = cleared.commits.digest()[:16]
     await store.put(f"{plan.folder}{RECHECK}{name}.json", msgspec.json.encode(cleared))

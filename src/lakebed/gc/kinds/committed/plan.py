@@ -12,12 +12,11 @@ A plan publishes nothing, so it may be stale when it is applied. The steps of an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import Invalid, count_of, human_size
+from lakebed.base import count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import keep_held
@@ -37,14 +36,8 @@ from lakebed.gc.messages import (
     RunKind,
     StartedRun,
 )
-from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.rules import NO_RULES, NoRules, Rules, check_rules
 from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole, write_input
-
-NO_RULES: Final = "no retention rules are set: `lakebed gc rules set-default` says how long committed data stays"
-
-
-class NoRules(Invalid):
-    """No retention rules are set, so no commit expires."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ import pyarrow as pa
 from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.kinds import Limits, Look, SweepRule
-from lakebed.gc.kinds.committed.plan import NO_RULES, NoRules
 from lakebed.gc.kinds.uncommitted.saved import NoSavedState, read_saved_dues
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.history import only_active
@@ -43,15 +42,13 @@ from lakebed.gc.messages import (
     RecheckInputs,
     RunKind,
     RunMode,
-    RunState,
-    RunView,
     StartedRun,
     Totals,
 )
-from lakebed.gc.rules import Rules, check_rules
+from lakebed.gc.rules import NO_RULES, NoRules, Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole
-from lakebed.gc.runs.resume import garbage_of, held_tables, runs_over
+from lakebed.gc.runs.resume import held_tables, runs_over, taken_tables
 
 from .due import Judging, deal_due, deal_going
 from .dues import with_due
@@ -350,17 +347,3 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
         all_names=True,
     )
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
-
-
-async def taken_tables(context: RunContext, views: Sequence[RunView], held: Collection[str]) -> dict[str, Manifest]:
-    """Return by run the objects (tables GARBAGE) that ended runs deleted although commits go on naming them."""
-    # A metadata run may have deleted the table of an old run. A later run may list these objects again, and
-    # finds them missing.
-    found: dict[str, Manifest] = {}
-    for view in views:
-        if view.kind.takes_named and view.state is RunState.ENDED and view.plan and view.run_id not in held:
-            try:
-                found[view.run_id] = await garbage_of(context.store, view)
-            except BadInput:
-                context.progress(f"what run {view.run_id} took is not known any more")
-    return found

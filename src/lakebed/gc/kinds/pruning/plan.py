@@ -20,7 +20,6 @@ from lakebed.base import Invalid, count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.engines import Task
 from lakebed.gc.kinds import Limits, Look, SweepRule
-from lakebed.gc.kinds.lifecycle.plan import taken_tables
 from lakebed.gc.mark.holding import deal_held, metaranges_of
 from lakebed.gc.mark.inputs.history import check_live
 from lakebed.gc.mark.inputs.named import deal_tables
@@ -38,7 +37,7 @@ from lakebed.gc.mark.sets.packing import Cause
 from lakebed.gc.mark.sets.places import Namespace, may_be_swept
 from lakebed.gc.messages import Cleared, Plan, PreparedCommits, RangeCounts, RecheckInputs, RunKind, StartedRun
 from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame, slice_numbers, whole
-from lakebed.gc.runs.resume import held_tables, runs_over
+from lakebed.gc.runs.resume import held_tables, runs_over, taken_tables
 
 PRUNING: Final = Cause(reason="pruning", rule="pruning", branch="tables")
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
