@@ -18,9 +18,9 @@ from lakebed.gc import Mode, NoSavedState
 from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.tables import CANDIDATES, LIVE, encode
 from lakebed.gc.kinds.uncommitted.plan import Choice, choose
-from lakebed.gc.kinds.uncommitted.saved import save
 from lakebed.gc.live import CollectionService
 from lakebed.gc.mark.inputs.named import LiveSet
+from lakebed.gc.mark.saved import save
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign
 from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import (

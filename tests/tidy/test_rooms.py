@@ -105,3 +105,17 @@ def test_a_plan_and_an_apply_enter_few_files_of_the_collector_and_of_the_live_si
 
     assert run.stdout.count("files of the collector") == 4, run.stderr
     assert run.returncode == 0, run.stdout
+
+
+def test_no_kind_imports_from_another() -> None:
+    kinds = {folder.name for folder in (GC / "kinds").iterdir() if (folder / "__init__.py").exists()}
+    across = [
+        f"{file.relative_to(GC)}: {node.module}"
+        for name in sorted(kinds)
+        for file in sorted((GC / "kinds" / name).rglob("*.py"))
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.ImportFrom)
+        if (other := re.match(r"lakebed\.gc\.kinds\.(\w+)", node.module or "")) and other[1] in kinds - {name}
+    ]
+
+    assert across == []

@@ -29,6 +29,7 @@ from lakebed.gc.mark.inputs.named import deal_live, from_tables, merge_live
 from lakebed.gc.mark.inputs.ranges import ListedRanges, from_ranges, read_ranges, without
 from lakebed.gc.mark.inputs.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.mark.mark import Live, mark_listed
+from lakebed.gc.mark.saved import Base, NoSavedState, read_base
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
     BadInput,
@@ -52,7 +53,6 @@ from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame
 from lakebed.gc.runs.resume import held_tables, runs_over
 
 from .old_layout import OldLayout
-from .saved import Base, NoSavedState, read_base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
