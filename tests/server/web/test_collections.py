@@ -178,6 +178,30 @@ async def test_a_sandbox_is_lent_extended_and_ended(app: App, client: httpx.Asyn
     assert (await client.get(f"{repo}/sandboxes")).json()["results"] == []
 
 
+async def test_quotas_are_set_shown_and_removed(app: App, client: httpx.AsyncClient, repo: str) -> None:
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a"}, content=b"x" * 512)
+    browser = Browser(app)
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        empty = await browser.get(f"{LAKE}/quotas")
+        bad = await browser.fill(empty, "quotas", branch="main", limit="much")
+        await browser.fill(empty, "quotas", branch="", limit="1KiB")
+        both = await browser.follow(await browser.fill(empty, "quotas", branch="main", limit="2KiB"))
+        full = await client.post(f"{repo}/branches/main/objects", params={"path": "b"}, content=b"x" * 1024)
+        own = await browser.follow(await browser.fill(await browser.get("/user"), "/user/quota", limit="3KiB"))
+        left = await browser.follow(await browser.fill(both, "branch=main", typed="main"))
+        counted = await browser.follow(await browser.fill(left, "/count"))
+
+    assert "only the storage limits" in empty.text
+    assert (bad.status_code, 'value="much"' in bad.text) == (400, True)
+    assert ("512 B" in both.text, "1.0 KiB" in both.text, "2.0 KiB" in both.text) == (True, True, True)
+    assert both.text.count('<rect x="0.0" width="50.0"') == 1
+    assert full.status_code == 403
+    assert "3.0 KiB" in own.text
+    assert ("1.0 KiB" in left.text, "2.0 KiB" in left.text, "Last counted" in counted.text) == (True, False, True)
+
+
 async def test_a_folder_shows_its_size_and_last_commits_on_demand(
     app: App, client: httpx.AsyncClient, repo: str
 ) -> None:

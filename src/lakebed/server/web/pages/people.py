@@ -8,9 +8,12 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.operations import accounts, operators
+from lakebed.base import NotFound
+from lakebed.operations import accounts, operators, sandboxes
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Page, Visit
+
+from .quotas import limit_of, used
 
 ROWS: Final = 50
 ALLOW_READ: Final = wire.Statement(effect="allow", action=["fs:Read*", "fs:List*"], resource="*")
@@ -51,7 +54,30 @@ async def show_user(visit: Visit) -> Response:
         every_policy=await visit.look(accounts.LIST_POLICIES, amount=ROWS),
         pairs=await visit.look(accounts.LIST_USER_CREDENTIALS, name, amount=ROWS),
         logins=await visit.look(accounts.LIST_SESSIONS, name),
+        **await _quota(visit, name),
     )
+
+
+async def _quota(visit: Visit, name: str) -> dict[str, object]:
+    """Return the user's quota with its bar, and whether the caller may see it."""
+    try:
+        found = await visit.look(sandboxes.GET_USER_QUOTA, name)
+    except NotFound:
+        return {"quota": None, "may_see_quota": True}
+    return {"quota": None if found is None else used([found])[0], "may_see_quota": found is not None}
+
+
+async def set_quota(visit: Visit) -> Response:
+    user = visit.query("user")
+    await visit.call(sandboxes.SET_USER_QUOTA, user, body=limit_of(visit))
+    return visit.go("user", user=user, notice="Set the quota. It holds after 5 seconds.")
+
+
+async def remove_quota(visit: Visit) -> Response:
+    user = visit.query("user")
+    visit.check_typed(user)
+    await visit.call(sandboxes.REMOVE_USER_QUOTA, user)
+    return visit.go("user", user=user, notice="Removed the quota.")
 
 
 async def _decision(visit: Visit, user: str) -> wire.Decision | None:
@@ -239,6 +265,7 @@ _USER: Final = Page(
         accounts.LIST_POLICIES,
         accounts.LIST_USER_CREDENTIALS,
         accounts.LIST_SESSIONS,
+        sandboxes.GET_USER_QUOTA,
     ),
     handler=show_user,
 )
@@ -266,6 +293,8 @@ _FORMS: Final = (
     (_GROUP, "/group/delete", accounts.DELETE_GROUP, delete_group),
     (_USERS, "/users", accounts.CREATE_USER, create_user),
     (_USER, "/user/groups", accounts.ADD_GROUP_MEMBERSHIP, add_to_group),
+    (_USER, "/user/quota", sandboxes.SET_USER_QUOTA, set_quota),
+    (_USER, "/user/quota/remove", sandboxes.REMOVE_USER_QUOTA, remove_quota),
     (_USER, "/user/groups/remove", accounts.DELETE_GROUP_MEMBERSHIP, remove_from_group),
     (_USERS, "/groups", accounts.CREATE_GROUP, create_group),
     (_USER, "/user/policies", accounts.ATTACH_POLICY_TO_USER, attach_to_user),

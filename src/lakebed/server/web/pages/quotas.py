@@ -1,0 +1,74 @@
+"""Quotas of a repository, its branches and users: show how much is used, set, count again and remove them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.responses import Response
+
+from lakebed import wire
+from lakebed.base.amounts import parse_size
+from lakebed.base.drawing import Bar, shares
+from lakebed.operations import sandboxes
+from lakebed.server.web.visit import Page, Visit
+
+ROOT: Final = "/repositories/{repository}/quotas"
+ROWS: Final = 50
+
+
+def used(quotas: Sequence[wire.Quota]) -> list[tuple[wire.Quota, Bar]]:
+    """Return each quota with a bar of what is used and held ready."""
+    return [
+        (one, shares([taken := min(one.used_bytes + one.reserved_bytes, one.limit_bytes), one.limit_bytes - taken])[0])
+        for one in quotas
+    ]
+
+
+def limit_of(visit: Visit) -> wire.QuotaSetting:
+    return wire.QuotaSetting(limit_bytes=parse_size(visit.entry("limit")), restart=visit.entry("restart") == "1")
+
+
+async def show(visit: Visit) -> Response:
+    [name] = visit.args
+    # The operation returns all quotas, so the page cuts.
+    after = visit.query("after")
+    every = [
+        one
+        for one in (await visit.call(sandboxes.LIST_QUOTAS, name)).results
+        if not after or (one.of == "branch" and one.name > after)
+    ]
+    rows = every[:ROWS]
+    return visit.render("quotas", name=name, quotas=used(rows), next_after=rows[-1].name if len(every) > ROWS else "")
+
+
+async def save(visit: Visit) -> Response:
+    [name] = visit.args
+    branch = visit.entry("branch").strip()
+    await visit.call(sandboxes.SET_QUOTA, name, body=limit_of(visit), branch=branch or None)
+    return visit.go(
+        "repositories", name, "quotas", notice=f"Set the quota of {branch or name}. It holds after 5 seconds."
+    )
+
+
+async def remove(visit: Visit) -> Response:
+    [name] = visit.args
+    branch = visit.query("branch")
+    visit.check_typed(branch or name)
+    await visit.call(sandboxes.REMOVE_QUOTA, name, branch=branch or None)
+    return visit.go("repositories", name, "quotas", notice=f"Removed the quota of {branch or name}.")
+
+
+async def count(visit: Visit) -> Response:
+    [name] = visit.args
+    await visit.call(sandboxes.COUNT_QUOTA, name)
+    return visit.go("repositories", name, "quotas", notice="Counted what is stored.")
+
+
+_SHOW: Final = Page(method="GET", path=ROOT, operations=(sandboxes.LIST_QUOTAS,), handler=show)
+PAGES: Final = (
+    _SHOW,
+    Page(method="POST", path=ROOT, operations=(sandboxes.SET_QUOTA,), handler=save, shown_by=_SHOW),
+    Page(method="POST", path=ROOT + "/remove", operations=(sandboxes.REMOVE_QUOTA,), handler=remove, shown_by=_SHOW),
+    Page(method="POST", path=ROOT + "/count", operations=(sandboxes.COUNT_QUOTA,), handler=count, shown_by=_SHOW),
+)
