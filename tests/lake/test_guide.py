@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,55 @@ def test_each_recipe_of_the_cookbook_works(tmp_path: Path, monkeypatch: pytest.M
 
     with lakebed.open_local("lake", environment={}) as lake:
         assert lake.repository("flights").ref("report-2024-01").read("tables/a.csv") == b"1\n"
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The functions of the page about pipelines, over a lake in a folder."""
+    monkeypatch.setenv("FLIGHTS_LAKE", str(tmp_path / "lake"))
+    with lakebed.open_local(tmp_path / "lake") as lake:
+        lake.create_repository("flights").branch("main").transact(lambda tx: tx.write("README", b"flights\n"), "first")
+    return run_page("pipelines.md")
+
+
+def _seen(tmp_path: Path) -> tuple[set[str], list[str]]:
+    """The branches, and what `main` has."""
+    with lakebed.open_local(tmp_path / "lake") as lake:
+        flights = lake.repository("flights")
+        return {branch.name for branch in flights.branches()}, [one.path for one in flights.ref("main").list()]
+
+
+def test_a_run_of_a_pipeline_shows_all_or_nothing(steps: dict[str, Any], tmp_path: Path) -> None:
+    begin, load, check, publish = (steps[name] for name in ("begin", "load", "check", "publish"))
+    run = "scheduled__2027-01-31T00:00:00+00:00"
+    branch = begin(run)
+    load(run, ["AA,4", "UA,-9"])
+    with pytest.raises(ValueError, match="negative delays"):
+        check(run)
+    failed = _seen(tmp_path)
+    begin(run)  # from the start once more
+    for _ in range(2):
+        load(run, ["AA,4", "UA,9"])
+    check(run)
+    for _ in range(2):
+        publish(run)
+
+    assert failed == ({"main", branch}, ["README"])
+    assert _seen(tmp_path) == ({"main"}, ["README", "flights.csv"])
+
+
+def test_dagster_runs_the_job_of_the_page(steps: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("dagster")
+    [job] = re.findall(r"## Dagster\n```py\n(.*?)```", (GUIDE / "pipelines.md").read_text(), re.DOTALL)
+    module = types.ModuleType("steps")
+    vars(module).update(steps)
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "steps", module)
+        exec(job, names)
+        assert names["flights"].execute_in_process().success
+
+    assert _seen(tmp_path) == ({"main"}, ["README", "flights.csv"])
 
 
 AFTERWARDS = """
