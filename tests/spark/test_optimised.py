@@ -17,10 +17,10 @@ from lakebed.base import Entry, NotFound, RepositoryUid, to_row
 from lakebed.gc import Mode, NoSavedState
 from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.tables import CANDIDATES, LIVE, encode
+from lakebed.gc.kinds.saved import save
 from lakebed.gc.kinds.uncommitted.plan import Choice, choose
 from lakebed.gc.live import CollectionService
 from lakebed.gc.mark.inputs.named import LiveSet
-from lakebed.gc.mark.saved import save
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign
 from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import (

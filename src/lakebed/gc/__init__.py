@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from .engines.spark import NoSession
     from .kinds.erasure.certificate.foreseeing import GARBAGE_STAYS
     from .kinds.erasure.certificate.standing import REMAINS
+    from .kinds.saved import NoSavedState
     from .machine.preflight import NotTheRules, RunNotReady
     from .mark.holding import HeldBack
-    from .mark.saved import NoSavedState
     from .messages import (
         ApplyRequest,
         BadGrace,
@@ -161,7 +161,7 @@ _NAMES: Final = {
     ".api.http_requests": "HttpRequests finish",
     ".engines.java": "Java NoJava find_java",
     ".rules": "NoRules",
-    ".mark.saved": "NoSavedState",
+    ".kinds.saved": "NoSavedState",
     ".engines.package": "NEEDED Package write_package",
     ".machine.preflight": "NotTheRules RunNotReady",
     ".mark.holding": "HeldBack",

@@ -2,6 +2,7 @@
 
 The flow (gc/machine/flow.py) plans and applies every kind alike, and names no kind. `RunKind` (base/runs.py) lists the
 kinds: a member's value is the name of its folder. `make` in the folder's `plan.py` makes the kind.
+`saved.py` is the state that a run leaves for the next one.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count
 from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.kinds import Kind, kind_of_plan
 from lakebed.gc.kinds.lifecycle.tables import write_tables
+from lakebed.gc.kinds.saved import save
 from lakebed.gc.mark.holding import check_uncommitted, read_held
 from lakebed.gc.mark.mark import look_again
-from lakebed.gc.mark.saved import save
 from lakebed.gc.messages import (
     COMMITS,
     Apply,

@@ -53,7 +53,7 @@ from lakebed.objectstore.store import (
     UnlistableKey,
 )
 
-from .remote_answers import ListingUnasked, ObjectConflict, done, ms_of
+from .remote_answers import ListingUnasked, ObjectConflict, bytes_of, done, ms_of
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -150,9 +150,9 @@ class RemoteObjectStore:
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         path = self._path(key)
         if start == 0 and end is None:
-            return await _bytes(key, await done(key, obstore.get_async(self._client, path)))
+            return await bytes_of(key, await done(key, obstore.get_async(self._client, path)))
         found = await self._get_range(key, start, end)
-        return b"" if found is None else await _bytes(key, found)
+        return b"" if found is None else await bytes_of(key, found)
 
     async def stream(self, key: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Yield chunks. Requests read pieces that grow from CHUNK_BYTES to 16 times that.
@@ -171,7 +171,7 @@ class RemoteObjectStore:
                 if start > begin:  # there was more before: the key now has another, shorter object
                     raise ObjectStoreUnavailable(f"{key!r} was replaced while it was read", key=key)
                 return
-            data = await _bytes(key, found)
+            data = await bytes_of(key, found)
             for offset in range(0, len(data), CHUNK_BYTES):
                 yield data[offset : offset + CHUNK_BYTES]
             start += len(data)
@@ -567,14 +567,6 @@ def _just_before(wanted: str) -> str:
         return ""  # whole segments: obstore asks S3 for exactly these
     before = ord(wanted[-1]) - 1
     return wanted[:-1] + chr(0xD7FF if 0xD800 <= before <= 0xDFFF else before) + "\U0010fffd"
-
-
-async def _bytes(key: str, found: GetResult) -> bytes:
-    data = bytes(await done(key, found.bytes_async()))
-    start, end = found.range
-    if len(data) != end - start:
-        raise ObjectStoreUnavailable(f"{key!r}: the store sent {len(data)} of {end - start} bytes", key=key)
-    return data
 
 
 async def _unasked(

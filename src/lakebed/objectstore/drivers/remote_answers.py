@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
@@ -20,6 +20,9 @@ from lakebed.objectstore.store import (
     ObjectStoreUnavailable,
     UnlistableKey,
 )
+
+if TYPE_CHECKING:
+    from obstore import GetResult
 
 T = TypeVar("T")
 
@@ -123,3 +126,12 @@ def refusal(status: int, text: str) -> ObjectStoreUnavailable:
 def brief(error: Exception) -> str:
     """Return obstore's message without the dump of its own structures."""
     return " ".join(str(error).partition("\n\nDebug source:")[0].split())[:500]
+
+
+async def bytes_of(key: str, found: GetResult) -> bytes:
+    """Return the bytes of an answer. Raises ObjectStoreUnavailable if some are missing."""
+    data = bytes(await done(key, found.bytes_async()))
+    start, end = found.range
+    if len(data) != end - start:
+        raise ObjectStoreUnavailable(f"{key!r}: the store sent {len(data)} of {end - start} bytes", key=key)
+    return data
