@@ -24,6 +24,7 @@ FLOORS = ("rules", "messages", "engines live", "runs", "mark", "kinds", "machine
 FILES_MAX = 14
 LINES_MAX = 60
 FILE_LINES_MAX = 600
+HEAD_LINES_MAX = 12
 MENTIONS_MAX = 15
 """How often a file outside gc/kinds asks for a kind by name."""
 
@@ -70,6 +71,17 @@ def test_no_file_is_longer_than_one_idea() -> None:
     files = [file for part in ("src", "sim", "bench") for file in (ROOT / part).rglob("*.py")]
 
     assert [str(file.relative_to(ROOT)) for file in files if file.read_text().count("\n") > FILE_LINES_MAX] == []
+
+
+def test_no_head_of_a_file_is_longer_than_a_glance() -> None:
+    """Formats are in docs/formats, and a reason lies at the line that needs it."""
+    longer = []
+    for file in (ROOT / "src").rglob("*.py"):
+        first = next(iter(parsed(file).body), None)
+        if isinstance(first, ast.Expr) and (first.end_lineno or 0) - first.lineno > HEAD_LINES_MAX:
+            longer.append(str(file.relative_to(ROOT)))
+
+    assert longer == []
 
 
 def test_no_function_of_gc_is_longer_than_a_screen() -> None:

@@ -1,18 +1,4 @@
-"""Records of the partition `auth` (docs/formats/auth.md): one byte of format number, then msgpack.
-
-    users/<id>                  UserRecord
-    credentials/<access key>    CredentialsRecord: the secret is encrypted, the user named by id and uid
-    groups/<id>                 GroupRecord; none for built-in groups
-    policies/<id>               PolicyRecord; none for built-in policies
-    user_groups/<user>/<group>, user_policies/<user>/<policy>, group_policies/<group>/<policy>
-                                GrantRecord: both ends by uid
-    sessions/<user>/<id>        SessionRecord: a login without a logout
-    tickets/<user>              TicketRecord: the last link that logs this user in
-    principals/<SHA-256 of id>  PrincipalRecord: an identity of another provider, and the user that it stands for
-    sandboxes/<id>              SandboxRecord: the rights of a user of the same id, and their end
-    admins/leaving              LeavingRecord: users whom a request is taking out of Admins
-    server/secret               32 random bytes from which the server derives every key
-    server/installation         InstallationRecord: only set-up writes it
+"""Records of the partition `auth`, in one byte of format number, then msgpack. docs/formats/auth.md lists their keys.
 
 A user, group or policy that is deleted and made again gets a new uid. So credentials and grants that a crash left
 behind never come back to life.

@@ -1,22 +1,7 @@
 """The errors of a client, in the families of `lakebed.base.errors`.
 
-    ErrorAnswer                the server answered, and it was no: carries `status` and the server's own words
-    ├── BadRequest             400 and other 4xx                 Invalid
-    ├── Refused                401, 403                          Denied
-    │   └── NotLoggedIn        401 without a word of permissions
-    ├── Missing                404, 410                          NotFound
-    │   └── ObjectExpired      410 by a lifecycle policy
-    ├── Clash                  409, 412                          Conflict
-    │   └── MovedAsCopy        409 of a move, by its words
-    ├── Taken                  409, 412 of a call that creates   AlreadyExists
-    ├── Busy                   429, 503                          Unavailable
-    └── ServerFault            other 5xx                         OutcomeUnknown
-    Unreachable                no connection, or no answer to a call that changes nothing   Unavailable
-    AnswerLost                 a call that changes something was sent and not answered      OutcomeUnknown
-    BadAnswer                  the answer does not follow the contract                      Corrupt
-    Damaged                    bytes contradict the size or checksum that came with them    Corrupt
-
-HTTP status codes become families here, and nowhere else on the client's side.
+HTTP status codes become families here, and nowhere else on the client's side: `ErrorAnswer` and its subclasses. The
+others are of calls without an answer, or with one that cannot be trusted.
 """
 
 from __future__ import annotations
@@ -50,11 +35,11 @@ class ErrorAnswer(LakebedError):
 
 
 class BadRequest(ErrorAnswer, Invalid):
-    """The server cannot make sense of the request."""
+    """The server cannot make sense of the request: 400, and every other 4xx."""
 
 
 class Refused(ErrorAnswer, Denied):
-    """The server does not know these credentials, or they may not do this."""
+    """The server does not know these credentials, or they may not do this: 401, 403."""
 
 
 class NotLoggedIn(Refused):
@@ -62,7 +47,7 @@ class NotLoggedIn(Refused):
 
 
 class Missing(ErrorAnswer, NotFound):
-    """The server does not have the named thing."""
+    """The server does not have the named thing: 404, 410."""
 
 
 class ObjectExpired(Missing):
@@ -70,7 +55,7 @@ class ObjectExpired(Missing):
 
 
 class Clash(ErrorAnswer, Conflict):
-    """The present state contradicts the request."""
+    """The present state contradicts the request: 409, 412."""
 
 
 class MovedAsCopy(Clash):
@@ -78,15 +63,15 @@ class MovedAsCopy(Clash):
 
 
 class Taken(ErrorAnswer, AlreadyExists):
-    """The name that should be made exists."""
+    """The name that should be made exists: 409, 412 of a call that creates."""
 
 
 class Busy(ErrorAnswer, Unavailable):
-    """The server did nothing, and asks to come back."""
+    """The server did nothing, and asks to come back: 429, 503."""
 
 
 class ServerFault(ErrorAnswer, OutcomeUnknown):
-    """The server failed while it worked on the request."""
+    """The server failed while it worked on the request: every other 5xx."""
 
 
 class Unreachable(Unavailable):

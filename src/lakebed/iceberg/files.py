@@ -1,16 +1,13 @@
 """Find the files that a change of metadata adds to a table or removes. The cost follows the change, not the table.
 
-A table's metadata reaches: its own file and those of its log, manifest lists, the manifests that they list, the files
-that the manifests have as live, and statistics. Manifests never change, and most stay when a snapshot is added. So an
-append reads two manifest lists and the manifests that only the new one lists.
+Manifests never change, and most stay when a snapshot is added. So an append reads two manifest lists and the manifests
+that only the new one lists.
 
     added     what new snapshots reach through manifests that the snapshot before them did not list
     removed   what only snapshots that go did reach. Only then are the lists of all other snapshots read.
 
 A file may be in manifests that go and in others that stay, after a rewrite. So where files would go, the manifests that
 stay are read, too: a file goes only if none of them has it.
-
-A writer of a table may name any file of it as a manifest. So each has a limit, as it lies there and decoded.
 """
 
 from __future__ import annotations
@@ -38,7 +35,9 @@ T = TypeVar("T")
 Parse: TypeAlias = Callable[[str, bytes, str], T]
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
-"""The size of a manifest, or of a list of manifests. Engines begin another one at 8 MiB."""
+"""The size of a manifest, or of a list of manifests: a writer of a table may name any file of it as one.
+
+Engines begin another one at 8 MiB."""
 DECODED_BYTES_MAX: Final = 256 << 20
 """The size of one of them when it is decompressed."""
 

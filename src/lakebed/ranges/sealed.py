@@ -1,28 +1,11 @@
-"""Parquet files that name their kind and id, and whose readers notice every flipped bit.
+"""Parquet files that name their kind and id, and whose readers notice every flipped bit (docs/formats/range.md).
 
-Both files of a tree are Parquet: any tool reads them. The bytes before the footer are divided into *sections*, runs of
-column chunks of one row group, without a gap between them; the footer carries, besides kind, id and what the kind adds,
+The bytes before the footer are divided into *sections*; the footer carries their digests, and a digest of itself. So a
+reader of a part hashes the footer and that part only, and every byte is in one of them. A constant column is made from
+the footer, in a tenth of the time of decoding it.
 
-    lakebed.sections   base64 of, for each row group: its rows, u32; and for each of its sections its length in bytes,
-                       u32, and the SHA-256 of its bytes. Little-endian
-    lakebed.constant   JSON object: columns that hold one value in all rows, and that value
-    lakebed.seal       the last: SHA-256, in 64 hex digits, of the footer from its first byte to the end of the file,
-                       with these 64 digits taken as zeros
-
-So the end of a file is enough to know its kind and id, and the digests of its other bytes. A reader of a part hashes
-the footer and that part only: a diff reads the digests of a range and one row group. Every byte is either in a section
-or in the footer. The writer adds Parquet's page checksums for other readers. Those leave out page headers and the
-footer, where a flipped bit may change a value unnoticed. The content digest, and not the seal, proves that the columns
-are those of the id. A file may say `lakebed.salt`, which is then part of its id (docs/formats/range.md, "Salt").
-
-A constant column (addresses where none is foreign, metadata where there is none, one content type) is made from the
-footer, in a tenth of the time of decoding it.
-
-Ids are SHA-256 over the canonical bytes of logical columns (docs/formats/range.md, docs/formats/metarange.md): a title
-line, the number of rows as u64, then each column in the schema's order. A fixed-width column is its values one behind
-the other. A column of strings or bytes is the length of each value as u32, then the bytes of all values. Everything is
-little-endian. The row count comes first and each column says its own lengths, so no two different tables have the same
-bytes. Never hash Parquet or Arrow IPC bytes instead: equal tables differ there by history and by library version.
+The content digest, and not the seal, proves that the columns are those of the id. Ids are SHA-256 over the canonical
+bytes of logical columns.
 """
 
 from __future__ import annotations
@@ -414,6 +397,8 @@ assert sys.byteorder == "little"
 
 def digest_columns(title: bytes, table: pa.Table) -> str:
     """Digest a table into 64 hex digits. Costs about 0.1 ms for a thousand entries of 140 bytes."""
+    # The row count comes first and each column says its own lengths, so no two different tables have the same bytes.
+    # Never hash Parquet or Arrow IPC bytes instead: equal tables differ there by history and by library version.
     digest = hashlib.sha256(title)
     digest.update(table.num_rows.to_bytes(8, "little"))
     for name in table.column_names:

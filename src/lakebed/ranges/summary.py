@@ -1,20 +1,8 @@
 """The slice summary of a range: the numbers of each slice that its entries name, as one bitmap a slice.
 
 Collectors mark with it: they OR bitmaps instead of reading rows (docs/design/0006-addresses-and-ranges.md). It stands
-in the footer of a range file, so the end of the file is enough to read it. The summary only counts entries with a
-foreign address: where `foreign` is not zero, the collector must read the address column too.
-
-A bitmap has two forms, and takes the smaller: *dense*, 64-bit words from the first that is not zero to the last; or
-*sparse*, the numbers themselves, ascending. Bit b of word w stands for the number 64 * w + b.
-
-Bytes (little-endian; base64 in the file, for other tools take metadata as text):
-
-    u32 version = 1 | u32 slices | u64 foreign entries
-    for each slice, ascending: i64 slice | u32 form | u32 first word (0 if sparse) | u32 items | u32 0
-        where form is 0 for sparse and 1 for dense
-    for each slice: its items, u32 numbers or u64 words
-
-The footer's seal vouches for it.
+in the footer of a range file (docs/formats/range.md), so the end of the file is enough to read it. It only counts
+entries with a foreign address: where `foreign` is not zero, the collector must read the address column too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Moves that move no bytes: a shallow copy to its end, then a tombstone where the source is.
-
-The tombstone goes where the source still is the very row that was copied (docs/design/0007-hard-delete.md, "Move"):
+"""Moves that move no bytes: a shallow copy to its end, then a tombstone where the source is still the row that was
+copied (docs/design/0007-hard-delete.md, "Move"):
 
     look     at the path, past tombstones of this move; another row: the move ends as a copy
     set_if   in the current token, exactly over the cell there, a tombstone like no other
