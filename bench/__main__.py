@@ -20,7 +20,7 @@ from .harness import Bench, Figure, Result, run
 
 FOLDERS = {
     "collecting": ("commits", "erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
-    "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "wide"),
+    "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "tables", "wide"),
     "marks": ("cluster", "incremental", "mark", "ranges", "repository"),
     "serving": (
         "extras",

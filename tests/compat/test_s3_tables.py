@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from lakefs.exceptions import ConflictException
 from pyarrow import fs
 
 from tests.kv.servers import python_packages
@@ -135,6 +136,60 @@ def test_of_two_writers_of_a_delta_version_one_is_told_to_try_again(
 
     found = deltalake.DeltaTable(root, storage_options=options)
     assert (found.version(), found.to_pyarrow_table().num_rows) == (2, 5)
+
+
+def test_a_vacuum_of_a_delta_table_deletes_on_its_branch_alone_until_it_is_merged(
+    server: Server, repository: lakefs.Repository
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    options = delta_options(server)
+    main, dev, then = (f"s3://{repository.id}.{ref}/flights" for ref in ("main", "dev", "then"))
+    deltalake.write_deltalake(main, FLIGHTS, storage_options=options)
+    deltalake.write_deltalake(main, MORE, mode="overwrite", storage_options=options)
+    repository.branch("main").commit("two versions")
+    repository.tag("then").create("main")
+    repository.branch("dev").create("main")
+
+    def rows(root: str) -> int:
+        return deltalake.DeltaTable(root, version=0, storage_options=options).to_pyarrow_table().num_rows
+
+    table = deltalake.DeltaTable(dev, storage_options=options)
+    gone = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    repository.branch("dev").commit("vacuum")
+
+    assert (len(gone), rows(main)) == (1, FLIGHTS.num_rows)
+    repository.branch("dev").merge_into(repository.branch("main"))
+    assert deltalake.DeltaTable(main, storage_options=options).to_pyarrow_table().num_rows == MORE.num_rows
+    with pytest.raises(Exception, match=r"(?i)not found|no such"):
+        rows(main)
+    assert rows(then) == FLIGHTS.num_rows
+
+
+def test_two_branches_that_wrote_one_delta_version_conflict_and_the_second_job_runs_again(
+    server: Server, repository: lakefs.Repository
+) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    options = delta_options(server)
+    main, dev, again = (f"s3://{repository.id}.{ref}/flights" for ref in ("main", "dev", "again"))
+    deltalake.write_deltalake(main, FLIGHTS, storage_options=options)
+    repository.branch("main").commit("a Delta table")
+    repository.branch("dev").create("main")
+    for root in (main, dev):
+        deltalake.write_deltalake(root, MORE, mode="append", storage_options=options)
+    for branch in ("main", "dev"):
+        repository.branch(branch).commit("more")
+
+    with pytest.raises(ConflictException):
+        repository.branch("dev").merge_into(repository.branch("main"))
+    conflicts = [one.path for one in repository.branch("main").diff("dev") if one.type == "conflict"]
+    repository.branch("again").create("main")
+    deltalake.write_deltalake(again, MORE, mode="append", storage_options=options)
+    repository.branch("again").commit("more, on what is there now")
+    repository.branch("again").merge_into(repository.branch("main"))
+
+    assert conflicts == ["flights/_delta_log/00000000000000000001.json"]
+    table = deltalake.DeltaTable(main, storage_options=options)
+    assert (table.version(), table.to_pyarrow_table().num_rows) == (2, FLIGHTS.num_rows + 2 * MORE.num_rows)
 
 
 def test_pyiceberg_writes_and_reads_a_table_on_a_branch(

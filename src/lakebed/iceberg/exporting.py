@@ -69,7 +69,7 @@ def _manifest(
     entries = _entries(manifest, read)
     if not entries:
         return b"", None
-    spec, out = metadata.specs()[manifest.partition_spec_id], _Out(uri)
+    spec, out = metadata.specs()[manifest.partition_spec_id], Out(uri)
     sources = {field.source_id for field in spec.fields}
     # The spec of an old manifest may name a column that was dropped since.
     schemas = (metadata.schema(), *metadata.schemas)
@@ -112,7 +112,7 @@ def _entries(manifest: ManifestFile, read: Callable[[str], bytes]) -> list[Manif
 def _list_of(metadata: TableMetadata, snapshot: Snapshot, manifests: list[ManifestFile], uri: str) -> bytes:
     from pyiceberg.manifest import write_manifest_list
 
-    out = _Out(uri)
+    out = Out(uri)
     with write_manifest_list(
         format_version=metadata.format_version,
         output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
@@ -144,7 +144,7 @@ def _metadata(data: bytes, snapshot: Snapshot, target: str, manifest_list: str) 
     return json.dumps(value | changed).encode()
 
 
-class _Out:
+class Out:
     """A file in memory, as the library's writer wants it."""
 
     def __init__(self, location: str) -> None:
@@ -159,7 +159,7 @@ class _Out:
 
 
 class _Stream(io.BytesIO):
-    def __init__(self, out: _Out) -> None:
+    def __init__(self, out: Out) -> None:
         super().__init__()
         self._out = out
 
