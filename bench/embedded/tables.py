@@ -27,15 +27,17 @@ import msgspec
 
 from bench.harness import Bench, Figure, own_peak_mib
 from lakebed import iceberg
-from lakebed.base import EMPTY_METARANGE, TABLES, Entry, Row, format_address, slice_number, to_row
+from lakebed.base import EMPTY_METARANGE, TABLES, Entry, Row, format_address, slice_name, slice_number, to_row
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import TableChange, TableCommits, TableName
 from lakebed.gc.messages import RunKind, UncommittedOptions
+from lakebed.gc.runs.context import read_plan
 from lakebed.iceberg.exporting import Out
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore
 from lakebed.server import App, AppState, ServerOptions, create_app, opened
-from lakebed.versions import Commit, Note, Versions
+from lakebed.versions import Commit, Note, Versions, keys
+from lakebed.versions.records import SliceRecord, SliceState, encode_record
 from tests.gc.live.conftest import Lake
 
 SIZES: Final = {
@@ -263,13 +265,16 @@ async def merged(state: AppState, tables: int, repeat: int) -> tuple[list[float]
         await _commit(versions, "main", [*paths, *(f"{name}/table.json" for name in names)], 0)
         for run in range(repeat + 1):
             await table.repository.versions.refs.create_branch(f"dev{run}", "main")
+            await table.repository.versions.refs.create_branch(f"to{run}", "main")
             changed = [f"{name}/{file}" for name in names for file in ("metadata/1.json", "table.json")]
             await _commit(versions, f"dev{run}", changed, 1_000_000 * (run + 1))
 
             async def work(run: int = run, table: Table = table) -> None:
-                await table.repository.versions.refs.create_branch(f"to{run}", "main")
-                await table.repository.changes.merge(f"dev{run}", f"to{run}", NOTE)
+                await table.repository.versions.refs.create_branch(f"new{run}", f"to{run}")
+                await table.repository.changes.merge(f"dev{run}", f"new{run}", NOTE)
 
+            # Both sides changed, so a merge compares them.
+            await _commit(versions, f"to{run}", ["other"], 900_000_000 + run)
             took.append(await _cpu_ms(work) / 1000)
         sides.append(took[1:])
     return sides[0], sides[1]
@@ -302,10 +307,20 @@ async def pruned(files: int) -> float:
         return rows
 
     await TableCommits(lake.versions).name_files("main", (), compose, NOTE)
-    await lake.versions.slices.end()
+    record = encode_record(SliceRecord(state=SliceState.CLOSED, owner="bench", opened_ms=OLD_MS))
+    for number in range(-(-files // 10_000)):
+        await lake.store.set(lake.versions.partition, keys.SLICE + slice_name(SLICE + number).encode(), record)
     lake.days(30)
-    collector = lake.collector()
-    return await _cpu_ms(lambda: collector.planned(RunKind.PRUNING, UncommittedOptions())) / 1000
+    collector, run = lake.collector(), ""
+
+    async def work() -> None:
+        nonlocal run
+        run = await collector.planned(RunKind.PRUNING, UncommittedOptions())
+
+    took_s = await _cpu_ms(work) / 1000
+    plan = await read_plan(collector.context.store, run)
+    assert plan.totals.all.objects == files // 2, "what no table names goes"
+    return took_s
 
 
 async def _cpu_ms(work: Callable[[], Any]) -> float:

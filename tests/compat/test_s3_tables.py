@@ -151,7 +151,7 @@ def test_a_vacuum_of_a_delta_table_deletes_on_its_branch_alone_until_it_is_merge
     repository.branch("dev").create("main")
 
     def rows(root: str) -> int:
-        return deltalake.DeltaTable(root, version=0, storage_options=options).to_pyarrow_table().num_rows
+        return int(deltalake.DeltaTable(root, version=0, storage_options=options).to_pyarrow_table().num_rows)
 
     table = deltalake.DeltaTable(dev, storage_options=options)
     gone = table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)

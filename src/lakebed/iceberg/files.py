@@ -15,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import io
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import msgspec
 
 from .metadata import InvalidTable, Metadata, is_below
 
 if TYPE_CHECKING:
-    from pyiceberg.avro.file import AvroFile
     from pyiceberg.table.snapshots import Snapshot
 
 Read: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bytes]]]
@@ -41,6 +43,7 @@ Engines begin another one at 8 MiB."""
 DECODED_BYTES_MAX: Final = 256 << 20
 """The size of one of them when it is decompressed."""
 
+_SCHEMA_BYTES_MAX: Final = 64 << 10
 _MANIFEST_PATH: Final = 500
 _STATUS: Final = 0
 _DATA_FILE: Final = 2
@@ -237,14 +240,68 @@ def _paths(
     Returns the paths of entries that are not deleted, each with the fields `more`. Each is checked at once: so memory
     follows the size of the file, whatever it says of the number of its entries.
     """
-    from pyiceberg.avro.reader import StructReader
-    from pyiceberg.typedef import Record
-
-    at = {status: 0, path: 1} | {field: 2 + place for place, field in enumerate(more)}
     last = 2 + len(more)
+    found: dict[str, tuple[Any, ...]] = {}
+    try:
+        for row in _rows(uri, data, (status, path, *more)):
+            entry = row if isinstance(row[1], str) else row[1]
+            name = entry[1]
+            assert isinstance(name, str), "an entry has no path"
+            if row[0] != _DELETED:
+                _check((name,), location)
+                found[name] = tuple(entry[place] for place in range(2, last))
+    except InvalidTable:
+        raise
+    except Exception as error:
+        raise InvalidTable(f"{uri} is no manifest of Iceberg: {type(error).__name__}", uri=uri) from error
+    return found
+
+
+def _rows(uri: str, data: bytes, fields: tuple[int, ...]) -> Iterator[Any]:
+    """Yield the records of a file in Avro, of no more than DECODED_BYTES_MAX, each with these fields in front."""
+    from pyiceberg.avro.decoder import new_decoder
+    from pyiceberg.avro.file import SYNC_SIZE
+
+    decoder, left = new_decoder(data), DECODED_BYTES_MAX
+    header = _header_reader().read(decoder)
+    schema, codec = header.meta["avro.schema"], header.meta.get("avro.codec", "null")
+    # A writer may send any schema. Engines write one for each table, of some KiB.
+    reader = (_reader if len(schema) <= _SCHEMA_BYTES_MAX else _reader.__wrapped__)(schema, fields)
+    while True:
+        try:
+            count = decoder.read_int()
+        except EOFError:
+            return
+        block = _decompressed(codec, decoder.read_bytes(), left)
+        left -= len(block)
+        if left < 0:
+            raise InvalidTable(f"{uri} has more than {DECODED_BYTES_MAX:,} bytes, decompressed", uri=uri)
+        rows = new_decoder(block)
+        for _ in range(count):
+            yield reader.read(rows)
+        if decoder.read(SYNC_SIZE) != header.sync:
+            raise ValueError("a block does not end with the file's mark")
+
+
+@cache
+def _header_reader() -> Any:
+    from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
+    from pyiceberg.avro.resolver import construct_reader
+
+    return construct_reader(META_SCHEMA, {-1: AvroFileHeader})
+
+
+@lru_cache(maxsize=64)
+def _reader(schema: str, fields: tuple[int, ...]) -> Any:
+    """Return a reader that skips all other fields. To make one takes as long as to read a hundred entries."""
+    from pyiceberg.avro.reader import StructReader
+    from pyiceberg.avro.resolver import construct_reader
+    from pyiceberg.typedef import Record
+    from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+    at = {field: place for place, field in enumerate(fields)}
 
     def narrowed(reader: StructReader) -> StructReader:
-        """Return a reader that skips the fields that do not count."""
         readers: list[tuple[int | None, Any]] = []
         for field, (_, inner) in zip(reader.struct.fields, reader.field_readers, strict=True):
             if field.field_id == _DATA_FILE and isinstance(inner, StructReader):
@@ -253,54 +310,9 @@ def _paths(
                 readers.append((at.get(field.field_id), inner))
         return StructReader(tuple(readers), Record, reader.struct)
 
-    found: dict[str, tuple[Any, ...]] = {}
-    try:
-        with _opened(uri, data) as rows:
-            assert isinstance(rows.reader, StructReader)
-            rows.reader = narrowed(rows.reader)
-            for row in rows:
-                entry = row if isinstance(row[1], str) else row[1]
-                name = entry[1]
-                assert isinstance(name, str), "an entry has no path"
-                if row[0] != _DELETED:
-                    _check((name,), location)
-                    found[name] = tuple(entry[place] for place in range(2, last))
-    except InvalidTable:
-        raise
-    except Exception as error:
-        raise InvalidTable(f"{uri} is no manifest of Iceberg: {type(error).__name__}", uri=uri) from error
-    return found
-
-
-def _opened(uri: str, data: bytes) -> AvroFile[Any]:
-    """Return a file of Avro that decodes no more than DECODED_BYTES_MAX."""
-    from pyiceberg.avro.file import AvroFile, AvroFileHeader
-
-    left = DECODED_BYTES_MAX
-
-    class Header(AvroFileHeader):
-        def compression_codec(self) -> Any:
-            return Codec
-
-    class Codec:
-        codec = "null"
-
-        @classmethod
-        def decompress(cls, data: bytes) -> bytes:
-            nonlocal left
-            found = _decompressed(cls.codec, data, left)
-            left -= len(found)
-            if left < 0:
-                raise InvalidTable(f"{uri} has more than {DECODED_BYTES_MAX:,} bytes, decompressed", uri=uri)
-            return found
-
-    class File(AvroFile[Any]):
-        def _read_header(self) -> AvroFileHeader:
-            header = super()._read_header()
-            Codec.codec = header.meta.get("avro.codec", "null")
-            return Header(header.magic, header.meta, header.sync)
-
-    return File(Bytes(uri, data))  # type: ignore[arg-type]  # it needs no more of a file
+    reader = construct_reader(AvroSchemaConversion().avro_to_iceberg(msgspec.json.decode(schema)))
+    assert isinstance(reader, StructReader)
+    return narrowed(reader)
 
 
 def _decompressed(codec: str, data: bytes, size_bytes: int) -> bytes:

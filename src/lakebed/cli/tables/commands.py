@@ -19,7 +19,7 @@ from lakebed.cli.kit.arguments import (
     same_repository,
 )
 from lakebed.cli.kit.completion import complete_ref
-from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.failures import Failed, Misuse
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import DataOption, Session, command
@@ -196,12 +196,17 @@ def export(
     def entry_of(file: str) -> str:
         return folder + file.removeprefix(details.location + "/")
 
+    def address_of(file: str) -> str:
+        if not (address := addresses.get(entry_of(file))):
+            raise Failed(f"the address of {file} is unknown: it was deleted, or you may not read it")
+        return _address(session, address, data)
+
     files = iceberg.exported(
         client.objects.read(ref.repository, commit, entry_of(details.metadata_location)),
         details.metadata_location,
         location=details.location,
         read=lambda file: client.objects.read(ref.repository, commit, entry_of(file)),
-        address_of=lambda file: _address(session, addresses[entry_of(file)], data),
+        address_of=address_of,
         target=(place or target.absolute().as_uri()).rstrip("/"),
     )
     target.mkdir(parents=True, exist_ok=True)
