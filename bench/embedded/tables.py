@@ -273,8 +273,9 @@ async def merged(state: AppState, tables: int, repeat: int) -> tuple[list[float]
                 await table.repository.versions.refs.create_branch(f"new{run}", f"to{run}")
                 await table.repository.changes.merge(f"dev{run}", f"new{run}", NOTE)
 
-            # Both sides changed, so a merge compares them.
-            await _commit(versions, f"to{run}", ["other"], 900_000_000 + run)
+            # Both sides changed all over the tree, so a merge reads and writes every range, wherever ranges are cut.
+            beside = [f"{name.removesuffix(suffix)}/other" for name in names[::10]]
+            await _commit(versions, f"to{run}", beside, 900_000_000 + len(beside) * run)
             took.append(await _cpu_ms(work) / 1000)
         sides.append(took[1:])
     return sides[0], sides[1]
