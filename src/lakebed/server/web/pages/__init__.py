@@ -19,14 +19,12 @@ from . import (
     quotas,
     refs,
     repositories,
-    tables,
 )
 
 _NOUNS: Final = (
     entering,
     repositories,
     objects,
-    tables,
     changes,
     commits,
     refs,

@@ -1,4 +1,4 @@
-"""Objects: a folder at any ref, one object with a preview, upload, import, copy, move and delete."""
+"""What lies at a ref: a folder, one object with a preview, upload, import, copy, move and delete; and Iceberg tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import LakebedError, NotFound, human_size, path_to_key
-from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories
+from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories, tables
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
 from lakebed.server.web.visit import Page, Visit
@@ -22,6 +22,8 @@ README_BYTES_MAX: Final = 8 << 10
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """Image types that cannot run scripts. SVG can."""
 IMAGE_BYTES_MAX: Final = 32 << 20
+VERSIONS: Final = 20
+"""Versions of a table on its page: each reads a metadata file."""
 CHOICES: Final[tuple[AnyOperation, ...]] = (
     repositories.GET_REPOSITORY,
     history.GET_BRANCH,
@@ -262,6 +264,27 @@ def parents_of(folder: str) -> Sequence[tuple[str, str]]:
     return [(each, "/".join(names[: index + 1]) + "/") for index, each in enumerate(names)]
 
 
+async def show_tables(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, choices = await choose_ref(visit, name)
+    namespace = visit.query("namespace").replace(".", "/").strip("/")
+    found = await visit.call(
+        tables.LIST_ALL_TABLES, name, ref, namespace=namespace, after=visit.query("after"), amount=ROWS
+    )
+    return visit.render("tables", name=name, ref=ref, namespace=namespace, found=found, **choices)
+
+
+async def show_table(visit: Visit) -> Response:
+    [name] = visit.args
+    ref, choices = await choose_ref(visit, name)
+    path = visit.query("table")
+    table = await visit.call(tables.STAT_TABLE, name, ref, table=path)
+    versions = await visit.look(
+        tables.LIST_TABLE_VERSIONS, name, ref, table=path, after=visit.query("after"), amount=VERSIONS
+    )
+    return visit.render("table", name=name, ref=ref, path=path, table=table, versions=versions, **choices)
+
+
 _FOLDER: Final = Page(
     method="GET",
     path="/repositories/{repository}/objects",
@@ -289,6 +312,18 @@ _IMPORT: Final = Page(
     handler=show_import,
 )
 PAGES: Final = (
+    Page(
+        method="GET",
+        path="/repositories/{repository}/tables",
+        operations=(*CHOICES, tables.LIST_ALL_TABLES),
+        handler=show_tables,
+    ),
+    Page(
+        method="GET",
+        path="/repositories/{repository}/table",
+        operations=(*CHOICES, tables.STAT_TABLE, tables.LIST_TABLE_VERSIONS),
+        handler=show_table,
+    ),
     _FOLDER,
     _OBJECT,
     _IMPORT,
