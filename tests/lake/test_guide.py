@@ -90,7 +90,7 @@ def test_dagster_runs_the_job_of_the_page(steps: dict[str, Any], tmp_path: Path)
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "steps", module)
-        exec(job, names)
+        exec(compile(job, "pipelines.md", "exec", dont_inherit=True), names)
         assert names["flights"].execute_in_process().success
 
     assert _seen(tmp_path) == ({"main"}, ["README", "flights.csv"])
