@@ -237,6 +237,11 @@ class TestMetrics:
         assert found['lakebed_runs{repository="lake",kind="uncommitted",state="ended"}'] == 1
         assert found['lakebed_reclaimed_bytes_total{repository="lake",kind="uncommitted"}'] == 5
         assert 0 <= found['lakebed_retention_lag_seconds{repository="lake",kind="uncommitted"}'] < 60
+        status = (await client.get("/status")).json()
+        [kind] = status["collections"]
+        assert (kind["repository"], kind["kind"], kind["reclaimed_bytes"]) == ("lake", "uncommitted", 5)
+        assert 0 <= kind["lag_seconds"] < 60
+        assert [week["reclaimed_bytes"] for week in status["weeks"]] == [0] * 11 + [5]
 
     async def test_what_a_purge_gave_back_is_counted_once_and_stays_counted(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,16 @@ import msgspec
 
 from .common import Pagination
 
-__all__ = ["TOOL_HEADER", "AuditRecord", "AuditRecordList", "ServerProcess", "ServerStatus", "UpkeepStep"]
+__all__ = [
+    "TOOL_HEADER",
+    "AuditRecord",
+    "AuditRecordList",
+    "CollectedKind",
+    "ReclaimedWeek",
+    "ServerProcess",
+    "ServerStatus",
+    "UpkeepStep",
+]
 
 TOOL_HEADER: Final = "x-lakebed-tool"
 """The header with the name of an agent's tool. The audit log has a line for each request with this header, even a
@@ -70,10 +79,27 @@ class ServerProcess(msgspec.Struct, frozen=True, kw_only=True):
     upkeep: list[UpkeepStep]
 
 
+class CollectedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Ended collections of a kind in a repository. `lag_seconds`: since the newest of them began."""
+
+    repository: str
+    kind: str
+    lag_seconds: int
+    reclaimed_bytes: int
+
+
+class ReclaimedWeek(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that collections deleted that began in the seven days from `start`, a Unix time."""
+
+    start: int
+    reclaimed_bytes: int
+
+
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a server. `checks` has `ok` or a reason for each part, as `/_ready` has.
 
-    `audit_failures`: unwritten lines.
+    `audit_failures`: unwritten lines. `collections` and `weeks` (the oldest first) are at most a minute old, and of the
+    first repositories alone.
     """
 
     ready: bool
@@ -86,3 +112,5 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_bytes: int
     audit_failures: int
     processes: list[ServerProcess]
+    collections: list[CollectedKind]
+    weeks: list[ReclaimedWeek]

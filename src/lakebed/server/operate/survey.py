@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from lakebed.base import LakebedError, RunId, RunState, StagingToken
 from lakebed.catalog import Repository
@@ -18,7 +19,7 @@ from lakebed.gc.messages import JobState, RunKind, RunRequest, action_of, decode
 from lakebed.kv import Page
 from lakebed.objectstore import ObjectMissing
 from lakebed.server.state import AppState
-from lakebed.versions import decode_cells, is_gone, keys
+from lakebed.versions import RunRecord, decode_cells, is_gone, keys
 
 from .metrics import Sample
 
@@ -41,10 +42,7 @@ class Survey:
         self._samples: list[Sample] = []
         self._made_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
-        self._reclaimed: dict[tuple[str, RunKind], dict[RunId, int]] = {}
-        """Bytes that each ended run deleted, even if its record was removed since: a counter never decreases. The
-        report of an ended run does not change, so it is read once. A deferred run ends with its purge.
-        """
+        self._reclaimed = Reclaimed()
 
     async def samples(self) -> list[Sample]:
         """Return the metrics, at most SURVEY_S and one survey old. Empty if the first survey takes longer than
@@ -90,12 +88,11 @@ class Survey:
     async def _runs(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
         states: Counter[tuple[str, str]] = Counter()
         newest_ms: dict[str, int] = {}
-        for run_id, run in await repository.versions.retired.runs():
+        for _, run in await self._reclaimed.read(repository):
             kind = run.kind.value
             states[kind, run.state.value] += 1
             if run.state is RunState.ENDED:
                 newest_ms[kind] = max(newest_ms.get(kind, 0), run.started_ms)
-                await self._read_report(repository, RunKind(kind), run_id)
         now_ms = self._state.ports.clock.now_ms()
         samples = [
             Sample("lakebed_runs", "", (name, ("kind", kind), ("state", state)), count)
@@ -104,10 +101,10 @@ class Survey:
         for ended_kind, started_ms in newest_ms.items():
             labels = (name, ("kind", ended_kind))
             samples.append(Sample("lakebed_retention_lag_seconds", "", labels, max(0, now_ms - started_ms) / 1000))
-        for (uid, kind), by_run in self._reclaimed.items():
-            if uid == repository.record.uid:
-                labels = (name, ("kind", kind.value))
-                samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, sum(by_run.values())))
+        for reclaimed_kind, by_run in self._reclaimed.by_kind(repository):
+            size_bytes = sum(one.size_bytes for one in by_run.values())
+            labels = (name, ("kind", reclaimed_kind.value))
+            samples.append(Sample("lakebed_reclaimed_bytes_total", "", labels, size_bytes))
         return samples
 
     async def _jobs(self, repository: Repository, name: tuple[str, str]) -> list[Sample]:
@@ -136,13 +133,40 @@ class Survey:
             Sample("lakebed_hard_delete_oldest_seconds", "", (name,), waits_ms / 1000),
         ]
 
-    async def _read_report(self, repository: Repository, kind: RunKind, run_id: RunId) -> None:
-        by_run = self._reclaimed.setdefault((repository.record.uid, kind), {})
-        if run_id not in by_run:
-            path = report_path(kind, run_id)
-            # A run may end without a report: it was abandoned, or it had no work.
-            with contextlib.suppress(ObjectMissing):
-                by_run[run_id] = decode_report(await repository.objectstore.get(path), name=path).bytes_deleted
+
+class EndedRun(NamedTuple):
+    """A run that deleted. A deferred one ends with its purge."""
+
+    started_ms: int
+    size_bytes: int
+
+
+class Reclaimed:
+    """Bytes that each ended run deleted, even if its record was removed since: a counter never decreases.
+
+    The report of an ended run does not change, so it is read once.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, RunKind], dict[RunId, EndedRun]] = {}
+
+    async def read(self, repository: Repository) -> Sequence[tuple[RunId, RunRecord]]:
+        """Read the reports that are new, and return the records of the runs."""
+        runs = await repository.versions.retired.runs()
+        for run_id, run in runs:
+            by_run = self._runs.setdefault((repository.record.uid, RunKind(run.kind)), {})
+            if run.state is RunState.ENDED and run_id not in by_run:
+                path = report_path(RunKind(run.kind), run_id)
+                # A run may end without a report: it was abandoned, or it had no work.
+                with contextlib.suppress(ObjectMissing):
+                    report = decode_report(await repository.objectstore.get(path), name=path)
+                    by_run[run_id] = EndedRun(run.started_ms, report.bytes_deleted)
+        return runs
+
+    def by_kind(self, repository: Repository) -> Iterator[tuple[RunKind, Mapping[RunId, EndedRun]]]:
+        for (uid, kind), by_run in self._runs.items():
+            if uid == repository.record.uid and by_run:
+                yield kind, by_run
 
 
 async def _staged(repository: Repository, cells_max: int) -> tuple[int, int, int]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform
 import shutil
 from collections.abc import Iterable
+from typing import Final, TypedDict
 
+from lakebed.base import LakebedError
 from lakebed.operations import operators
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
@@ -14,8 +17,15 @@ from lakebed.server.http.routing import Route
 from lakebed.server.operate.audit import AuditLog, AuditQuery, query_time
 from lakebed.server.operate.health import Probe
 from lakebed.server.operate.metrics import Sample
+from lakebed.server.operate.survey import SURVEY_S, Reclaimed
 from lakebed.server.state import AppState
-from lakebed.wire import AuditRecordList, ServerProcess, ServerStatus, UpkeepStep
+from lakebed.wire import AuditRecordList, CollectedKind, ReclaimedWeek, ServerProcess, ServerStatus, UpkeepStep
+
+logger = logging.getLogger(__name__)
+
+WEEKS: Final = 12
+WEEK_MS: Final = 7 * 86_400_000
+REPOSITORIES_MAX: Final = 200
 
 
 class Audit:
@@ -41,6 +51,7 @@ class Status:
     def __init__(self, state: AppState) -> None:
         self._state = state
         self._probe = Probe(state)
+        self._collected = Collected(state)
 
     async def get(self, _: RestRequest) -> ServerStatus:
         readiness = await self._probe.look()
@@ -63,7 +74,64 @@ class Status:
             disk_free_bytes=free_bytes,
             audit_failures=round(sum(_values(by_process, "lakebed_audit_failures_total"))),
             processes=[_process(int(process), samples) for process, samples in sorted(by_process.items())],
+            **await self._collected.look(),
         )
+
+
+class Collected:
+    """Ended collections of the first repositories, read at most once a minute."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._reclaimed = Reclaimed()
+        self._found: _Found = {"collections": [], "weeks": []}
+        self._read_s = float("-inf")
+
+    async def look(self) -> _Found:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._read_s > SURVEY_S:
+            self._read_s = now_s
+            try:
+                self._found = await self._read()
+            except LakebedError as error:  # `checks` reports it
+                logger.warning("status: the collections could not be read: %s", error)
+        return self._found
+
+    async def _read(self) -> _Found:
+        now_ms = self._state.ports.clock.now_ms()
+        weeks = [0] * WEEKS
+        kinds: list[CollectedKind] = []
+        read = 0
+        async for repository in self._state.catalog.each():
+            if read == REPOSITORIES_MAX:
+                break
+            read += 1
+            await self._reclaimed.read(repository)
+            for kind, by_run in self._reclaimed.by_kind(repository):
+                newest_ms = max(one.started_ms for one in by_run.values())
+                kinds.append(
+                    CollectedKind(
+                        repository=str(repository.id),
+                        kind=kind.value,
+                        lag_seconds=max(0, now_ms - newest_ms) // 1000,
+                        reclaimed_bytes=sum(one.size_bytes for one in by_run.values()),
+                    )
+                )
+                for one in by_run.values():
+                    if 0 <= (ago := max(0, now_ms - one.started_ms) // WEEK_MS) < WEEKS:
+                        weeks[ago] += one.size_bytes
+        return {
+            "collections": sorted(kinds, key=lambda one: (one.repository, one.kind)),
+            "weeks": [
+                ReclaimedWeek(start=(now_ms - (ago + 1) * WEEK_MS) // 1000, reclaimed_bytes=weeks[ago])
+                for ago in reversed(range(WEEKS))
+            ],
+        }
+
+
+class _Found(TypedDict):
+    collections: list[CollectedKind]
+    weeks: list[ReclaimedWeek]
 
 
 def _values(by_process: dict[str, list[Sample]], family: str) -> Iterable[float]:

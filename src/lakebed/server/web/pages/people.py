@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
+from lakebed.base.drawing import bars
 from lakebed.operations import accounts, operators, sandboxes
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Page, Visit
@@ -307,7 +308,9 @@ _FORMS: Final = (
 
 
 async def show_health(visit: Visit) -> Response:
-    return visit.render("health", status=await visit.call(operators.GET_SERVER_STATUS))
+    status = await visit.call(operators.GET_SERVER_STATUS)
+    lengths = bars([week.reclaimed_bytes for week in status.weeks])
+    return visit.render("health", status=status, weeks=list(zip(status.weeks, lengths, strict=True)))
 
 
 PAGES: Final = (
