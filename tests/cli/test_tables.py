@@ -38,34 +38,39 @@ def catalog_of(shell: Shell, lake: str, ref: str = "main") -> Catalog:
     )
 
 
-@pytest.fixture
-def orders(shell: Shell, lake: str) -> str:
-    """A table with two snapshots on `main`, and a third with another column on `dev`."""
+ORDERS = "sales.orders"
+
+
+@pytest.fixture(scope="module")
+def lake(shell: Shell) -> str:
+    """A table with two snapshots on `main`, and a third with another column on `dev`. Tests that change it branch."""
+    lake = "lakefs://lake-of-tables"
+    shell.ok("repo", "create", lake, "local://lake-of-tables")
     main = catalog_of(shell, lake)
     main.create_namespace("sales")
     main.create_namespace("sales.eu")
-    table = main.create_table("sales.orders", schema=SCHEMA, properties={"team": "x"})
+    table = main.create_table(ORDERS, schema=SCHEMA, properties={"team": "x"})
     main.create_table("sales.eu.orders", schema=SCHEMA)
     table.append(rows(1, 2))
     table.append(rows(3))
     shell.ok("branch", "create", f"{lake}/dev", "--source", f"{lake}/main")
-    changed = catalog_of(shell, lake, "dev").load_table("sales.orders")
+    changed = catalog_of(shell, lake, "dev").load_table(ORDERS)
     with changed.update_schema() as update:
         update.add_column("b", StringType())
     changed.append(pa.table({"a": [4], "b": ["x"]}))
-    return "sales.orders"
+    return lake
 
 
-def test_tables_are_listed_shown_and_compared(shell: Shell, lake: str, orders: str) -> None:
+def test_tables_are_listed_shown_and_compared(shell: Shell, lake: str) -> None:
     listed = shell.ok("table", "list", f"{lake}/main").out
     below = shell.ok("table", "list", f"{lake}/main", "sales.eu", "-o", "json").json
     one = shell.ok("table", "list", f"{lake}/main", "--limit", "1", "-o", "json").json
-    shown = shell.ok("table", "show", f"{lake}/main", orders).out
-    facts = shell.ok("table", "show", f"{lake}/dev", orders, "-o", "json").json
-    history = shell.ok("table", "history", f"{lake}/dev", orders, "-o", "json").json
+    shown = shell.ok("table", "show", f"{lake}/main", ORDERS).out
+    facts = shell.ok("table", "show", f"{lake}/dev", ORDERS, "-o", "json").json
+    history = shell.ok("table", "history", f"{lake}/dev", ORDERS, "-o", "json").json
     differs = shell.ok("table", "diff", f"{lake}/main", f"{lake}/dev").out
-    diff = shell.ok("table", "diff", f"{lake}/main", f"{lake}/dev", orders).out
-    back = shell.ok("table", "diff", f"{lake}/dev", f"{lake}/main", orders, "-o", "json").json
+    diff = shell.ok("table", "diff", f"{lake}/main", f"{lake}/dev", ORDERS).out
+    back = shell.ok("table", "diff", f"{lake}/dev", f"{lake}/main", ORDERS, "-o", "json").json
 
     assert [line.split()[0] for line in listed.splitlines()] == ["TABLE", "sales.orders", "sales.eu.orders"]
     assert [each["table"] for each in below] == ["sales/eu/orders"]
@@ -82,66 +87,69 @@ def test_tables_are_listed_shown_and_compared(shell: Shell, lake: str, orders: s
     assert "+ data: 1 file, 1 row" in diff
     assert (back["removed"]["rows"], back["added"]["files"]) == (1, 0)
     assert [each["id"] for each in back["snapshots_removed"]] == [facts["snapshot"]["id"]]
-    text = shell.ok("table", "history", f"{lake}/dev", orders).out
+    text = shell.ok("table", "history", f"{lake}/dev", ORDERS).out
     assert "schema" in text
     assert "+2" in text
 
 
-def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(
-    shell: Shell, lake: str, orders: str
-) -> None:
-    first = shell.ok("table", "history", f"{lake}/main", orders, "-o", "json").json[1]["added"][0]["id"]
+def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(shell: Shell, lake: str) -> None:
+    undo = f"{lake}/undo"
+    shell.ok("branch", "create", undo, "--source", "main")
+    first = shell.ok("table", "history", undo, ORDERS, "-o", "json").json[1]["added"][0]["id"]
 
-    unasked = shell("table", "rollback", f"{lake}/main", orders, "--to", first)
-    done = shell.ok("table", "rollback", f"{lake}/main", orders, "--to", first, "--yes").out
-    main = catalog_of(shell, lake)
-    at_first = main.load_table(orders).scan().to_arrow()["a"].to_pylist()
-    again = shell("table", "rollback", f"{lake}/main", orders, "--to", first, "--yes")
-    unknown = shell("table", "rollback", f"{lake}/main", orders, "--to", "123", "--yes")
-    shell.ok("table", "rollback", f"{lake}/main", orders, "--to", "dev", "--yes")
-    at_dev = main.load_table(orders).scan().to_arrow()["a"].to_pylist()
-    main.drop_table(orders)
-    back = shell.ok("table", "rollback", f"{lake}/main", orders, "--to", "main~1", "--yes", "-o", "json").json
+    unasked = shell("table", "rollback", undo, ORDERS, "--to", first)
+    done = shell.ok("table", "rollback", undo, ORDERS, "--to", first, "--yes").out
+    main = catalog_of(shell, lake, "undo")
+    at_first = main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()
+    again = shell("table", "rollback", undo, ORDERS, "--to", first, "--yes")
+    unknown = shell("table", "rollback", undo, ORDERS, "--to", "123", "--yes")
+    shell.ok("table", "rollback", undo, ORDERS, "--to", "dev", "--yes")
+    at_dev = main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()
+    main.drop_table(ORDERS)
+    back = shell.ok("table", "rollback", undo, ORDERS, "--to", "undo~1", "--yes", "-o", "json").json
 
     assert unasked.code == 2
     assert first in done
     assert (at_first, sorted(at_dev)) == ([1, 2], [1, 2, 3, 4])
     assert (again.code, unknown.code) == (1, 1)
     assert "has no snapshot 123" in unknown.err
-    assert sorted(main.load_table(orders).scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4]
-    assert back["commit"]["message"] == "sales.orders: roll back to main~1"
-    dropped = [each["is_dropped"] for each in shell.ok("table", "history", f"{lake}/main", orders, "-o", "json").json]
+    assert sorted(main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4]
+    assert back["commit"]["message"] == "sales.orders: roll back to undo~1"
+    dropped = [each["is_dropped"] for each in shell.ok("table", "history", undo, ORDERS, "-o", "json").json]
     assert dropped == [False, True, False, False, False, False, False]
 
 
-def test_metadata_are_registered_under_another_name(shell: Shell, lake: str, orders: str) -> None:
-    where = shell.ok("table", "show", f"{lake}/main", orders, "-o", "json").json["metadata_location"]
+def test_metadata_are_registered_under_another_name(shell: Shell, lake: str) -> None:
+    copies, others = f"{lake}/copies", f"{lake}/others"
+    shell.ok("branch", "create", copies, "--source", "main")
+    shell.ok("branch", "create", others, "--source", "dev")
+    where = shell.ok("table", "show", copies, ORDERS, "-o", "json").json["metadata_location"]
     path = where.partition("://")[2].partition("/")[2]
 
-    shell.ok("table", "register", f"{lake}/main", "sales.copy", "--metadata", path)
-    taken = shell("table", "register", f"{lake}/main", "sales.copy", "--metadata", where)
-    unasked = shell("table", "register", f"{lake}/main", "sales.copy", "--metadata", where, "--overwrite")
-    shell.ok("table", "register", f"{lake}/dev", orders, "--metadata", f"{lake}/tables/{path}", "--overwrite", "--yes")
+    shell.ok("table", "register", copies, "sales.copy", "--metadata", path)
+    taken = shell("table", "register", copies, "sales.copy", "--metadata", where)
+    unasked = shell("table", "register", copies, "sales.copy", "--metadata", where, "--overwrite")
+    shell.ok("table", "register", others, ORDERS, "--metadata", f"{lake}/tables/{path}", "--overwrite", "--yes")
 
-    copy = catalog_of(shell, lake).load_table("sales.copy")
+    copy = catalog_of(shell, lake, "copies").load_table("sales.copy")
     assert sorted(copy.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3]
     assert (taken.code, unasked.code) == (4, 2)
     assert "sales.copy" in taken.err
-    assert catalog_of(shell, lake, "dev").load_table(orders).schema().column_names == ["a"]
+    assert catalog_of(shell, lake, "others").load_table(ORDERS).schema().column_names == ["a"]
 
 
-def test_an_export_is_read_without_the_catalog(
-    shell: Shell, lake: str, orders: str, data: Path, tmp_path: Path
-) -> None:
-    dev = catalog_of(shell, lake, "dev").load_table(orders)
+def test_an_export_is_read_without_the_catalog(shell: Shell, lake: str, data: Path, tmp_path: Path) -> None:
+    out = f"{lake}/out"
+    shell.ok("branch", "create", out, "--source", "dev")
+    dev = catalog_of(shell, lake, "out").load_table(ORDERS)
     dev.delete("a = 1")
     target = tmp_path / "out"
 
-    shell.ok("table", "export", f"{lake}/dev", orders, str(target), "--data", str(data))
-    again = shell("table", "export", f"{lake}/dev", orders, str(target), "--data", str(data))
-    empty = shell("table", "export", f"{lake}/dev", "sales.eu.orders", str(tmp_path / "no"), "--data", str(data))
+    shell.ok("table", "export", out, ORDERS, str(target), "--data", str(data))
+    again = shell("table", "export", out, ORDERS, str(target), "--data", str(data))
+    empty = shell("table", "export", out, "sales.eu.orders", str(tmp_path / "no"), "--data", str(data))
     placed = tmp_path / "placed"
-    shell.ok("table", "export", f"{lake}/dev", orders, str(placed), "--as", "s3://bucket/x/", "--data", str(data))
+    shell.ok("table", "export", out, ORDERS, str(placed), "--as", "s3://bucket/x/", "--data", str(data))
 
     table = StaticTable.from_metadata(str(target / "table.metadata.json"))
     assert sorted(table.scan().to_arrow()["a"].to_pylist()) == [2, 3, 4]
@@ -153,14 +161,14 @@ def test_an_export_is_read_without_the_catalog(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, lake: str, orders: str) -> None:
+def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, lake: str) -> None:
     wide: list[str] = []
     for words in (
         ("list",),
-        ("show", orders),
-        ("history", orders),
+        ("show", ORDERS),
+        ("history", ORDERS),
         ("diff", f"{lake}/dev"),
-        ("diff", f"{lake}/dev", orders),
+        ("diff", f"{lake}/dev", ORDERS),
     ):
         line = ["table", words[0], f"{lake}/main", *words[1:]]
         wide += too_wide(" ".join(line), shell.ok(*line).out)
