@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,21 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     peak_mib: float
     peak_limit_mib: float | None = None
+
+    @classmethod
+    def of(
+        cls, what: str, values: Sequence[float], floors: Sequence[float] = (), *, wall_s: Sequence[float], **given: Any
+    ) -> Figure:
+        """Make a figure in CPU seconds of runs, and of their floors pair by pair. `given` are fields, as they are."""
+        value = statistics.median(values)
+        fields: dict[str, Any] = {"unit": "s", "cpu_s": value, "wall_s": statistics.median(wall_s)}
+        if floors:
+            ratios = [mine / floor for mine, floor in zip(values, floors, strict=True)]
+            fields |= {"floor": statistics.median(floors), "ratio": statistics.median(ratios)}
+            fields |= {"ratio_min": min(ratios), "ratio_max": max(ratios)}
+        else:
+            fields |= {"value_min": min(values), "value_max": max(values)}
+        return cls(what=what, value=value, **fields | given)
 
     def is_over(self) -> bool:
         """Return whether it misses a limit."""
@@ -161,18 +176,12 @@ def compared(pair: Pair, repeat: int) -> Figure:
         ours.append(timed(pair.ours))
         floors.append(timed(pair.floor))
     ours, floors = ours[1:], floors[1:]
-    ratios = [mine.cpu_s / floor.cpu_s for mine, floor in zip(ours, floors, strict=True)]
-    return Figure(
-        what=pair.what,
-        value=statistics.median(took.cpu_s for took in ours),
-        unit="s",
-        floor=statistics.median(took.cpu_s for took in floors),
-        ratio=statistics.median(ratios),
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
+    return Figure.of(
+        pair.what,
+        [took.cpu_s for took in ours],
+        [took.cpu_s for took in floors],
+        wall_s=[took.wall_s for took in ours],
         limit=pair.limit,
-        cpu_s=statistics.median(took.cpu_s for took in ours),
-        wall_s=statistics.median(took.wall_s for took in ours),
         peak_mib=max(took.peak_mib for took in ours),
     )
 
@@ -180,16 +189,11 @@ def compared(pair: Pair, repeat: int) -> Figure:
 def measured(single: Single, repeat: int) -> Figure:
     """One run is thrown away, as above."""
     took = [timed(single.ours) for _ in range(repeat + 1)][1:]
-    cpu_s = [each.cpu_s for each in took]
-    return Figure(
-        what=single.what,
-        value=statistics.median(cpu_s),
-        value_min=min(cpu_s),
-        value_max=max(cpu_s),
-        unit="s",
+    return Figure.of(
+        single.what,
+        [each.cpu_s for each in took],
+        wall_s=[each.wall_s for each in took],
         limit=single.limit,
-        cpu_s=statistics.median(cpu_s),
-        wall_s=statistics.median(each.wall_s for each in took),
         peak_mib=max(each.peak_mib for each in took),
         peak_limit_mib=single.peak_limit_mib,
     )

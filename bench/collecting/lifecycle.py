@@ -8,7 +8,6 @@ written, read and joined 0.1: 25 s; what goes, read again: 5.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -40,19 +39,12 @@ def take(folder: Path, ranges: int, repeat: int) -> list[Figure]:
 
 
 def figure(what: str, pairs: list[tuple[Day, Day]], *, limit: float, memory_mib: float | None) -> Figure:
-    ratios = [mine.plan_cpu_s / floor.plan_cpu_s for mine, floor in pairs]
-    cpu_s = statistics.median(mine.plan_cpu_s for mine, _ in pairs)
-    return Figure(
-        what=what,
-        value=cpu_s,
-        unit="s",
-        floor=statistics.median(floor.plan_cpu_s for _, floor in pairs),
-        ratio=statistics.median(ratios),
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
+    return Figure.of(
+        what,
+        [mine.plan_cpu_s for mine, _ in pairs],
+        [floor.plan_cpu_s for _, floor in pairs],
+        wall_s=[mine.wall_s for mine, _ in pairs],
         limit=limit,
-        cpu_s=cpu_s,
-        wall_s=statistics.median(mine.wall_s for mine, _ in pairs),
         peak_mib=max(mine.peak_mib for mine, _ in pairs),
         peak_limit_mib=memory_mib,
     )

@@ -137,23 +137,17 @@ def take(size: str, repeat: int) -> list[Figure]:
             plan = asyncio.run(write_plan(lake, rows))
             ours.append(timed(lambda: asyncio.run(sweep(lake, plan))))  # noqa: B023 - called at once
     ours, floors = ours[1:], floors[1:]
-    ratios = [wall / floor for (wall, _), floor in zip(ours, floors, strict=True)]
-    wall_s = statistics.median(wall for wall, _ in ours)
-    return [
-        Figure(
-            what=f"sweep, {len(keys)} deletions, seconds on the wall",
-            value=wall_s,
-            unit="s",
-            floor=statistics.median(floors),
-            ratio=statistics.median(ratios),
-            ratio_min=min(ratios),
-            ratio_max=max(ratios),
-            limit=LIMIT,
-            cpu_s=statistics.median(cpu for _, cpu in ours),
-            wall_s=wall_s,
-            peak_mib=own_peak_mib(),
-        )
-    ]
+    walls = [wall for wall, _ in ours]
+    figure = Figure.of(
+        f"sweep, {len(keys)} deletions, seconds on the wall",
+        walls,
+        floors,
+        wall_s=walls,
+        limit=LIMIT,
+        cpu_s=statistics.median(cpu for _, cpu in ours),
+        peak_mib=own_peak_mib(),
+    )
+    return [figure]
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

@@ -183,18 +183,9 @@ def figures(folder: Path, asked: Asked, repeat: int) -> list[Figure]:
     took = took[1:]  # The first one imports what the others have.
     cpu = [each.cpu_ms for each in took]
     stretches = [each.stretch_ms for each in took]
-    middle = {"cpu_s": statistics.median(cpu) / 1_000, "wall_s": statistics.median(each.wall_s for each in took)}
+    cpu_s, wall_s = statistics.median(cpu) / 1_000, [each.wall_s for each in took]
     return [
-        Figure(
-            what=f"log {what}",
-            value=statistics.median(values),
-            value_min=min(values),
-            value_max=max(values),
-            unit="ms",
-            limit=limit,
-            peak_mib=own_peak_mib(),
-            **middle,
-        )
+        Figure.of(f"log {what}", values, unit="ms", limit=limit, cpu_s=cpu_s, wall_s=wall_s, peak_mib=own_peak_mib())
         for what, values, limit in (
             (asked.what, cpu, asked.limit_ms),
             ("  longest stretch of the loop", stretches, STRETCH_MAX_MS),

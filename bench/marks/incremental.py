@@ -12,7 +12,6 @@ deletes, all of it in the driver: 0.25 s.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -42,19 +41,12 @@ def take(slices: int, each: int, repeat: int) -> list[Figure]:
 
 
 def figure(what: str, sessions: list[list[Took]], floor: int, *, limit: float | None) -> Figure:
-    ratios = [session[1].cpu_s / session[floor].cpu_s for session in sessions]
-    cpu_s = statistics.median(session[1].cpu_s for session in sessions)
-    return Figure(
-        what=what,
-        value=cpu_s,
-        unit="s",
-        floor=statistics.median(session[floor].cpu_s for session in sessions),
-        ratio=statistics.median(ratios),
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
+    return Figure.of(
+        what,
+        [session[1].cpu_s for session in sessions],
+        [session[floor].cpu_s for session in sessions],
+        wall_s=[session[1].wall_s for session in sessions],
         limit=limit,
-        cpu_s=cpu_s,
-        wall_s=statistics.median(session[1].wall_s for session in sessions),
         peak_mib=max(took.peak_mib for session in sessions for took in session),
     )
 

@@ -16,7 +16,6 @@ Spark, which takes 8 s more in its first job than in its second.
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -67,19 +66,12 @@ def take(folder: Path, slices: int, kind: Kind, repeat: int) -> list[Figure]:
 
 
 def figure(what: str, took: list[Took], floors: list[float], limit: float | None, memory_mib: int) -> Figure:
-    ratios = [mine.cpu_s / floor for mine, floor in zip(took, floors, strict=True)]
-    cpu_s = statistics.median(mine.cpu_s for mine in took)
-    return Figure(
-        what=what,
-        value=cpu_s,
-        unit="s",
-        floor=statistics.median(floors),
-        ratio=statistics.median(ratios),
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
+    return Figure.of(
+        what,
+        [mine.cpu_s for mine in took],
+        floors,
+        wall_s=[mine.wall_s for mine in took],
         limit=limit,
-        cpu_s=cpu_s,
-        wall_s=statistics.median(mine.wall_s for mine in took),
         peak_mib=max(mine.peak_mib for mine in took),
         peak_limit_mib=memory_mib,
     )

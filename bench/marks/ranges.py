@@ -134,15 +134,13 @@ def take(folder: Path, ranges: int, repeat: int) -> list[Figure]:
 
 
 def _figure(what: str, mib: list[float], took: list[Took], limit: float | None = None) -> Figure:
-    return Figure(
-        what=what,
-        value=statistics.median(mib),
-        value_min=min(mib),
-        value_max=max(mib),
+    return Figure.of(
+        what,
+        mib,
+        wall_s=[each.wall_s for each in took],
         unit="MiB",
         limit=limit,
         cpu_s=statistics.median(each.cpu_s for each in took),
-        wall_s=statistics.median(each.wall_s for each in took),
         peak_mib=max(each.read_mib for each in took),
     )
 
