@@ -26,6 +26,8 @@ from .changing import Changing, in_thread, load_library
 
 FILES_MAX: Final = 200_000
 """More files that only one side has are not counted: a second of work."""
+VERSIONS_MAX: Final = 100
+"""Versions of a page: each reads two metadata files."""
 READS_AT_ONCE: Final = 4
 """Metadata files that are read together: each may have 10 MiB."""
 
@@ -91,7 +93,7 @@ class BranchTables:
         commits, position = await repository.versions.history.log(
             request.args[1],
             after=request.query("after"),
-            limit=request.amount(),
+            limit=min(request.amount(), VERSIONS_MAX),
             first_parent=True,
             objects=[name.folder + RECORD.encode()],
         )
