@@ -190,8 +190,8 @@ async def test_quotas_are_set_shown_and_removed(app: App, client: httpx.AsyncCli
         both = await browser.follow(await browser.fill(empty, "quotas", branch="main", limit="2KiB"))
         full = await client.post(f"{repo}/branches/main/objects", params={"path": "b"}, content=b"x" * 1024)
         own = await browser.follow(await browser.fill(await browser.get("/user"), "/user/quota", limit="3KiB"))
-        left = await browser.follow(await browser.fill(both, "branch=main", typed="main"))
-        counted = await browser.follow(await browser.fill(left, "/count"))
+        counted = await browser.follow(await browser.fill(both, "/count"))
+        left = await browser.follow(await browser.fill(counted, "branch=main", typed="main"))
 
     assert "only the storage limits" in empty.text
     assert (bad.status_code, 'value="much"' in bad.text) == (400, True)

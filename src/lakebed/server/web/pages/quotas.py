@@ -33,11 +33,9 @@ async def show(visit: Visit) -> Response:
     [name] = visit.args
     # The operation returns all quotas, so the page cuts.
     after = visit.query("after")
-    every = [
-        one
-        for one in (await visit.call(sandboxes.LIST_QUOTAS, name)).results
-        if not after or (one.of == "branch" and one.name > after)
-    ]
+    found = (await visit.call(sandboxes.LIST_QUOTAS, name)).results
+    every = [one for one in found if not after or (one.of == "branch" and one.name > after)]
+    every.sort(key=lambda one: (one.of == "branch", one.name))
     rows = every[:ROWS]
     return visit.render("quotas", name=name, quotas=used(rows), next_after=rows[-1].name if len(every) > ROWS else "")
 
