@@ -19,12 +19,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.util import find_spec
 from operator import lt
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import obstore
-import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import LakebedError
@@ -53,7 +51,7 @@ from lakebed.objectstore.store import (
     UnlistableKey,
 )
 
-from .remote_answers import ListingUnasked, ObjectConflict, bytes_of, done, ms_of
+from .remote_answers import IN_COLUMNS, ListingUnasked, ObjectConflict, bytes_of, done, ms_of, next_page
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -75,8 +73,6 @@ COPY_WAIT_S: Final = 120
 DELETE_KEYS_MAX: Final = 1000
 PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
-IN_COLUMNS: Final = find_spec("arro3") is not None
-"""obstore lists in columns where arro3-core is installed, which Spark workers may lack."""
 _LAST: Final = "\U0010ffff"
 
 
@@ -286,7 +282,7 @@ class RemoteObjectStore:
                 self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS, return_arrow=IN_COLUMNS
             )
             seen, last = 0, ""
-            while page := await done(wanted, _next_page(pages)):
+            while page := await done(wanted, next_page(pages)):
                 seen += len(page)
                 last = page.keys[-1]
                 yield page
@@ -578,20 +574,6 @@ async def _unasked(
     """The listing of a store whose names cannot be listed unchanged."""
     raise ListingUnasked("no key of this store signs listings")
     yield ()  # makes this function a generator, as `EveryKey` requires
-
-
-async def _next_page(pages: AsyncIterator[Any]) -> Page | None:
-    """Return obstore's next page. Its dictionaries and dates take as long as our own part of a listing."""
-    page = await anext(pages, None)
-    if page is None:
-        return None
-    if not IN_COLUMNS:
-        paths = [meta["path"] for meta in page]
-        return Page(paths, [meta["size"] for meta in page], [ms_of(meta["last_modified"]) for meta in page])
-    columns = pa.record_batch(page)
-    modified_us = columns.column("last_modified").cast(pa.int64()).to_numpy()
-    paths = columns.column("path").to_numpy(zero_copy_only=False).tolist()
-    return Page(paths, columns.column("size").to_numpy().tolist(), (modified_us // 1000).tolist())
 
 
 def _object_stat(key: str, meta: ObjectMeta) -> ObjectStat:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import re
 import time
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
 from lakebed.objectstore.store import (
@@ -18,6 +20,7 @@ from lakebed.objectstore.store import (
     ObjectOutcomeUnknown,
     ObjectStoreDenied,
     ObjectStoreUnavailable,
+    Page,
     UnlistableKey,
 )
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from obstore import GetResult
 
 T = TypeVar("T")
+
+IN_COLUMNS: Final = find_spec("arro3") is not None
+"""obstore lists in columns where arro3-core is installed, which Spark workers may lack."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -65,6 +71,20 @@ class ObjectConflict(ObjectStoreUnavailable):
 def ms_of(moment: datetime) -> int:
     """Return a moment in ms since 1970."""
     return (moment - _EPOCH) // _MILLISECOND
+
+
+async def next_page(pages: AsyncIterator[Any]) -> Page | None:
+    """Return obstore's next page. Its dictionaries and dates take as long as our own part of a listing."""
+    page = await anext(pages, None)
+    if page is None:
+        return None
+    if not IN_COLUMNS:
+        paths = [meta["path"] for meta in page]
+        return Page(paths, [meta["size"] for meta in page], [ms_of(meta["last_modified"]) for meta in page])
+    columns = pa.record_batch(page)
+    modified_us = columns.column("last_modified").cast(pa.int64()).to_numpy()
+    paths = columns.column("path").to_numpy(zero_copy_only=False).tolist()
+    return Page(paths, columns.column("size").to_numpy().tolist(), (modified_us // 1000).tolist())
 
 
 async def done(key: str, request: Awaitable[T], *, conditional: bool = False) -> T:
