@@ -13,7 +13,6 @@ KiB 55,000–85,000. Listings return 80,000–165,000 objects a second.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import hashlib
 import os
@@ -23,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -385,15 +385,18 @@ def _walk_folder(
                     entries.append((key, entry))
             elif key > start_after and key.startswith(prefix) and entry.is_file(follow_symlinks=False):
                 entries.append((key, entry))
-    entries.sort(key=lambda pair: pair[0])
+    entries.sort(key=itemgetter(0))
     for key, entry in entries:
         if key.endswith("/"):
             below = enter(folder, os.fsencode(entry.name))
             if below is not None:
                 yield from _walk_folder(below, key, prefix, start_after, shows)
         else:
-            with contextlib.suppress(FileNotFoundError):  # deleted during the walk
-                yield _object_stat(key, entry.stat(follow_symlinks=False))
+            try:  # Not `contextlib.suppress`, which costs a tenth of a listing.
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # deleted during the walk
+            yield _object_stat(key, found)
 
 
 def _decoded(name: str) -> str:
