@@ -16,9 +16,9 @@ from msgspec import structs
 from lakebed.gc.live import CollectionService, JobBook
 from lakebed.gc.live.records.jobs import LOST_AFTER_MS
 from lakebed.gc.messages import JobState, PurgeRequest, RunKind, RunState, Undo
-from lakebed.versions import Versions, keys
+from lakebed.versions import CommitExpired, Versions, keys
 from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, what_was_undone_stays
-from sim.ports.actors import Actor, Quick, Scene
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.effects import Effect
 from sim.ports.operations import Operation
 from sim.scenes.collecting import OPTIONS
@@ -30,7 +30,6 @@ from sim.scenes.deeds import (
     copy,
     create_branch,
     delete_branch,
-    metadata_run,
     plan_only,
     purge,
     resume,
@@ -68,6 +67,17 @@ _LET_OFF: Final = (
     clean_records("k1"),
 )
 """A run took the first commit, and let its object off, for a cell named it."""
+_TWO_SWEPT: Final = (
+    upload("v1", "a", "1"),
+    commit("p1"),
+    upload("v2", "c", "2"),
+    commit("p2"),
+    delete("v3", "a"),
+    commit("p3"),
+    RULED,
+    committed_run("q1", window="7d"),
+)
+"""A run took two commits. Only the tree of the later one is compared with its child, and so kept in any case."""
 _DUE: Final = (
     upload("w1", "a", "1"),
     commit("p1"),
@@ -237,11 +247,24 @@ def _beside_upkeep() -> Iterator[Scene]:
     def real(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
         return client(name, *deeds, again=again, real_trees=NARROW)
 
-    undoer, upkeep = real("x", undo("x1"), again=[undo("x2")]), real("m", metadata_run("m1"), metadata_run("m2"))
-    yield metadata_scene("undoer, metadata run", undoer, real("m", metadata_run("m1")), before=DEFERRED, sweeps=True)
+    # Days after the run began: till then the trees of its commits stay for its readers.
+    first, second = (collect(name, RunKind.METADATA, days=30) for name in ("m1", "m2"))
+    undoer, upkeep = real("x", undo("x1"), again=[undo("x2")]), real("m", first, second)
+    yield metadata_scene("undoer, metadata run", undoer, real("m", first), before=_TWO_SWEPT, sweeps=True)
     # Its record says that it is undone, and all that it noted is there: readers and runs have only the record to go by.
-    halfway = [*DEFERRED, undo_halfway("q2")]
-    again = real("r", committed_run("r1", window="7d"))
-    brancher = real("b", create_branch("b1", "main~1"))
-    goes_on = "undoer that goes on, brancher, run that takes it again, upkeep"
-    yield metadata_scene(goes_on, undoer, brancher, again, upkeep, before=halfway, sweeps=True)
+    halfway = [*_TWO_SWEPT, undo_halfway("q2")]
+    brancher = real("b", create_branch("b1", "main~2"))
+    made = metadata_scene(
+        "undoer that goes on, brancher, upkeep", undoer, brancher, upkeep, before=halfway, sweeps=True
+    )
+    yield replace(made, checks=(*made.checks, what_was_undone_can_be_named))
+
+
+def what_was_undone_can_be_named(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: a commit counts as taken by a run that was undone before all actors came, and no other run takes it.
+    """
+    for record in ending.of("create_branch"):
+        if record.ended is not None and record.ended.error is CommitExpired:
+            raise Violation(f"{record.operation.name} was refused: what was undone counts as taken")
