@@ -14,7 +14,7 @@ from lakebed.testing.contracts.network import held_port
 from tests.kv.servers import Server as Program
 from tests.kv.servers import program, redis, running
 from tests.server.web.chromium import ENTER, Chromium, is_installed, log_in, log_out
-from tests.server.web.lakes import Server, commit, make_repository, send, serving, set_up
+from tests.server.web.lakes import Server, commit, make_repository, send, serving, set_up, wait_for_jobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -76,6 +76,33 @@ def test_without_javascript_pages_are_read_and_forms_work(browser: Chromium, ser
     browser.press("Delete")
     browser.press("Undelete v1")
     browser.see("v1")
+    log_out(browser)
+
+
+def test_without_javascript_objects_are_erased(browser: Chromium, server: Server) -> None:
+    page = make_repository(server, "plainly", {"ann.json": "secret", "bob.json": "kept"})
+    browser.command("Emulation.setScriptExecutionDisabled", {"value": True})
+
+    browser.open(f"{page}/erasures")
+    browser.fill(Reason="request 12")
+    browser.enter("Paths, one on each line; a star makes a glob, a slash at the end a folder", "ann.json")
+    browser.press("Plan on the server")
+    browser.see("It deletes nothing.")
+    with server.api() as api:
+        wait_for_jobs(api, "plainly")
+        browser.open(f"{page}/erasures")
+        browser.follow(browser.text_at("//tbody/tr/th/a[contains(@href, 'erasures')]//code"))
+        browser.see("Nothing that is selected would stand.")
+        browser.unfold("Erase for good")
+        browser.enter("Type", "1")
+        browser.press("Erase for good")
+        browser.see("erases, and then certifies.")
+        wait_for_jobs(api, "plainly")
+    browser.reload()
+    browser.follow("Certificate")
+    browser.see("request 12")
+    browser.open(f"{page}/object?ref=main&path=ann.json")
+    browser.see("The data of this object is gone: it is erased")
     log_out(browser)
 
 
