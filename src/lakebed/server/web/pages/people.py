@@ -8,8 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import NotFound
-from lakebed.base.drawing import bars
+from lakebed.base import NotFound, bars
 from lakebed.operations import accounts, operators, sandboxes
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Page, Visit

@@ -8,8 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import Bar, shares
-from lakebed.base.amounts import parse_size
+from lakebed.base import Bar, parse_size, shares
 from lakebed.operations import sandboxes
 from lakebed.server.web.visit import Page, Visit
 
