@@ -1,7 +1,6 @@
 """`lakectl`, the contract's command line, unchanged, as its users type it.
 
-LAKEBED_TEST_LAKECTL names the program. Version 1.84 is the last that is open source: in a checkout of that release,
-`go build ./cmd/lakectl` makes it.
+LAKEBED_TEST_LAKECTL names the program. Version 1.84 is the last that is open source: `contract_suite.py` builds it.
 """
 
 from __future__ import annotations
