@@ -79,11 +79,36 @@ async def test_a_tree_whose_commit_was_collected_is_refused(
     await context.set(keys.SWEPT + commits[1]["id"].encode(), SweptRecord(run="r1"))
 
     refused = await again(client, repo, commits[1]["meta_range_id"])
-    record = await client.post(f"{repo}/commits", json=record_of(commits[1], "x"))
+    body = record_of(commits[1], "x")
+    record = await client.post(f"{repo}/commits", json=body)
 
     assert "was taken by collection run r1" in refused.json()["message"]
     assert "was taken by collection run r1" in record.json()["message"]
     assert await paths(client, repo) == ["a", "b"]
+    assert await context.get(keys.COMMIT + body["commit_id"].encode()) is None
+
+
+async def test_a_tree_that_a_run_takes_while_its_record_is_written_is_refused(
+    client: httpx.AsyncClient,
+    repo: str,
+    commits: list[dict[str, Any]],
+    state: AppState,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = (await state.catalog.get("lake")).versions.context
+    writing = type(context.commits).write
+
+    async def write(records: Any, commit: Commit) -> Any:
+        await context.set(keys.SWEPT + commits[1]["id"].encode(), SweptRecord(run="r1"))
+        return await writing(records, commit)
+
+    monkeypatch.setattr(type(context.commits), "write", write)
+    body = record_of(commits[1], "x")
+
+    refused = await client.post(f"{repo}/commits", json=body)
+
+    assert "was taken by collection run r1" in refused.json()["message"]
+    assert (await client.get(f"{repo}/commits/{body['commit_id']}")).status_code == 404
 
 
 async def test_a_protected_branch_takes_no_tree(

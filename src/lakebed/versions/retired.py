@@ -40,26 +40,31 @@ class Retired:
         self._runs_seen = 0
 
     async def check_not_expiring(self, commits: Iterable[CommitId]) -> None:
-        """Costs a scan of the runs, and for each commit one `get` and one more for each run that expires just now.
+        """Costs what `given_up_by` does.
 
         Raises:
             CommitExpired: a run took, or is about to take, the data of one of these commits.
         """
+        for commit, run in (await self.given_up_by(commits)).items():
+            raise _expired(commit, run)
+
+    async def given_up_by(self, commits: Iterable[CommitId]) -> dict[CommitId, RunId]:
+        """Return of which of these commits a run took, or is about to take, the data, and which run.
+
+        Costs a scan of the runs, one `get_many`, and one more for each run that expires just now.
+        """
         wanted = sorted(set(commits) - {CommitId("")})
+        found: dict[CommitId, RunId] = {}
         # Each commit of a run that noted `swept` has its record below. Else a deferred run would cost reads for days.
         taking = [run for run, record in await self.runs() if record.state in TAKING and not record.swept]
         for run in taking:
             partition = keys.expiring_partition(self._context.uid, run)
-            for commit, held in zip(
-                wanted,
-                await self._context.store.get_many(partition, [commit.encode() for commit in wanted]),
-                strict=True,
-            ):
-                if held is not None:
-                    raise _expired(commit, run)
+            listed = await self._context.store.get_many(partition, [commit.encode() for commit in wanted])
+            found |= {commit: run for commit, held in zip(wanted, listed, strict=True) if held is not None}
         # After the runs, never before: a run writes these before it ends, so one of the two looks finds it.
         for commit, run in (await self.swept_by(wanted)).items():
-            raise _expired(commit, run)
+            found[commit] = run
+        return found
 
     async def is_lifecycle_expiring(self) -> bool:
         """Answer whether a lifecycle run may come to take objects, and has not written down which.

@@ -759,6 +759,25 @@ async def test_an_old_dump_of_refs_goes_and_the_newest_stays(lake: Lake) -> None
     assert left == dumps[3:]
 
 
+async def test_a_run_goes_on_though_a_commit_of_its_list_was_removed_just_before(hooked: Lake) -> None:
+    await commit(hooked, "a")
+    left = await try_in_vain(hooked)
+    run_id = RunId((await hooked.service.start(StartRun(kind=RunKind.COMMITTED))).run_id)
+    inputs = Inputs(hooked.objectstore, RunKind.COMMITTED, run_id)
+    table = pa.table({"id": pa.array([left], pa.string())})
+    body = Expire(commits=await inputs.write_table(EXPIRED, EXPIRED.name, table), rules_version=1)
+    await hooked.service.rules.write(days_rules(1))
+    assert isinstance(hooked.store, HookedStore)
+    # The run has looked, and is not published yet: a collection of metadata finds the commit in no list.
+    remove = hooked.versions.context.commits.remove_unpublished
+    hooked.store.before("set_if", keys.RUN + run_id.encode(), lambda: remove(left))
+
+    rechecked = await hooked.service.expire(run_id, body)
+
+    assert not await is_there(hooked, left)
+    assert rechecked.continuation_token == ""
+
+
 async def test_old_symlinks_of_a_branch_that_is_gone_go_and_the_newest_of_one_that_is_there_stay(lake: Lake) -> None:
     await commit(lake, "a")
     made = {}

@@ -125,7 +125,8 @@ class Expiring:
 
     async def _bump_first(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
         """Bump the next branches after `cursor.branch`. Return the next cursor: after the last branch, staging."""
-        made_for, _ = await self._look_at(await self._commits(inputs, body))
+        # The run is published. A collection of metadata may have looked at the list just before, and removed a commit.
+        made_for, _ = await self._look_at(await self._commits(inputs, body), may_miss=True)
         ahead = [name for name in made_for if name > cursor.branch]
         branches = ahead[:BUMPED_A_PAGE]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
@@ -164,17 +165,19 @@ class Expiring:
             await self._runs.write(run_id, record, held)
         return record
 
-    async def _look_at(self, commits: list[CommitId]) -> tuple[list[str], int]:
+    async def _look_at(self, commits: list[CommitId], *, may_miss: bool = False) -> tuple[list[str], int]:
         """Return the distinct branches that these commits were made for, and the run's `unpublished_ms` (RunRecord).
 
         Raises:
-            BadInput: a commit does not exist in this repository.
+            BadInput: a commit does not exist in this repository, and not `may_miss`.
         """
         branches, unpublished_ms = set[str](), list[int]()
         for start in range(0, len(commits), WRITE_BATCH):
             batch = commits[start : start + WRITE_BATCH]
             found = await self._versions.inventory.commits(batch)
             for commit, record in zip(batch, found, strict=True):
+                if record is None and may_miss:
+                    continue
                 if record is None:
                     # Or it was never published, and a collection of metadata removed it since the plan.
                     raise BadInput(f"expiring commit {commit} does not exist: plan again", commit=commit)

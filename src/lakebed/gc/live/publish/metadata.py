@@ -12,7 +12,6 @@ The order is the proof:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -38,7 +37,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.kv import Held
-from lakebed.versions import CommitExpired, RefState, RunRecord, Versions
+from lakebed.versions import RefState, RunRecord, Versions
 
 _KIND: Final = RunKind.METADATA
 
@@ -135,11 +134,14 @@ class MetadataRuns:
 
         Their files and objects are garbage to later runs (docs/design/protocols.md, "Commits that were not published").
         """
-        for commit in await self._versions.ports.tasks.apart(partial(unnamed_commits, snapshot, loose)):
-            # A run that took it, or is about to, has its id in lists.
-            with suppress(CommitExpired):
-                await self._versions.retired.check_not_expiring([commit])
-                await self._versions.context.commits.remove_unpublished(commit)
+        tasks = self._versions.ports.tasks
+        unnamed = await tasks.apart(partial(unnamed_commits, snapshot, loose))
+        for start in range(0, len(unnamed), WRITE_BATCH):
+            batch = unnamed[start : start + WRITE_BATCH]
+            # A run that took one, or is about to, has its id in lists.
+            given_up = await self._versions.retired.given_up_by(batch)
+            left = [commit for commit in batch if commit not in given_up]
+            await in_waves(tasks, left, self._versions.context.commits.remove_unpublished)
 
     async def _end_planned(self, run_id: RunId) -> bool:
         """Return whether no process works on this run, now or later. End the run if its plan was not applied."""
