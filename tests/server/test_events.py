@@ -421,3 +421,25 @@ async def test_an_event_at_a_removed_position_stops_no_later_removal(
 
     assert removed == 2
     assert not [each async for each in outbox.events(0)]
+
+
+@pytest.mark.parametrize("refs", [[], ["*"]])
+@pytest.mark.parametrize("but", [{"StringNotEquals": {"branch": ["secret"]}}, {"StringNotLike": {"branch": ["sec*"]}}])
+async def test_a_subscription_of_all_needs_the_right_to_read_all(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str, but: Json, refs: list[str]
+) -> None:
+    await client.post(f"{repo}/branches", json={"name": "secret", "source": "main"})
+    lake = "arn:lakefs:fs:::repository/lake"
+    reader = await _reader(
+        client,
+        {"effect": "allow", "action": ["events:*"], "resource": lake},
+        {"effect": "allow", "action": ["fs:ReadBranch"], "resource": f"{lake}/branch/*", "condition": but},
+    )
+    wanted = {"target": "http://127.0.0.1:1/", "refs": refs, "kinds": ["branch"]}
+
+    seen = (await stranger.get(f"{repo}/events", auth=reader)).json()["results"]
+    made = await stranger.post(f"{repo}/event_subscriptions", json=wanted, auth=reader)
+    of_main = await stranger.post(f"{repo}/event_subscriptions", json={**wanted, "refs": ["main"]}, auth=reader)
+
+    assert "secret" not in {event["name"] for event in seen}
+    assert (made.status_code, of_main.status_code) == (403, 201)

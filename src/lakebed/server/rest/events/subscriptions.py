@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from lakebed.auth import NotPermitted, Permissions
+from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions
 from lakebed.base import EventKind
 from lakebed.catalog import InvalidSubscription, Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
@@ -134,10 +134,14 @@ class _Seen:
         lasting = self._permissions.lasting()
         is_plain = bool(wanted.refs) and not any(set(ref) & _WILDCARDS for ref in wanted.refs)
         for kind in wanted.kinds or tuple(EventKind):
-            for ref in wanted.refs if is_plain else ("*",):
-                _require(kind, ref, self._repository, lasting)
-            if not is_plain and kind in _NEEDS:
-                for permission in _NEEDS[kind]:
+            if is_plain:
+                for ref in wanted.refs:
+                    _require(kind, ref, self._repository, lasting)
+            else:
+                for permission in _NEEDS.get(kind, ()):
+                    # In doubt about the ref: an allow that holds for some refs alone, or for all but some, is none.
+                    resource = permission.resources(lambda name: self._repository if name == "repository" else "*")[0]
+                    lasting.require(permission.action, resource, UNKNOWN_REF if permission.at else NO_REF)
                     beginning = permission.resources(lambda name: self._repository if name == "repository" else "")[0]
                     if lasting.denies_below(permission.action, beginning):
                         raise lasting.not_permitted(permission.action, beginning + "*")
