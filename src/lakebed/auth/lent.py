@@ -62,7 +62,10 @@ def read_lent(access_key_id: str, key: bytes) -> tuple[Lent, str] | None:
     claims, mac = sealed[:-_MAC_BYTES], sealed[-_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(key, b"id", claims)):
         return None
-    return msgspec.msgpack.decode(claims, type=Lent), _secret(claims, key)
+    try:
+        return msgspec.msgpack.decode(claims, type=Lent), _secret(claims, key)
+    except msgspec.ValidationError:
+        return None  # Another release lent it.
 
 
 @lru_cache(maxsize=1_000)
