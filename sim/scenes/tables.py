@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Entry, from_row
+from lakebed.base import EMPTY_METARANGE, CommitId, Entry, RepositoryId, from_row
 from lakebed.catalog import Settings
+from lakebed.catalog.dump_files import DUMPS, DumpedRef, DumpKind, InvalidDump, parse_file_id, read_dump
+from lakebed.catalog.dumps import Dumps
 from lakebed.catalog.tables import RECORD, TABLES, TableChange, TableCommits, TableName, Tables
 from lakebed.catalog.tables.names import file_in
 from lakebed.gc.messages import RunKind
-from lakebed.versions import Commit, Note, PathExists, Versions, decode_cell, is_gone, keys
+from lakebed.versions import Commit, Note, PathExists, Versions, decode_cell, decode_record, is_gone, keys
 from sim.checkers.reachable import histories, nothing_reachable_is_deleted
 from sim.checkers.views import UID, View
 from sim.ports.actors import Actor, Ending, Scene, Violation
@@ -79,6 +81,24 @@ def settle(name: str) -> Do:
     return Do(Operation(name, "tables"), act)
 
 
+def dump(name: str) -> Do:
+    async def act(repo: Versions) -> None:
+        settings = _settings(repo)
+        tables = Tables("sim", repo, settings, None, None, repo.ports)  # type: ignore[arg-type]  # unused
+        await Dumps(
+            repo,
+            repo.objectstore,
+            settings,
+            None,  # type: ignore[arg-type]  # of restores
+            repo.ports,
+            repository_id=RepositoryId("sim"),
+            default_branch=MAIN,
+            settle=tables.settle,
+        ).dump()
+
+    return Do(Operation(name, "tables"), act)
+
+
 async def _put(repo: Versions, file: str) -> None:
     """Write a file as an engine does: sent again, it is the same file."""
 
@@ -124,7 +144,16 @@ def table_scenes() -> Iterator[Scene]:
     undone = client("u", undo("u1"))
     undoing = _scene("settler, undoer of a pruning run", settled, undone, before=deferred)
     yield replace(undoing, checks=(*undoing.checks, undone_files_are_back))
+    yield from _dumped_scenes()
     yield from _writing_scenes()
+
+
+def _dumped_scenes() -> Iterator[Scene]:
+    staged = [write_files("f1", "u/new")]
+    engine = client("e", commit_table("t1", "u/1", over="u/0", files=["u/new"]))
+    for name, actor in (("engine", engine), ("settler", client("k", settle("s1")))):
+        made = _scene(f"{name}, dumper", actor, client("d", dump("d1")), staged=staged)
+        yield replace(made, checks=(*made.checks, dumps_have_the_files_of_tables))
 
 
 def _writing_scenes() -> Iterator[Scene]:
@@ -177,6 +206,35 @@ def tables_can_be_read(ending: Ending) -> None:
                 file = b"u/" + path[len(FOLDER) :]
                 if there.get(file) != address:
                     raise Violation(f"the URI of {file!r} shows {there.get(file)}, and a table names {address}")
+
+
+def dumps_have_the_files_of_tables(ending: Ending) -> None:
+    """Check that the branch of tables in a dump has each file that a table of the dump reaches.
+
+    Raises:
+        Violation: it has not.
+    """
+    disk, view = ending.disk, View(ending.disk)
+    for refs in _dumped(ending):
+        heads = {}
+        for name, ref in refs.items():
+            tree = view.commit(ref.commit_id).metarange_id
+            heads[name] = {path: from_row(row).address for path, row in (pairs_in(disk, tree) if tree else ())}
+        for name, pairs in heads.items():
+            for path, address in pairs.items() if name != TABLES else ():
+                file = b"u/" + path[len(FOLDER) :]
+                if path.startswith(FOLDER) and path != FOLDER + RECORD.encode() and heads[TABLES].get(file) != address:
+                    raise Violation(f"the dump has {path!r} of {name}, and no {file!r} of {TABLES}")
+
+
+def _dumped(ending: Ending) -> Iterator[dict[str, DumpedRef]]:
+    """Yield the branches of each dump."""
+    for key, (data, _, _) in ending.disk.objectstore.items():
+        file_id = parse_file_id(key.removeprefix(DUMPS).removesuffix(".parquet").replace("/", "-"))
+        with suppress(InvalidDump):
+            rows = [] if file_id is None else list(read_dump(file_id, DumpKind.BRANCHES, data))
+            if rows:
+                yield {name[len(keys.BRANCH) :].decode(): decode_record(DumpedRef, value) for name, value in rows}
 
 
 def tables_follow(ending: Ending) -> None:

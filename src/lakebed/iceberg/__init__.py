@@ -11,7 +11,7 @@ callers do both in threads. Nothing here reads or writes storage: they hand in b
 """
 
 from .exporting import exported
-from .files import MANIFEST_BYTES_MAX, Change, Counted, Read, change_of, files_apart
+from .files import MANIFEST_BYTES_MAX, Change, Counted, Reached, Read, change_of, files_apart, reached_by
 from .library import is_installed, is_loaded, load
 from .metadata import (
     METADATA_BYTES_MAX,
@@ -34,6 +34,7 @@ __all__ = [
     "Counted",
     "InvalidTable",
     "Metadata",
+    "Reached",
     "Read",
     "RequirementFailed",
     "Shown",
@@ -50,6 +51,7 @@ __all__ = [
     "load",
     "metadata_name",
     "parsed",
+    "reached_by",
     "shown",
     "snapshots_only_in",
 ]

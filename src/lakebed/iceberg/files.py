@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import io
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -122,6 +122,39 @@ async def files_apart(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """`files`: those that are reached. `snapshots`: the ids of those that reach one, in the order of the metadata.
+
+    `is_current`: the current snapshot is among them, or the metadata file itself is one of the files.
+    """
+
+    files: frozenset[str]
+    snapshots: tuple[int, ...]
+    is_current: bool
+
+
+async def reached_by(metadata: Metadata, uris: Set[str], read: Read) -> Reached:
+    """Return which of these files the metadata reaches, and by which snapshots. Reads each manifest once.
+
+    Raises:
+        InvalidTable, LakebedError: see `change_of`.
+    """
+    value, manifests = metadata.value, _Manifests(read, metadata.location)
+    found = set(_direct(metadata) & uris)
+    hit: set[str] = set()
+    async for files in manifests.each_files(await manifests.of(value.snapshots)):
+        for manifest, inside in files.items():
+            if here := inside & uris | ({manifest} & uris):
+                found |= here
+                hit.add(manifest)
+    snapshots = [
+        one.snapshot_id for one in value.snapshots if one.manifest_list in uris or hit & await manifests.of([one])
+    ]
+    is_current = metadata.uri in uris or value.current_snapshot_id in snapshots
+    return Reached(frozenset(found), tuple(snapshots), is_current)
+
+
 def _direct(metadata: Metadata | None) -> set[str]:
     """Return the files that the metadata names itself."""
     if metadata is None:
@@ -179,10 +212,14 @@ class _Manifests:
                 return None
         return files
 
+    def each_files(self, manifests: Iterable[str]) -> AsyncIterator[dict[str, frozenset[str]]]:
+        """Yield the files that manifests have as live, by manifest, some manifests at a time."""
+        return self._each(manifests, _files_in)
+
     async def files(self, manifests: Iterable[str]) -> set[str]:
         """Return the files that manifests have as live."""
         files: set[str] = set()
-        async for found in self._each(manifests, _files_in):
+        async for found in self.each_files(manifests):
             files.update(*found.values())
         return files
 
@@ -190,7 +227,7 @@ class _Manifests:
         """Return those of the files that no manifest has as live. They are never all in memory."""
         left = set(files)
         if left:
-            async for found in self._each(manifests, _files_in):
+            async for found in self.each_files(manifests):
                 left.difference_update(*found.values())
                 if not left:
                     break

@@ -3,8 +3,8 @@
 `Versions` holds a part for each question. They share a `Context`; each may use those before it in `__init__`:
 
     refs        branches, tags, expressions         commits     seal, build, claim, publish
-    history     log, merge base, differences        merges, resets  other moves of a branch's head
-    staging     the writer and the reader           outbox      an event for each move and change
+    history     log, merge base, differences        merges      merge, revert, cherry-pick
+    staging     the writer and the reader           resets      reset, hard reset
     slices      where uploads put their bytes       uploads     addresses handed out to clients
     copies      copies and moves without bytes      fencing     owners that died; bumps of branches
     inventory   records in bulk, for collectors     cleanup     remove records that nothing names

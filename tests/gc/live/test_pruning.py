@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import pytest
 
 from lakebed.base import EMPTY_METARANGE
 from lakebed.catalog import Settings
 from lakebed.catalog.tables import TABLES, MissingFile, TableChange, TableCommits, TableName, Tables
-from lakebed.gc.kinds.pruning.plan import NoTables
+from lakebed.gc.kinds.erasure.plan import Erasure
+from lakebed.gc.kinds.pruning.plan import NoTables, Pruning
+from lakebed.gc.live import CollectionService, Reach
 from lakebed.gc.machine import flow
-from lakebed.gc.messages import RunKind, UncommittedOptions, Undo
-from lakebed.gc.rules import DAY_MS
+from lakebed.gc.messages import (
+    TABLE_FILES,
+    BadInput,
+    ErasureOrder,
+    FindTables,
+    Plan,
+    RunKind,
+    UncommittedOptions,
+    Undo,
+    manifest_of,
+)
+from lakebed.gc.rules import DAY_MS, Selection
 from lakebed.versions import Commit, Note, PathExpired, PathNotFound
 
 from .conftest import Lake
@@ -103,3 +117,54 @@ async def test_a_repository_without_tables_has_nothing_to_prune(lake: Lake) -> N
     await lake.versions.refs.create_branch(TABLES, "main")
     with pytest.raises(NoTables):
         await planned(lake)
+
+
+class Reader:
+    """Metadata whose snapshot 7 reaches one file, and no other."""
+
+    def __init__(self, file: str = "u/data") -> None:
+        self.file = file
+
+    async def reach(self, metadata: str, files: Set[str]) -> Reach | None:
+        if metadata != "u/0.json":
+            return None
+        found = files & {self.file}
+        return Reach(files=len(found), snapshots=(7,) if found else (), is_current=bool(found))
+
+
+async def erasing(lake: Lake, path: str, reader: Reader | None = None) -> Plan:
+    service = CollectionService(lake.versions, table_reader=reader)
+    order = ErasureOrder(selection=Selection(paths=(path,)), why="asked for")
+    return await flow.plan(lake.collector(service).context, Erasure(order))
+
+
+async def test_a_plan_that_takes_a_file_of_a_table_names_the_table_its_refs_and_its_snapshots(tables: Lake) -> None:
+    await tables.versions.refs.create_branch("dev", "main")
+    await tables.versions.refs.create_tag("v1", "main")
+
+    [known] = (await erasing(tables, "db/t.iceberg/data", Reader())).tables
+    [unknown] = (await erasing(tables, "db/t.iceberg/data")).tables
+
+    assert (known.table, known.uuid, known.refs, known.files) == ("db.t", "u", ("dev", "main", "v1"), 1)
+    assert (known.snapshots, known.is_current, known.is_known) == ((7,), True, True)
+    assert (unknown.table, unknown.files, unknown.snapshots, unknown.is_known) == ("db.t", 1, (), False)
+    assert (await erasing(tables, "other", Reader())).tables == ()
+
+
+async def test_a_pruning_plan_names_a_table_that_reaches_a_file_without_an_entry(tables: Lake) -> None:
+    """To pruning, no table names the file. Its metadata knows better."""
+
+    async def plan(reader: Reader) -> Plan:
+        service = CollectionService(tables.versions, table_reader=reader)
+        return await flow.plan(tables.collector(service).context, Pruning())
+
+    [broken] = (await plan(Reader("u/orphan"))).tables
+    assert (broken.table, broken.refs, broken.files, broken.snapshots) == ("db.t", ("main",), 1, (7,))
+    assert (await plan(Reader())).tables == ()
+
+
+async def test_files_of_another_run_are_refused(tables: Lake) -> None:
+    plan = await erasing(tables, "db/t.iceberg/data")
+    files = manifest_of(TABLE_FILES, plan.folder + "table_files/", ())
+    with pytest.raises(BadInput, match="is not of run"):
+        await tables.service.find_tables("06aaaaaaaaaaaaaaaaaa", FindTables(kind=plan.kind, files=files))

@@ -2,6 +2,7 @@
 
 names       what tables, namespaces and files are called, and the errors
 commits     a commit of tables is one commit of a branch: files are named first and checked then
+finding     folders and tables of a commit
 tables      what doors call: namespaces, tables, files
 """
 
@@ -9,6 +10,7 @@ from lakebed.base import TABLES
 from lakebed.catalog.errors import TablesKept
 
 from .commits import TableChange, TableCommits
+from .finding import tables_of
 from .names import (
     RECORD,
     SUFFIX,
@@ -52,4 +54,5 @@ __all__ = [
     "TablesKept",
     "TablesNameTaken",
     "check_namespace",
+    "tables_of",
 ]

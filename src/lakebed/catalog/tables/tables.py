@@ -35,6 +35,7 @@ from lakebed.catalog.settings import Settings
 from lakebed.versions import (
     BranchExists,
     Commit,
+    CommitOvertaken,
     NameTaken,
     NoChanges,
     Note,
@@ -44,6 +45,7 @@ from lakebed.versions import (
 )
 
 from .commits import PAGE, Compose, Paths, TableChange, TableCommits
+from .finding import folders
 from .names import (
     FILE,
     RECORD,
@@ -69,6 +71,7 @@ _SCHEMES: Final = ("s3", "s3a", "s3n")
 _PROPERTIES: Final = "namespaces"
 """The folder of `tables` for the properties of namespaces. No table's uuid is equal to it."""
 SETTLED: Final = Note(message="tables: files", committer="lakebed")
+SETTLES_MAX: Final = 4
 _ENDED: Final = "ended-runs"
 """Metadata of commits of the hidden branch: a digest of the runs whose objects it does not name any more."""
 
@@ -149,8 +152,7 @@ class Tables:
             return 0
         head = (await self._versions.refs.get_branch(TABLES)).commit_id
         known = (await self._versions.history.get_commit(head)).metadata.get(_ENDED, "")
-        with suppress(NoChanges):
-            await self._versions.commits.commit(TABLES, replace(SETTLED, metadata={_ENDED: known}))
+        await self._commit_staged(replace(SETTLED, metadata={_ENDED: known}))
         ended = await self._ended()
         if ended == known:
             return 0
@@ -168,6 +170,19 @@ class Tables:
         else:
             await self._versions.commits.commit(TABLES, note, allow_empty=True)
         return len(gone)
+
+    async def _commit_staged(self, note: Note) -> None:
+        """Commit what was staged before this call. Another settler may have taken some of it: then only the rest."""
+        for attempt in range(SETTLES_MAX):
+            try:
+                await self._versions.commits.commit(TABLES, note)
+            except NoChanges:
+                return
+            except CommitOvertaken:
+                if attempt + 1 == SETTLES_MAX:
+                    raise
+            else:
+                return
 
     async def _ended(self) -> str:
         """Return a digest of the runs that ended and take named objects; "" without one."""
@@ -258,7 +273,7 @@ class Tables:
             await self._commits.check_namespace(head, parent)
         inside = (
             (*parent, name)
-            async for name in self._folders(head, folder_of(parent), after=f"{after}/" if after else "")
+            async for name in folders(self._versions, head, folder_of(parent), after=f"{after}/" if after else "")
             if not name.endswith(SUFFIX)
         )
         found = await self._first(head, inside, record_path, limit)
@@ -287,7 +302,7 @@ class Tables:
         start = f"{after}{SUFFIX}/" if after else ""
         inside = (
             TableName(namespace, name.removesuffix(SUFFIX))
-            async for name in self._folders(head, folder_of(namespace), after=start)
+            async for name in folders(self._versions, head, folder_of(namespace), after=start)
             if name.endswith(SUFFIX)
         )
         found = await self._first(head, inside, lambda one: one.folder + RECORD.encode(), limit)
@@ -513,18 +528,6 @@ class Tables:
             await self._versions.refs.resolve_commit(branch)
             raise RefReadOnly(f"{branch} is no branch: tables change on branches only", ref=branch)
         return await self._changes.commit_composed(branch, note, work, force=force)
-
-    async def _folders(self, head: CommitId, prefix: bytes, *, after: str) -> AsyncIterator[str]:
-        """Yield the names of the folders directly below a prefix, in order."""
-        start, has_more = prefix + after.encode() if after else b"", True
-        while has_more:
-            page = await self._versions.staging.list_commit(
-                head, prefix=prefix, after=start, delimiter=b"/", limit=PAGE
-            )
-            for key, row in page.items:
-                if row is None:
-                    yield key_to_path(key[len(prefix) : -1])
-            has_more, start = page.has_more, page.items[-1][0] if page.items else start
 
 
 def _table(name: TableName, row: Row | None, head: CommitId) -> Table | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.base import WHOLE, Bar, bars, count_of, human_size, shares
 from lakebed.cli.kit.output import human_time, printable
 
-from .text import collected_text, open_text, selection_text, state_text
+from .text import broken_parts, collected_text, open_text, selection_text, state_text
 
 if TYPE_CHECKING:
     from lakebed.gc.messages import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
@@ -77,6 +77,7 @@ def plan_html(plan: Plan, report: RunReport | None = None, commits: Sequence[Exp
         *_outcome(plan, report),
         "<h2>What it was made from</h2>",
         *_inputs(plan),
+        *_broken_tables(plan),
         *_unknown_files(plan),
         "</main>\n</body>\n</html>\n",
     ]
@@ -340,6 +341,18 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield '<table class="facts"><tbody>'
     yield from (f'<tr><th scope="row">{text(name)}</th><td>{text(value)}</td></tr>' for name, value in facts)
     yield "</tbody></table>"
+
+
+def _broken_tables(plan: Plan) -> Iterator[str]:
+    if not plan.tables:
+        return
+    yield "<h2>Tables that cannot be read without these files</h2><ul>"
+    for one in plan.tables:
+        more = f" and {one.refs_count - len(one.refs):,} more" if one.refs_count > len(one.refs) else ""
+        counted = count_of(one.files, "file")
+        refs = text(", ".join(one.refs))
+        yield f"<li><code>{text(one.table)}</code> on {refs}{more}: {broken_parts(one)}, {counted}</li>"
+    yield "</ul>"
 
 
 def _unknown_files(plan: Plan) -> Iterator[str]:

@@ -14,6 +14,7 @@ from lakebed.cli.kit.output import fields, hanging, human_minute, human_time, pr
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
     from lakebed.gc.messages import (
+        BrokenTable,
         Collected,
         ExpiringCommit,
         GarbageObject,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 TOP: Final = 10
 """Name this many branches and folders, and sum up the others."""
 STANDING_SHOWN: Final = 20
+REFS_SHOWN: Final = 5
 NAME_MAX: Final = 40
 BAR_MIN: Final = 8
 BAR_MAX: Final = 40
@@ -119,8 +121,30 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
             yield ""
             yield from bars(title, sums, width=width)
     yield from (f"unknown file: {printable(key)}" for key in plan.unknown_files[:TOP])
+    yield from broken_texts(plan.tables)
     if plan.outlook is not None:
         yield from outlook_text(plan.outlook)
+
+
+def broken_texts(tables: Sequence[BrokenTable]) -> Iterator[str]:
+    """Yield the Iceberg tables that a run makes unreadable, with their snapshots, in red."""
+    if tables:
+        yield ""
+    for one in tables:
+        more = one.refs_count - len(one.refs[:REFS_SHOWN])
+        refs = ", ".join(map(printable, one.refs[:REFS_SHOWN])) + (f" and {more:,} more" if more else "")
+        line = f"table {printable(one.table)} on {refs}: {broken_parts(one)}, {count_of(one.files, 'file')}"
+        yield from hanging(click.style("breaks ", fg="red"), line, indent=len("breaks "))
+
+
+def broken_parts(table: BrokenTable) -> str:
+    """Say which snapshots of a table cannot be read without the plan's files."""
+    if not table.is_known:
+        return "its snapshots are not known"
+    counted = f"{count_of(table.snapshots_count, 'snapshot')}" if table.snapshots else "former metadata"
+    names = ", ".join(map(str, table.snapshots[:REFS_SHOWN])) + (", …" if table.snapshots_count > REFS_SHOWN else "")
+    shown = f"{counted} ({names})" if names else counted
+    return f"{shown}, the current one too" if table.is_current else shown
 
 
 def outlook_text(found: Outlook) -> Iterator[str]:

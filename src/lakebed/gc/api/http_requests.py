@@ -19,12 +19,14 @@ from lakebed.gc.messages import (
     AdoptedSlices,
     Adopting,
     Apply,
+    BrokenTables,
     CertificateHead,
     Defer,
     DisagreementPage,
     End,
     Expire,
     FindStaged,
+    FindTables,
     LeftoversRetired,
     Mark,
     MissingCommits,
@@ -131,6 +133,9 @@ class HttpRequests:
 
     async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy:
         return self._ask(collectors.NOTE_GC_PLAN, run_id, body=body)
+
+    async def find_tables(self, run_id: str, body: FindTables) -> BrokenTables:
+        return self._ask(collectors.FIND_BROKEN_TABLES, run_id, body=body)
 
     async def apply(self, run_id: str, body: Apply) -> RunView:
         return self._ask(collectors.APPLY_GC_RUN, run_id, body=body)

@@ -7,6 +7,7 @@ from .defer.undoing import *
 from .deleted import *
 from .errors import *
 from .explain.searches import *
+from .explain.tables import *
 from .explain.trees import *
 from .explain.trying import *
 from .explain.why import *

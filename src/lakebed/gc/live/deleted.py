@@ -286,7 +286,9 @@ class DeletedCollections:
         return await inputs.complete(UNCOMMITTED, name, parts)
 
     # Collections of other kinds read and restore into branches, which are suspended here.
-    mark = retire = defer = purge = find_staged = unstage = restore = mark_missing = adopt_slices = _refused
+    mark = retire = defer = purge = find_tables = find_staged = unstage = restore = mark_missing = adopt_slices = (
+        _refused
+    )
     sign_certificate = check_certificate = certificate_key = _refused
 
 

@@ -41,7 +41,6 @@ from .reading.commits import (
     read_snapshot,
     read_snapshot_for_metadata,
     read_swept,
-    without_tables,
 )
 from .reading.inputs import Inputs
 from .reading.reading import Continuations, Cursor, Reader, Reading
@@ -143,7 +142,10 @@ class PlanSteps:
         policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
         inputs = Inputs(self._versions.objectstore, kind, id_)
         snapshot = await self._snapshot(kind, inputs)
-        of_tables = await commits_of_tables(self._versions, snapshot) if kind.spec.of_tables else frozenset()
+        own = await commits_of_tables(self._versions, snapshot) if kind.takes_named else frozenset()
+        of_tables = own if kind.spec.of_tables else frozenset()
+        if not kind.spec.of_tables:
+            snapshot = snapshot.without(own)
         refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
         commits = await inputs.write_tables(
             COMMITS, COMMITS.name, snapshot.commits_tables(of_tables), self._versions.ports.tasks
@@ -160,7 +162,7 @@ class PlanSteps:
             holds=await HoldBook(self._versions).in_force(),
             has_lost_trees=snapshot.has_lost_trees,
             # The hidden branch has at least the commit that it began with.
-            tables_ms=self._versions.context.options.tables_ms if of_tables else None,
+            tables_ms=self._versions.context.options.tables_ms if own else None,
         )
         if policy is None:
             return prepared
@@ -173,9 +175,7 @@ class PlanSteps:
             return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
         if not kind.publishes:
             return await read_snapshot(self._versions, known=await inputs.read_swept(), for_good=True)
-        snapshot = await read_snapshot(self._versions)
-        is_blind = kind.takes_named and not kind.spec.of_tables
-        return await without_tables(self._versions, snapshot) if is_blind else snapshot
+        return await read_snapshot(self._versions)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
         """Return the kind of a run. Kinds that do not publish have a record while they plan, and must still mark.

@@ -35,6 +35,7 @@ from .defer.restoring import Refusal, Restoring, refuse_nothing
 from .defer.undoing import Undoing
 from .explain.comparing import Comparing
 from .explain.searches import Searches
+from .explain.tables import TableLosses, TableReader
 from .explain.why import Why
 from .installation.installation import Installation
 from .installation.missing import Missing
@@ -68,13 +69,14 @@ class CollectionService:
         continuation_key: bytes = b"",
         certificate_key: bytes = bytes(32),
         searches: Searches | None = None,
+        table_reader: TableReader | None = None,
     ) -> None:
         """Make a service for the user `user_id`; with `is_job`, for a job of the server.
 
         The user may restore every object that `refusal` does not refuse. Without a user, every plan is trusted
         (records/runs.py). `continuation_key` seals the tokens of restores and of searches for staged entries. All
         processes of a server share it, and each process has one `Searches`. `certificate_key`, 32 secret bytes, signs
-        certificates of erasures.
+        certificates of erasures. `table_reader` reads metadata of Iceberg tables.
         """
         options = options or ServiceOptions()
         self._versions = versions
@@ -98,6 +100,7 @@ class CollectionService:
         self.start, self.read_uncommitted = plan.start, plan.read_uncommitted
         self.prepare_commits, self.mark = plan.prepare_commits, plan.mark
         self.note_planned = planners.note
+        self.find_tables = TableLosses(versions, table_reader).find
         metadata = MetadataRuns(versions, runs, options)
         apply = ApplySteps(versions, runs, planners, expiring, metadata)
         self.apply, self.expire, self.sweep = apply.apply, apply.expire, expiring.sweep

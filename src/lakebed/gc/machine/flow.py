@@ -26,6 +26,7 @@ from lakebed.gc.kinds.lifecycle.tables import write_tables
 from lakebed.gc.kinds.saved import save
 from lakebed.gc.mark.holding import check_uncommitted, read_held
 from lakebed.gc.mark.mark import look_again
+from lakebed.gc.mark.tables import broken_tables
 from lakebed.gc.messages import (
     COMMITS,
     Apply,
@@ -88,7 +89,9 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
     if rules is not None:
         context = replace(context, service=WhatIf(context.service, rules))
     made, _ = await _decide(context, kind)
-    made = msgspec.structs.replace(made, what_if=rules is not None, made_ms=context.ports.clock.now_ms())
+    tables = await broken_tables(context, made)
+    made_ms = context.ports.clock.now_ms()
+    made = msgspec.structs.replace(made, tables=tables, what_if=rules is not None, made_ms=made_ms)
     plan_file = await write_plan(context.store, made)
     await context.service.planned(made.run_id, made.kind, plan_file)
     return made
@@ -553,6 +556,7 @@ def _report(
         objects_failed=swept.objects_failed,
         objects_held=swept.objects_held,
         errors=swept.errors,
+        tables=plan.tables,
         commits_expired=cleared.expiring,
         unknown_files=plan.unknown_files,
         stages=stages,

@@ -22,5 +22,6 @@ from .run.tables import *
 from .service import *
 from .simulation import *
 from .storage import *
+from .tables import *
 from .undoing import *
 from .why import *

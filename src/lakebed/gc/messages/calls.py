@@ -51,6 +51,7 @@ __all__ = [
 #     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     the body may be empty
 #     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, discard the work
 #     POST runs/{id}/planned         NotePlanned       -> PlannedBy           the plan is written; returns its author
+#     POST runs/{id}/tables          FindTables        -> BrokenTables        which tables the plan would break
 #     POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
 #     POST runs/{id}/expire          Expire            -> RecheckInputs       repeat with its token until there is none
 #     POST runs/{id}/retire          RetireLeftovers   -> LeftoversRetired    for metadata, instead of expire
@@ -197,7 +198,8 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     `rules` None: the repository has no rules, and a committed run must stop.
     `policy` (JSON, or empty): a lifecycle run gets the policy and its version instead of rules.
     `holds`: the legal holds.
-    `tables_ms`: a file of a table that nothing names is pruned at this age. None: the repository has no tables.
+    `tables_ms`: a file of a table that nothing names is pruned at this age. None: the repository has no tables, or the
+    kind takes no object that commits name.
     `has_lost_trees`: a commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges,
     so it takes none.
     """

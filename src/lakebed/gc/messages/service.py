@@ -50,6 +50,7 @@ from .rules import RulesVersion
 from .run.certificates import Certificate, CertificateHead, head_of
 from .run.ledger import DisagreementPage
 from .run.tables import BadInput, Manifest, Part
+from .tables import BrokenTable, BrokenTables, FindTables
 from .undoing import Undo, Undone
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 
@@ -84,6 +85,7 @@ class Requests(Protocol):
     async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
     async def mark(self, run_id: str, body: Mark) -> RunView: ...
     async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy: ...
+    async def find_tables(self, run_id: str, body: FindTables) -> BrokenTables: ...
     async def apply(self, run_id: str, body: Apply) -> RunView: ...
     async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
     async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
@@ -250,6 +252,10 @@ class Service:
             Conflict: another plan of this run is recorded.
         """
         return await self._requests.note_planned(run_id, NotePlanned(kind=kind, plan=plan))
+
+    async def broken_tables(self, run_id: str, kind: RunKind, files: Manifest) -> tuple[BrokenTable, ...]:
+        """Return the tables of branches and tags whose metadata reach one of these files (TABLE_FILES)."""
+        return (await self._requests.find_tables(run_id, FindTables(kind=kind, files=files))).tables
 
     async def applying(self, run_id: str, request: Apply) -> RunView:
         """Check that the plan may be carried out. Call it before an apply writes or deletes anything.

@@ -47,7 +47,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Hold the ports of a run. The flow, the kinds and the sweep await only these."""
+    """Hold the ports of a run. The flow, the kinds and the sweep await only these.
+
+    `names_tables`: plans name the tables that they break. It decides nothing, so the simulator spares its schedules.
+    """
 
     repository: str
     service: Service
@@ -55,6 +58,7 @@ class RunContext:
     store: ObjectStore
     ports: Ports
     progress: Progress
+    names_tables: bool = True
 
     async def read(self, manifest: Manifest, table: messages.Table) -> pa.Table:
         """Read a whole table from the run's namespace (`read_input`)."""
@@ -211,6 +215,7 @@ def plan_frame(context: RunContext, run: StartedRun, prepared: PreparedCommits) 
         "holds_version": prepared.holds.version,
         "commits": prepared.commits,
         "refs": prepared.refs,
+        "has_tables": prepared.tables_ms is not None,
     }
 
 

@@ -181,6 +181,16 @@ NOTE_GC_PLAN: Final = Operation(
     (_DELETED,),
     asked_later=(Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),),
 )
+FIND_BROKEN_TABLES: Final = Operation(
+    "findBrokenTables",
+    "POST",
+    _RUN + "/tables",
+    messages.FindTables,
+    messages.BrokenTables,
+    _PLANNING,
+    "Name the Iceberg tables, and their snapshots, that a plan would make unreadable.",
+    body_bytes_max=LIST_BYTES_MAX,
+)
 CHECK_GC_PLANNING: Final = Operation(
     "checkGcPlanning",
     "POST",

@@ -4,6 +4,7 @@ door.py         one request: place, caller, gate, handler; and errors in the cat
 places.py       repository, ref and namespace of a request, with a prefix or without
 namespaces.py   settings, logins, namespaces
 tables.py       tables: list, load, make, change, drop
+reading.py      metadata and manifests, a bounded part at a time
 changing.py     from a client's commit to a change of the branch: the library, files, metadata
 credentials.py  where the files are reached, and keys for those of one table
 
@@ -16,6 +17,15 @@ from .branch_tables import routes as branch_table_routes
 from .door import PATH, CatalogDoor
 from .namespaces import routes as namespace_routes
 from .places import CatalogRequest
+from .reading import Reading
 from .tables import routes as table_routes
 
-__all__ = ["PATH", "CatalogDoor", "CatalogRequest", "branch_table_routes", "namespace_routes", "table_routes"]
+__all__ = [
+    "PATH",
+    "CatalogDoor",
+    "CatalogRequest",
+    "Reading",
+    "branch_table_routes",
+    "namespace_routes",
+    "table_routes",
+]

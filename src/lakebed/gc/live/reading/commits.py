@@ -100,6 +100,10 @@ class Snapshot:
             ]
             yield pa.table(columns, schema=schema)
 
+    def without(self, own: frozenset[CommitId]) -> Snapshot:
+        """Return the snapshot in which these commits count as swept."""
+        return replace(self, swept=self.swept | own) if own else self
+
     def kept(self, rules: Rules, *, now_ms: int) -> set[CommitId]:
         """Return the commits that the rules keep, and those named by a branch, an intent, or a tag where tags pin.
 
@@ -231,8 +235,7 @@ async def without_tables(versions: Versions, snapshot: Snapshot) -> Snapshot:
 
     So they keep no object of it. See docs/design/0016-tables.md, "Pruning".
     """
-    own = await commits_of_tables(versions, snapshot)
-    return replace(snapshot, swept=snapshot.swept | own) if own else snapshot
+    return snapshot.without(await commits_of_tables(versions, snapshot))
 
 
 async def commits_of_tables(versions: Versions, snapshot: Snapshot) -> frozenset[CommitId]:

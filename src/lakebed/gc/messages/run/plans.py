@@ -20,6 +20,7 @@ import msgspec
 
 from lakebed.base import Invalid, NotFound, RunId, RunKind
 from lakebed.gc.messages.erasures import ErasureOrder, Outlook
+from lakebed.gc.messages.tables import BrokenTable
 from lakebed.gc.rules import Rules, parse_duration
 
 from .paths import run_folder
@@ -165,6 +166,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     runs in `beside`. `erasures` were published when the run began to read.
 
     `unknown_files`: some of `unknown_files_count` keys and folders (with a slash at the end) of other programs.
+    `has_tables`: the repository has Iceberg tables. `tables`: those that could not be read any more.
     `what_if`: the plan's rules were not saved, and have no version.
     `open_slices`: slices open when the run began; a later run considers their objects.
     `delete_from_ms`: for deleted repositories; a plan whose `now_ms` is earlier is never applied.
@@ -211,6 +213,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     totals: Totals
     unknown_files: tuple[str, ...] = ()
     unknown_files_count: int = 0
+    has_tables: bool = False
+    tables: tuple[BrokenTable, ...] = ()
     what_if: bool = False
     delete_from_ms: int = 0
 

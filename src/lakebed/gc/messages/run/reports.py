@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from lakebed.base import RunKind, RunState
+from lakebed.gc.messages.tables import BrokenTable
 
 from .plans import RunMode
 from .tables import BadInput
@@ -38,7 +39,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     `objects_kept`: objects in no slice that were written again since the plan.
     `objects_gone`: objects that another run or hard delete had deleted before.
     `errors`: messages about some of the failed objects. Legal holds keep `objects_held` of the failed objects.
-    `unknown_files`: files of other programs, which are never deleted.
+    `unknown_files`: files of other programs, which are never deleted. `tables`: see the plan.
     """
 
     format: int = REPORT_FORMAT
@@ -71,6 +72,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_gone: int = 0
     commits_expired: int = 0
     unknown_files: tuple[str, ...] = ()
+    tables: tuple[BrokenTable, ...] = ()
     stages: tuple[StageReport, ...] = ()
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "POTENTIAL_SETS",
     "REFS",
     "TABLES",
+    "TABLE_FILES",
     "UNCOMMITTED",
     "BadInput",
     "Column",
@@ -191,6 +192,16 @@ GARBAGE: Final = Table(
 ALL_PATHS_SINCE: Final = 4
 """From this version on, GARBAGE has every path at which commits had an object at the time of the plan, in every run."""
 
+TABLE_FILES: Final = Table(
+    name="table_files",
+    version=1,
+    meaning="one file of an Iceberg table that a plan takes, by a path at which commits had it",
+    columns=_columns(
+        ("folder", "string"),  # of the table on a branch, with its slash; empty: the path is of the branch `tables`
+        ("file", "string"),  # the rest of the path
+    ),
+)
+
 LEDGER: Final = Table(
     name="ledger",
     version=4,
@@ -211,7 +222,18 @@ LEDGER: Final = Table(
 
 TABLES: Final = {
     table.name: table
-    for table in (UNCOMMITTED, COMMITS, REFS, EXPIRED, POTENTIAL, POTENTIAL_SETS, LEFTOVERS, GARBAGE, LEDGER)
+    for table in (
+        UNCOMMITTED,
+        COMMITS,
+        REFS,
+        EXPIRED,
+        POTENTIAL,
+        POTENTIAL_SETS,
+        LEFTOVERS,
+        GARBAGE,
+        TABLE_FILES,
+        LEDGER,
+    )
 }
 
 

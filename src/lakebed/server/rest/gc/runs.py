@@ -23,6 +23,7 @@ from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
+from lakebed.server.iceberg import Reading
 from lakebed.server.rest.dumps import update_time
 from lakebed.server.state import AppState
 from lakebed.versions import Options, Versions
@@ -119,6 +120,7 @@ class Runs:
     """Our own routes: each takes a record, calls the service once, and returns a record."""
 
     def __init__(self, state: AppState) -> None:
+        self._state = state
         self._catalog = state.catalog
         self._searches = Searches(state.ports)
         self._key, self._certificate_key = state.continuation_key, state.certificate_key
@@ -137,6 +139,7 @@ class Runs:
             searches=self._searches,
             continuation_key=self._key,
             certificate_key=self._certificate_key,
+            table_reader=Reading(repository, self._state),
         )
 
     def ask(self, call: Callable[[Live], Callable[[], Awaitable[A]]]) -> Callable[[RestRequest], Awaitable[A]]:
@@ -182,6 +185,9 @@ class Runs:
         return await (await self._service(request)).runs(forgotten=request.flag("forgotten"))
 
     async def start(self, request: RestRequest, body: messages.StartRun) -> messages.StartedRun:
+        if body.kind.takes_named and deleted_uid(request) is None:
+            # Such runs keep what is staged, and files of tables stay staged until upkeep commits them.
+            await (await self._catalog.get(request.args[0])).tables.settle()
         return await (await self._service(request)).start(body)
 
     async def end(self, request: RestRequest, body: messages.End) -> messages.RunView:
@@ -240,6 +246,7 @@ def routes(state: AppState) -> list[Route]:
         Route(collectors.READ_GC_COMMITS, runs.step(lambda live: live.prepare_commits)),
         Route(collectors.MARK_GC_RUN, runs.step(lambda live: live.mark)),
         Route(collectors.NOTE_GC_PLAN, runs.note_planned),
+        Route(collectors.FIND_BROKEN_TABLES, runs.step(lambda live: live.find_tables)),
         Route(collectors.CHECK_GC_PLANNING, runs.ask(lambda live: live.planning)),
         Route(collectors.CHECK_GC_PURGING, runs.ask(lambda live: live.purging)),
         Route(collectors.CHOOSE_GC_INSTALLATION, runs.adopting),
