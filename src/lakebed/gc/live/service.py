@@ -96,16 +96,14 @@ class CollectionService:
         reading = Reading(versions, options)
         self._expiring = expiring = Expiring(versions, runs, self.rules, reading)
 
-        plan = PlanSteps(versions, options)
+        plan, self.find_tables = PlanSteps(versions, options), TableLosses(versions, table_reader).find
         self.start, self.read_uncommitted = plan.start, plan.read_uncommitted
         self.prepare_commits, self.mark = plan.prepare_commits, plan.mark
         self.note_planned = planners.note
-        self.find_tables = TableLosses(versions, table_reader).find
         metadata = MetadataRuns(versions, runs, options)
         apply = ApplySteps(versions, runs, planners, expiring, metadata)
         self.apply, self.expire, self.sweep = apply.apply, apply.expire, expiring.sweep
-        self.retire = metadata.retire
-        self.end, self.abandon = apply.end, apply.abandon
+        self.retire, self.end, self.abandon = metadata.retire, apply.end, apply.abandon
 
         deferring = Deferring(versions, runs, reading, expiring)
         self.defer, self.purge = deferring.defer, deferring.purge
@@ -116,8 +114,7 @@ class CollectionService:
         certifying = Certifying(versions, runs, key=certificate_key, user_id=user_id)
         self.sign_certificate, self.check_certificate = certifying.sign, certifying.check
         self.certificate_key = certifying.key
-        self.holds_in_force = self.holds.in_force
-        self.adopt_slices = self._unlisted.adopt
+        self.holds_in_force, self.adopt_slices = self.holds.in_force, self._unlisted.adopt
         self.close_slices_for_runs = runs.close_slices_for_runs
 
     # Installation

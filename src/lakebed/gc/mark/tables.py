@@ -28,10 +28,10 @@ _FOLDER: Final = TABLE_RECORD.decode().partition("/")[0] + "/"
 async def broken_tables(context: RunContext, plan: Plan) -> tuple[BrokenTable, ...]:
     """Return the tables whose metadata reach an object of the plan.
 
-    Costs a read of the plan where the repository has tables and the kind takes what commits name. Where the plan has
-    files of tables, the live side also reads the manifests of these tables.
+    Ask only of a kind that takes what commits name. Costs a read of the plan; where the plan has files of tables, the
+    live side also reads the manifests of these tables.
     """
-    if not (context.names_tables and plan.has_tables and plan.kind.takes_named and plan.garbage.rows):
+    if not plan.garbage.rows:
         return ()
     files = await _files_of_tables(context, plan)
     if not files.rows:

@@ -12,6 +12,7 @@ from .policies import *
 from .requests import *
 from .restoring import *
 from .rules import *
+from .run.broken import *
 from .run.certificates import *
 from .run.ledger import *
 from .run.paths import *
@@ -22,6 +23,5 @@ from .run.tables import *
 from .service import *
 from .simulation import *
 from .storage import *
-from .tables import *
 from .undoing import *
 from .why import *

@@ -47,10 +47,10 @@ from .calls import (
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
+from .run.broken import BrokenTable, BrokenTables, FindTables
 from .run.certificates import Certificate, CertificateHead, head_of
 from .run.ledger import DisagreementPage
 from .run.tables import BadInput, Manifest, Part
-from .tables import BrokenTable, BrokenTables, FindTables
 from .undoing import Undo, Undone
 from .why import Question, WhyAnswer, WhyPage, WhyProgress
 

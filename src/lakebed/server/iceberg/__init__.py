@@ -4,13 +4,10 @@ door.py         one request: place, caller, gate, handler; and errors in the cat
 places.py       repository, ref and namespace of a request, with a prefix or without
 namespaces.py   settings, logins, namespaces
 tables.py       tables: list, load, make, change, drop
-reading.py      metadata and manifests, a bounded part at a time
 changing.py     from a client's commit to a change of the branch: the library, files, metadata
 credentials.py  where the files are reached, and keys for those of one table
-
-And, beside the standard, at the API's root:
-
-branch_tables.py    tables for people: list, show, history, diff, roll back
+reading.py      the snapshots that reach some files, for plans of collections
+branch_tables.py    beside the standard, at the API's root: tables for people: list, show, history, diff, roll back
 """
 
 from .branch_tables import routes as branch_table_routes

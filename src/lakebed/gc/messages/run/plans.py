@@ -20,9 +20,9 @@ import msgspec
 
 from lakebed.base import Invalid, NotFound, RunId, RunKind
 from lakebed.gc.messages.erasures import ErasureOrder, Outlook
-from lakebed.gc.messages.tables import BrokenTable
 from lakebed.gc.rules import Rules, parse_duration
 
+from .broken import BrokenTable
 from .paths import run_folder
 from .tables import BadInput, Manifest, Part
 

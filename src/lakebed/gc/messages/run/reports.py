@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from lakebed.base import RunKind, RunState
-from lakebed.gc.messages.tables import BrokenTable
 
+from .broken import BrokenTable
 from .plans import RunMode
 from .tables import BadInput
 

@@ -6,7 +6,7 @@ import msgspec
 
 from lakebed.base import RunKind
 
-from .run.tables import Manifest
+from .tables import Manifest
 
 __all__ = ["NAMED_MAX", "BrokenTable", "BrokenTables", "FindTables"]
 
