@@ -204,6 +204,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
 
     shown = {
         "effective",
+        "forgotten",
         "first_parent",
         "include_right_stats",
         "limit",
