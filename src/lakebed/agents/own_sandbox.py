@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from lakebed.base import Conflict, Denied, NotFound
-from lakebed.client import NotLoggedIn
 from lakebed.operations import AnyOperation, Operation, repositories, sandboxes
 from lakebed.wire import SandboxCreation, SandboxWithSecret
 
@@ -142,6 +141,9 @@ class _Lent:
             try:
                 await self._own.check(self._repository, self._sandbox)
             except Denied:  # the agent's user may not look
+                # Loaded late: the server has this module, and needs no client.
+                from lakebed.client import NotLoggedIn
+
                 if isinstance(error, NotLoggedIn):
                     self._own.leave(self._repository, self._sandbox)
             raise
