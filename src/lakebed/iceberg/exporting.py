@@ -84,15 +84,17 @@ def _manifest(
     )
     # The library writes manifests of data only. Those of deletes by equality differ in this one word.
     writer.content = lambda: manifest.content  # type: ignore[method-assign]  # see above
+    # Before the writer opens: after an error it would raise one of its own, that its file is empty.
+    for entry in entries:
+        if entry.data_file.content == _POSITION_DELETES:
+            raise InvalidTable(
+                "the table has deletes by position, whose bytes name files by their old addresses: "
+                "rewrite its data files first"
+            )
+        entry.data_file[_FILE_PATH] = address_of(entry.data_file.file_path)
+        entry.status = ManifestEntryStatus.EXISTING
     with writer:
         for entry in entries:
-            if entry.data_file.content == _POSITION_DELETES:
-                raise InvalidTable(
-                    "the table has deletes by position, whose bytes name files by their old addresses: "
-                    "rewrite its data files first"
-                )
-            entry.data_file[_FILE_PATH] = address_of(entry.data_file.file_path)
-            entry.status = ManifestEntryStatus.EXISTING
             writer.add_entry(entry)
     made = writer.to_manifest_file()
     # Sequence numbers say which deletes are newer than which rows: they stay.
