@@ -338,7 +338,7 @@ async def test_several_tables_change_in_one_commit_or_none_of_them(
 
     commits = (await client.get(f"{repo}/refs/main/commits")).json()["results"]
     assert commits[0]["parents"] == [before]
-    assert commits[0]["message"] == "sales.a: change, sales.b: change"
+    assert commits[0]["message"] == "sales.a: settings, sales.b: settings"
     for name in ("a", "b"):
         assert (await client.get(f"{sales}/{name}")).json()["metadata"]["properties"]["k"] == "1"
 

@@ -52,13 +52,14 @@ _NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
 
 
 class Changed(NamedTuple):
-    """The result of a commit for one table. `change` and `commit` are None where nothing changes."""
+    """The result of a commit for one table. `change` and `commit` are None where nothing changes. `did`: its words."""
 
     name: TableName
     metadata: Metadata
     data: bytes
     change: TableChange | None
     commit: Commit | None = None
+    did: str = ""
 
 
 class Changing:
@@ -246,6 +247,7 @@ class Changing:
                 added=sorted({file, *map(self._tables.file_of, change.added)}),
                 removed=sorted(map(self._tables.file_of, change.removed)),
             ),
+            did=_did(base, new),
         )
 
     async def made(self, location: str, asked: TableCreation) -> tuple[Metadata, bytes]:
@@ -374,11 +376,21 @@ async def in_thread(size_bytes: int, work: Callable[[], T]) -> T:
 
 
 def _message(changed: Sequence[Changed]) -> str:
-    """Return the message of the commit: each table, and the operation of its snapshot."""
-    texts = []
-    for each in changed:
-        if each.change is not None:
-            snapshot = each.metadata.value.current_snapshot()
-            did = snapshot.summary.operation.value if snapshot is not None and snapshot.summary else "change"
-            texts.append(f"{each.name}: {did}")
-    return ", ".join(texts)[:500]
+    """Return the message of the commit: what was done to each table."""
+    return ", ".join([f"{each.name}: {each.did}" for each in changed if each.change is not None])[:500]
+
+
+def _did(base: Metadata | None, new: Metadata) -> str:
+    """Return the operations of the snapshots that a commit adds, or else what it changes."""
+    before, after = None if base is None else base.value, new.value
+    known = set() if before is None else {snapshot.snapshot_id for snapshot in before.snapshots}
+    added = [each for each in after.snapshots if each.snapshot_id not in known]
+    if operations := [each.summary.operation.value for each in added if each.summary is not None]:
+        return " and ".join(operations)
+    if before is None:
+        return "create"
+    if before.current_snapshot_id != after.current_snapshot_id:
+        return "roll back"
+    if before.current_schema_id != after.current_schema_id:
+        return "schema"
+    return "expire" if known - {each.snapshot_id for each in after.snapshots} else "settings"
