@@ -41,6 +41,7 @@ LARGE = {
     "deferGcRun": 4096,
     "deleteObjects": 4096,
     "expireGcCommits": 4096,
+    "findBrokenTables": 4096,
     "markGcRun": 4096,
     "retireGcIds": 4096,
     "setLifecyclePolicy": 4096,

@@ -27,6 +27,7 @@ class Forms(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.forms: list[Form] = []
+        self.buttons: list[Form] = []
         self.links: list[str] = []
         self.elements: list[tuple[str, dict[str, str]]] = []
         self._area = ""
@@ -39,8 +40,8 @@ class Forms(HTMLParser):
         if tag == "form":
             self.forms.append(Form(values.get("action", ""), values.get("method", "get")))
         elif "formaction" in values:
-            # A button that sends the fields of its form elsewhere. Such a form has no other fields behind it.
-            self.forms.append(Form(values["formaction"], "post", self.forms[-1].fields))
+            # A button that sends the fields of its form elsewhere.
+            self.buttons.append(Form(values["formaction"], "post", self.forms[-1].fields))
         elif tag in {"input", "textarea"} and self.forms and "name" in values and values.get("type") != "file":
             self.forms[-1].fields[values["name"]] = values.get("value", "")
             self._area = values["name"] if tag == "textarea" else ""
@@ -78,7 +79,9 @@ class Browser:
 
     async def fill(self, page: httpx.Response, action: str, /, **fields: str) -> httpx.Response:
         """Send the form of a page whose action has this text, with these fields changed."""
-        [form] = [form for form in Forms(page.text).forms if action in form.action]
+        found = Forms(page.text)
+        forms = [form for form in found.forms if action in form.action]
+        [form] = forms or [form for form in found.buttons if action in form.action]
         url = urljoin(str(page.url), form.action)
         return await self.http.post(url, data=form.fields | fields, headers={"origin": HOME})
 
