@@ -44,7 +44,7 @@ def details(one: TableDetails) -> Iterator[str]:
         ("Location", one.location),
         ("Metadata", one.metadata_location),
         ("Format", f"version {one.format_version}"),
-        ("Changed", human_time(one.modified)),
+        ("Changed", human_time(one.modified if commit is None else commit.creation_date)),
     ]
     if commit is not None:
         facts.append(("Commit", f"{commit.id[:12]} by {commit.committer}: {commit.message}"))
@@ -87,9 +87,9 @@ def _no_snapshot(one: TableVersion) -> str:
         return "dropped"
     if one.is_gone:
         return "unknown: its metadata were deleted"
-    if one.removed:
-        return f"removed {count_of(len(one.removed), 'snapshot')}"
-    return "schema" if one.fields_changed else "settings"
+    parts = [f"removed {count_of(len(one.removed), 'snapshot')}"] if one.removed else []
+    parts += ["schema"] if one.fields_changed else []
+    return ", ".join(parts) or "settings"
 
 
 def _what(snapshot: TableSnapshot) -> str:
