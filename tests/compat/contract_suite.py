@@ -13,7 +13,6 @@ The tests ask for the host s3.local.lakefs.io: let /etc/hosts name 127.0.0.1. Th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import subprocess
@@ -29,6 +28,8 @@ from typing import Any, Final
 from lakebed.objectstore import environment_of
 from tests.objectstore.s3_servers import client_of, serve_versitygw
 
+from .serving import listening
+
 HOST: Final = "s3.local.lakefs.io"
 TEST_S: Final = 300
 THEIRS: Final = "/data/[0-9a-v]{20}/(?:[0-9a-v]{20}"
@@ -36,12 +37,6 @@ OURS: Final = "/data/[0-9a-v]{13}/(?:[0-9]{8}"
 """What the tests cut from an address before they compare it: a slice and a name in it."""
 LEFT_OUT: Final = re.compile(r"TestMain|.*GC.*|TestSpark.*")
 """Collections of that server: they start its jobs in Spark."""
-_SERVE: Final = """
-import json, sys
-from pathlib import Path
-from lakebed.server import options_of, serve
-serve(options_of(Path(sys.argv[1]), json.loads(sys.argv[2])), port=0, on_ready=lambda url: print(url, flush=True))
-"""
 
 
 def main() -> int:
@@ -94,28 +89,21 @@ def serving(folder: Path) -> Iterator[Mapping[str, str]]:
             "LAKEBED_ACTIONS_LUA_NETWORK": "1",
             "LAKEFSACTION_VAR": "this_is_actions_var",
         }
-        command = [sys.executable, "-c", _SERVE, str(folder / "data"), json.dumps(settings)]
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-            assert process.stdout is not None
-            try:
-                port = process.stdout.readline().strip().rpartition(":")[2]
-                yield {
-                    "ESTI_SETUP_LAKEFS": "true",
-                    "ESTI_ENDPOINT_URL": f"http://localhost:{port}",
-                    "ESTI_S3_ENDPOINT": f"{HOST}:{port}",
-                    "ESTI_FORCE_PATH_STYLE": "true",
-                    "ESTI_STORAGE_NAMESPACE": "s3://lake/esti",
-                    "ESTI_BLOCKSTORE_TYPE": "s3",
-                    "TEST_WEBHOOK_HOST": "localhost",
-                    "LAKEFSACTION_VAR": "this_is_actions_var",
-                    "AWS_REGION": "us-east-1",
-                    "AWS_ACCESS_KEY_ID": "test",
-                    "AWS_SECRET_ACCESS_KEY": "test-secret",
-                }
-            finally:
-                process.terminate()
-                process.wait(600)
+        with listening(folder / "data", settings) as url:
+            port = url.rpartition(":")[2]
+            yield {
+                "ESTI_SETUP_LAKEFS": "true",
+                "ESTI_ENDPOINT_URL": f"http://localhost:{port}",
+                "ESTI_S3_ENDPOINT": f"{HOST}:{port}",
+                "ESTI_FORCE_PATH_STYLE": "true",
+                "ESTI_STORAGE_NAMESPACE": "s3://lake/esti",
+                "ESTI_BLOCKSTORE_TYPE": "s3",
+                "TEST_WEBHOOK_HOST": "localhost",
+                "LAKEFSACTION_VAR": "this_is_actions_var",
+                "AWS_REGION": "us-east-1",
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test-secret",
+            }
 
 
 def fill(client: Any, bucket: str) -> None:
