@@ -11,7 +11,9 @@ from .ids import BranchName, RepositoryId, TagName
 __all__ = [
     "KEY_BYTES_MAX",
     "TABLES",
+    "TABLE_FILE",
     "TABLE_RECORD",
+    "TABLE_SUFFIX",
     "InvalidName",
     "check_branch",
     "check_repository",
@@ -29,7 +31,11 @@ TABLES: Final = "tables"
 """The hidden branch of the files of tables (catalog/tables). Its name is the bucket that engines use: it never changes.
 """
 
-TABLE_RECORD: Final = b".iceberg/table.json"
+TABLE_SUFFIX: Final = ".iceberg"
+"""The end of the name of a table's folder on a branch."""
+TABLE_FILE: Final = "table.json"
+"""The entry of a table that names the object of its current metadata file."""
+TABLE_RECORD: Final = f"{TABLE_SUFFIX}/{TABLE_FILE}".encode()
 """The end of the path of a table's own entry. The other entries of its folder belong to this one."""
 
 _REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")

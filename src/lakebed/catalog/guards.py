@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lakebed.base import TABLE_METADATA, TABLE_RECORD, TABLES, RepositoryId
+from lakebed.base import TABLE_FILE, TABLE_METADATA, TABLE_RECORD, TABLE_SUFFIX, TABLES, RepositoryId
 from lakebed.kv import Store
 from lakebed.versions import Versions, decode_record, keys
 
@@ -13,8 +13,8 @@ from .errors import FileOfTable, ProtectedBranch, ReadOnly, RepositoryNotFound, 
 from .records import RepositoryRecord, RepositoryState
 from .settings import Settings
 
-_FOLDER: Final = b".iceberg/"
-_RECORD: Final = TABLE_RECORD.removeprefix(_FOLDER)
+_FOLDER: Final = f"{TABLE_SUFFIX}/".encode()
+_RECORD: Final = TABLE_FILE.encode()
 
 
 class Guards:

@@ -9,7 +9,9 @@ import msgspec
 
 from lakebed.base import (
     LAKEBED_METADATA,
+    TABLE_FILE,
     TABLE_METADATA,
+    TABLE_SUFFIX,
     AlreadyExists,
     Conflict,
     Denied,
@@ -21,9 +23,8 @@ from lakebed.base import (
 
 TABLES_DAYS: Final = 3
 """The age at which a file that nothing names is pruned, unless a setting gives another."""
-SUFFIX: Final = ".iceberg"
-RECORD: Final = "table.json"
-"""The entry of a table that names the object of its current metadata file."""
+SUFFIX: Final = TABLE_SUFFIX
+RECORD: Final = TABLE_FILE
 NAMESPACE: Final = "namespace.json"
 FILE: Final = TABLE_METADATA
 UUID: Final = LAKEBED_METADATA + "table-uuid"

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import TABLE_RECORD, count_of
+from lakebed.base import TABLE_SUFFIX, count_of
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.tables import PARTS, parts_of, rows_of_parts, write_part
@@ -22,7 +22,7 @@ from lakebed.gc.runs.context import RunContext, folder_in
 
 from .mark import read_rows
 
-_FOLDER: Final = TABLE_RECORD.decode().partition("/")[0] + "/"
+_FOLDER: Final = f"{TABLE_SUFFIX}/"
 
 
 async def broken_tables(context: RunContext, plan: Plan) -> tuple[BrokenTable, ...]:
