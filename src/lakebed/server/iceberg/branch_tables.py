@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from lakebed import iceberg, wire
 from lakebed.base import NotFound
@@ -182,11 +183,11 @@ class BranchTables:
 
     async def _version(self, repository: Repository, name: TableName, commit: Commit) -> wire.TableVersion:
         shown, table = await self._shown_at(repository, commit.id, name)
-        version = wire.TableVersion(commit=_committed(commit), is_dropped=table is None)
-        if table is None:
-            return version
         version = wire.TableVersion(
-            commit=version.commit, metadata_location=repository.tables.uri_of(table.metadata), is_gone=shown is None
+            commit=_committed(commit),
+            metadata_location="" if table is None else repository.tables.uri_of(table.metadata),
+            is_dropped=table is None,
+            is_gone=table is not None and shown is None,
         )
         if shown is None:
             return version
@@ -194,10 +195,9 @@ class BranchTables:
         if commit.parents:
             before, older = await self._shown_at(repository, commit.parents[0], name)
             if before is None and older is not None:
-                before = shown  # It cannot be read, so nobody knows what this commit brought.
-        return wire.TableVersion(
-            commit=version.commit,
-            metadata_location=version.metadata_location,
+                before = shown  # It cannot be read, so what this commit brought is not known.
+        return replace(
+            version,
             snapshot_id=shown.current_id,
             added=iceberg.snapshots_only_in(shown, before),
             removed=[one.id for one in iceberg.snapshots_only_in(before, shown)],
