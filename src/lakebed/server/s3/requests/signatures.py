@@ -147,8 +147,8 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
                 raise S3Error("AccessDenied", "Request has expired.", **limits, ServerTime=_iso(now_s))
             if made_s > now_s + SKEW_S_MAX:
                 raise S3Error("AccessDenied", "Request is not valid yet", ServerTime=_iso(now_s))
-        elif abs(now_s - made_s) > SKEW_S_MAX:
-            raise S3Error("RequestTimeTooSkewed", RequestTime=self.time, ServerTime=_iso(now_s))
+        else:
+            _check_skew(made_s, now_s, sent=self.time)
 
     def is_of(self, key: SigningKey, asked: Asked) -> bool:
         """Return whether this key signed this request."""
@@ -190,8 +190,7 @@ class SignedV2:
 
     def check_time(self, now_s: int) -> None:
         if self.made_s is not None:
-            if abs(now_s - self.made_s) > SKEW_S_MAX:
-                raise S3Error("RequestTimeTooSkewed", RequestTime=_iso(self.made_s), ServerTime=_iso(now_s))
+            _check_skew(self.made_s, now_s, sent=_iso(self.made_s))
             return
         if now_s > int(self.date):
             raise S3Error("AccessDenied", "Request has expired.", ServerTime=_iso(now_s))
@@ -219,6 +218,12 @@ class SignedV2:
 
 
 AnySigned: TypeAlias = Signed | SignedV2
+
+
+def _check_skew(made_s: int, now_s: int, *, sent: str) -> None:
+    """Raises RequestTimeTooSkewed if a request was signed by a clock too far from ours."""
+    if abs(now_s - made_s) > SKEW_S_MAX:
+        raise S3Error("RequestTimeTooSkewed", RequestTime=sent, ServerTime=_iso(now_s))
 
 
 def is_signed(headers: Headers, raw_query: bytes) -> bool:
