@@ -176,9 +176,9 @@ class Expiring:
             batch = commits[start : start + WRITE_BATCH]
             found = await self._versions.inventory.commits(batch)
             for commit, record in zip(batch, found, strict=True):
-                if record is None and may_miss:
-                    continue
                 if record is None:
+                    if may_miss:
+                        continue
                     # Or it was never published, and a collection of metadata removed it since the plan.
                     raise BadInput(f"expiring commit {commit} does not exist: plan again", commit=commit)
                 branches.add(record.made_for)
