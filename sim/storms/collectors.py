@@ -231,6 +231,9 @@ class Eraser:
             run_id = run_id or "".join(_RUN.findall(output)[-1:])
             if "abandoned" in output:
                 run_id = ""
+            elif "nothing was collected" not in output and "no entry named" in output and "plan again" in output:
+                # All that this run could do is done. What stands came after its plan, or was written to then.
+                run_id = ""
             if out.exists():
                 run_id = json.loads(out.read_text())["certificate"]["run_id"]
             if code == DONE:
