@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["AT_ONCE", "Clock", "Event", "Ids", "Ports", "Tasks", "in_waves"]
+__all__ = ["AT_ONCE", "Clock", "Event", "Ids", "Ports", "Tasks", "each_item", "in_waves"]
 
 A = TypeVar("A")
+K = TypeVar("K", str, bytes)
 T = TypeVar("T")
 
 AT_ONCE: Final = 64
@@ -95,3 +96,18 @@ async def in_waves(
     for start in range(0, len(items), most):
         results += await tasks.gather([act(item) for item in items[start : start + most]])
     return results
+
+
+async def each_item(
+    pages: Callable[[K], Awaitable[tuple[Sequence[T], bool]]], key_of: Callable[[T], K], after: K
+) -> AsyncIterator[T]:
+    """Yield every item of a listing behind the key `after`, in order.
+
+    `pages` returns the first items behind a key, and whether there are more.
+    """
+    has_more = True
+    while has_more:
+        items, has_more = await pages(after)
+        for item in items:
+            yield item
+        after = key_of(items[-1]) if items else after

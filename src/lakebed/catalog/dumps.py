@@ -151,24 +151,13 @@ class Dumps:
 
     async def _branches(self) -> dict[str, DumpedRef]:
         hidden = await self._settings.hidden_branches()
-        found: dict[str, DumpedRef] = {}
-        after, has_more = "", True
-        while has_more:
-            page, has_more = await self._versions.refs.list_branches(after=after)
-            for branch in page:
-                after = branch.name
-                found[after] = DumpedRef(commit_id=branch.commit_id, is_hidden=after in hidden)
-        return found
+        return {
+            branch.name: DumpedRef(commit_id=branch.commit_id, is_hidden=branch.name in hidden)
+            async for branch in self._versions.refs.every_branch()
+        }
 
     async def _tags(self) -> dict[str, DumpedRef]:
-        found: dict[str, DumpedRef] = {}
-        after, has_more = "", True
-        while has_more:
-            page, has_more = await self._versions.refs.list_tags(after=after)
-            for tag in page:
-                after = tag.name
-                found[after] = DumpedRef(commit_id=tag.commit_id)
-        return found
+        return {tag.name: DumpedRef(commit_id=tag.commit_id) async for tag in self._versions.refs.every_tag()}
 
     async def _commits(self, writer: DumpWriter, heads: Sequence[CommitId]) -> DumpWriter:
         inventory = self._versions.inventory

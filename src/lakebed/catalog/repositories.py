@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from lakebed.base import (
     Unavailable,
     check_branch,
     check_repository,
+    each_item,
     is_inside,
 )
 from lakebed.kv import SCAN_PAGE, Held, PredicateFailed, Store, scan_pages, scan_prefix
@@ -146,13 +148,9 @@ class Catalog:
 
     async def each(self) -> AsyncIterator[Repository]:
         """Yield every usable repository, by id. Skip those that are deleted meanwhile."""
-        after, has_more = "", True
-        while has_more:
-            found, has_more = await self.list(after=after)
-            for name, _ in found:
-                after = name
-                with suppress(RepositoryNotFound):
-                    yield await self.get(name)
+        async for name, _ in each_item(lambda after: self.list(after=after), itemgetter(0), ""):
+            with suppress(RepositoryNotFound):
+                yield await self.get(name)
 
     # Making
 

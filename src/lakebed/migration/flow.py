@@ -200,9 +200,9 @@ async def migrate_repository(
     began_ms = 0 if namespace is not None else await store_clock_ms(target.objectstore, CLOCK_KEY)
     work = _Work(source, target, entries, here=here)
     ours = await target.settings.work_branches(WORK)
-    for name, commit_id in await _branches_here(target):
-        if name in ours:
-            work.add_tip(commit_id, name)
+    async for branch in target.versions.refs.every_branch():
+        if branch.name in ours:
+            work.add_tip(branch.commit_id, branch.name)
     before = len(here)
     for at, commit in enumerate(commits):
         await _replay(work, commit)
@@ -292,18 +292,9 @@ async def _read_refs(
     return branches, tags, await asyncio.to_thread(source.commits, [*heads], here)
 
 
-async def _branches_here(target: Repository) -> list[tuple[str, CommitId]]:
-    found: list[tuple[str, CommitId]] = []
-    is_more = True
-    while is_more:
-        page, is_more = await target.versions.refs.list_branches(after=found[-1][0] if found else "")
-        found += [(one.name, one.commit_id) for one in page]
-    return found
-
-
 async def _replayed(target: Repository) -> dict[str, CommitId]:
     """Return the commits of earlier calls: our id for each of the source's."""
-    heads = [commit_id for _, commit_id in await _branches_here(target)]
+    heads = [branch.commit_id async for branch in target.versions.refs.every_branch()]
     ancestry = target.versions.history.ancestry(heads)
     return {commit.metadata[CAME_FROM]: commit.id async for commit in ancestry if CAME_FROM in commit.metadata}
 

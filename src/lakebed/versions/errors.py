@@ -93,10 +93,6 @@ class CommitOvertaken(Conflict):
     """A later commit, a reset or a deletion of the branch took the sealed tokens of this commit."""
 
 
-class BranchMoved(Conflict):
-    """The branch or tag was changed or removed while it was being made."""
-
-
 class UploadRefused(Conflict):
     """The address was not issued here, has expired, or was used before."""
 

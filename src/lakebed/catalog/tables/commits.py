@@ -14,12 +14,13 @@ of `tables` until a run takes it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import TABLES, CommitId, Row, from_row, path_to_key, to_row
+from lakebed.base import TABLES, CommitId, Row, each_item, from_row, path_to_key, to_row
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import Commit, Note, ObjectsExpiring, Versions
 
@@ -205,14 +206,9 @@ class TableCommits:
         page = await self._versions.staging.list_commit(head, prefix=prefix, after=after, limit=limit)
         return [(key, row) for key, row in page.items if row is not None], page.has_more
 
-    async def each(self, head: CommitId, prefix: bytes) -> AsyncIterator[tuple[bytes, Row]]:
+    def each(self, head: CommitId, prefix: bytes) -> AsyncIterator[tuple[bytes, Row]]:
         """Yield every entry of a commit below a prefix, in order."""
-        after, has_more = b"", True
-        while has_more:
-            rows, has_more = await self.under(head, prefix, after=after, limit=PAGE)
-            for key, row in rows:
-                yield key, row
-            after = rows[-1][0] if rows else after
+        return each_item(lambda after: self.under(head, prefix, after=after, limit=PAGE), itemgetter(0), b"")
 
 
 def place(folder: bytes, change: TableChange, file: str) -> bytes:

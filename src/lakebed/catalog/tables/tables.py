@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from lakebed.base import (
     Row,
     RunId,
     RunState,
+    each_item,
     from_row,
     key_to_path,
     path_to_key,
@@ -333,22 +335,19 @@ class Tables:
 
     async def _below(self, head: CommitId, namespace: Namespace, behind: Namespace) -> AsyncIterator[TableName]:
         """Yield the tables below a namespace, behind one that is named relative to it."""
-        after, has_more = behind[0] if behind else "", bool(namespace) and len(behind) < 2
-        while has_more:
-            tables, has_more = await self.list(head, namespace, after=after)
-            for name in tables:
+        first, *inner = behind or ("",)
+        if namespace and not inner:
+            tables = each_item(lambda after: self.list(head, namespace, after=after), attrgetter("name"), first)
+            async for name in tables:
                 yield name
-            after = tables[-1].name if tables else after
-        if len(behind) > 1:
-            async for name in self._below(head, (*namespace, behind[0]), behind[1:]):
+        if inner:
+            async for name in self._below(head, (*namespace, first), tuple(inner)):
                 yield name
-        after, has_more = behind[0] if len(behind) > 1 else "", True
-        while has_more:
-            inside, has_more = await self.namespaces(head, namespace, after=after)
-            for inner in inside:
-                async for name in self._below(head, inner, ()):
-                    yield name
-            after = inside[-1][-1] if inside else after
+        start = first if inner else ""
+        inside = each_item(lambda after: self.namespaces(head, namespace, after=after), itemgetter(-1), start)
+        async for below in inside:
+            async for name in self._below(head, below, ()):
+                yield name
 
     async def _first(
         self, head: CommitId, names: AsyncIterator[T], path_of: Callable[[T], bytes], limit: int

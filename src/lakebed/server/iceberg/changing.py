@@ -11,13 +11,14 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from lakebed import iceberg
-from lakebed.base import Ports
+from lakebed.base import Ports, each_item
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import (
     TABLES,
@@ -318,12 +319,9 @@ class Changing:
 
     async def _renamed(self, branch: str, table: Table, uuid: str) -> AsyncIterator[str]:
         """Yield the files that a table reaches, as if they were files of another."""
-        after, has_more = "", True
-        while has_more:
-            page, has_more = await self._tables.files(branch, table.name, after=after)
-            for file, _ in page:
-                yield uuid + file.removeprefix(table.uuid)
-            after = page[-1][0] if page else after
+        files = each_item(lambda after: self._tables.files(branch, table.name, after=after), itemgetter(0), "")
+        async for file, _ in files:
+            yield uuid + file.removeprefix(table.uuid)
 
     async def _put(self, new: Metadata, data: bytes, table: Table | None) -> str:
         """Write a metadata file, under the next number."""

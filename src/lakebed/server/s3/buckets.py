@@ -344,12 +344,7 @@ def _shown_checksum(row: Row) -> str:
 
 async def _branch_names(repository: Repository, prefix: str) -> list[str]:
     """Return the branches in the order of their folders: `a-b/` before `a/`."""
-    names: list[str] = []
-    after, has_more = "", True
-    while has_more:
-        branches, has_more = await repository.versions.refs.list_branches(prefix=prefix, after=after)
-        names += [branch.name for branch in branches]
-        after = names[-1] if names else ""
+    names = [branch.name async for branch in repository.versions.refs.every_branch(prefix)]
     return sorted(names, key=lambda name: name + "/")
 
 

@@ -7,9 +7,10 @@ a ref of the other kind with the same name. Both write first and look then, so o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -18,12 +19,14 @@ from msgspec.structs import replace
 from lakebed.base import (
     BranchName,
     CommitId,
+    Conflict,
     LakebedError,
     OutcomeUnknown,
     TagName,
     Unavailable,
     check_branch,
     check_tag,
+    each_item,
     is_commit_id,
 )
 from lakebed.kv import Held, PredicateFailed, scan_pages
@@ -31,7 +34,6 @@ from lakebed.versions import keys
 from lakebed.versions.context import Context, Seen, branch_of
 from lakebed.versions.errors import (
     BranchExists,
-    BranchMoved,
     BranchNotFound,
     DeletedRefNotFound,
     NameTaken,
@@ -52,7 +54,7 @@ from lakebed.versions.records import (
 )
 from lakebed.versions.retired import Retired
 
-from .expressions import Expressions, Resolved
+from .expressions import Expressions
 from .reflog import Reflog
 
 R = TypeVar("R", BranchRecord, TagRecord)
@@ -87,19 +89,10 @@ class _Deletion:
 class Refs:
     def __init__(self, context: Context, retired: Retired, reflog: Reflog) -> None:
         self._context = context
-        self._expressions = Expressions(context, reflog)
+        self._expressions = expressions = Expressions(context, reflog)
+        self.resolve, self.resolve_commit = expressions.resolve, expressions.resolve_commit
         self._reflog = reflog
         self._retired = retired
-
-    # Expressions
-
-    async def resolve(self, expression: str) -> Resolved:
-        """See `Expressions.resolve`."""
-        return await self._expressions.resolve(expression)
-
-    async def resolve_commit(self, expression: str) -> CommitId:
-        """See `Expressions.resolve_commit`."""
-        return await self._expressions.resolve_commit(expression)
 
     async def kind_of(self, name: str) -> RefKind | None:
         """Return whether a plain name is read as a branch or as a tag. None: as a commit, or it names nothing."""
@@ -152,6 +145,10 @@ class Refs:
             if len(found) > limit:
                 return found[:limit], True
         return found, False
+
+    def every_branch(self, prefix: str = "") -> AsyncIterator[Branch]:
+        """Yield every branch in use with this prefix, by name."""
+        return each_item(lambda after: self.list_branches(prefix=prefix, after=after), attrgetter("name"), "")
 
     async def create_branch(
         self, name: str, source: str, *, by: str = "", lasts_ms: int = 0, sandbox: str = "", work_of: str = ""
@@ -425,6 +422,10 @@ class Refs:
                 return found[:limit], True
         return found, False
 
+    def every_tag(self) -> AsyncIterator[Tag]:
+        """Yield every tag in use, by name."""
+        return each_item(lambda after: self.list_tags(after=after), attrgetter("name"), "")
+
     async def create_tag(self, name: str, source: str, *, by: str = "") -> CommitId:
         """
         Raises:
@@ -564,7 +565,7 @@ class Refs:
         try:
             await self._context.set_if(key, value, held.predicate)
         except PredicateFailed:
-            raise BranchMoved("it was removed while it was being made; try again") from None
+            raise Conflict("it was removed while it was being made; try again") from None
         except OutcomeUnknown:
             now = await self._context.after_lost(self._context.get(key))
             if now is None or now.value != value:

@@ -116,19 +116,11 @@ class TableLosses:
         return list(tables.values())
 
     async def _heads(self) -> AsyncIterator[tuple[str, CommitId]]:
-        refs, after, has_more = self._versions.refs, "", True
-        while has_more:
-            branches, has_more = await refs.list_branches(after=after)
-            for branch in branches:
-                after = branch.name
-                if after != TABLES:
-                    yield after, branch.commit_id
-        after, has_more = "", True
-        while has_more:
-            tags, has_more = await refs.list_tags(after=after)
-            for tag in tags:
-                after = tag.name
-                yield after, tag.commit_id
+        async for branch in self._versions.refs.every_branch():
+            if branch.name != TABLES:
+                yield branch.name, branch.commit_id
+        async for tag in self._versions.refs.every_tag():
+            yield tag.name, tag.commit_id
 
     async def _broken(self, table: _Table, files: Set[str]) -> BrokenTable | None:
         reach = None
