@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from lakebed.base import LakebedError, count_of, exit_code
+from lakebed.base import LakebedError, RunKind, count_of, exit_code
 from lakebed.client import Client, Credentials, NotLoggedIn, Token
+
+# spark-submit runs this file as a script, which has no package: no import here is relative.
 from lakebed.gc import (
     Collector,
     PurgeReport,
@@ -35,33 +37,10 @@ from lakebed.gc import (
     erase,
     left_of_erasure,
     local_session,
+    messages,
     session_on_demand,
     session_options,
     unforeseen,
-)
-
-# spark-submit runs this file as a script, which has no package: no import here is relative.
-from lakebed.gc.messages import (
-    ENGINE_SETTING,
-    REQUESTS,
-    ApplyRequest,
-    BranchesSwept,
-    Certificate,
-    Certified,
-    EraseRequest,
-    InvalidRequest,
-    Mode,
-    Plan,
-    PlanErasureRequest,
-    PlanRequest,
-    PurgeRequest,
-    Request,
-    RunKind,
-    RunReport,
-    counted,
-    engine_from,
-    is_open,
-    request_of,
 )
 from lakebed.gc.rules import read_rules
 from lakebed.objectstore import names_of_no_keys, options_from_environment
@@ -90,7 +69,7 @@ _ACTIONS: Final = (
     ("why", "say what keeps an object and until when, or which run took it"),
 )
 _HELP: Final = {
-    "engine": ("spark|local|auto", f"what does the work; default: {ENGINE_SETTING}, else spark"),
+    "engine": ("spark|local|auto", f"what does the work; default: {messages.ENGINE_SETTING}, else spark"),
     "tasks": (
         "N",
         "split the work into N tasks; default: four a core of the cluster, at least 16; on one machine two a core",
@@ -122,7 +101,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
                 client=client,
                 repository=options.repository,
                 objectstore=options_from_environment(environ),
-                engine=engine_from(environ),
+                engine=messages.engine_from(environ),
                 # A cluster has another default than one machine.
                 tasks=session_options(environ).tasks if _is_local(remote, environ) else None,
                 progress=_note,
@@ -152,28 +131,28 @@ def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
     try:
         lines = Path(name).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{_FILE} names {name}, which cannot be read: {type(error).__name__}") from error
+        raise messages.InvalidRequest(f"{_FILE} names {name}, which cannot be read: {type(error).__name__}") from error
     found = {}
     for number, line in enumerate(lines, 1):
         variable, equals, value = line.strip().partition("=")
         if variable.startswith("#") or not (variable or equals):
             continue
         if not equals or not variable.isidentifier():
-            raise InvalidRequest(f"line {number} of {name} is not of the form NAME=VALUE")
+            raise messages.InvalidRequest(f"line {number} of {name} is not of the form NAME=VALUE")
         found[variable] = value
     return {**environ, **found}
 
 
-def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request | None:
+def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> messages.Request | None:
     """Return the checked request, or None for an action that only reads. Misuse ends the program with its usage."""
     # A server starts `job lakefs://lake` with the request as JSON in the first line of standard input.
-    request: Request | None = None
+    request: messages.Request | None = None
     try:
         if options.action == JOB:
-            request = msgspec.json.decode(_first_line(), type=Request)
+            request = msgspec.json.decode(_first_line(), type=messages.Request)
             request.check()
             _end_with_input()
-        elif options.action in REQUESTS:
+        elif options.action in messages.REQUESTS:
             request = _request_of_words(options)
         elif options.action == "why":
             _set_place(parser, options)
@@ -182,12 +161,12 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Re
     return request
 
 
-def _request_of_words(options: argparse.Namespace) -> Request:
-    fields = msgspec.structs.fields(REQUESTS[options.action])
+def _request_of_words(options: argparse.Namespace) -> messages.Request:
+    fields = msgspec.structs.fields(messages.REQUESTS[options.action])
     given = {field.name: getattr(options, field.name) for field in fields}
     if (file := given.get("rules")) is not None:
         given["rules"] = read_rules(Path(file).read_bytes(), name=file)
-    return request_of(options.action, **given)
+    return messages.request_of(options.action, **given)
 
 
 def _credentials(environ: Mapping[str, str]) -> Credentials | Token:
@@ -251,34 +230,34 @@ def _read(collector: Collector, options: argparse.Namespace) -> Iterator[Any]:
             yield collector.why(address=options.address, ref=options.ref, path=options.path)
 
 
-def _collect(collector: Collector, request: Request) -> Iterator[Any]:
+def _collect(collector: Collector, request: messages.Request) -> Iterator[Any]:
     match request:
-        case PlanRequest():
+        case messages.PlanRequest():
             yield from collector.plan(request)
-        case ApplyRequest():
+        case messages.ApplyRequest():
             yield collector.apply(request)
-        case PurgeRequest():
+        case messages.PurgeRequest():
             yield collector.purge(request)
-        case PlanErasureRequest():
+        case messages.PlanErasureRequest():
             yield collector.plan_erasure(request.order, engine=request.engine, tasks=request.tasks)
-        case EraseRequest():
+        case messages.EraseRequest():
             yield from _erase(collector, request)
         case _:
             yield from collector.run(request)
 
 
-def _erase(collector: Collector, request: EraseRequest) -> Iterator[Any]:
+def _erase(collector: Collector, request: messages.EraseRequest) -> Iterator[Any]:
     """Erase and certify. Yield the counts of the certificate: it may have 64 MiB, and is in the namespace."""
     left = left_of_erasure(collector, request, check=collector.check, note=_note)
     for made in erase(collector, left, by="", note=_note):
-        if not isinstance(made, Certificate):
+        if not isinstance(made, messages.Certificate):
             yield made
             continue
         if made.stands:
             _note(
                 f"error: the certificate names {count_of(len(made.stands), 'thing')} of the content that still stands"
             )
-        yield counted(made)
+        yield messages.counted(made)
 
 
 def _note(line: str) -> None:
@@ -292,10 +271,12 @@ def _print(records: Iterable[Any]) -> int:
     failed = False
     for record in records:
         sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
-        failed |= isinstance(record, RunReport | PurgeReport) and record.objects_failed > 0
-        failed |= isinstance(record, Plan | RunReport) and bool(names_of_no_keys(record.unknown_files))
-        failed |= isinstance(record, Certified) and record.stands > 0
-        failed |= isinstance(record, BranchesSwept) and any(map(is_open, record.branches))
+        failed |= isinstance(record, messages.RunReport | PurgeReport) and record.objects_failed > 0
+        failed |= isinstance(record, messages.Plan | messages.RunReport) and bool(
+            names_of_no_keys(record.unknown_files)
+        )
+        failed |= isinstance(record, messages.Certified) and record.stands > 0
+        failed |= isinstance(record, messages.BranchesSwept) and any(map(messages.is_open, record.branches))
     return 1 if failed else 0
 
 
@@ -352,9 +333,9 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("--objects", action="store_true", help="each object that goes, in place of the sums")
         if name == "diff":
             action.add_argument("other", metavar="RUN")
-        if name in REQUESTS:
+        if name in messages.REQUESTS:
             action.add_argument("--remote", default="", metavar="URL", help="Spark Connect, as sc://host:15002")
-            for field in msgspec.structs.fields(REQUESTS[name]):
+            for field in msgspec.structs.fields(messages.REQUESTS[name]):
                 _add_option(action, field.name)
     return parser
 
@@ -367,9 +348,9 @@ def _add_option(action: argparse.ArgumentParser, name: str) -> None:
     elif name == "mode":
         modes = action.add_mutually_exclusive_group()
         for mode, help_text in (
-            (Mode.CLEAN, "uncommitted data: look at everything"),
-            (Mode.OPTIMISED, "uncommitted data: look at what changed since an earlier run, or fail"),
-            (Mode.OLD_LAYOUT, "uncommitted data: look only at objects outside slices"),
+            (messages.Mode.CLEAN, "uncommitted data: look at everything"),
+            (messages.Mode.OPTIMISED, "uncommitted data: look at what changed since an earlier run, or fail"),
+            (messages.Mode.OLD_LAYOUT, "uncommitted data: look only at objects outside slices"),
         ):
             modes.add_argument(f"--{mode.value}", dest=name, action="store_const", const=mode, help=help_text)
     elif name == "active_only":

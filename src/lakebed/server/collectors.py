@@ -25,23 +25,10 @@ import msgspec
 from msgspec.structs import replace
 
 from lakebed.auth import Authenticator, Delegation, Identity, NotAuthenticated
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, RunKind
 from lakebed.catalog import Catalog, DeletedNotFound, RepositoryNotFound
+from lakebed.gc import messages
 from lakebed.gc.live import JobBook
-from lakebed.gc.messages import (
-    LINES_MAX,
-    EngineName,
-    JobDeed,
-    JobResult,
-    JobState,
-    JobView,
-    Request,
-    RunKind,
-    SweptBranch,
-    Totals,
-    engine_from,
-    is_open,
-)
 from lakebed.hooks import HOOK_VARIABLES
 
 logger = logging.getLogger(__name__)
@@ -82,7 +69,7 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str = ""
     kind: RunKind | None = None
-    totals: Totals | None = None
+    totals: messages.Totals | None = None
     objects_deleted: int | None = None
     bytes_deleted: int = 0
     garbage_objects: int = 0
@@ -91,7 +78,7 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     objects_purged: int | None = None
     bytes_purged: int = 0
     objects_failed: int = 0
-    branches: tuple[SweptBranch, ...] | None = None
+    branches: tuple[messages.SweptBranch, ...] | None = None
     objects_absent: int | None = None
     stands: int = 0
 
@@ -117,7 +104,7 @@ class Collectors:
     async def start(
         self,
         book: JobBook,
-        request: Request,
+        request: messages.Request,
         *,
         repository: str,
         deleted: str = "",
@@ -126,7 +113,7 @@ class Collectors:
         address: str,
         actions: tuple[str, ...],
         on_branches: tuple[str, ...] = (),
-    ) -> JobView:
+    ) -> messages.JobView:
         """Begin a job, which continues after this call. Its token allows these actions as far as its user may do them:
         those `on_branches` on each branch, the others on the repository.
 
@@ -140,8 +127,12 @@ class Collectors:
         """
         request.check()
         command = [*self._program, JOB, f"lakefs://{repository}", *(["--uid", deleted] if deleted else [])]
-        engine = request.engine or engine_from(self._environment)
-        if self._program is PROGRAM and engine is EngineName.SPARK and importlib.util.find_spec("pyspark") is None:
+        engine = request.engine or messages.engine_from(self._environment)
+        if (
+            self._program is PROGRAM
+            and engine is messages.EngineName.SPARK
+            and importlib.util.find_spec("pyspark") is None
+        ):
             raise NoSpark("this server has no Spark: install lakebed[spark] there, or ask for the engine local")
         job = await book.begin(request, by=identity.user_id)
         try:
@@ -158,7 +149,7 @@ class Collectors:
                 lifetime_s=TOKEN_LIFETIME_S,
             )
         except LakebedError as error:
-            await book.finish(replace(job, state=JobState.FAILED, error=str(error)))
+            await book.finish(replace(job, state=messages.JobState.FAILED, error=str(error)))
             raise
         environment = {**self._environment, "LAKEBED_ENDPOINT": endpoint, "LAKEBED_TOKEN": token}
         task = asyncio.create_task(_Job(book, job, self._is_closing).run(command, environment))
@@ -192,15 +183,15 @@ async def check_runs(catalog: Catalog, delegation: Delegation) -> None:
 class _Job:
     """One collector process, from its start to its end."""
 
-    def __init__(self, book: JobBook, job: JobView, is_closing: asyncio.Event) -> None:
+    def __init__(self, book: JobBook, job: messages.JobView, is_closing: asyncio.Event) -> None:
         self._book = book
         self._job = job
         self._is_closing = is_closing
-        self._lines: deque[str] = deque(maxlen=LINES_MAX)
-        self._results: list[JobResult] = []
+        self._lines: deque[str] = deque(maxlen=messages.LINES_MAX)
+        self._results: list[messages.JobResult] = []
 
     async def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        state, error = JobState.FAILED, ""
+        state, error = messages.JobState.FAILED, ""
         try:
             state, error = await self._collect(command, environment)
         except Exception as failure:  # whatever goes wrong, the next job must find room
@@ -211,7 +202,7 @@ class _Job:
         except LakebedError as failure:
             logger.warning("the end of job %s is not recorded, it will count as lost: %s", self._job.id, failure)
 
-    async def _collect(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[JobState, str]:
+    async def _collect(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[messages.JobState, str]:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=PIPE,
@@ -243,10 +234,10 @@ class _Job:
             await heard  # Its error is raised here.
         code = -signal.SIGKILL if process.returncode is None else process.returncode
         if stopped and code:
-            return (JobState.FAILED if self._is_closing.is_set() else JobState.STOPPED), stopped
+            return (messages.JobState.FAILED if self._is_closing.is_set() else messages.JobState.STOPPED), stopped
         if code:
-            return JobState.FAILED, self._last_words() or f"the collector ended with code {code}"
-        return JobState.DONE, ""
+            return messages.JobState.FAILED, self._last_words() or f"the collector ended with code {code}"
+        return messages.JobState.DONE, ""
 
     def _last_words(self) -> str:
         """Return the collector's error, or its last line."""
@@ -283,7 +274,7 @@ class _Job:
             logger.warning("the progress of job %s is not recorded: %s", self._job.id, error)
             return True
 
-    def _seen(self) -> JobView:
+    def _seen(self) -> messages.JobView:
         return replace(self._job, lines=tuple(self._lines), results=tuple(self._results))
 
 
@@ -312,25 +303,25 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _result(printed: _Printed) -> JobResult | None:
+def _result(printed: _Printed) -> messages.JobResult | None:
     """Return the job result in this record, or None if it is no result."""
     failed = printed.objects_failed
     if printed.totals is not None:
-        deed, objects, size_bytes = JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes
+        deed, objects, size_bytes = messages.JobDeed.PLANNED, printed.totals.all.objects, printed.totals.all.size_bytes
     elif printed.objects_deleted is not None:
         is_deferred = printed.deferred_until_ms is not None
-        deed, objects = JobDeed.APPLIED, printed.garbage_objects if is_deferred else printed.objects_deleted
+        deed, objects = messages.JobDeed.APPLIED, printed.garbage_objects if is_deferred else printed.objects_deleted
         size_bytes = printed.garbage_bytes if is_deferred else printed.bytes_deleted
     elif printed.objects_purged is not None:
-        deed, objects, size_bytes = JobDeed.PURGED, printed.objects_purged, printed.bytes_purged
+        deed, objects, size_bytes = messages.JobDeed.PURGED, printed.objects_purged, printed.bytes_purged
     elif printed.branches is not None:
-        deed, objects, size_bytes = JobDeed.SWEPT, sum(one.is_deleted for one in printed.branches), 0
-        failed = sum(map(is_open, printed.branches))
+        deed, objects, size_bytes = messages.JobDeed.SWEPT, sum(one.is_deleted for one in printed.branches), 0
+        failed = sum(map(messages.is_open, printed.branches))
     elif printed.objects_absent is not None:
-        deed, objects, size_bytes, failed = JobDeed.CERTIFIED, printed.objects_absent, 0, printed.stands
+        deed, objects, size_bytes, failed = messages.JobDeed.CERTIFIED, printed.objects_absent, 0, printed.stands
     else:
         return None
-    return JobResult(
+    return messages.JobResult(
         deed=deed,
         run_id=printed.run_id,
         kind=printed.kind,

@@ -8,20 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, RunKind
+from lakebed.gc import messages
 from lakebed.gc.mark.holding import HeldBack
-from lakebed.gc.messages import (
-    ApplyRequest,
-    Certificate,
-    EraseRequest,
-    InvalidRequest,
-    Mode,
-    Plan,
-    PlanRequest,
-    Request,
-    RunKind,
-    RunReport,
-)
 
 from .collector import Collector
 
@@ -34,15 +23,19 @@ class ErasureLeft:
     `again` is the command that continues after a stop.
     """
 
-    request: EraseRequest
-    plan: Plan
-    applying: ApplyRequest | None
-    collecting: PlanRequest | None
+    request: messages.EraseRequest
+    plan: messages.Plan
+    applying: messages.ApplyRequest | None
+    collecting: messages.PlanRequest | None
     again: str
 
 
 def left_of_erasure(
-    collector: Collector, request: EraseRequest, *, check: Callable[[Request], None], note: Callable[[str], None]
+    collector: Collector,
+    request: messages.EraseRequest,
+    *,
+    check: Callable[[messages.Request], None],
+    note: Callable[[str], None],
 ) -> ErasureLeft:
     """Find the remaining steps, and run every check that can refuse one before any object is deleted.
 
@@ -52,20 +45,20 @@ def left_of_erasure(
     """
     plan = collector.show(request.run_id)
     if plan.erasure is None:
-        raise InvalidRequest(
+        raise messages.InvalidRequest(
             f"run {request.run_id} is of kind {plan.kind.value}, and no erasure", run_id=request.run_id
         )
     again = collector.command(request.run_id, plan.kind, everywhere=request.everywhere)
     applying, collecting = None, None
     if collector.finished(request.run_id) is None:
-        applying = ApplyRequest(
+        applying = messages.ApplyRequest(
             run_id=request.run_id, readers_grace=request.readers_grace, engine=request.engine, tasks=request.tasks
         )
         check(applying)
     known = collector.certificate(request.run_id)
     if request.everywhere and (known is None or known.collected is None):
-        collecting = PlanRequest(
-            kinds=(RunKind.UNCOMMITTED,), mode=Mode.CLEAN, engine=request.engine, tasks=request.tasks
+        collecting = messages.PlanRequest(
+            kinds=(RunKind.UNCOMMITTED,), mode=messages.Mode.CLEAN, engine=request.engine, tasks=request.tasks
         )
         check(collecting)
         try:
@@ -78,7 +71,7 @@ def left_of_erasure(
 
 def erase(
     collector: Collector, left: ErasureLeft, *, by: str, note: Callable[[str], None]
-) -> Iterator[RunReport | Plan | Certificate]:
+) -> Iterator[messages.RunReport | messages.Plan | messages.Certificate]:
     """Do the remaining steps. Yield the erasure's report, the collection's plan and report, and last the certificate.
 
     Report a failed collection through `note`; the certificate lists the objects that remain.
@@ -95,9 +88,9 @@ def erase(
 
 
 def _collected(
-    collector: Collector, request: PlanRequest, left: ErasureLeft, note: Callable[[str], None]
-) -> Iterator[RunReport | Plan]:
-    plans: list[Plan] = []
+    collector: Collector, request: messages.PlanRequest, left: ErasureLeft, note: Callable[[str], None]
+) -> Iterator[messages.RunReport | messages.Plan]:
+    plans: list[messages.Plan] = []
     try:
         plans += collector.plan(request)
     except LakebedError as error:
@@ -105,7 +98,7 @@ def _collected(
     try:
         for plan in plans:
             yield plan
-            apply = ApplyRequest(
+            apply = messages.ApplyRequest(
                 run_id=plan.run_id,
                 readers_grace=left.request.readers_grace,
                 engine=request.engine,

@@ -17,36 +17,9 @@ from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, RepositoryUid, RunId
+from lakebed.base import Conflict, RepositoryUid, RunId, RunKind, RunState
 from lakebed.catalog import Catalog
-from lakebed.gc.messages import (
-    CLOCK_KEY,
-    COMMITS,
-    REFS,
-    UNCOMMITTED,
-    Adopting,
-    Apply,
-    End,
-    Expire,
-    Manifest,
-    PartWriter,
-    PrepareCommits,
-    PreparedCommits,
-    Question,
-    ReadUncommitted,
-    RecheckInputs,
-    RunKind,
-    RunState,
-    RunView,
-    StartedRun,
-    StartRun,
-    Table,
-    UncommittedPage,
-    WhyPage,
-    arrow_schema,
-    check_run_id,
-    run_folder,
-)
+from lakebed.gc import messages
 from lakebed.objectstore import store_clock_ms
 from lakebed.versions import RunRecord, SliceRecord, Versions
 
@@ -113,7 +86,7 @@ class DeletedCollections:
         self.find_slices, self.find_missing = in_use.find_slices, in_use.find_missing
         self.compare_ledger = in_use.compare_ledger
 
-    async def start(self, body: StartRun) -> StartedRun:
+    async def start(self, body: messages.StartRun) -> messages.StartedRun:
         """Begin a run over every slice that has a record, open or not: no upload into them can be acknowledged now.
 
         Raises:
@@ -127,19 +100,19 @@ class DeletedCollections:
         await self._installation.step()
         slices = [name async for name, _ in self._versions.inventory.every(SliceRecord)]
         run_id = RunId(self._versions.ports.ids.fresh())
-        return StartedRun(
+        return messages.StartedRun(
             run_id=run_id,
             kind=_KIND,
             state=RunState.PLANNING,
             namespace=self._versions.objectstore.uri,
-            folder=run_folder(_KIND, run_id),
+            folder=messages.run_folder(_KIND, run_id),
             now_ms=self._versions.ports.clock.now_ms(),
             closed_slices=tuple(sorted(slices)),
             delete_from_ms=delete_from_ms,
             uid=self._versions.uid,
         )
 
-    async def adopting(self) -> Adopting:
+    async def adopting(self) -> messages.Adopting:
         """Choose this installation, as after a restored backup.
 
         Needed here because no name leads to the repository's own route.
@@ -153,33 +126,37 @@ class DeletedCollections:
     async def read_uncommitted(
         self,
         run_id: str,
-        body: ReadUncommitted,
+        body: messages.ReadUncommitted,
         *,
         reader: Reader = Reader.COLLECTOR,  # noqa: ARG002 - only our own collectors come here
-    ) -> UncommittedPage:
+    ) -> messages.UncommittedPage:
         """Write the names of its objects in other repositories, for a plan. An apply reads them again."""
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         token, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, body.continuation_token)
         inputs = Inputs(self._versions.objectstore, _KIND, id_)
-        location = inputs.folder(UNCOMMITTED.name)
+        location = inputs.folder(messages.UNCOMMITTED.name)
         if found is None:
-            return UncommittedPage(run_id=id_, location=location, parts=(), continuation_token=token)
-        manifest = await self._write_names(inputs, UNCOMMITTED.name, found.names)
-        return UncommittedPage(run_id=id_, location=location, parts=manifest.parts, manifest=manifest)
+            return messages.UncommittedPage(run_id=id_, location=location, parts=(), continuation_token=token)
+        manifest = await self._write_names(inputs, messages.UNCOMMITTED.name, found.names)
+        return messages.UncommittedPage(run_id=id_, location=location, parts=manifest.parts, manifest=manifest)
 
-    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:  # noqa: ARG002 - none count
+    async def prepare_commits(
+        self,
+        run_id: str,
+        body: messages.PrepareCommits | None = None,  # noqa: ARG002 - none count
+    ) -> messages.PreparedCommits:
         """Write empty tables of commits and refs: only legal holds keep objects of a deleted repository."""
-        inputs = Inputs(self._versions.objectstore, _KIND, check_run_id(run_id))
-        return PreparedCommits(
+        inputs = Inputs(self._versions.objectstore, _KIND, messages.check_run_id(run_id))
+        return messages.PreparedCommits(
             run_id=inputs.run_id,
-            commits=await _write_nothing(inputs, COMMITS, COMMITS.name),
-            refs=await _write_nothing(inputs, REFS, REFS.name),
+            commits=await _write_nothing(inputs, messages.COMMITS, messages.COMMITS.name),
+            refs=await _write_nothing(inputs, messages.REFS, messages.REFS.name),
             rules=None,
             rules_version=0,
             holds=await self._holds.in_force(),
         )
 
-    async def apply(self, run_id: str, body: Apply) -> RunView:
+    async def apply(self, run_id: str, body: messages.Apply) -> messages.RunView:
         """Begin the sweep of a run, as `CollectionService.apply`.
 
         Raises:
@@ -188,7 +165,7 @@ class DeletedCollections:
         await self._deleted.check_collectable(self._uid)
         return await self._in_use.apply(run_id, body)
 
-    async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
+    async def expire(self, run_id: str, body: messages.Expire) -> messages.RecheckInputs:
         """Read a page of the other repositories. The first page makes the repository `collecting`.
 
         Raises:
@@ -198,13 +175,13 @@ class DeletedCollections:
             RunMoved: the run sweeps, ended or was abandoned.
             BadContinuation: the token is of another attempt or invalid.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         if body.kind is not _KIND:
             raise WrongKind(f"run {run_id} is one of a deleted repository", run_id=run_id)
         await self._installation.check()
         if body.continuation_token is None:
             # The window must be over by the server's clock and the store's: a wrong clock only delays deletes.
-            store_ms = await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
+            store_ms = await store_clock_ms(self._versions.objectstore, messages.CLOCK_KEY)
             await self._deleted.begin_collecting(self._uid, planned_ms=body.planned_ms, store_ms=store_ms)
             record = await self._begin_attempt(id_, body)
         else:
@@ -214,10 +191,10 @@ class DeletedCollections:
         _, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, record.attempt)
         if found is None:
             token = Continuations(id_, record, Reader.COLLECTOR).token(Cursor(name=record.attempt))
-            return RecheckInputs(run_id=id_, continuation_token=token)
+            return messages.RecheckInputs(run_id=id_, continuation_token=token)
         return await self._recheck(id_, record.attempt, found.names)
 
-    async def _begin_attempt(self, run_id: RunId, body: Expire) -> RunRecord:
+    async def _begin_attempt(self, run_id: RunId, body: messages.Expire) -> RunRecord:
         ports = self._versions.ports
         record = RunRecord(
             kind=_KIND,
@@ -236,7 +213,7 @@ class DeletedCollections:
             await self._runs.write(run_id, record, held)
         return record
 
-    async def _recheck(self, run_id: RunId, attempt: str, found: Mapping[str, str]) -> RecheckInputs:
+    async def _recheck(self, run_id: RunId, attempt: str, found: Mapping[str, str]) -> messages.RecheckInputs:
         """Write the inputs of the recheck.
 
         Reads the run's record first and replaces it last, so another attempt in between fails the write.
@@ -247,26 +224,26 @@ class DeletedCollections:
         inputs = Inputs(self._versions.objectstore, _KIND, run_id)
         # If another collection searches later, its count replaces this one, and only that run ends the repository.
         await self._deleted.note_named(self._uid, run_id, len(found))
-        commits = await _write_nothing(inputs, COMMITS, f"{COMMITS.name}.{attempt}")
-        names = await self._write_names(inputs, f"{UNCOMMITTED.name}.{attempt}", found)
-        refs = await _write_nothing(inputs, REFS, f"{REFS.name}.{attempt}")
+        commits = await _write_nothing(inputs, messages.COMMITS, f"{messages.COMMITS.name}.{attempt}")
+        names = await self._write_names(inputs, f"{messages.UNCOMMITTED.name}.{attempt}", found)
+        refs = await _write_nothing(inputs, messages.REFS, f"{messages.REFS.name}.{attempt}")
         slices = [name async for name, _ in self._versions.inventory.every(SliceRecord)]
         await self._runs.write(run_id, replace(record, recheck=commits.digest()), held)
-        return RecheckInputs(
+        return messages.RecheckInputs(
             run_id=run_id, commits=commits, refs=refs, uncommitted=names, closed_slices=tuple(sorted(slices))
         )
 
-    async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
+    async def why_page(self, question: messages.Question, token: str | None = None) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `DeletedWhy.steps`."""
         return await self._searches.page(self._versions, question, token, deleted=self._deleted_why)
 
-    async def end(self, run_id: str, body: End) -> RunView:
+    async def end(self, run_id: str, body: messages.End) -> messages.RunView:
         """End the run, and mark the repository `collected` unless other repositories name its objects.
 
         Raises:
             StalePlan: the run sweeps by another plan.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         record, _ = await self._runs.read_as(id_, _KIND, RunState.SWEEPING, RunState.ENDED)
         if record.plan != body.plan:
             raise StalePlan(f"run {run_id} sweeps by another plan", run_id=run_id)
@@ -274,8 +251,8 @@ class DeletedCollections:
         await self._deleted.end_collecting(self._uid, id_)
         return view(id_, await self._runs.move(id_, RunState.ENDED))
 
-    async def _write_names(self, inputs: Inputs, name: str, found: Mapping[str, str]) -> Manifest:
-        writer = PartWriter(UNCOMMITTED)
+    async def _write_names(self, inputs: Inputs, name: str, found: Mapping[str, str]) -> messages.Manifest:
+        writer = messages.PartWriter(messages.UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
         for text in sorted(found):
             address = address_of(text, namespace=self._versions.objectstore.uri, created_ms=0)
@@ -283,7 +260,7 @@ class DeletedCollections:
         rows.flush()
         count = writer.rows
         parts = [await inputs.write_part(name, 0, writer.close(), rows=count)] if count else []
-        return await inputs.complete(UNCOMMITTED, name, parts)
+        return await inputs.complete(messages.UNCOMMITTED, name, parts)
 
     # Collections of other kinds read and restore into branches, which are suspended here.
     mark = retire = defer = purge = find_tables = find_staged = unstage = restore = mark_missing = adopt_slices = (
@@ -311,5 +288,5 @@ async def open_deleted(
     return DeletedCollections(catalog, found, versions, options, user_id=user_id, is_job=is_job, searches=searches)
 
 
-async def _write_nothing(inputs: Inputs, table: Table, name: str) -> Manifest:
-    return await inputs.write_table(table, name, arrow_schema(table).empty_table())
+async def _write_nothing(inputs: Inputs, table: messages.Table, name: str) -> messages.Manifest:
+    return await inputs.write_table(table, name, messages.arrow_schema(table).empty_table())

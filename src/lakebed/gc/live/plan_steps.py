@@ -8,27 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lakebed.base import Basis, RunId, RunKind
-from lakebed.gc.messages import (
-    COMMITS,
-    GARBAGE,
-    REFS,
-    UNCOMMITTED,
-    BadInput,
-    Mark,
-    PrepareCommits,
-    PreparedCommits,
-    ReadUncommitted,
-    RunState,
-    RunView,
-    StartedRun,
-    StartRun,
-    UncommittedPage,
-    check_manifest,
-    check_run_id,
-    rules_path,
-    run_folder,
-)
+from lakebed.base import Basis, RunId, RunKind, RunState
+from lakebed.gc import messages
 from lakebed.versions import Versions
 
 from .errors import RunNotFound, WrongKind
@@ -57,7 +38,7 @@ class PlanSteps:
         self._reading = Reading(versions, options)
         self._installation = Installation(versions)
 
-    async def start(self, body: StartRun) -> StartedRun:
+    async def start(self, body: messages.StartRun) -> messages.StartedRun:
         """Start a run, after a check that no other installation uses the namespace.
 
         For uncommitted data, also write the run's record, then read closed slices, then issued upload addresses.
@@ -84,12 +65,12 @@ class PlanSteps:
             uploads = await self._reading.read_uploads(inputs)
             # Before the read of staging, never after (commits.py).
             await inputs.write_swept((await read_swept(self._versions, for_good=True)).commits)
-        return StartedRun(
+        return messages.StartedRun(
             run_id=run_id,
             kind=body.kind,
             state=state,
             namespace=self._versions.objectstore.uri,
-            folder=run_folder(body.kind, run_id),
+            folder=messages.run_folder(body.kind, run_id),
             now_ms=now_ms,
             closed_slices=closed,
             open_slices=len(others),
@@ -99,8 +80,8 @@ class PlanSteps:
         )
 
     async def read_uncommitted(
-        self, run_id: str, body: ReadUncommitted, *, reader: Reader = Reader.COLLECTOR
-    ) -> UncommittedPage:
+        self, run_id: str, body: messages.ReadUncommitted, *, reader: Reader = Reader.COLLECTOR
+    ) -> messages.UncommittedPage:
         """Write and return the next page of uncommitted addresses. A token is valid only for its reader.
 
         Raises:
@@ -108,17 +89,17 @@ class PlanSteps:
             OutOfOrder: the run has already read the commits.
             BadContinuation: the token is not one of this reader and run.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         record = await self._runs.read_marking(id_)
         continuations = Continuations(id_, record, reader)
         inputs = Inputs(self._versions.objectstore, record.kind, id_)
-        name = UNCOMMITTED.name
+        name = messages.UNCOMMITTED.name
         # After the read of commits, a new read of staging misses addresses committed in between, and so did that read.
-        await inputs.check_not_complete(COMMITS.name)
+        await inputs.check_not_complete(messages.COMMITS.name)
         token = body.continuation_token
         cursor = Cursor(name=name) if token is None else continuations.cursor(token)
         page = await self._reading.read_page(inputs, cursor)
-        return UncommittedPage(
+        return messages.UncommittedPage(
             run_id=id_,
             location=inputs.folder(name),
             parts=page.manifest.parts,
@@ -126,18 +107,20 @@ class PlanSteps:
             manifest=page.whole,
         )
 
-    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
+    async def prepare_commits(
+        self, run_id: str, body: messages.PrepareCommits | None = None
+    ) -> messages.PreparedCommits:
         """Write every commit record and ref, and the rules, into the run's folder.
 
         Raises:
             RunMoved: the run no longer marks.
             OutOfOrder: a run of uncommitted data has not read staging to its end.
         """
-        id_ = check_run_id(run_id)
-        kind = await self._kind_of(id_, (body or PrepareCommits()).kind)
+        id_ = messages.check_run_id(run_id)
+        kind = await self._kind_of(id_, (body or messages.PrepareCommits()).kind)
         if not kind.publishes:
             # Otherwise an address that a commit moves out of its cell meanwhile is in neither (document 001).
-            await Inputs(self._versions.objectstore, kind, id_).check_complete(UNCOMMITTED.name)
+            await Inputs(self._versions.objectstore, kind, id_).check_complete(messages.UNCOMMITTED.name)
         current = await RuleBook(self._versions).read()
         policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
         inputs = Inputs(self._versions.objectstore, kind, id_)
@@ -146,14 +129,14 @@ class PlanSteps:
         of_tables = own if kind.spec.of_tables else frozenset()
         if not kind.spec.of_tables:
             snapshot = snapshot.without(own)
-        refs = await inputs.write_table(REFS, REFS.name, snapshot.refs_table())
+        refs = await inputs.write_table(messages.REFS, messages.REFS.name, snapshot.refs_table())
         commits = await inputs.write_tables(
-            COMMITS, COMMITS.name, snapshot.commits_tables(of_tables), self._versions.ports.tasks
+            messages.COMMITS, messages.COMMITS.name, snapshot.commits_tables(of_tables), self._versions.ports.tasks
         )
         if not kind.takes_objects and (loose := loose_commits(snapshot.commits)):
             await inputs.write_loose(loose)
-        await self._versions.objectstore.put(rules_path(kind, id_), msgspec.json.encode(current))
-        prepared = PreparedCommits(
+        await self._versions.objectstore.put(messages.rules_path(kind, id_), msgspec.json.encode(current))
+        prepared = messages.PreparedCommits(
             run_id=id_,
             commits=commits,
             refs=refs,
@@ -190,16 +173,16 @@ class PlanSteps:
                 raise
             return planned
 
-    async def mark(self, run_id: str, body: Mark) -> RunView:
+    async def mark(self, run_id: str, body: messages.Mark) -> messages.RunView:
         """Move the run from marking to marked, after the last read. From now on the plan may be applied at any time.
 
         Raises:
             RunMoved: the run was abandoned, or is marked with another plan. Discard the work.
             BadInput: the plan's manifest is invalid.
         """
-        check_manifest(body.plan, name="plan")
-        if body.plan.table != GARBAGE.name:
-            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
-        id_ = check_run_id(run_id)
+        messages.check_manifest(body.plan, name="plan")
+        if body.plan.table != messages.GARBAGE.name:
+            raise messages.BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        id_ = messages.check_run_id(run_id)
         await self._installation.check()
         return view(id_, await self._runs.move(id_, RunState.MARKED, plan=body.plan.digest()))

@@ -11,22 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakebed.base import RunId
-from lakebed.gc.messages import (
-    Adopting,
-    DisagreementPage,
-    MissingCommits,
-    Planning,
-    Purging,
-    Question,
-    Restore,
-    RestorePage,
-    RulesVersion,
-    RunList,
-    RunView,
-    UnlistedSlices,
-    WhyPage,
-    check_run_id,
-)
+from lakebed.gc import messages
 from lakebed.versions import Versions
 
 from .apply_steps import ApplySteps
@@ -119,31 +104,31 @@ class CollectionService:
 
     # Installation
 
-    async def purging(self) -> Purging:
+    async def purging(self) -> messages.Purging:
         """Return the namespace where the caller may delete, with a fresh mark that identifies the store.
 
         Raises:
             OtherInstallation: see `PlanSteps.start`.
         """
         # Fresh, because an older copy of the store does not have it.
-        return Purging(namespace=self._versions.objectstore.uri, mark=await self.installation.mark())
+        return messages.Purging(namespace=self._versions.objectstore.uri, mark=await self.installation.mark())
 
-    async def adopting(self) -> Adopting:
+    async def adopting(self) -> messages.Adopting:
         """Choose this installation of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""
         # First the holds: collections continue once the installation is adopted.
         await self.holds.adopt(by=self._user_id)
         adopted = await self.installation.adopt(by=self._user_id)
-        return Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
+        return messages.Adopting(adopted_by=adopted.adopted_by, adopted_ms=adopted.adopted_ms)
 
-    async def find_slices(self) -> UnlistedSlices:
+    async def find_slices(self) -> messages.UnlistedSlices:
         """List the slices that `adopt_slices` would record, or refuse as it would. Changes nothing."""
-        return UnlistedSlices(slices=tuple(await self._unlisted.find()))
+        return messages.UnlistedSlices(slices=tuple(await self._unlisted.find()))
 
-    async def find_missing(self, token: str | None = None) -> MissingCommits:
+    async def find_missing(self, token: str | None = None) -> messages.MissingCommits:
         """Search for about a second, then return a page or a continuation token. See `Searches.missing`."""
         return await self._searches.missing(self._versions, self._missing, token)
 
-    async def mark_missing(self, token: str | None = None) -> MissingCommits:
+    async def mark_missing(self, token: str | None = None) -> messages.MissingCommits:
         """Search as `find_missing`, and at the end mark the missing commits that no ref names.
 
         Raises:
@@ -158,25 +143,27 @@ class CollectionService:
         """Return the URI of the storage namespace."""
         return self._versions.objectstore.uri
 
-    async def planning(self) -> Planning:
+    async def planning(self) -> messages.Planning:
         """Answer before any slow step of a plan, so that a caller without the right or rules stops early."""
-        return Planning(has_rules=(await self.rules.read()).rules is not None, namespace=self._versions.objectstore.uri)
+        return messages.Planning(
+            has_rules=(await self.rules.read()).rules is not None, namespace=self._versions.objectstore.uri
+        )
 
-    async def rules_in_force(self) -> RulesVersion:
+    async def rules_in_force(self) -> messages.RulesVersion:
         """Return the rules in force, with their version."""
         return rules_version(await self.rules.read())
 
-    async def run(self, run_id: str) -> RunView:
+    async def run(self, run_id: str) -> messages.RunView:
         """Return a run with its planner.
 
         Raises:
             RunNotFound: no run has this id.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         record, _ = await self._runs.read(id_)
         return replace(await self._runs.view(id_, record), planned_by=await self._planners.of(id_))
 
-    async def runs(self, *, forgotten: bool = False) -> RunList:
+    async def runs(self, *, forgotten: bool = False) -> messages.RunList:
         """Return every run, newest first, and the maker of each plan.
 
         With `forgotten`, runs follow whose records are gone, and that took objects which commits go on naming.
@@ -185,17 +172,17 @@ class CollectionService:
         views = await self._runs.views({RunId(plan.run_id): plan.by for plan in planned})
         if forgotten:
             views += await self._runs.forgotten(views)
-        return RunList(runs=tuple(views), planned=tuple(planned))
+        return messages.RunList(runs=tuple(views), planned=tuple(planned))
 
-    async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
+    async def why_page(self, question: messages.Question, token: str | None = None) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `Searches.page`."""
         return await self._searches.page(self._versions, question, token)
 
-    async def compare_ledger(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
+    async def compare_ledger(self, run_id: str = "", token: str | None = None) -> messages.DisagreementPage:
         """Compare a page of the ledger with plans and with the store. See `Comparing.page`."""
         return await Comparing(self._versions, self._runs).page(run_id, token)
 
-    async def restore(self, body: Restore) -> RestorePage:
+    async def restore(self, body: messages.Restore) -> messages.RestorePage:
         """Restore one page. See `Restoring.restore`."""
         return await self._restoring.restore(body, branch=body.branch or self._default_branch)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, RunId
+from lakebed.base import Conflict, RunId, RunKind, RunState
+from lakebed.gc import messages
 from lakebed.gc.live.errors import RunMoved, StalePlan, WrongKind
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.publish.expiring import Expiring, read_garbage, uncommitted_name
@@ -21,25 +22,6 @@ from lakebed.gc.live.reading.commits import read_snapshot, read_swept
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.reading.reading import Continuations, Cursor, Reader, Reading, fresh_secret
 from lakebed.gc.live.records.runs import RunBook, moved
-from lakebed.gc.messages import (
-    CLOCK_KEY,
-    COMMITS,
-    REFS,
-    Defer,
-    Deferred,
-    Manifest,
-    Part,
-    Purge,
-    RecheckInputs,
-    RunKind,
-    RunState,
-    RunView,
-    check_run_id,
-    decode_deferred,
-    deferred_path,
-    encode_deferred,
-    window_end_ms,
-)
 from lakebed.objectstore import ObjectMissing, store_clock_ms
 from lakebed.versions import RunRecord, Versions
 
@@ -60,7 +42,7 @@ class Deferring:
         self._reading = reading
         self._installation = Installation(versions)
 
-    async def defer(self, run_id: str, body: Defer) -> RunView:
+    async def defer(self, run_id: str, body: messages.Defer) -> messages.RunView:
         """Keep the objects of the run for a window from now on, or until the end of an earlier, longer window.
 
         Raises:
@@ -69,8 +51,8 @@ class Deferring:
             WrongKind: runs of this kind are never deferred. A restore could not use the files of metadata runs.
             InvalidDuration, BadWindow: the window is invalid.
         """
-        id_ = check_run_id(run_id)
-        window_end_ms(body.window, 0)
+        id_ = messages.check_run_id(run_id)
+        messages.window_end_ms(body.window, 0)
         record, held = await self._runs.read(id_)
         self._check_may_delete(id_, record)
         if body.plan.digest() not in {record.plan, record.sweeps}:
@@ -79,11 +61,11 @@ class Deferring:
             raise RunMoved(f"the window of run {run_id} is over: it deletes", run_id=run_id, state=record.state.value)
         kind = record.kind
         # Before the record: every reader that sees a deferred run can read its objects.
-        waiting = encode_deferred(Deferred(run_id=id_, kind=kind, garbage=body.plan))
-        await self._versions.objectstore.put(deferred_path(kind, id_), waiting)
+        waiting = messages.encode_deferred(messages.Deferred(run_id=id_, kind=kind, garbage=body.plan))
+        await self._versions.objectstore.put(messages.deferred_path(kind, id_), waiting)
         # The later of two clocks begins the window, and the earlier one ends it: a wrong clock only delays deletes.
         now_ms = max(await self._clocks_ms())
-        until_ms = max(window_end_ms(body.window, now_ms), record.until_ms)
+        until_ms = max(messages.window_end_ms(body.window, now_ms), record.until_ms)
         window = body.window if until_ms > record.until_ms else record.window
         record = replace(record, until_ms=until_ms, window=window, saved=body.saved or record.saved)
         await self._runs.write(id_, record, held)
@@ -91,7 +73,7 @@ class Deferring:
         await self._expiring.drop_expiring(id_)
         return await self._runs.view(id_, record)
 
-    async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
+    async def purge(self, run_id: str, body: messages.Purge) -> messages.RecheckInputs:
         """Let a deferred run delete after its window, and write the current names of objects into its folder.
 
         Raises:
@@ -100,7 +82,7 @@ class Deferring:
             WindowOpen: the window is not over by at least one clock.
             BadContinuation: the token belongs to another purge or is invalid.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         await self._installation.check()
         if body.continuation_token is None:
             record = await self._begin_purging(id_)
@@ -116,18 +98,23 @@ class Deferring:
         page = await self._reading.read_page(inputs, cursor)
         if page.cursor is not None:
             token = Continuations(id_, record, Reader.COLLECTOR).token(page.cursor)
-            return RecheckInputs(run_id=id_, continuation_token=token)
+            return messages.RecheckInputs(run_id=id_, continuation_token=token)
         # Slices never reopen. A slice that seems open now comes from older, restored records: its objects stay.
         closed, _ = await self._runs.closed_slices()
         # Commits after staging, as everywhere: an entry committed in between would be in neither read.
         known = await inputs.read_swept(attempt=record.attempt)
         snapshot = await read_snapshot(self._versions, known=known, for_good=_is_for_good(record.kind))
-        return RecheckInputs(
+        return messages.RecheckInputs(
             run_id=id_,
             commits=await inputs.write_tables(
-                COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
+                messages.COMMITS,
+                f"{messages.COMMITS.name}.{record.attempt}",
+                snapshot.commits_tables(),
+                self._versions.ports.tasks,
             ),
-            refs=await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table()),
+            refs=await inputs.write_table(
+                messages.REFS, f"{messages.REFS.name}.{record.attempt}", snapshot.refs_table()
+            ),
             uncommitted=page.whole,
             closed_slices=closed,
         )
@@ -155,7 +142,7 @@ class Deferring:
             raise moved(run_id, record)
 
     async def _clocks_ms(self) -> tuple[int, int]:
-        return self._versions.ports.clock.now_ms(), await store_clock_ms(self._versions.objectstore, CLOCK_KEY)
+        return self._versions.ports.clock.now_ms(), await store_clock_ms(self._versions.objectstore, messages.CLOCK_KEY)
 
 
 def _is_for_good(kind: RunKind) -> bool:
@@ -184,19 +171,19 @@ class DeferredRuns:
             if record.until_ms and record.state in _DELETING
         ]
 
-    async def table_of(self, run: DeferredRun) -> Manifest | None:
+    async def table_of(self, run: DeferredRun) -> messages.Manifest | None:
         """Return the table GARBAGE of a run, or None if the run has ended and its folder was deleted.
 
         Raises:
             BadInput: the table's file is unreadable.
         """
         try:
-            data = await self._versions.objectstore.get(deferred_path(run.kind, run.run_id))
+            data = await self._versions.objectstore.get(messages.deferred_path(run.kind, run.run_id))
         except ObjectMissing:
             return None
-        return decode_deferred(data, run.run_id).garbage
+        return messages.decode_deferred(data, run.run_id).garbage
 
-    async def part(self, garbage: Manifest, part: Part) -> pa.Table:
+    async def part(self, garbage: messages.Manifest, part: messages.Part) -> pa.Table:
         """Read one part of a table GARBAGE and check it against its manifest.
 
         Raises:

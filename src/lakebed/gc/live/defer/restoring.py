@@ -21,22 +21,9 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.base import Corrupt, Entry, LakebedError, in_waves, parse_address, path_to_key
+from lakebed.gc import messages
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.reading.reading import Seal
-from lakebed.gc.messages import (
-    FAILURES_SHOWN,
-    LEDGER,
-    RESTORED_FROM,
-    LedgerState,
-    Restore,
-    RestoredFrom,
-    RestoreFailure,
-    RestorePage,
-    arrow_schema,
-    encode_ledger,
-    ledger_folder,
-    restored_from,
-)
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versions
 
@@ -107,7 +94,7 @@ class Restoring:
         self._objectstore = versions.objectstore
         self._restorable = Restorable(versions)
 
-    async def restore(self, body: Restore, *, branch: str) -> RestorePage:
+    async def restore(self, body: messages.Restore, *, branch: str) -> messages.RestorePage:
         """Restore one page onto this branch.
 
         Raises:
@@ -125,17 +112,17 @@ class Restoring:
         found = await self._restorable.find(body, place)
         token = None if found.following is None else seal.seal(msgspec.msgpack.encode(found.following))
         if not found.rows:
-            return RestorePage(run_id=found.run_id, continuation_token=token)
+            return messages.RestorePage(run_id=found.run_id, continuation_token=token)
         rows = [{**row, "run_id": found.run_id} for row in found.rows]
         return await self._restore_page(body, branch, rows, place.restore, token)
 
-    def _seal(self, body: Restore, branch: str) -> Seal:
+    def _seal(self, body: messages.Restore, branch: str) -> Seal:
         asked = msgspec.json.encode(msgspec.structs.replace(body, continuation_token=None, branch=branch))
         return Seal(self._key, "restore", self._versions.uid, asked.decode())
 
     async def _restore_page(
-        self, body: Restore, branch: str, page: list[Row], restore: str, token: str | None
-    ) -> RestorePage:
+        self, body: messages.Restore, branch: str, page: list[Row], restore: str, token: str | None
+    ) -> messages.RestorePage:
         versions: dict[str, list[Row]] = {}
         for row in page:
             versions.setdefault(_target(body, row), []).append(row)
@@ -149,24 +136,24 @@ class Restoring:
         if done:
             await self._record([{**deed.row, "path": deed.target} for deed in done])
         failures = [
-            RestoreFailure(address=deed.row["address"], path=deed.target, error=deed.outcome)
+            messages.RestoreFailure(address=deed.row["address"], path=deed.target, error=deed.outcome)
             for deed in deeds
             if isinstance(deed.outcome, str)
         ]
         counts = Counter(deed.outcome for deed in deeds)
-        return RestorePage(
+        return messages.RestorePage(
             run_id=page[0]["run_id"],
             restored=counts[RestoreOutcome.RESTORED],
             bytes_restored=sum(deed.bytes for deed in deeds),
             present=counts[RestoreOutcome.PRESENT],
             older=counts[RestoreOutcome.OLDER] + counts[RestoreOutcome.REPLACED],
             failed=len(failures),
-            failures=tuple(failures[:FAILURES_SHOWN]),
+            failures=tuple(failures[: messages.FAILURES_SHOWN]),
             continuation_token=token,
         )
 
     async def _restore_versions(
-        self, body: Restore, branch: str, rows: Sequence[Row], target: str, restore: str
+        self, body: messages.Restore, branch: str, rows: Sequence[Row], target: str, restore: str
     ) -> list[Deed]:
         """Restore the newest version of one path that can be restored, and report the others as older.
 
@@ -188,7 +175,7 @@ class Restoring:
 
     # One object
 
-    async def restore_one(self, body: Restore, branch: str, row: Row, target: str, *, restore: str) -> Deed:
+    async def restore_one(self, body: messages.Restore, branch: str, row: Row, target: str, *, restore: str) -> Deed:
         outcome: RestoreOutcome | str = self._refusal(row["path"], target)
         more_bytes = 0
         if not outcome:
@@ -202,7 +189,7 @@ class Restoring:
         return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes)
 
     async def _restore(
-        self, body: Restore, branch: str, row: Row, target: str, restore: str
+        self, body: messages.Restore, branch: str, row: Row, target: str, restore: str
     ) -> tuple[RestoreOutcome | str, int]:
         """Restore one version. Return the outcome and the increase of restored bytes."""
         source, by_address = row["address"], row["address"] == body.path
@@ -252,7 +239,7 @@ class Restoring:
     ) -> Entry:
         """Upload the version to the path. Replace only the entry `there`, as bound by its checksum."""
         # Recorded in the entry, so that later pages can compare versions.
-        version = RestoredFrom(
+        version = messages.RestoredFrom(
             path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
         )
 
@@ -269,7 +256,7 @@ class Restoring:
                 size_bytes=wanted.size_bytes,
                 checksum=wanted.md5,
                 modified_ms=self._versions.ports.clock.now_ms(),
-                metadata={RESTORED_FROM: msgspec.json.encode(version).decode()},
+                metadata={messages.RESTORED_FROM: msgspec.json.encode(version).decode()},
             )
 
         # The checksum binds the write to the entry that was read: of two concurrent calls neither undoes the other.
@@ -288,10 +275,10 @@ class Restoring:
     async def _record(self, done: list[Row]) -> None:
         """Write a ledger file of restored objects, with their new paths."""
         now_ms = self._versions.ports.clock.now_ms()
-        facts = {"state": LedgerState.RESTORED.value, "deleted_at": now_ms, "error": ""}
-        rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=arrow_schema(LEDGER))
+        facts = {"state": messages.LedgerState.RESTORED.value, "deleted_at": now_ms, "error": ""}
+        rows = pa.Table.from_pylist([{**row, **facts} for row in done], schema=messages.arrow_schema(messages.LEDGER))
         name = f"{done[0]['run_id']}-restore-{self._versions.ports.ids.fresh()}.parquet"
-        await self._objectstore.put(f"{ledger_folder(now_ms)}{name}", encode_ledger(rows))
+        await self._objectstore.put(f"{messages.ledger_folder(now_ms)}{name}", messages.encode_ledger(rows))
 
 
 def _place(opened: bytes | None) -> Place:
@@ -300,7 +287,7 @@ def _place(opened: bytes | None) -> Place:
     return msgspec.msgpack.decode(opened, type=Place)
 
 
-def _target(body: Restore, row: Row) -> str:
+def _target(body: messages.Restore, row: Row) -> str:
     version = f"@{row['run_id']}/{row['address']}" if body.all_versions and row["path"] else ""
     if not body.prefix:
         return f"{row['path']}{version}" if row["path"] else f"restored/{row['run_id']}/{row['address']}"
@@ -324,7 +311,7 @@ def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, 
     return seen_ms, -slice_, sequence, run, address
 
 
-def _restored_from(entry: Entry, path: str) -> RestoredFrom | None:
+def _restored_from(entry: Entry, path: str) -> messages.RestoredFrom | None:
     """Return the entry's version if a restore staged it at this path. Ignore a copy from another path."""
-    version = restored_from(entry.metadata)
+    version = messages.restored_from(entry.metadata)
     return version if version is not None and version.path == path else None

@@ -15,20 +15,7 @@ from typing import Final, Protocol
 
 from lakebed.base import TABLES, CommitId, LakebedError
 from lakebed.catalog.tables import RECORD, SUFFIX, tables_of
-from lakebed.gc.messages import (
-    NAMED_MAX,
-    TABLE_FILES,
-    BadInput,
-    BrokenTable,
-    BrokenTables,
-    FindTables,
-    Manifest,
-    Part,
-    check_manifest,
-    check_run_id,
-    read_part,
-    run_folder,
-)
+from lakebed.gc import messages
 from lakebed.versions import CommitExpired, Versions
 
 __all__ = ["Reach", "TableReader"]
@@ -68,14 +55,14 @@ class TableLosses:
         self._versions = versions
         self._reader = reader
 
-    async def find(self, run_id: str, body: FindTables) -> BrokenTables:
+    async def find(self, run_id: str, body: messages.FindTables) -> messages.BrokenTables:
         """Return the tables that reach one of the plan's files.
 
         Raises:
             BadInput: the files of the plan cannot be read.
         """
-        if not body.files.folder.startswith(run_folder(body.kind, check_run_id(run_id))):
-            raise BadInput(f"{body.files.folder} is not of run {run_id}", input=TABLE_FILES.name)
+        if not body.files.folder.startswith(messages.run_folder(body.kind, messages.check_run_id(run_id))):
+            raise messages.BadInput(f"{body.files.folder} is not of run {run_id}", input=messages.TABLE_FILES.name)
         files = await self._read(body.files)
         found = []
         for table in await self._tables():
@@ -85,12 +72,12 @@ class TableLosses:
                 wanted.add(table.metadata)
             if wanted and (broken := await self._broken(table, wanted)) is not None:
                 found.append(broken)
-        return BrokenTables(tables=tuple(sorted(found, key=lambda one: (one.table, one.refs))))
+        return messages.BrokenTables(tables=tuple(sorted(found, key=lambda one: (one.table, one.refs))))
 
-    async def _read(self, manifest: Manifest) -> Mapping[str, Set[str]]:
+    async def _read(self, manifest: messages.Manifest) -> Mapping[str, Set[str]]:
         """Return the plan's files by the folder of their table."""
-        if check_manifest(manifest, name="table_files") is not TABLE_FILES:
-            raise BadInput(f"{manifest.folder} is a table of {manifest.table}", input=manifest.table)
+        if messages.check_manifest(manifest, name="table_files") is not messages.TABLE_FILES:
+            raise messages.BadInput(f"{manifest.folder} is a table of {manifest.table}", input=manifest.table)
         files: dict[str, set[str]] = defaultdict(set)
         for part in manifest.parts:
             data = await self._versions.objectstore.get(manifest.folder + part.name)
@@ -122,7 +109,7 @@ class TableLosses:
         async for tag in self._versions.refs.every_tag():
             yield tag.name, tag.commit_id
 
-    async def _broken(self, table: _Table, files: Set[str]) -> BrokenTable | None:
+    async def _broken(self, table: _Table, files: Set[str]) -> messages.BrokenTable | None:
         reach = None
         if self._reader is not None:
             with suppress(LakebedError):  # An earlier run took its metadata, or a manifest.
@@ -132,13 +119,13 @@ class TableLosses:
             reach = Reach(files=await self._entries(table, files))
         if not reach.files:
             return None
-        return BrokenTable(
+        return messages.BrokenTable(
             table=table.name,
             uuid=table.uuid,
-            refs=tuple(sorted(table.heads)[:NAMED_MAX]),
+            refs=tuple(sorted(table.heads)[: messages.NAMED_MAX]),
             refs_count=len(table.heads),
             files=reach.files,
-            snapshots=reach.snapshots[:NAMED_MAX],
+            snapshots=reach.snapshots[: messages.NAMED_MAX],
             snapshots_count=len(reach.snapshots),
             is_current=reach.is_current,
             is_known=is_known,
@@ -155,6 +142,6 @@ class TableLosses:
         return count
 
 
-def _rows(manifest: Manifest, part: Part, data: bytes) -> list[tuple[str, str]]:
-    rows = read_part(manifest, TABLE_FILES, part, data)
+def _rows(manifest: messages.Manifest, part: messages.Part, data: bytes) -> list[tuple[str, str]]:
+    rows = messages.read_part(manifest, messages.TABLE_FILES, part, data)
     return list(zip(rows["folder"].to_pylist(), rows["file"].to_pylist(), strict=True))

@@ -22,27 +22,10 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from lakebed.base import RunState, parse_address, slice_opened_at_ms
+from lakebed.gc import messages
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.recorded import recorded_since
 from lakebed.gc.live.records.holds import RUN_ID, HoldBook
-from lakebed.gc.messages import (
-    DELETED_AT_ONCE,
-    LEDGER,
-    LEDGER_PREFIX,
-    LedgerQuery,
-    LedgerRow,
-    LedgerState,
-    arrow_schema,
-    decode_ledger,
-    decode_record,
-    encode_ledger,
-    give_way,
-    giving_way,
-    grace_s_of,
-    ledger_folder,
-    ledger_records,
-    plain_rows,
-)
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown
 from lakebed.versions import LetGoBy, OpenPage, PageRecord, QueuedRecord, RunRecord, Versions
@@ -123,7 +106,7 @@ class QueueWorker:
             setting = await self._queue.setting()
             if setting.is_paused:
                 break
-            grace_ms = 1000 * grace_s_of(self._versions.objectstore.uri, setting.grace_s)
+            grace_ms = 1000 * messages.grace_s_of(self._versions.objectstore.uri, setting.grace_s)
             page = await self._queue.page(start, FULL_PAGE)
             now_ms = self._versions.ports.clock.now_ms()
             due = [item for item in page.items if now_ms - item[1].since_ms >= grace_ms]
@@ -139,7 +122,9 @@ class QueueWorker:
         """Return the open page. Turn a page opened before today: its ledger file is stored under its opening day."""
         while True:
             page = await self._queue.open_page()
-            if ledger_folder(page.record.opened_ms) >= ledger_folder(self._versions.ports.clock.now_ms()):
+            if messages.ledger_folder(page.record.opened_ms) >= messages.ledger_folder(
+                self._versions.ports.clock.now_ms()
+            ):
                 return page
             await self._queue.turn_page(page)
 
@@ -223,15 +208,20 @@ class QueueWorker:
         async def losers() -> list[tuple[Sequence[str], pa.Table]]:
             nonlocal of_runs
             by_record = await recorded_since(store, addresses, since_ms, began_ms=min(began))
-            pages = {names: deleted for names, deleted in by_record.items() if DELETED_AT_ONCE in names[0]}
+            pages = {names: deleted for names, deleted in by_record.items() if messages.DELETED_AT_ONCE in names[0]}
             of_runs = frozenset().union(*(deleted for names, deleted in by_record.items() if names not in pages))
             return [
-                (names, giving_way(decode_record(names, [await store.get(name) for name in names]), deleted & of_runs))
+                (
+                    names,
+                    messages.giving_way(
+                        messages.decode_record(names, [await store.get(name) for name in names]), deleted & of_runs
+                    ),
+                )
                 for names, deleted in pages.items()
                 if deleted & of_runs
             ]
 
-        await give_way(losers, partial(store.put, if_absent=True))
+        await messages.give_way(losers, partial(store.put, if_absent=True))
         return of_runs
 
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:
@@ -243,8 +233,8 @@ class QueueWorker:
     async def _record(self, gone: Sequence[QueuedRecord], page: PageRecord) -> tuple[frozenset[str], bool]:
         """Write the page's ledger file if absent. Return the addresses in it, and whether this worker wrote it."""
         now_ms = self._versions.ports.clock.now_ms()
-        key = f"{ledger_folder(page.opened_ms)}{RUN_ID}-{page.number:012d}.parquet"
-        ours = encode_ledger(_ledger_rows(gone, now_ms))
+        key = f"{messages.ledger_folder(page.opened_ms)}{RUN_ID}-{page.number:012d}.parquet"
+        ours = messages.encode_ledger(_ledger_rows(gone, now_ms))
         try:
             await self._versions.objectstore.put(key, ours, if_absent=True)
         except (ObjectExists, ObjectOutcomeUnknown) as error:
@@ -254,7 +244,7 @@ class QueueWorker:
                 raise error from None  # Nothing was recorded: the next call repeats the page.
             # Equal bytes may also come from another worker. Treat them as ours only if our put has no answer.
             is_ours = isinstance(error, ObjectOutcomeUnknown) and theirs == ours
-            return frozenset(decode_ledger(theirs, name=key)["address"].to_pylist()), is_ours
+            return frozenset(messages.decode_ledger(theirs, name=key)["address"].to_pylist()), is_ours
         return frozenset(record.address for record in gone), True
 
     # Reports
@@ -299,18 +289,18 @@ async def find_queued(versions: Versions, *, address: str, path: str, limit: int
     return found[:limit]
 
 
-async def find_deleted(versions: Versions, *, address: str, path: str, limit: int) -> list[LedgerRow]:
+async def find_deleted(versions: Versions, *, address: str, path: str, limit: int) -> list[messages.LedgerRow]:
     """Return ledger rows of queue workers about this address or path, newest files first.
 
     Costs a listing of the ledger, and a read of at most FILES_MAX files.
     """
-    pages = versions.objectstore.list(LEDGER_PREFIX)
-    query = LedgerQuery(run_id=RUN_ID, address=address, path=path)
+    pages = versions.objectstore.list(messages.LEDGER_PREFIX)
+    query = messages.LedgerQuery(run_id=RUN_ID, address=address, path=path)
     names = [stat.key async for page in pages for stat in page if query.matches(stat.key)]
-    found: list[LedgerRow] = []
-    for files in ledger_records(names)[: -FILES_MAX - 1 : -1]:
-        found += plain_rows(
-            query.select(decode_record(files, [await versions.objectstore.get(name) for name in files]))
+    found: list[messages.LedgerRow] = []
+    for files in messages.ledger_records(names)[: -FILES_MAX - 1 : -1]:
+        found += messages.plain_rows(
+            query.select(messages.decode_record(files, [await versions.objectstore.get(name) for name in files]))
         )
         if len(found) >= limit:
             break
@@ -350,8 +340,8 @@ def _ledger_rows(gone: Sequence[QueuedRecord], now_ms: int) -> pa.Table:
         "error": [""] * len(gone),
         "path": [record.path.decode(errors="replace") for record in gone],
         "rule": [""] * len(gone),
-        "state": [LedgerState.DELETED.value] * len(gone),
+        "state": [messages.LedgerState.DELETED.value] * len(gone),
         "last_seen_at": [record.since_ms for record in gone],
     }
-    schema = arrow_schema(LEDGER)
+    schema = messages.arrow_schema(messages.LEDGER)
     return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)

@@ -17,25 +17,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, RunId, RunKind, in_waves
+from lakebed.base import CommitId, RunId, RunKind, RunState, in_waves
+from lakebed.gc import messages
 from lakebed.gc.live.errors import RunMoved, RunNotFound
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot_for_metadata, unnamed_commits
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.records.runs import RunBook, check_uid
-from lakebed.gc.messages import (
-    COMMITS,
-    LEFTOVERS,
-    REFS,
-    BadInput,
-    LeftoversRetired,
-    Manifest,
-    RetireLeftovers,
-    RunState,
-    check_run_id,
-    run_folder,
-)
 from lakebed.kv import Held
 from lakebed.versions import RefState, RunRecord, Versions
 
@@ -55,7 +44,7 @@ class MetadataRuns:
         self._options = options
         self._installation = Installation(versions)
 
-    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
+    async def retire(self, run_id: str, body: messages.RetireLeftovers) -> messages.LeftoversRetired:
         """Retire the ids in the run's list for good, and return the runs and commits whose files must stay.
 
         Costs a write for each id in the list, two operations for each branch, and a scan of the records.
@@ -66,14 +55,16 @@ class MetadataRuns:
             RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
             BadInput: the list contradicts its manifest, or differs from the list published before.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         check_uid(self._versions, body.uid)
         await self._installation.check()
         inputs = Inputs(self._versions.objectstore, _KIND, id_)
-        table = await inputs.read_table(LEFTOVERS, body.leftovers)
+        table = await inputs.read_table(messages.LEFTOVERS, body.leftovers)
         kinds, ids = table.column("kind").to_pylist(), table.column("id").to_pylist()
         if strange := set(kinds) - {FILE, RUN}:
-            raise BadInput(f"{body.leftovers.folder} names things of kind {min(strange)}", input=LEFTOVERS.name)
+            raise messages.BadInput(
+                f"{body.leftovers.folder} names things of kind {min(strange)}", input=messages.LEFTOVERS.name
+            )
         record, held = await self._begin_attempt(id_, body.leftovers)
         pairs = list(zip(kinds, ids, strict=True))
         runs = [RunId(name) for kind, name in pairs if kind == RUN]
@@ -83,11 +74,14 @@ class MetadataRuns:
         snapshot = await self.look()
         await self._remove_unpublished(snapshot, loose)
         commits = await inputs.write_tables(
-            COMMITS, f"{COMMITS.name}.{record.attempt}", snapshot.commits_tables(), self._versions.ports.tasks
+            messages.COMMITS,
+            f"{messages.COMMITS.name}.{record.attempt}",
+            snapshot.commits_tables(),
+            self._versions.ports.tasks,
         )
-        refs = await inputs.write_table(REFS, f"{REFS.name}.{record.attempt}", snapshot.refs_table())
+        refs = await inputs.write_table(messages.REFS, f"{messages.REFS.name}.{record.attempt}", snapshot.refs_table())
         await self._runs.write(id_, replace(record, recheck=commits.digest()), held)
-        return LeftoversRetired(
+        return messages.LeftoversRetired(
             run_id=id_,
             commits=commits,
             refs=refs,
@@ -95,7 +89,7 @@ class MetadataRuns:
             has_lost_trees=snapshot.has_lost_trees,
         )
 
-    async def _begin_attempt(self, run_id: RunId, leftovers: Manifest) -> tuple[RunRecord, Held]:
+    async def _begin_attempt(self, run_id: RunId, leftovers: messages.Manifest) -> tuple[RunRecord, Held]:
         ports = self._versions.ports
         record = RunRecord(
             kind=_KIND,
@@ -111,7 +105,7 @@ class MetadataRuns:
             await self._runs.check_not_retired(run_id)
             return record, now
         if before.listed != record.listed:
-            raise BadInput(f"run {run_id} published another list before", input=LEFTOVERS.name)
+            raise messages.BadInput(f"run {run_id} published another list before", input=messages.LEFTOVERS.name)
         record = replace(record, started_ms=before.started_ms)
         return record, await self._runs.write(run_id, record, held)
 
@@ -148,7 +142,7 @@ class MetadataRuns:
         try:
             record, _ = await self._runs.read(run_id)
             if record.state is RunState.MARKED:
-                folder = run_folder(record.kind, run_id)
+                folder = messages.run_folder(record.kind, run_id)
                 if await self._has_files(f"{folder}apply.json") or await self._has_files(f"{folder}sweep.json"):
                     return False  # An older release applied it, and it will be applied again: some objects failed.
                 record = await self._runs.end_unapplied(run_id)
@@ -173,7 +167,7 @@ class MetadataRuns:
         are_retired = await self._versions.retired.are_retired([run_id for run_id, _ in over])
         forgotten: list[RunId] = []
         for (run_id, record), is_retired in zip(over, are_retired, strict=True):
-            if not is_retired or await self._has_files(run_folder(record.kind, run_id)):
+            if not is_retired or await self._has_files(messages.run_folder(record.kind, run_id)):
                 continue
             changes = None if told is None else told(run_id)[1]
             if await self._versions.retired.forget_run(run_id, changes=changes):

@@ -12,24 +12,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.base import NotFound, RunId
+from lakebed.base import NotFound, RunId, RunKind, RunState
+from lakebed.gc import messages
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.records.settings import PolicyBook
-from lakebed.gc.messages import (
-    POTENTIAL,
-    POTENTIAL_SETS,
-    Manifest,
-    PotentialBegun,
-    PotentialPage,
-    RunKind,
-    RunState,
-    arrow_schema,
-    check_run_id,
-    decode_manifest,
-    manifest_path,
-    read_part,
-)
 from lakebed.gc.rules.lifecycle import (
     Potential,
     check_policy,
@@ -57,7 +44,7 @@ class PotentialCommits:
         self._versions = versions
         self._policies = PolicyBook(versions)
 
-    async def find(self) -> PotentialBegun:
+    async def find(self) -> messages.PotentialBegun:
         """Find and write potential commits, by the policy in force and all ended runs.
 
         Raises:
@@ -72,39 +59,42 @@ class PotentialCommits:
         run_id = RunId(self._versions.ports.ids.fresh())
         inputs = Inputs(self._versions.objectstore, _KIND, run_id)
         numbers = sorted(set(found.set_of.tolist()))
-        sets = pa.table([numbers, [found.branches(number) for number in numbers]], schema=arrow_schema(POTENTIAL_SETS))
-        await inputs.write_table(POTENTIAL_SETS, POTENTIAL_SETS.name, sets)
+        sets = pa.table(
+            [numbers, [found.branches(number) for number in numbers]],
+            schema=messages.arrow_schema(messages.POTENTIAL_SETS),
+        )
+        await inputs.write_table(messages.POTENTIAL_SETS, messages.POTENTIAL_SETS.name, sets)
         pages = [rows.slice(start, PAGE_COMMITS) for start in range(0, rows.num_rows, PAGE_COMMITS)]
-        await inputs.write_tables(POTENTIAL, POTENTIAL.name, pages, tasks)
-        return PotentialBegun(run_id=run_id, commits=rows.num_rows, pages=len(pages))
+        await inputs.write_tables(messages.POTENTIAL, messages.POTENTIAL.name, pages, tasks)
+        return messages.PotentialBegun(run_id=run_id, commits=rows.num_rows, pages=len(pages))
 
-    async def page(self, run_id: str, page: int) -> PotentialPage:
+    async def page(self, run_id: str, page: int) -> messages.PotentialPage:
         """Return one page of potential commits, and their sets of branches.
 
         Raises:
             PotentialNotFound: no such page exists.
             BadInput: a file is missing or altered.
         """
-        id_ = check_run_id(run_id)
-        manifest = await self._manifest(id_, POTENTIAL.name)
+        id_ = messages.check_run_id(run_id)
+        manifest = await self._manifest(id_, messages.POTENTIAL.name)
         if not 0 <= page < len(manifest.parts):
             raise PotentialNotFound(f"there is no page {page} of {run_id}", run_id=run_id, page=page)
         part = manifest.parts[page]
         data = await self._versions.objectstore.get(manifest.folder + part.name)
-        rows = read_part(manifest, POTENTIAL, part, data)
+        rows = messages.read_part(manifest, messages.POTENTIAL, part, data)
         inputs = Inputs(self._versions.objectstore, _KIND, id_)
-        sets = await inputs.read_table(POTENTIAL_SETS, await self._manifest(id_, POTENTIAL_SETS.name))
+        sets = await inputs.read_table(messages.POTENTIAL_SETS, await self._manifest(id_, messages.POTENTIAL_SETS.name))
         # Send only the sets of this page: all sets may be large.
         here = set(rows["set"].to_pylist())
-        return PotentialPage(
+        return messages.PotentialPage(
             commits=tuple(zip(rows["id"].to_pylist(), rows["set"].to_pylist(), strict=True)),
             sets={row["set"]: tuple(row["branches"]) for row in sets.to_pylist() if row["set"] in here},
         )
 
-    async def _manifest(self, run_id: RunId, name: str) -> Manifest:
-        path = manifest_path(_KIND, run_id, name)
+    async def _manifest(self, run_id: RunId, name: str) -> messages.Manifest:
+        path = messages.manifest_path(_KIND, run_id, name)
         try:
-            return decode_manifest(await self._versions.objectstore.get(path), name=path)
+            return messages.decode_manifest(await self._versions.objectstore.get(path), name=path)
         except ObjectMissing as error:
             raise PotentialNotFound(f"no potential commits were found as {run_id}", run_id=run_id) from error
 
@@ -134,4 +124,6 @@ def _find(snapshot: Snapshot, earliest: Mapping[str, int | None]) -> tuple[pa.Ta
         earliest=earliest,
     )
     ids = commits["id"].take(pa.array(found.rows))
-    return pa.table([ids, pa.array(found.set_of)], schema=arrow_schema(POTENTIAL)).sort_by("id"), found
+    return pa.table([ids, pa.array(found.set_of)], schema=messages.arrow_schema(messages.POTENTIAL)).sort_by(
+        "id"
+    ), found

@@ -15,20 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunId, RunState
+from lakebed.gc import messages
 from lakebed.gc.live.errors import RunNotFound
 from lakebed.gc.live.installation.installation import Installation
-from lakebed.gc.messages import (
-    BadInput,
-    CertificateHead,
-    CertificateKey,
-    certificate_path,
-    check_run_id,
-    decode_head,
-    decode_plan,
-    is_signed,
-    plan_path,
-    signed_bytes,
-)
 from lakebed.gc.rules import Selection
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import Versions
@@ -65,18 +54,20 @@ class Certifying:
         self._user_id = user_id
         self._installation = Installation(versions)
 
-    async def key(self) -> CertificateKey:
+    async def key(self) -> messages.CertificateKey:
         """Return the public key, as PEM."""
         return self._public_key()
 
-    def _public_key(self) -> CertificateKey:
+    def _public_key(self) -> messages.CertificateKey:
         # Imported here: the import is slow, and few servers certify.
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
         public = self._private.public_key()
-        return CertificateKey(pem=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+        return messages.CertificateKey(
+            pem=public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+        )
 
-    async def sign(self, run_id: str, made: CertificateHead) -> CertificateHead:
+    async def sign(self, run_id: str, made: messages.CertificateHead) -> messages.CertificateHead:
         """Return the head with the caller, the time and a signature.
 
         Raises:
@@ -85,21 +76,21 @@ class Certifying:
             CertificateForged: the certificate belongs to another run, or disagrees with the run's plan.
         """
         await self._installation.check()
-        await self._check_agrees(check_run_id(run_id), made)
-        await self._runs.note_certified(check_run_id(run_id))
+        await self._check_agrees(messages.check_run_id(run_id), made)
+        await self._runs.note_certified(messages.check_run_id(run_id))
         # The head has the digest of the rest, so the server signs without the list of objects.
         now_ms = self._versions.ports.clock.now_ms()
         signed = replace(made, made_by=self._user_id or made.made_by, made_ms=now_ms, signature="")
-        return replace(signed, signature=self._private.sign(signed_bytes(signed)).hex())
+        return replace(signed, signature=self._private.sign(messages.signed_bytes(signed)).hex())
 
-    async def check(self, run_id: str, certificate: CertificateHead) -> CertificateHead:
+    async def check(self, run_id: str, certificate: messages.CertificateHead) -> messages.CertificateHead:
         """Return the head of a certificate that this server signed and that agrees with the run's records.
 
         Raises:
             NoSuchErasure, CertificateForged: see `sign`. CertificateForged also if the signature is missing or wrong.
         """
-        await self._check_agrees(check_run_id(run_id), certificate)
-        if not is_signed(certificate, self._public_key().pem):
+        await self._check_agrees(messages.check_run_id(run_id), certificate)
+        if not messages.is_signed(certificate, self._public_key().pem):
             raise CertificateForged(
                 f"the certificate of run {run_id} is not as this server signed it: it was changed, or another server"
                 " made it",
@@ -107,7 +98,7 @@ class Certifying:
             )
         return certificate
 
-    async def _check_agrees(self, run_id: RunId, certificate: CertificateHead) -> None:
+    async def _check_agrees(self, run_id: RunId, certificate: messages.CertificateHead) -> None:
         order = await self._order(run_id)
         said = _order_of(certificate)
         wrong = [name for name, mine, its in zip(_Order._fields, order, said, strict=True) if mine != its]
@@ -129,7 +120,9 @@ class Certifying:
             pass  # The record of an old run is removed, but its certificate stays.
         else:
             try:
-                plan = decode_plan(await self._versions.objectstore.get(plan_path(record.kind, run_id)), run_id)
+                plan = messages.decode_plan(
+                    await self._versions.objectstore.get(messages.plan_path(record.kind, run_id)), run_id
+                )
             except ObjectMissing:
                 pass
             else:
@@ -145,17 +138,17 @@ class Certifying:
                     plan.garbage.digest(),
                 )
         try:
-            data = await self._versions.objectstore.get(certificate_path(run_id))
+            data = await self._versions.objectstore.get(messages.certificate_path(run_id))
             # A certificate may have 64 MiB. Its digest would block the event loop.
-            stored = await self._versions.ports.tasks.apart(lambda: decode_head(data))
-        except (ObjectMissing, BadInput):
+            stored = await self._versions.ports.tasks.apart(lambda: messages.decode_head(data))
+        except (ObjectMissing, messages.BadInput):
             raise missing from None
-        if not is_signed(stored, self._public_key().pem):
+        if not messages.is_signed(stored, self._public_key().pem):
             raise missing
         return _order_of(stored)
 
 
-def _order_of(certificate: CertificateHead) -> _Order:
+def _order_of(certificate: messages.CertificateHead) -> _Order:
     return _Order(
         certificate.repository,
         certificate.selection,

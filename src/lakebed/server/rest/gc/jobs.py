@@ -6,20 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from lakebed.auth import NotPermitted
+from lakebed.gc import messages
 from lakebed.gc.live import JobBook
-from lakebed.gc.messages import (
-    ApplyRequest,
-    EraseRequest,
-    InvalidRequest,
-    JobList,
-    JobView,
-    PlanErasureRequest,
-    PlanRequest,
-    PurgeRequest,
-    Request,
-    RunRequest,
-    StartJob,
-)
 from lakebed.operations.gc import collectors
 from lakebed.server.http.circumstances import address_of
 from lakebed.server.http.gate import require
@@ -29,17 +17,20 @@ from lakebed.server.state import AppState
 
 from .runs import collected_versions, deleted_uid
 
-NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {
-    PlanRequest: ("gc:Plan",),
-    ApplyRequest: ("gc:Apply",),
-    RunRequest: ("gc:Plan", "gc:Apply"),
-    PurgeRequest: ("gc:Apply",),
-    PlanErasureRequest: ("gc:Plan", "gc:Erase"),
+NEEDED: Final[Mapping[type[messages.Request], tuple[str, ...]]] = {
+    messages.PlanRequest: ("gc:Plan",),
+    messages.ApplyRequest: ("gc:Apply",),
+    messages.RunRequest: ("gc:Plan", "gc:Apply"),
+    messages.PurgeRequest: ("gc:Apply",),
+    messages.PlanErasureRequest: ("gc:Plan", "gc:Erase"),
     # Certifying begins a run, as a plan does.
-    EraseRequest: ("gc:Plan", "gc:Apply", "gc:Erase"),
+    messages.EraseRequest: ("gc:Plan", "gc:Apply", "gc:Erase"),
 }
 """Permissions that a job needs besides those of the table, by request type: its collector calls these operations."""
-DELETED_NEEDED: Final[Mapping[type[Request], tuple[str, ...]]] = {PlanRequest: (), ApplyRequest: ("gc:CollectDeleted",)}
+DELETED_NEEDED: Final[Mapping[type[messages.Request], tuple[str, ...]]] = {
+    messages.PlanRequest: (),
+    messages.ApplyRequest: ("gc:CollectDeleted",),
+}
 """Additional permissions for a deleted repository, by the request types that it supports."""
 READ: Final = ("fs:ReadRepository", "gc:ReadRules", "gc:ReadRuns")
 ALSO_DONE: Final[Mapping[str, tuple[str, ...]]] = {"gc:Plan": ("gc:Abandon",)}
@@ -56,7 +47,7 @@ class Jobs:
     async def _book(self, request: RestRequest) -> JobBook:
         return JobBook(await collected_versions(self._catalog, request))
 
-    async def start(self, request: RestRequest, body: StartJob) -> JobView:
+    async def start(self, request: RestRequest, body: messages.StartJob) -> messages.JobView:
         if request.identity.delegation is not None:
             raise NotPermitted("insufficient permissions: a job starts no other")
         needed, uid = NEEDED[type(body.request)], ""
@@ -76,28 +67,28 @@ class Jobs:
             identity=request.identity,
             address=address_of(request),
             actions=(*READ, *needed, *(also for action in needed for also in ALSO_DONE.get(action, ()))),
-            on_branches=SWEEPING if isinstance(body.request, RunRequest) and body.request.branches else (),
+            on_branches=SWEEPING if isinstance(body.request, messages.RunRequest) and body.request.branches else (),
         )
 
-    async def list(self, request: RestRequest) -> JobList:
-        return JobList(jobs=tuple(await (await self._book(request)).list()))
+    async def list(self, request: RestRequest) -> messages.JobList:
+        return messages.JobList(jobs=tuple(await (await self._book(request)).list()))
 
-    async def get(self, request: RestRequest) -> JobView:
+    async def get(self, request: RestRequest) -> messages.JobView:
         return await (await self._book(request)).get(request.args[1])
 
-    async def stop(self, request: RestRequest) -> JobView:
+    async def stop(self, request: RestRequest) -> messages.JobView:
         return await (await self._book(request)).ask_to_stop(request.args[1])
 
 
-def check_of_deleted(request: Request) -> None:
+def check_of_deleted(request: messages.Request) -> None:
     """Check that the request is supported for a deleted repository.
 
     Raises:
         InvalidRequest: the request is not supported.
     """
-    plans = isinstance(request, PlanRequest) and [kind.spec.of_deleted for kind in request.kinds] == [True]
-    if not plans and not (isinstance(request, ApplyRequest) and request.window is None):
-        raise InvalidRequest(
+    plans = isinstance(request, messages.PlanRequest) and [kind.spec.of_deleted for kind in request.kinds] == [True]
+    if not plans and not (isinstance(request, messages.ApplyRequest) and request.window is None):
+        raise messages.InvalidRequest(
             "the repository is deleted: a job plans the kind deleted alone, or applies such a plan without a window"
         )
 

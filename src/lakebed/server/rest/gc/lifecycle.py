@@ -5,20 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from lakebed.catalog import Repository
+from lakebed.gc import messages
 from lakebed.gc.live import BranchSweep, PolicyBook, PolicyRecord, PotentialCommits
-from lakebed.gc.messages import (
-    BranchesPlan,
-    BranchesSwept,
-    PolicyCheck,
-    PolicyHistory,
-    PolicyVersion,
-    PolicyWritten,
-    PotentialBegun,
-    PotentialPage,
-    SetPolicy,
-    SweepBranches,
-    is_open,
-)
 from lakebed.operations.gc import lifecycle
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
@@ -31,53 +19,55 @@ class Policies:
         self._catalog = state.catalog
         self._swept = state.metrics.swept_branches
 
-    async def get(self, request: RestRequest) -> PolicyVersion:
+    async def get(self, request: RestRequest) -> messages.PolicyVersion:
         book = await self._book(request)
         version = request.integer("version", -1)
         return _shown(await book.read() if version == -1 else await book.version(version))
 
-    async def set(self, request: RestRequest, body: SetPolicy) -> PolicyWritten:
+    async def set(self, request: RestRequest, body: messages.SetPolicy) -> messages.PolicyWritten:
         return await _write(await self._catalog.get(request.args[0]), request, bytes(body.policy))
 
-    async def delete(self, request: RestRequest) -> PolicyWritten:
+    async def delete(self, request: RestRequest) -> messages.PolicyWritten:
         return await _write(await self._catalog.get(request.args[0]), request, None)
 
-    async def history(self, request: RestRequest) -> PolicyHistory:
+    async def history(self, request: RestRequest) -> messages.PolicyHistory:
         book = await self._book(request)
         before = request.integer("before", 0)
         records, has_more = await book.history(before=before if before > 0 else None, limit=request.amount())
-        return PolicyHistory(versions=tuple(map(_shown, records)), has_more=has_more)
+        return messages.PolicyHistory(versions=tuple(map(_shown, records)), has_more=has_more)
 
-    async def validate(self, request: RestRequest, body: SetPolicy) -> PolicyCheck:
+    async def validate(self, request: RestRequest, body: messages.SetPolicy) -> messages.PolicyCheck:
         problems = await (await self._book(request)).check(bytes(body.policy))
-        return PolicyCheck(is_valid=all(one.is_warning for one in problems), problems=tuple(problems))
+        return messages.PolicyCheck(is_valid=all(one.is_warning for one in problems), problems=tuple(problems))
 
-    async def find_potential(self, request: RestRequest) -> PotentialBegun:
+    async def find_potential(self, request: RestRequest) -> messages.PotentialBegun:
         return await PotentialCommits((await self._catalog.get(request.args[0])).versions).find()
 
-    async def potential(self, request: RestRequest) -> PotentialPage:
+    async def potential(self, request: RestRequest) -> messages.PotentialPage:
         found = PotentialCommits((await self._catalog.get(request.args[0])).versions)
         return await found.page(request.args[1], request.integer("page", 0))
 
-    async def plan_branches(self, request: RestRequest) -> BranchesPlan:
+    async def plan_branches(self, request: RestRequest) -> messages.BranchesPlan:
         sweep = BranchSweep(await self._catalog.get(request.args[0]))
         return await sweep.plan(prefix=request.query("prefix"), after=request.query("after"), limit=request.amount())
 
-    async def sweep_branches(self, request: RestRequest, body: SweepBranches) -> BranchesSwept:
+    async def sweep_branches(self, request: RestRequest, body: messages.SweepBranches) -> messages.BranchesSwept:
         for one in body.branches:
             names = {"repository": request.args[0], "branch": one.branch}
             require(lifecycle.SWEEP_BRANCHES.asked_later, request.permissions, names)
         sweep = BranchSweep(await self._catalog.get(request.args[0]))
         swept = await sweep.sweep(body.policy_version, body.branches, by=request.identity.user_id)
-        self._swept.update("deleted" if one.is_deleted else "not known" if is_open(one) else "kept" for one in swept)
-        return BranchesSwept(branches=tuple(swept))
+        self._swept.update(
+            "deleted" if one.is_deleted else "not known" if messages.is_open(one) else "kept" for one in swept
+        )
+        return messages.BranchesSwept(branches=tuple(swept))
 
     async def _book(self, request: RestRequest) -> PolicyBook:
         return PolicyBook((await self._catalog.get(request.args[0])).versions)
 
 
-def _shown(record: PolicyRecord) -> PolicyVersion:
-    return PolicyVersion(
+def _shown(record: PolicyRecord) -> messages.PolicyVersion:
+    return messages.PolicyVersion(
         version=record.version,
         policy=msgspec.Raw(record.policy or b"null"),
         changed_ms=record.changed_ms,
@@ -85,7 +75,7 @@ def _shown(record: PolicyRecord) -> PolicyVersion:
     )
 
 
-async def _write(repository: Repository, request: RestRequest, policy: bytes | None) -> PolicyWritten:
+async def _write(repository: Repository, request: RestRequest, policy: bytes | None) -> messages.PolicyWritten:
     repository.guards.check_writable()
     expected = request.integer("if_version", -1)
     book = PolicyBook(repository.versions)
@@ -93,7 +83,7 @@ async def _write(repository: Repository, request: RestRequest, policy: bytes | N
         policy, by=request.identity.user_id, expected=None if expected == -1 else expected
     )
     await repository.guards.confirm()
-    return PolicyWritten(version=written.version, warnings=tuple(warnings))
+    return messages.PolicyWritten(version=written.version, warnings=tuple(warnings))
 
 
 def routes(state: AppState) -> list[Route]:

@@ -13,36 +13,8 @@ from typing import Final
 import pyarrow as pa
 from starlette.responses import Response
 
-from lakebed.base import NotFound, RunId
-from lakebed.gc.messages import (
-    EXPIRED,
-    GARBAGE,
-    BadInput,
-    GarbageObject,
-    GarbagePage,
-    InvalidRunId,
-    Manifest,
-    Part,
-    Plan,
-    PlanDiff,
-    PlanList,
-    PlanMissing,
-    PlanSummary,
-    RunKind,
-    Table,
-    arrow_schema,
-    below,
-    certificate_path,
-    check_manifest,
-    check_run_id,
-    decode_plan,
-    diff_plans,
-    garbage_rows,
-    join_parts,
-    plan_path,
-    read_part,
-    run_folder,
-)
+from lakebed.base import NotFound, RunId, RunKind
+from lakebed.gc import messages
 from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer, InvalidParameter
@@ -74,26 +46,26 @@ class Plans:
     async def _objectstore(self, request: RestRequest) -> ObjectStore:
         return (await collected_versions(self._catalog, request)).objectstore
 
-    async def list(self, request: RestRequest) -> PlanList:
+    async def list(self, request: RestRequest) -> messages.PlanList:
         """List plans, newest first. Costs the names of the run folders, and one small read for each plan shown."""
         versions = await collected_versions(self._catalog, request)
         objectstore = versions.objectstore
         after, limit, kind = request.query("after"), request.amount(), request.query("kind")
         kinds = (RunKind(kind),) if kind else RunKind
         newest = [run for run in await run_names(objectstore, kinds) if not after or run[0] < after]
-        plans: list[Plan] = []
+        plans: list[messages.Plan] = []
         async for plan in plans_of(objectstore, newest):
             plans.append(plan)
             if len(plans) > limit:
                 break
         makers = {run_id: record.by for run_id, record in (await versions.retired.planned()).items()}
         summaries = [_summary(plan, planned_by=makers.get(RunId(plan.run_id), "")) for plan in plans[:limit]]
-        return PlanList(plans=tuple(summaries), has_more=len(plans) > limit)
+        return messages.PlanList(plans=tuple(summaries), has_more=len(plans) > limit)
 
-    async def get(self, request: RestRequest) -> Plan:
+    async def get(self, request: RestRequest) -> messages.Plan:
         return await self._read(await self._objectstore(request), request.args[1])
 
-    async def objects(self, request: RestRequest) -> GarbagePage:
+    async def objects(self, request: RestRequest) -> messages.GarbagePage:
         """List the objects that a plan deletes. The token is the next part, and the number of its matching rows that
         were shown. Costs a read of each part in the page.
         """
@@ -101,69 +73,75 @@ class Plans:
         manifest = (await self._read(objectstore, request.args[1])).garbage
         prefix, limit = request.query("prefix"), request.amount()
         first, shown = _position(request.query("after"), len(manifest.parts))
-        found: list[GarbageObject] = []
+        found: list[messages.GarbageObject] = []
         for number in range(first, len(manifest.parts)):
             if number == first + PARTS_MAX or len(found) == limit:
-                return GarbagePage(objects=tuple(found), continuation_token=f"{number}:0")
-            rows = below(await _part(objectstore, manifest, GARBAGE, manifest.parts[number]), prefix)
+                return messages.GarbagePage(objects=tuple(found), continuation_token=f"{number}:0")
+            rows = messages.below(await _part(objectstore, manifest, messages.GARBAGE, manifest.parts[number]), prefix)
             skipped = shown if number == first else 0
-            more = garbage_rows(rows.slice(skipped, limit - len(found)))
+            more = messages.garbage_rows(rows.slice(skipped, limit - len(found)))
             found += more
             if skipped + len(more) < rows.num_rows:
                 token = f"{number}:{skipped + len(more)}"
-                return GarbagePage(objects=tuple(found), continuation_token=token)
-        return GarbagePage(objects=tuple(found))
+                return messages.GarbagePage(objects=tuple(found), continuation_token=token)
+        return messages.GarbagePage(objects=tuple(found))
 
     async def certificate(self, request: RestRequest) -> Response:
         """Send the file of a certificate. It may have up to 64 MiB, so stream a large one."""
         objectstore = await self._objectstore(request)
-        run_id = check_run_id(request.args[1])
+        run_id = messages.check_run_id(request.args[1])
         try:
-            size = (await objectstore.stat(certificate_path(run_id))).size_bytes
+            size = (await objectstore.stat(messages.certificate_path(run_id))).size_bytes
             if size <= CERTIFICATE_BYTES_MAX:
-                return Response(await objectstore.get(certificate_path(run_id)), media_type="application/json")
-            stream = objectstore.stream(certificate_path(run_id))
+                return Response(await objectstore.get(messages.certificate_path(run_id)), media_type="application/json")
+            stream = objectstore.stream(messages.certificate_path(run_id))
             first = await anext(stream, b"")
         except ObjectMissing as error:
             raise CertificateMissing(f"run {run_id} has no certificate", run_id=run_id) from error
         headers = {"content-type": "application/json", "content-length": str(size)}
         return StreamedResponse(first, stream, status=200, headers=raw_headers(headers))
 
-    async def diff(self, request: RestRequest) -> PlanDiff:
+    async def diff(self, request: RestRequest) -> messages.PlanDiff:
         objectstore = await self._objectstore(request)
         a, b = [await self._read(objectstore, run_id) for run_id in request.args[1:3]]
         if a.garbage.rows + b.garbage.rows > ROWS_MAX:
             raise Answer(400, f"plans of more than {ROWS_MAX:,} objects are not compared here: use `lakebed gc diff`")
-        objects = await _table(objectstore, a.garbage, GARBAGE), await _table(objectstore, b.garbage, GARBAGE)
-        commits = await _table(objectstore, a.expired, EXPIRED), await _table(objectstore, b.expired, EXPIRED)
+        objects = (
+            await _table(objectstore, a.garbage, messages.GARBAGE),
+            await _table(objectstore, b.garbage, messages.GARBAGE),
+        )
+        commits = (
+            await _table(objectstore, a.expired, messages.EXPIRED),
+            await _table(objectstore, b.expired, messages.EXPIRED),
+        )
         # Use a thread: millions of rows take seconds, mostly without the interpreter lock, so other requests continue.
-        return await asyncio.to_thread(diff_plans, a, b, objects, commits, limit=request.amount())
+        return await asyncio.to_thread(messages.diff_plans, a, b, objects, commits, limit=request.amount())
 
-    async def _read(self, objectstore: ObjectStore, run_id: str) -> Plan:
-        check_run_id(run_id)
+    async def _read(self, objectstore: ObjectStore, run_id: str) -> messages.Plan:
+        messages.check_run_id(run_id)
         for kind in RunKind:
             try:
                 return await read_plan(objectstore, kind, run_id)
-            except PlanMissing:
+            except messages.PlanMissing:
                 continue
-        raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
+        raise messages.PlanMissing(f"run {run_id} has no finished plan", run_id=run_id)
 
 
 async def run_names(objectstore: ObjectStore, kinds: Iterable[RunKind] = RunKind) -> list[tuple[str, RunKind]]:
     """Return the runs that have a folder, newest first, each with its kind. Costs a listing of each kind's folder."""
     names: list[tuple[str, RunKind]] = []
     for kind in kinds:
-        root = run_folder(kind, RunId("x")).removesuffix("x/")
+        root = messages.run_folder(kind, RunId("x")).removesuffix("x/")
         names += [(folder[len(root) : -1], kind) for folder in (await objectstore.level(root)).folders]
     return sorted(names, reverse=True)
 
 
-async def plans_of(objectstore: ObjectStore, runs: Iterable[tuple[str, RunKind]]) -> AsyncIterator[Plan]:
+async def plans_of(objectstore: ObjectStore, runs: Iterable[tuple[str, RunKind]]) -> AsyncIterator[messages.Plan]:
     """Yield the plans of these runs in turn. A run without a plan, such as a stopped run, also costs a read."""
     for run_id, kind in runs:
         try:
-            plan = await read_plan(objectstore, kind, check_run_id(run_id))
-        except (PlanMissing, InvalidRunId):  # Another program may have made the folder.
+            plan = await read_plan(objectstore, kind, messages.check_run_id(run_id))
+        except (messages.PlanMissing, messages.InvalidRunId):  # Another program may have made the folder.
             continue
         yield plan
 
@@ -179,8 +157,8 @@ def routes(state: AppState) -> list[Route]:
     ]
 
 
-def _summary(plan: Plan, *, planned_by: str) -> PlanSummary:
-    return PlanSummary(
+def _summary(plan: messages.Plan, *, planned_by: str) -> messages.PlanSummary:
+    return messages.PlanSummary(
         run_id=plan.run_id,
         kind=plan.kind,
         now_ms=plan.now_ms,
@@ -192,27 +170,31 @@ def _summary(plan: Plan, *, planned_by: str) -> PlanSummary:
     )
 
 
-async def read_plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> Plan:
+async def read_plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> messages.Plan:
     try:
-        return decode_plan(await objectstore.get(plan_path(kind, run_id)), run_id)
+        return messages.decode_plan(await objectstore.get(messages.plan_path(kind, run_id)), run_id)
     except ObjectMissing as error:
-        raise PlanMissing(f"run {run_id} has no finished plan", run_id=run_id) from error
+        raise messages.PlanMissing(f"run {run_id} has no finished plan", run_id=run_id) from error
 
 
-async def _table(objectstore: ObjectStore, manifest: Manifest | None, table: Table) -> pa.Table:
+async def _table(objectstore: ObjectStore, manifest: messages.Manifest | None, table: messages.Table) -> pa.Table:
     """Read all parts of a manifest as one table.
 
     Raises:
         BadInput: a part is missing, short or changed.
     """
     if manifest is None:
-        return arrow_schema(table).empty_table()
-    if check_manifest(manifest, name=table.name) is not table:
-        raise BadInput(f"{manifest.folder} is no {table.name}", input=table.name)
-    return join_parts(manifest, table, [await _part(objectstore, manifest, table, part) for part in manifest.parts])
+        return messages.arrow_schema(table).empty_table()
+    if messages.check_manifest(manifest, name=table.name) is not table:
+        raise messages.BadInput(f"{manifest.folder} is no {table.name}", input=table.name)
+    return messages.join_parts(
+        manifest, table, [await _part(objectstore, manifest, table, part) for part in manifest.parts]
+    )
 
 
-async def _part(objectstore: ObjectStore, manifest: Manifest, table: Table, part: Part) -> pa.Table:
+async def _part(
+    objectstore: ObjectStore, manifest: messages.Manifest, table: messages.Table, part: messages.Part
+) -> pa.Table:
     """Read and check one part of a manifest.
 
     Raises:
@@ -221,8 +203,8 @@ async def _part(objectstore: ObjectStore, manifest: Manifest, table: Table, part
     try:
         data = await objectstore.get(manifest.folder + part.name)
     except ObjectMissing as error:
-        raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
-    return await asyncio.to_thread(read_part, manifest, table, part, data)
+        raise messages.BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
+    return await asyncio.to_thread(messages.read_part, manifest, table, part, data)
 
 
 def _position(token: str, parts: int) -> tuple[int, int]:

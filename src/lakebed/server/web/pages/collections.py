@@ -7,24 +7,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.base import Bar, RunState, bars, posts, shares
-from lakebed.gc.messages import (
-    ApplyRequest,
-    JobState,
-    LedgerPage,
-    Plan,
-    PlanDiff,
-    PlanList,
-    PlanRequest,
-    Restore,
-    RunKind,
-    RunView,
-    StartJob,
-    Storage,
-    Total,
-    Totals,
-    Undo,
-)
+from lakebed.base import Bar, RunKind, RunState, bars, posts, shares
+from lakebed.gc import messages
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Page, Visit
@@ -57,14 +41,14 @@ async def show_all(visit: Visit) -> Response:
         line=line_of(plans, states),
         states=states,
         jobs=jobs,
-        is_running=jobs is not None and any(job.state is JobState.RUNNING for job in jobs.jobs),
+        is_running=jobs is not None and any(job.state is messages.JobState.RUNNING for job in jobs.jobs),
         storage=storage,
         stretches=stretches_of(storage),
         kinds=KINDS,
     )
 
 
-def line_of(plans: PlanList, states: Mapping[str, RunView]) -> list[tuple[float, float, str]]:
+def line_of(plans: messages.PlanList, states: Mapping[str, messages.RunView]) -> list[tuple[float, float, str]]:
     """Return a position, a height and a state for each shown run on a time line. A line needs two runs."""
     shown = plans.plans
     if len({plan.now_ms for plan in shown}) < 2:
@@ -84,13 +68,13 @@ async def show_storage(visit: Visit) -> Response:
     return visit.render("storage", name=name, storage=storage, stretches=stretches_of(storage))
 
 
-def stretches_of(storage: Storage | None) -> list[tuple[str, Total, Bar]]:
+def stretches_of(storage: messages.Storage | None) -> list[tuple[str, messages.Total, Bar]]:
     """Return the keepers of the storage, each as a stretch of one bar. `rest` is not yet explained by any record."""
     if storage is None:
         return []
-    sums: dict[str, Total] = {}
+    sums: dict[str, messages.Total] = {}
     for part in storage.parts:
-        sums[part.keeper.value] = sums.get(part.keeper.value, Total()).plus(part.total)
+        sums[part.keeper.value] = sums.get(part.keeper.value, messages.Total()).plus(part.total)
     if storage.rest is not None:
         sums["rest"] = storage.rest
     drawn = shares([total.size_bytes for total in sums.values()])
@@ -125,7 +109,7 @@ async def show_one(visit: Visit) -> Response:
     )
 
 
-async def _difference(visit: Visit, name: str, plan: Plan) -> PlanDiff | None:
+async def _difference(visit: Visit, name: str, plan: messages.Plan) -> messages.PlanDiff | None:
     """Compare a plan with the previous one of the same kind and by saved rules."""
     before = await visit.call(collectors.LIST_GC_PLANS, name, kind=plan.kind.value, after=plan.run_id, amount=RUNS)
     other = next((each.run_id for each in before.plans if not each.what_if), None)
@@ -143,13 +127,15 @@ async def plan(visit: Visit) -> Response:
     """Start a job that plans one kind. It deletes nothing."""
     [name] = visit.args
     jobs = await visit.call(collectors.LIST_GC_JOBS, name)
-    running = [job.id for job in jobs.jobs if job.state is JobState.RUNNING]
+    running = [job.id for job in jobs.jobs if job.state is messages.JobState.RUNNING]
     if running:
         raise Answer(409, f"Job {running[0]} is running in this repository. Wait for its end.")
     kind = next((kind for kind in KINDS if kind.value == visit.entry("kind")), None)
     if kind is None:
         raise Answer(400, "Choose which data to plan for.")
-    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=PlanRequest(kinds=(kind,))))
+    job = await visit.call(
+        collectors.START_GC_JOB, name, body=messages.StartJob(request=messages.PlanRequest(kinds=(kind,)))
+    )
     return visit.go("repositories", name, "collections", notice=f"Job {job.id} plans. It deletes nothing.")
 
 
@@ -158,15 +144,15 @@ async def apply(visit: Visit) -> Response:
     name, run_id = visit.args
     found = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     visit.check_typed(str(found.totals.all.objects))
-    request = ApplyRequest(run_id=run_id, window=visit.entry("window").strip() or None)
-    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    request = messages.ApplyRequest(run_id=run_id, window=visit.entry("window").strip() or None)
+    job = await visit.call(collectors.START_GC_JOB, name, body=messages.StartJob(request=request))
     return visit.go("repositories", name, "collections", notice=f"Job {job.id} applies the plan of run {run_id}.")
 
 
 async def undo(visit: Visit) -> Response:
     name, run_id = visit.args
     visit.check_typed(run_id)
-    undone = await visit.call(collectors.UNDO_GC_RUN, name, run_id, body=Undo())
+    undone = await visit.call(collectors.UNDO_GC_RUN, name, run_id, body=messages.Undo())
     rest = "" if undone.is_done else " Some of its records are left: undo it once more."
     return visit.go(
         "repositories", name, "collections", run_id, notice=f"Run {run_id} is undone: its objects stay.{rest}"
@@ -176,7 +162,7 @@ async def undo(visit: Visit) -> Response:
 async def restore(visit: Visit) -> Response:
     """Restore a page of a run's objects: one object, a folder, or all."""
     name, run_id = visit.args
-    body = Restore(
+    body = messages.Restore(
         run_id=run_id,
         path=visit.entry("path"),
         branch=visit.entry("branch"),
@@ -187,14 +173,14 @@ async def restore(visit: Visit) -> Response:
     return visit.render("restored", name=name, run_id=run_id, body=body, page=page)
 
 
-async def ledger_of(visit: Visit, name: str, run: RunView | None) -> LedgerPage | None:
+async def ledger_of(visit: Visit, name: str, run: messages.RunView | None) -> messages.LedgerPage | None:
     """Return the first rows of the ledger of a run whose deletes may have begun."""
     if run is None or run.state not in _BEGUN:
         return None
     return await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run.run_id, amount=OBJECTS)
 
 
-def ways_of(totals: Totals) -> list[tuple[str, list[tuple[str, Total, Bar]]]]:
+def ways_of(totals: messages.Totals) -> list[tuple[str, list[tuple[str, messages.Total, Bar]]]]:
     """Return each breakdown of a plan's objects, without empty ones."""
     ways = [
         ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age())),
@@ -206,16 +192,16 @@ def ways_of(totals: Totals) -> list[tuple[str, list[tuple[str, Total, Bar]]]]:
     return [(title, rows) for title, rows in ways if rows]
 
 
-def _largest_first(totals: Mapping[str, Total]) -> dict[str, Total]:
+def _largest_first(totals: Mapping[str, messages.Total]) -> dict[str, messages.Total]:
     return dict(sorted(totals.items(), key=lambda row: (-row[1].size_bytes, row[0])))
 
 
-def _bars(totals: Mapping[str, Total]) -> list[tuple[str, Total, Bar]]:
+def _bars(totals: Mapping[str, messages.Total]) -> list[tuple[str, messages.Total, Bar]]:
     """Return the rows of one breakdown."""
     rows = list(totals.items())
     shown, others = rows[:NAMES], rows[NAMES:]
     if others:
-        rest = Total()
+        rest = messages.Total()
         for _, total in others:
             rest = rest.plus(total)
         shown.append((f"({len(others):,} others)", rest))
@@ -223,11 +209,11 @@ def _bars(totals: Mapping[str, Total]) -> list[tuple[str, Total, Bar]]:
     return [(name or "(none)", total, bar) for (name, total), bar in zip(shown, drawn, strict=True)]
 
 
-def may_apply(state: RunView | None) -> bool:
+def may_apply(state: messages.RunView | None) -> bool:
     return state is None or (state.state in {RunState.PLANNING, RunState.MARKED} and not state.until_ms)
 
 
-def _may_undo(state: RunView | None) -> bool:
+def _may_undo(state: messages.RunView | None) -> bool:
     return state is not None and bool(state.until_ms) and not state.is_purging and not state.state.is_over
 
 

@@ -6,19 +6,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.base import Corrupt, NotFound, RunState
-from lakebed.gc.messages import (
-    Certificate,
-    CertificateHead,
-    EraseRequest,
-    JobState,
-    JobView,
-    PlanErasureRequest,
-    RunKind,
-    StartJob,
-    decode_certificate,
-    head_of,
-)
+from lakebed.base import Corrupt, NotFound, RunKind, RunState
+from lakebed.gc import messages
 from lakebed.gc.rules import Selection
 from lakebed.operations import API_ROOT
 from lakebed.operations.gc import collectors, holds
@@ -56,7 +45,7 @@ async def plan(visit: Visit) -> Response:
     pairs = [line.partition("=") for line in _lines(visit.entry("metadata"))]
     if wrong := next((key for key, sign, _ in pairs if not (key and sign)), None):
         raise Answer(400, f"{wrong!r} is not KEY=VALUE")
-    request = PlanErasureRequest(
+    request = messages.PlanErasureRequest(
         # Read patterns as the command does: a star makes a glob, a slash at the end a folder.
         selection=Selection(
             paths=tuple(path for path in paths if not _is_glob(path)),
@@ -68,7 +57,7 @@ async def plan(visit: Visit) -> Response:
         takes_shared=visit.entry("shared") == "1",
         finds_copies=visit.entry("copies") == "1",
     )
-    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    job = await visit.call(collectors.START_GC_JOB, name, body=messages.StartJob(request=request))
     return visit.go("repositories", name, "erasures", notice=f"Job {job.id} plans the erasure. It deletes nothing.")
 
 
@@ -115,8 +104,8 @@ async def erase(visit: Visit) -> Response:
     name, run_id = visit.args
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     visit.check_typed(str(plan.totals.all.objects))
-    request = EraseRequest(run_id=run_id, everywhere=visit.entry("everywhere") == "1")
-    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    request = messages.EraseRequest(run_id=run_id, everywhere=visit.entry("everywhere") == "1")
+    job = await visit.call(collectors.START_GC_JOB, name, body=messages.StartJob(request=request))
     notice = f"Job {job.id} erases, and then certifies."
     return visit.go("repositories", name, "erasures", run_id, notice=notice)
 
@@ -128,7 +117,7 @@ async def show_certificate(visit: Visit) -> Response:
     if isinstance(file, StreamedResponse):
         await file.close()
         return visit.render("certificate", name=name, run_id=run_id, certificate=None, download=download)
-    certificate = decode_certificate(bytes(file.body))
+    certificate = messages.decode_certificate(bytes(file.body))
     start = int(after) if (after := visit.query("after")).isdecimal() and len(after) < 9 else 0
     key = await visit.look(collectors.GET_GC_CERTIFICATE_KEY, name)
     return visit.render(
@@ -147,9 +136,9 @@ async def show_certificate(visit: Visit) -> Response:
     )
 
 
-async def _doubt(visit: Visit, certificate: Certificate) -> str:
+async def _doubt(visit: Visit, certificate: messages.Certificate) -> str:
     """Return why the server does not confirm this certificate, or an empty text if it does."""
-    head: CertificateHead = head_of(certificate)
+    head: messages.CertificateHead = messages.head_of(certificate)
     try:
         await visit.call(collectors.CHECK_GC_CERTIFICATE, *visit.args, body=head)
     except (Corrupt, NotFound) as error:
@@ -157,19 +146,19 @@ async def _doubt(visit: Visit, certificate: Certificate) -> str:
     return ""
 
 
-def _jobs(jobs: tuple[JobView, ...], run_id: str = "") -> list[JobView]:
+def _jobs(jobs: tuple[messages.JobView, ...], run_id: str = "") -> list[messages.JobView]:
     """Return the jobs of erasures, or those of this run."""
-    kinds = (EraseRequest,) if run_id else (EraseRequest, PlanErasureRequest)
+    kinds = (messages.EraseRequest,) if run_id else (messages.EraseRequest, messages.PlanErasureRequest)
     return [
         job
         for job in jobs
         if isinstance(job.request, kinds)
-        and (not run_id or (isinstance(job.request, EraseRequest) and job.request.run_id == run_id))
+        and (not run_id or (isinstance(job.request, messages.EraseRequest) and job.request.run_id == run_id))
     ]
 
 
-def _is_running(jobs: list[JobView]) -> bool:
-    return any(job.state is JobState.RUNNING for job in jobs)
+def _is_running(jobs: list[messages.JobView]) -> bool:
+    return any(job.state is messages.JobState.RUNNING for job in jobs)
 
 
 def _selected(selection: Selection) -> list[tuple[str, tuple[str, ...]]]:

@@ -23,30 +23,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, count_of
+from lakebed.base import FOREIGN_SLICE, RunKind, RunState, count_of
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CANDIDATES, CLOSED, Table, decode, read_part
 from lakebed.gc.mark.inputs.listing import SIZE_UNKNOWN
 from lakebed.gc.mark.inputs.named import LiveSet
 from lakebed.gc.mark.sets.packing import named_by, unpack
-from lakebed.gc.messages import (
-    PROOF,
-    UNCOMMITTED,
-    BadInput,
-    Collected,
-    Manifest,
-    Pieces,
-    Plan,
-    PlanMissing,
-    RunKind,
-    RunMode,
-    RunReport,
-    RunState,
-    RunView,
-    StartedRun,
-    decode_report,
-    report_path,
-)
 from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
 from lakebed.gc.runs.resume import garbage_of
 
@@ -54,7 +36,9 @@ RUNS_READ_MAX: Final = 32
 NO_RUN: Final = "no clean run of uncommitted data began after the erasure did"
 
 
-async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_unlisted: bool) -> Collected | str:
+async def find_proof(
+    context: RunContext, erasure: str, now: messages.StartedRun, *, has_unlisted: bool
+) -> messages.Collected | str:
     """Return the latest run that proves that this erasure left no garbage, or why the latest candidate does not.
 
     `now` names the slices that exist. `has_unlisted`: `data/` has folders or files without a slice record.
@@ -64,7 +48,7 @@ async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_
     views = {view.run_id: view for view in await context.service.runs()}
     try:
         known = await _slices_before(context, erasure)
-    except (PlanMissing, BadInput) as error:
+    except (messages.PlanMissing, messages.BadInput) as error:
         return f"which slices there were is unknown ({error}): erase once more"
     # A slice that is not listed now needs no proof.
     if (names := now.all_slices()) is not None:
@@ -77,20 +61,20 @@ async def find_proof(context: RunContext, erasure: str, now: StartedRun, *, has_
             if erasure not in plan.erasures:
                 continue
             doubt = await _doubt(context, view, plan, views=views, known=known)
-        except PlanMissing:
+        except messages.PlanMissing:
             continue
-        except BadInput as error:
+        except messages.BadInput as error:
             doubt = str(error)
         if not doubt:
             # With 0 each certificate looks for a proof again. An unlisted slice may get its record later. A deferred
             # run may end with objects left, or lose its record.
             is_whole = not (has_unlisted or any(_defers_named(views.get(other)) for other in plan.beside))
-            return Collected(
+            return messages.Collected(
                 run_id=view.run_id,
                 began_ms=plan.now_ms,
                 plan=view.plan,
                 total=plan.totals.all,
-                proof=PROOF if is_whole else 0,
+                proof=messages.PROOF if is_whole else 0,
             )
         why = why or f"run {view.run_id} {doubt}"
     return why or NO_RUN
@@ -104,11 +88,11 @@ async def _slices_before(context: RunContext, erasure: str) -> frozenset[int]:
     """
     plan = await read_plan(context.store, erasure)
     if plan.slices is None:
-        raise BadInput("an earlier release planned it", input="slices")
+        raise messages.BadInput("an earlier release planned it", input="slices")
     return frozenset(await _slices(context, plan.slices))
 
 
-def _candidates(views: Iterable[RunView]) -> Sequence[RunView]:
+def _candidates(views: Iterable[messages.RunView]) -> Sequence[messages.RunView]:
     """Return at most RUNS_READ_MAX runs of uncommitted data that have a plan on record, the latest first."""
     # A run that ended without an apply has no plan on record.
     states = (RunState.MARKED, RunState.ENDED)
@@ -117,10 +101,15 @@ def _candidates(views: Iterable[RunView]) -> Sequence[RunView]:
 
 
 async def _doubt(
-    context: RunContext, view: RunView, plan: Plan, *, views: Mapping[str, RunView], known: Collection[int]
+    context: RunContext,
+    view: messages.RunView,
+    plan: messages.Plan,
+    *,
+    views: Mapping[str, messages.RunView],
+    known: Collection[int],
 ) -> str:
     """Return why this run proves nothing, or "" if it is a proof."""
-    if plan.mode is not RunMode.CLEAN or plan.keeps is None or plan.uncommitted is None:
+    if plan.mode is not messages.RunMode.CLEAN or plan.keeps is None or plan.uncommitted is None:
         return "was not a clean one"
     if plan.what_if:
         return "was planned by rules that were not saved"
@@ -137,7 +126,7 @@ async def _doubt(
     return ""
 
 
-async def _left_of(context: RunContext, view: RunView) -> str:
+async def _left_of(context: RunContext, view: messages.RunView) -> str:
     """Return how many objects a run left, or why it has not ended, as text. Return "" if it deleted all.
 
     Raises:
@@ -154,7 +143,7 @@ async def _left_of(context: RunContext, view: RunView) -> str:
     return f"left {count_of(left, 'object')}" if left else ""
 
 
-async def _left_of_other(context: RunContext, view: RunView | None) -> str:
+async def _left_of_other(context: RunContext, view: messages.RunView | None) -> str:
     """Return the same of a run whose objects the proving run left alone."""
     # Commits named the objects of a deferred run of another kind, so its table has their paths. The erasure and each
     # certificate look into the table by path.
@@ -163,26 +152,28 @@ async def _left_of_other(context: RunContext, view: RunView | None) -> str:
     return "" if _defers_named(view) else await _left_of(context, view)
 
 
-def _defers_named(view: RunView | None) -> bool:
+def _defers_named(view: messages.RunView | None) -> bool:
     """Return whether a run is deferred and keeps objects that commits named."""
     if view is None or view.kind is RunKind.UNCOMMITTED:
         return False
     return view.until_ms is not None and view.state is not RunState.ENDED
 
 
-async def _report(context: RunContext, view: RunView) -> RunReport:
-    name = report_path(view.kind, messages.check_run_id(view.run_id))
+async def _report(context: RunContext, view: messages.RunView) -> messages.RunReport:
+    name = messages.report_path(view.kind, messages.check_run_id(view.run_id))
     data = await find(context.store, name)
     if data is None:
-        raise BadInput(f"{name} is missing", input="report")
-    return decode_report(data, name=name)
+        raise messages.BadInput(f"{name} is missing", input="report")
+    return messages.decode_report(data, name=name)
 
 
 def _day(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()
 
 
-async def _count_kept(context: RunContext, kept: Pieces, uncommitted: Manifest, known: Collection[int]) -> int:
+async def _count_kept(
+    context: RunContext, kept: messages.Pieces, uncommitted: messages.Manifest, known: Collection[int]
+) -> int:
     """Count the objects of known slices that the run kept and that were not staged."""
     # SIZE_UNKNOWN: no object was at the address then. So it was used after the erasure, or never.
     if not kept.parts:
@@ -197,19 +188,19 @@ async def _count_kept(context: RunContext, kept: Pieces, uncommitted: Manifest, 
     return count
 
 
-async def _staged(context: RunContext, uncommitted: Manifest) -> pa.Table:
+async def _staged(context: RunContext, uncommitted: messages.Manifest) -> pa.Table:
     """Return the objects (LIVE) that cells named when the run read the cells."""
     live = LiveSet()
     for part in uncommitted.parts:
         data = await context.store.get(uncommitted.folder + part.name)
-        rows = messages.read_part(uncommitted, UNCOMMITTED, part, data, ["slice", "sequence", "source"])
+        rows = messages.read_part(uncommitted, messages.UNCOMMITTED, part, data, ["slice", "sequence", "source"])
         chosen = pc.and_(pc.equal(rows["source"], "staging"), pc.not_equal(rows["slice"], FOREIGN_SLICE))
         rows = rows.filter(chosen)
         live.add_numbers(rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64))
     return live.rows()
 
 
-async def _slices(context: RunContext, pieces: Pieces) -> list[int]:
+async def _slices(context: RunContext, pieces: messages.Pieces) -> list[int]:
     tables = [await _read(context, pieces.folder, part, CLOSED) for part in pieces.parts]
     return [number for table in tables for number in table["bucket"].to_pylist()]
 
