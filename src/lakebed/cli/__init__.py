@@ -5,7 +5,6 @@ A command outside of this folder needs only the names below, and a line in `COMM
     app = noun("Greet people.")
 
     @app.command("hello")
-    @command
     def hello(session: Session, name: Annotated[str, Argument(help="Whom to greet.")]) -> None:
         '''Greet a person.'''
         session.say(f"hello {name}")
@@ -17,7 +16,7 @@ from .kit.failures import Misuse
 from .kit.output import human_duration
 from .kit.parameters import Argument, Option
 from .kit.progress import bar
-from .kit.session import Session, command, connect
+from .kit.session import Session, connect
 from .kit.tree import app, noun
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "Settings",
     "app",
     "bar",
-    "command",
     "connect",
     "human_duration",
     "noun",

@@ -23,7 +23,7 @@ from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
 from lakebed.cli.kit.output import human_time, json_record, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
@@ -113,7 +113,6 @@ RowsOption = Annotated[
 
 
 @app.command("plan")
-@command
 def plan(
     session: Session,
     uri: RepositoryArgument,
@@ -149,7 +148,6 @@ def plan(
 
 
 @app.command("show")
-@command
 def show(
     session: Session,
     uri: RepositoryArgument,
@@ -187,7 +185,6 @@ def show(
 
 
 @app.command("diff")
-@command
 def diff(
     session: Session,
     uri: RepositoryArgument,
@@ -244,7 +241,7 @@ def apply(name: str) -> Callable[..., None]:
             error = stopped
         _show_reports(session, reports, error)
 
-    return command(act)
+    return act
 
 
 app.command("apply")(apply("gc"))
@@ -271,7 +268,6 @@ def apply_question(uri: str, found: Plan, status: RunStatus, window: str) -> str
 
 
 @app.command("run")
-@command
 def run_all(
     session: Session,
     uri: RepositoryArgument,
@@ -323,7 +319,6 @@ def _question(uri: str, looking: Looking, deleting: Deleting) -> str:
 
 
 @app.command("list")
-@command
 def list_runs(
     session: Session,
     uri: RepositoryArgument,
@@ -337,7 +332,6 @@ def list_runs(
 
 
 @app.command("status")
-@command
 def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
     """Show how far a run has come."""
     collector = collector_of(session, uri, local_root)
@@ -347,7 +341,6 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
 
 
 @app.command("abandon")
-@command
 def abandon(
     session: Session, uri: RepositoryArgument, run: RunArgument, yes: YesOption = False, local_root: RootOption = None
 ) -> None:
@@ -389,7 +382,6 @@ def _why_not_abandoned(collector: Collector, view: RunView) -> str:
 
 
 @app.command("adopt")
-@command
 def adopt(
     session: Session,
     uri: RepositoryArgument,
@@ -420,7 +412,6 @@ def adopt(
 
 
 @app.command("missing")
-@command
 def missing(
     session: Session,
     uri: RepositoryArgument,
@@ -439,7 +430,6 @@ def missing(
 
 
 @app.command("package")
-@command
 def package(
     session: Session,
     file: Annotated[
@@ -490,10 +480,10 @@ def _show_commits(session: Session, collector: Collector, plan: Plan, *, limit: 
 
 
 # At the end, so that the help has the commands in this order.
-app.command("why")(command(why))
-app.command("purge")(command(purge))
-app.command("restore")(command(restore))
-app.command("ledger")(command(ledger))
+app.command("why")(why)
+app.command("purge")(purge)
+app.command("restore")(restore)
+app.command("ledger")(ledger)
 
 
 def _show_reports(

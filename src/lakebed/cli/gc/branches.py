@@ -21,7 +21,7 @@ from lakebed.cli.kit.arguments import PrefixOption, RepositoryArgument, YesOptio
 from lakebed.cli.kit.failures import FAILED, Misuse, describe
 from lakebed.cli.kit.output import hanging, human_time, json_record, table
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, parse_repository
 
@@ -33,7 +33,6 @@ app = noun("Show and delete the branches that go by the lifecycle policy. They c
 
 
 @app.command("plan")
-@command
 def plan(
     session: Session,
     uri: RepositoryArgument,
@@ -56,7 +55,6 @@ def plan(
 
 
 @app.command("apply")
-@command
 def apply(
     session: Session,
     uri: RepositoryArgument,

@@ -16,7 +16,7 @@ from lakebed.cli.kit.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
@@ -50,7 +50,6 @@ app = noun("Collect the objects of a deleted repository.")
 
 
 @app.command("plan")
-@command
 def plan(
     session: Session, uri: RepositoryArgument, working: Working, uid: UidOption = "", local_root: RootOption = None
 ) -> None:
@@ -73,7 +72,6 @@ def plan(
 
 
 @app.command("show")
-@command
 def show(
     session: Session,
     uri: RepositoryArgument,
@@ -92,7 +90,6 @@ def show(
 
 
 @app.command("diff")
-@command
 def diff(
     session: Session,
     uri: RepositoryArgument,
@@ -109,7 +106,6 @@ def diff(
 
 
 @app.command("apply")
-@command
 def apply(
     session: Session,
     uri: RepositoryArgument,
@@ -144,7 +140,6 @@ def apply(
 
 
 @app.command("status")
-@command
 def status(
     session: Session, uri: RepositoryArgument, run: RunArgument, uid: UidOption = "", local_root: RootOption = None
 ) -> None:
@@ -156,7 +151,6 @@ def status(
 
 
 @app.command("list")
-@command
 def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", local_root: RootOption = None) -> None:
     """List runs, and plans that were never applied, newest first."""
     collector = _collector(session, uri, uid, local_root)
@@ -164,7 +158,6 @@ def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", lo
 
 
 @app.command("adopt")
-@command
 def adopt(
     session: Session,
     uri: RepositoryArgument,
@@ -185,7 +178,7 @@ def adopt(
 
 
 # At the end, so that the help has the commands in this order.
-app.command("why")(command(deleted_why))
+app.command("why")(deleted_why)
 
 
 def _collector(session: Session, uri: str, uid: str, local_root: Path | None) -> Collector:

@@ -25,7 +25,7 @@ from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Failed, Misuse, describe
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun_that_runs
 from lakebed.cli.kit.uris import parse_repository
 
@@ -105,7 +105,6 @@ class Choosing:
 
 
 @app.command("plan")
-@command
 def plan(
     session: Session,
     uri: RepositoryArgument,
@@ -124,7 +123,6 @@ def plan(
 
 
 @app.command("apply")
-@command
 def apply(
     session: Session,
     uri: RepositoryArgument,
@@ -150,7 +148,6 @@ def apply(
 
 
 @app.command("run")
-@command
 def run(
     session: Session,
     uri: RepositoryArgument,
@@ -243,7 +240,6 @@ def _command(collector: Collector, run_id: str, *, everywhere: bool = False, ver
 
 
 @app.command("verify")
-@command
 def verify(
     session: Session,
     uri: RepositoryArgument,
@@ -269,7 +265,6 @@ def verify(
 
 
 @app.command("certificate")
-@command
 def certificate(
     session: Session, uri: RepositoryArgument, run: RunArgument, out: OutOption = None, html: HtmlOption = None
 ) -> None:
@@ -284,7 +279,6 @@ def certificate(
 
 
 @app.command("key")
-@command
 def key(session: Session, uri: RepositoryArgument) -> None:
     """Print the server's public key in PEM. Keep it beside a certificate: `erase check --key` needs no server."""
     from lakebed.operations.gc import collectors
@@ -294,7 +288,6 @@ def key(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("check")
-@command
 def check_offline(
     session: Session,
     certificate: Annotated[Path, Argument(metavar="CERTIFICATE", help="Its file.", names_file=True)],

@@ -10,7 +10,7 @@ from lakebed.cli.kit.arguments import RepositoryArgument
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import human_time, table
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
@@ -19,7 +19,6 @@ app = noun("Delete replaced objects at once, without a collection.")
 
 
 @app.command("on")
-@command
 def on(
     session: Session,
     uri: RepositoryArgument,
@@ -35,28 +34,24 @@ def on(
 
 
 @app.command("off")
-@command
 def off(session: Session, uri: RepositoryArgument) -> None:
     """Leave replaced objects to collections from now on. Objects that wait already are still deleted."""
     _change(session, uri, SetHardDelete(is_on=False))
 
 
 @app.command("pause")
-@command
 def pause(session: Session, uri: RepositoryArgument) -> None:
     """Delete nothing until `resume`. Objects that are replaced meanwhile wait."""
     _change(session, uri, SetHardDelete(is_paused=True))
 
 
 @app.command("resume")
-@command
 def resume(session: Session, uri: RepositoryArgument) -> None:
     """Go on deleting."""
     _change(session, uri, SetHardDelete(is_paused=False))
 
 
 @app.command("status")
-@command
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the setting, and how much waits."""
     from lakebed.operations.gc import hard_delete
@@ -65,7 +60,6 @@ def status(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("why")
-@command
 def why(
     session: Session,
     uri: RepositoryArgument,

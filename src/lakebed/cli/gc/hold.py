@@ -13,7 +13,7 @@ from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import human_time, table
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
@@ -36,7 +36,6 @@ WhyOption = Annotated[str, Option("--why", help="The reason, such as a case numb
 
 
 @app.command("add")
-@command
 def add(
     session: Session,
     uri: RepositoryArgument,
@@ -72,7 +71,6 @@ def add(
 
 
 @app.command("list")
-@command
 def list_holds(session: Session, uri: RepositoryArgument) -> None:
     """List the holds in force: their objects, since when, by whom, why."""
     from lakebed.operations.gc import holds
@@ -82,7 +80,6 @@ def list_holds(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("release")
-@command
 def release(
     session: Session, uri: RepositoryArgument, name: NameArgument, why: WhyOption, yes: YesOption = False
 ) -> None:
@@ -95,7 +92,6 @@ def release(
 
 
 @app.command("history")
-@command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List every change of the holds, newest first: when, by whom, why."""
     from lakebed.operations.gc import holds

@@ -17,7 +17,7 @@ from lakebed.cli.kit.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.kit.failures import FAILED
 from lakebed.cli.kit.output import fields, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
@@ -39,7 +39,6 @@ POLL_S: Final = 1.0
 
 
 @app.command("start")
-@command
 def start(
     session: Session,
     uri: RepositoryArgument,
@@ -80,7 +79,6 @@ def start(
 
 
 @app.command("list")
-@command
 def list_jobs(session: Session, uri: RepositoryArgument, deleted: DeletedOption = False, uid: UidOption = "") -> None:
     """List the jobs of a repository, newest first."""
     from lakebed.operations.gc import collectors
@@ -97,7 +95,6 @@ def list_jobs(session: Session, uri: RepositoryArgument, deleted: DeletedOption 
 
 
 @app.command("show")
-@command
 def show(
     session: Session, uri: RepositoryArgument, job: JobArgument, deleted: DeletedOption = False, uid: UidOption = ""
 ) -> None:
@@ -106,7 +103,6 @@ def show(
 
 
 @app.command("stop")
-@command
 def stop(
     session: Session, uri: RepositoryArgument, job: JobArgument, deleted: DeletedOption = False, uid: UidOption = ""
 ) -> None:

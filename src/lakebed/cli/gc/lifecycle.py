@@ -22,7 +22,7 @@ from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse, describe
 from lakebed.cli.kit.output import hanging, human_time, table
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
@@ -56,7 +56,6 @@ FileArgument = Annotated[Path, Argument(metavar="FILE", help="JSON, as `get` sho
 
 
 @policies.command("get")
-@command
 def get_policy(
     session: Session,
     uri: RepositoryArgument,
@@ -70,7 +69,6 @@ def get_policy(
 
 
 @policies.command("set")
-@command
 def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Replace the policy by a file's. Deletes nothing."""
     from lakebed.client import BadRequest
@@ -90,7 +88,6 @@ def set_policy(session: Session, uri: RepositoryArgument, file: FileArgument) ->
 
 
 @policies.command("validate")
-@command
 def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> None:
     """Check a file: all errors and warnings, with rule and place. Changes nothing."""
     from lakebed.operations.gc import lifecycle
@@ -102,7 +99,6 @@ def validate(session: Session, uri: RepositoryArgument, file: FileArgument) -> N
 
 
 @policies.command("unset")
-@command
 def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Remove the policy: from then on nothing is due by it."""
     from lakebed.operations.gc import lifecycle
@@ -115,7 +111,6 @@ def unset(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> 
 
 
 @policies.command("history")
-@command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the policy, newest first: who set it, and when."""
     from lakebed.operations.gc import lifecycle
@@ -125,7 +120,6 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
 
 
 @app.command("plan")
-@command
 def plan(
     session: Session,
     uri: RepositoryArgument,
@@ -147,7 +141,6 @@ def plan(
 
 
 @app.command("simulate")
-@command
 def simulate(
     session: Session,
     uri: RepositoryArgument,
@@ -172,11 +165,10 @@ def simulate(
 
 
 app.command("apply")(apply("lifecycle"))
-app.command("why")(command(lifecycle_why))
+app.command("why")(lifecycle_why)
 
 
 @app.command("status")
-@command
 def status(session: Session, uri: RepositoryArgument) -> None:
     """Show the policy in force and its runs, newest first, with their states."""
     from lakebed.operations.gc import collectors, lifecycle

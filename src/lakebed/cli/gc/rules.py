@@ -19,7 +19,7 @@ from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import fields, human_time, table
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import RefUri, parse_ref, parse_repository
 
@@ -62,7 +62,6 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @app.command("get")
-@command
 def get_rules(
     session: Session,
     uri: RepositoryArgument,
@@ -73,7 +72,6 @@ def get_rules(
 
 
 @app.command("set-default", context_settings=DASHES)
-@command
 def set_default(session: Session, uri: RepositoryArgument, duration: DurationArgument) -> None:
     """Set how long data stays where no rule matches its branch."""
     message = f"{uri}: default retention is {duration}"
@@ -81,7 +79,6 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
 
 
 @app.command("set", context_settings=DASHES)
-@command
 def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument) -> None:
     """Set how long data of the branches that match stays after it has been replaced there."""
     if "/" not in uri.removeprefix("lakefs://").rstrip("/"):
@@ -98,7 +95,6 @@ def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument)
 
 
 @app.command("unset")
-@command
 def unset_rule(
     session: Session,
     uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/pattern, or lakefs://repository for all")],
@@ -130,7 +126,6 @@ def _remove_all(session: Session, uri: str, *, yes: bool) -> None:
 
 
 @app.command("keep-last", context_settings=DASHES)
-@command
 def keep_last(
     session: Session,
     uri: PatternArgument,
@@ -156,7 +151,6 @@ def keep_last(
 
 
 @app.command("pin-tags")
-@command
 def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, Argument(metavar="on|off")]) -> None:
     """Set whether a tag keeps the data of its commit. By default it does."""
     if on not in {"on", OFF}:
@@ -166,7 +160,6 @@ def pin_tags(session: Session, uri: RepositoryArgument, on: Annotated[str, Argum
 
 
 @app.command("uncommitted", context_settings=DASHES)
-@command
 def uncommitted(
     session: Session,
     uri: RepositoryArgument,
@@ -179,7 +172,6 @@ def uncommitted(
 
 
 @app.command("explain")
-@command
 def explain(
     session: Session,
     uri: Annotated[
@@ -195,7 +187,6 @@ def explain(
 
 
 @app.command("history")
-@command
 def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None) -> None:
     """List the versions of the rules, newest first: the change, by whom, and when."""
     from lakebed.operations.gc import collectors
@@ -205,7 +196,6 @@ def history(session: Session, uri: RepositoryArgument, limit: LimitOption = None
 
 
 @app.command("diff")
-@command
 def diff(
     session: Session,
     uri: RepositoryArgument,
@@ -233,7 +223,6 @@ def diff(
 
 
 @app.command("apply")
-@command
 def apply_rules(
     session: Session,
     uri: RepositoryArgument,
@@ -268,7 +257,6 @@ def apply_rules(
 
 
 @app.command("try")
-@command
 def try_rules(
     session: Session,
     uri: RepositoryArgument,

@@ -21,7 +21,7 @@ from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import fields, human_time, printable, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.progress import Line
-from lakebed.cli.kit.session import Session, command, connect
+from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.uris import SCHEME, parse_object, parse_repository
 
 from .session import ONLY, service_of
@@ -426,7 +426,6 @@ _KEEPERS: Final = {
 }
 
 
-@command
 def storage(
     session: Session,
     uri: RepositoryArgument,

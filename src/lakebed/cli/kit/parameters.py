@@ -216,10 +216,14 @@ class Verbs(_WithHelp, click.Group):
         """Add the function as a command, by its own name where none is given. The function stays as it is."""
 
         def add(function: Callable[..., None]) -> Callable[..., None]:
-            self.add_command(command_of(function, name, **settings))
+            self.add_command(command_of(self.callback_of(function), name, **settings))
             return function
 
         return add
+
+    def callback_of(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Return the function that the command runs."""
+        return function
 
 
 def command_of(function: Callable[..., None], name: str = "", **settings: Any) -> Command:

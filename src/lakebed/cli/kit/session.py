@@ -1,15 +1,14 @@
 """Give every command its settings, its client, its answers and its errors.
 
-A command is a function whose first parameter is a `Session`, under the decorator `command`:
+A command is a function whose first parameter is a `Session`:
 
     @app.command("show")
-    @command
     def show(session: Session, uri: Annotated[str, Argument(...)]) -> None:
         session.show(session.client.repositories.get(parse_repository(uri)), text=describe_repository)
 
-The decorator gives it `--endpoint`, `-o`, `-v`, `-q` and more, makes the session and closes it, and turns errors into a
-line on stderr and an exit code (failures.py). Results go to stdout, everything else to stderr, so that output can be
-piped. Lists that do not fit on a terminal go through a pager (pager.py).
+`with_session`, which the groups in tree.py call, adds `--endpoint`, `-o`, `-v`, `-q` and more. It makes the session,
+closes it, and turns errors into a line on stderr and an exit code (failures.py). Results go to stdout, everything else
+to stderr, so that output can be piped. Lists that do not fit on a terminal go through a pager (pager.py).
 """
 
 from __future__ import annotations
@@ -290,8 +289,8 @@ QuietOption = Annotated[bool, Option("--quiet", "-q", help="Only results, errors
 OutputOption = Annotated[Format, Option("--output", "-o", help="For people, or for programs.")]
 
 
-def command(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
-    """Make a function over a `Session` a command; see the head of this file."""
+def with_session(function: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
+    """Return a function that makes the session, runs `function` with it, and closes it; see the head of this file."""
 
     def run(
         endpoint: str | None,

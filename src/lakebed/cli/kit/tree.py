@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import click
 
 from .failures import FAILED, INTERRUPTED, MISUSED, ending_with_reader, tell
 from .parameters import Verbs
-from .session import Format, ending_well
+from .session import Format, Session, ending_well, with_session
 from .shells import completion_options
 
 COMMANDS: Final = {
@@ -76,6 +77,11 @@ class Group(Verbs):
     def __init__(self, *, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(**settings)
         self.examples = examples
+
+    def callback_of(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Open a session around a function whose first parameter is a `Session`."""
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        return with_session(function) if first and first.annotation in ("Session", Session) else function
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)

@@ -10,7 +10,7 @@ import msgspec
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument
 from lakebed.cli.kit.output import human_date, printable, table
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 from lakebed.wire import ActionRun, HookRun
@@ -27,7 +27,6 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @app.command("list")
-@command
 def list_runs(
     session: Session,
     uri: RepositoryArgument,
@@ -49,7 +48,6 @@ def list_runs(
 
 
 @app.command("show")
-@command
 def show(
     session: Session,
     uri: RepositoryArgument,

@@ -20,7 +20,7 @@ from lakebed.cli.kit.completion import complete_object
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import ObjectUri, parse_prefix
 from lakebed.wire import ObjectStats
@@ -76,7 +76,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @app.command()
-@command
 def checkout(
     session: Session,
     uri: Annotated[
@@ -107,7 +106,6 @@ def checkout(
 
 
 @app.command()
-@command
 def status(session: Session, folder: Folder = Path()) -> None:
     """Show changes here and on the branch since the checkout or the last pull."""
     checkout = _load(session, folder)
@@ -122,7 +120,6 @@ def status(session: Session, folder: Folder = Path()) -> None:
 
 
 @app.command()
-@command
 def pull(
     session: Session,
     folder: Folder = Path(),
@@ -138,7 +135,6 @@ def pull(
 
 
 @app.command()
-@command
 def commit(
     session: Session,
     message: MessageOption,

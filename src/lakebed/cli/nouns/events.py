@@ -10,7 +10,7 @@ from lakebed.base import EventKind, count_of
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.output import human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 from lakebed.wire import Event, EventSubscription, NewSubscription
@@ -36,7 +36,6 @@ _COLUMNS: Final[dict[str, Callable[[Event], object]]] = {
 
 
 @app.command("list")
-@command
 def list_events(
     session: Session,
     uri: RepositoryArgument,
@@ -54,7 +53,6 @@ def list_events(
 
 
 @app.command("follow")
-@command
 def follow(
     session: Session,
     uri: RepositoryArgument,
@@ -81,7 +79,6 @@ def follow(
 
 
 @app.command("subscriptions")
-@command
 def subscriptions(session: Session, uri: RepositoryArgument) -> None:
     """List subscriptions, how many events wait for each, and the last error."""
     columns: dict[str, Callable[[EventSubscription], object]] = {
@@ -97,7 +94,6 @@ def subscriptions(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("subscribe")
-@command
 def subscribe(
     session: Session,
     uri: RepositoryArgument,
@@ -116,7 +112,6 @@ def subscribe(
 
 
 @app.command("unsubscribe")
-@command
 def unsubscribe(
     session: Session, uri: RepositoryArgument, subscription: SubscriptionArgument, yes: YesOption = False
 ) -> None:
@@ -130,7 +125,6 @@ def unsubscribe(
 
 
 @app.command("replay")
-@command
 def replay(
     session: Session,
     uri: RepositoryArgument,

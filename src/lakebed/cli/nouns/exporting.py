@@ -24,7 +24,7 @@ from lakebed.cli.kit.arguments import BranchArgument
 from lakebed.cli.kit.failures import Failed, Misuse, describe
 from lakebed.cli.kit.output import json_record, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import RefUri, parse_ref
 from lakebed.wire import Commit, ObjectStats
@@ -46,7 +46,6 @@ class Exported(msgspec.Struct, kw_only=True):
 
 
 @app.command("export")
-@command
 def export(
     session: Session,
     uri: BranchArgument,

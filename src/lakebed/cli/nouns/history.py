@@ -32,7 +32,7 @@ from lakebed.cli.kit.completion import complete_object, complete_ref
 from lakebed.cli.kit.failures import Misuse, being_something
 from lakebed.cli.kit.output import fields, hanging, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import ObjectUri, RefUri, parse_prefix, parse_ref
 from lakebed.wire import Commit, Diff, MergeResult
@@ -74,7 +74,6 @@ class StrategyName(StrEnum):
 
 
 @commit_app.command()
-@command
 def commit(
     session: Session,
     uri: BranchArgument,
@@ -109,7 +108,6 @@ def parse_date(text: str) -> int:
 
 
 @log_app.command()
-@command
 def log(
     session: Session,
     uri: RefArgument,
@@ -180,7 +178,6 @@ def paragraphs(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = M
 
 
 @diff_app.command()
-@command
 def diff(
     session: Session,
     uri: RefArgument,
@@ -243,7 +240,6 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 @show_app.command()
-@command
 def show(session: Session, uri: RefArgument, stat: StatOption = False) -> None:
     """Show a commit, and its changes against its first parent."""
     ref = parse_ref(uri)
@@ -278,7 +274,6 @@ class ShownCommit(msgspec.Struct, kw_only=True):
 
 
 @blame_app.command()
-@command
 def blame(
     session: Session,
     uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)],
@@ -356,7 +351,6 @@ def diff_lines(differences: Iterable[Diff]) -> Iterator[str]:
 
 
 @merge_app.command()
-@command
 def merge(
     session: Session,
     source: RefArgument,

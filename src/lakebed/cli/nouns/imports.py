@@ -12,7 +12,7 @@ from lakebed.cli.kit.failures import Failed, Misuse
 from lakebed.cli.kit.output import printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.progress import Line
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import ObjectUri, parse_prefix
 from lakebed.wire import ImportLocation, ImportStatus
@@ -26,7 +26,6 @@ LOOK_S = 0.5
 
 
 @app.command()
-@command
 def import_(
     session: Session,
     source: Annotated[

@@ -20,7 +20,7 @@ from lakebed.cli.kit.completion import complete_object
 from lakebed.cli.kit.failures import Failed, Misuse, being_there
 from lakebed.cli.kit.output import columns_of, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_object, parse_prefix
 from lakebed.wire import ObjectStats
@@ -75,7 +75,6 @@ PresignedOption = Annotated[
 
 
 @app.command("upload")
-@command
 def upload(
     session: Session,
     source: SourceFile,
@@ -166,7 +165,6 @@ def _upload_one(
 
 
 @app.command("download")
-@command
 def download(
     session: Session,
     uri: PrefixArgument,
@@ -210,14 +208,12 @@ def download(
 
 
 @app.command("cat")
-@command
 def cat(session: Session, uri: ObjectArgument) -> None:
     """Write an object to standard output."""
     _to_stdout(session, parse_object(uri))
 
 
 @app.command("ls")
-@command
 def ls(
     session: Session,
     uri: PrefixArgument,
@@ -234,7 +230,6 @@ def ls(
 
 
 @app.command("stat")
-@command
 def stat(session: Session, uri: ObjectArgument) -> None:
     """Show an object's size, checksum, address and metadata."""
     place = parse_object(uri)
@@ -256,7 +251,6 @@ def stat(session: Session, uri: ObjectArgument) -> None:
 
 
 @app.command("presign")
-@command
 def presign(session: Session, uri: ObjectArgument) -> None:
     """Print a URL that reads an object without credentials, for a quarter of an hour."""
     place = parse_object(uri)
@@ -267,7 +261,6 @@ def presign(session: Session, uri: ObjectArgument) -> None:
 
 
 @app.command("du")
-@command
 def du(
     session: Session,
     uri: PrefixArgument,
@@ -313,7 +306,6 @@ def du(
 
 
 @app.command("find")
-@command
 def find(
     session: Session,
     uri: PrefixArgument,
@@ -333,7 +325,6 @@ def find(
 
 
 @app.command("rm")
-@command
 def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False, yes: YesOption = False) -> None:
     """Delete an object, or with -r a whole folder. Earlier commits keep their objects."""
     objects = session.client.objects
@@ -354,7 +345,6 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
 
 
 @app.command("cp")
-@command
 def cp(session: Session, source: FromArgument, destination: ToArgument) -> None:
     """Copy an object within a repository, on the server."""
     here, there = parse_object(source), parse_object(destination)
@@ -367,7 +357,6 @@ def cp(session: Session, source: FromArgument, destination: ToArgument) -> None:
 
 
 @app.command("mv")
-@command
 def mv(
     session: Session,
     source: FromArgument,

@@ -15,7 +15,7 @@ from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import describe
 from lakebed.cli.kit.output import hanging, human_date, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import RefUri, parse_ref, parse_repository
 from lakebed.wire import MergeResult, PullRequest
@@ -40,7 +40,6 @@ class Which(StrEnum):
 
 
 @app.command("list")
-@command
 def list_pulls(
     session: Session,
     uri: RepositoryArgument,
@@ -62,7 +61,6 @@ def list_pulls(
 
 
 @app.command("create")
-@command
 def create(
     session: Session,
     source: Annotated[str, Argument(metavar="SOURCE", help="lakefs://repository/branch", complete=complete_ref)],
@@ -85,7 +83,6 @@ def create(
 
 
 @app.command("show")
-@command
 def show(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
     """Show a pull request, and how many paths it would change. `lakebed diff DESTINATION SOURCE` lists them."""
     repository = parse_repository(uri)
@@ -111,7 +108,6 @@ def show(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
 
 
 @app.command("edit")
-@command
 def edit(
     session: Session,
     uri: RepositoryArgument,
@@ -124,21 +120,18 @@ def edit(
 
 
 @app.command("close")
-@command
 def close(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
     """Close a pull request without a merge."""
     _update(session, uri, pull, status="closed")
 
 
 @app.command("reopen")
-@command
 def reopen(session: Session, uri: RepositoryArgument, pull: PullArgument) -> None:
     """Open a closed pull request again."""
     _update(session, uri, pull, status="open")
 
 
 @app.command("merge")
-@command
 def merge(session: Session, uri: RepositoryArgument, pull: PullArgument, yes: YesOption = False) -> None:
     """Merge the source of a pull request into its destination."""
     repository = parse_repository(uri)

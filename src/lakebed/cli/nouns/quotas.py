@@ -10,7 +10,7 @@ from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_ref, parse_repository, ref_of
 from lakebed.wire import Quota
@@ -33,7 +33,6 @@ UserOption = Annotated[str, Option("--user", metavar="USER", help="That of this 
 
 
 @app.command("show")
-@command
 def show(session: Session, uri: OfArgument = "", user: UserOption = "") -> None:
     """Show the quotas of a repository and of its branches, that of one branch, or that of a user."""
     repository, branch = _of(uri, user)
@@ -51,7 +50,6 @@ def show(session: Session, uri: OfArgument = "", user: UserOption = "") -> None:
 
 
 @app.command("set")
-@command
 def set_quota(
     session: Session,
     uri: OfArgument = "",
@@ -80,7 +78,6 @@ def set_quota(
 
 
 @app.command("remove")
-@command
 def remove(session: Session, uri: OfArgument = "", user: UserOption = "") -> None:
     """Remove a quota."""
     repository, branch = _of(uri, user)
@@ -92,7 +89,6 @@ def remove(session: Session, uri: OfArgument = "", user: UserOption = "") -> Non
 
 
 @app.command("count")
-@command
 def count(session: Session, uri: OfArgument) -> None:
     """Count what a repository stores, in place of what its quota has as used.
 

@@ -24,7 +24,7 @@ from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Misuse, being_new, being_something, being_there
 from lakebed.cli.kit.output import columns_of, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, RefUri, parse_new_branch, parse_new_tag, parse_ref, parse_repository, parse_tag
 from lakebed.wire import DeletedRef, Ref, RefMove
@@ -77,7 +77,6 @@ NamedArgument = Annotated[
 
 
 @app.command("create")
-@command
 def create(
     session: Session,
     uri: BranchArgument,
@@ -107,7 +106,6 @@ def create(
 
 
 @app.command("list")
-@command
 def list_branches(
     session: Session,
     uri: RepositoryArgument,
@@ -153,7 +151,6 @@ def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
 
 
 @app.command("show")
-@command
 def show(session: Session, uri: BranchArgument) -> None:
     """Show the commit of a branch."""
     branch = parse_ref(uri)
@@ -164,7 +161,6 @@ def show(session: Session, uri: BranchArgument) -> None:
 
 
 @app.command("ahead")
-@command
 def ahead(
     session: Session,
     uri: BranchArgument,
@@ -182,7 +178,6 @@ def ahead(
 
 
 @app.command("delete")
-@command
 def delete(session: Session, uri: BranchArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
     """Delete a branch and its uncommitted changes. It can come back for some days, unless --for-good is given."""
     branch = parse_ref(uri)
@@ -209,7 +204,6 @@ def _delete(refs: Branches | Tags, ref: RefUri, *, for_good: bool) -> None:
 
 
 @app.command("undelete")
-@command
 def undelete(session: Session, uri: BranchArgument) -> None:
     """Bring a deleted branch back, without its uncommitted changes. It has no end date then."""
     branch = parse_ref(uri)
@@ -218,7 +212,6 @@ def undelete(session: Session, uri: BranchArgument) -> None:
 
 
 @app.command("reflog")
-@command
 def reflog(session: Session, uri: BranchArgument, limit: LimitOption = None) -> None:
     """Show where a branch was, the newest first. `main@{2}` is where it was two moves ago."""
     branch = parse_ref(uri)
@@ -230,7 +223,6 @@ def reflog(session: Session, uri: BranchArgument, limit: LimitOption = None) -> 
 
 
 @app.command("reset")
-@command
 def reset(
     session: Session,
     uri: BranchArgument,
@@ -274,7 +266,6 @@ def _is_clean(session: Session, branch: RefUri, prefix: str) -> bool:
 
 
 @app.command("revert")
-@command
 def revert(
     session: Session,
     uri: BranchArgument,
@@ -310,7 +301,6 @@ def revert(
 
 
 @app.command("cherry-pick")
-@command
 def cherry_pick(
     session: Session,
     uri: BranchArgument,
@@ -332,7 +322,6 @@ def cherry_pick(
 
 
 @app.command("protect")
-@command
 def protect(
     session: Session,
     uri: RepositoryArgument,
@@ -367,7 +356,6 @@ def protect(
 
 
 @tags.command("create")
-@command
 def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
     """Name a commit for ever."""
     tag = parse_new_tag(uri)
@@ -378,7 +366,6 @@ def create_tag(session: Session, uri: TagArgument, ref: NamedArgument) -> None:
 
 
 @tags.command("list")
-@command
 def list_tags(
     session: Session,
     uri: RepositoryArgument,
@@ -395,7 +382,6 @@ def list_tags(
 
 
 @tags.command("show")
-@command
 def show_tag(session: Session, uri: TagArgument) -> None:
     """Show the commit of a tag."""
     tag = parse_tag(uri)
@@ -403,7 +389,6 @@ def show_tag(session: Session, uri: TagArgument) -> None:
 
 
 @tags.command("delete")
-@command
 def delete_tag(session: Session, uri: TagArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
     """Delete a tag. It can come back for some days, unless --for-good is given."""
     tag = parse_tag(uri)
@@ -413,7 +398,6 @@ def delete_tag(session: Session, uri: TagArgument, for_good: ForGoodOption = Fal
 
 
 @tags.command("undelete")
-@command
 def undelete_tag(session: Session, uri: TagArgument) -> None:
     """Make a deleted tag again."""
     tag = parse_tag(uri)
@@ -422,7 +406,6 @@ def undelete_tag(session: Session, uri: TagArgument) -> None:
 
 
 @tags.command("reflog")
-@command
 def tag_reflog(session: Session, uri: TagArgument, limit: LimitOption = None) -> None:
     """Show when a tag was made, deleted and made again, the newest first. `v1@{yesterday}` is where it was then."""
     tag = parse_tag(uri)

@@ -25,7 +25,7 @@ from lakebed.cli.kit.failures import Misuse, being_new
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.progress import Line
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, check_new_branch, parse_repository
 from lakebed.wire import DeletedRepository, RefsDump, Repository, RepositoryDumpStatus, RepositoryRestoreStatus
@@ -56,7 +56,6 @@ DELETED_COLUMNS: Final[dict[str, Callable[[DeletedRepository], object]]] = {
 
 
 @app.command("create")
-@command
 def create(
     session: Session,
     uri: RepositoryArgument,
@@ -127,7 +126,6 @@ def _use_of_deleted(one: DeletedRepository) -> str:
 
 
 @app.command("list")
-@command
 def list_repositories(
     session: Session,
     prefix: PrefixOption = "",
@@ -150,7 +148,6 @@ def list_repositories(
 
 
 @app.command("show")
-@command
 def show(session: Session, uri: RepositoryArgument) -> None:
     """Show one repository."""
     found = session.client.repositories.get(parse_repository(uri))
@@ -168,7 +165,6 @@ def show(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("dump")
-@command
 def dump(session: Session, uri: RepositoryArgument) -> None:
     """Write branches, tags and commits to the storage namespace, and print the ids of the files as JSON.
 
@@ -183,7 +179,6 @@ def dump(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("restore")
-@command
 def restore(
     session: Session,
     uri: RepositoryArgument,
@@ -233,7 +228,6 @@ def _wait(session: Session, doing: str, look: Callable[[], S]) -> S:
 
 
 @app.command("delete")
-@command
 def delete(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Delete a repository. It can be undeleted for some days, and its objects stay in the storage namespace."""
     name = parse_repository(uri)
@@ -243,7 +237,6 @@ def delete(session: Session, uri: RepositoryArgument, yes: YesOption = False) ->
 
 
 @app.command("undelete")
-@command
 def undelete(
     session: Session,
     uri: RepositoryArgument,
@@ -268,7 +261,6 @@ def undelete(
 
 
 @app.command("forget")
-@command
 def forget(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: YesOption = False) -> None:
     """Remove the records of a deleted repository for good. Its objects stay, and no collection can take them."""
     name = parse_repository(uri)
@@ -282,7 +274,6 @@ def forget(session: Session, uri: RepositoryArgument, uid: UidOption = "", yes: 
 
 
 @app.command("protect")
-@command
 def protect(
     session: Session,
     uri: RepositoryArgument,

@@ -9,7 +9,7 @@ from lakebed.base import human_size, parse_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 from lakebed.gc.rules import parse_duration
@@ -27,7 +27,6 @@ TtlOption = Annotated[str, Option("--ttl", metavar="DURATION", help="How long fr
 
 
 @app.command("create")
-@command
 def create(
     session: Session,
     uri: RepositoryArgument,
@@ -48,7 +47,6 @@ def create(
 
 
 @app.command("list")
-@command
 def list_sandboxes(session: Session, uri: RepositoryArgument) -> None:
     """List the sandboxes of a repository."""
     found = session.client.sandboxes.list(parse_repository(uri))
@@ -63,14 +61,12 @@ def list_sandboxes(session: Session, uri: RepositoryArgument) -> None:
 
 
 @app.command("show")
-@command
 def show(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument) -> None:
     """Show a sandbox: its source, its end, its key."""
     session.show(session.client.sandboxes.get(parse_repository(uri), sandbox), _text)
 
 
 @app.command("extend")
-@command
 def extend(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, ttl: TtlOption) -> None:
     """Let a sandbox last longer."""
     parse_duration(ttl)
@@ -79,7 +75,6 @@ def extend(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, 
 
 
 @app.command("end")
-@command
 def end(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
     """Revoke the key and delete the branch, which can be undeleted for a while.
 
@@ -91,7 +86,6 @@ def end(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes
 
 
 @app.command("promote")
-@command
 def promote(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
     """Revoke the key, and keep the branch for good."""
     session.confirm(f"Revoke the key of {sandbox}, and keep its branch?", yes=yes)

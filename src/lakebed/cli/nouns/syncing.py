@@ -23,7 +23,7 @@ from lakebed.cli.kit.completion import complete_object
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import printable
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import ObjectUri, is_uri, parse_prefix
 from lakebed.wire import ObjectStats
@@ -66,7 +66,6 @@ Globs = list[str] | None
 
 
 @app.command()
-@command
 def sync(
     session: Session,
     source: Side,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from lakebed.cli.kit.output import human_date, printable, table
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.nouns.history import parse_date
 from lakebed.wire import AuditRecord
@@ -17,7 +17,6 @@ app = noun("Show the audit log.")
 
 
 @app.command()
-@command
 def audit(
     session: Session,
     since: Annotated[str, Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")] = "",

@@ -19,7 +19,7 @@ from lakebed.cli.kit.arguments import LimitOption, PrefixOption, YesOption, no_s
 from lakebed.cli.kit.failures import Misuse, being_new
 from lakebed.cli.kit.output import columns_of, human_time
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.wire import CredentialsWithSecret, Statement
 
@@ -75,7 +75,6 @@ class _Statements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @users.command("create")
-@command
 def create_user(
     session: Session,
     user: UserArgument,
@@ -98,7 +97,6 @@ def create_user(
 
 
 @users.command("list")
-@command
 def list_users(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List users."""
     found = session.client.users.list(prefix=prefix, limit=limit)
@@ -110,7 +108,6 @@ def list_users(session: Session, prefix: PrefixOption = "", limit: LimitOption =
 
 
 @users.command("show")
-@command
 def show_user(session: Session, user: UserArgument) -> None:
     """Show a user's groups and policies."""
     of = session.client.users
@@ -135,14 +132,12 @@ def show_user(session: Session, user: UserArgument) -> None:
 
 
 @users.command("delete")
-@command
 def delete_user(session: Session, user: UserArgument, yes: YesOption = False) -> None:
     """Delete a user with their keys."""
     _delete(session, "user", user, session.client.users.delete, yes=yes)
 
 
 @users.command("attach")
-@command
 def attach_to_user(session: Session, user: UserArgument, policy: PolicyArgument) -> None:
     """Attach a policy to a user."""
     session.client.users.attach(user, policy)
@@ -150,7 +145,6 @@ def attach_to_user(session: Session, user: UserArgument, policy: PolicyArgument)
 
 
 @users.command("detach")
-@command
 def detach_from_user(session: Session, user: UserArgument, policy: PolicyArgument) -> None:
     """Detach a policy from a user."""
     session.client.users.detach(user, policy)
@@ -158,7 +152,6 @@ def detach_from_user(session: Session, user: UserArgument, policy: PolicyArgumen
 
 
 @users.command("keys")
-@command
 def keys(session: Session, user: UserArgument) -> None:
     """List a user's access keys."""
     columns: dict[str, Callable[[Any], object]] = {
@@ -169,14 +162,12 @@ def keys(session: Session, user: UserArgument) -> None:
 
 
 @users.command("create-key")
-@command
 def create_key(session: Session, user: UserArgument) -> None:
     """Make a key pair for a user. The secret key is shown only now."""
     _show_key(session, user, session.client.users.create_key(user))
 
 
 @users.command("delete-key")
-@command
 def delete_key(session: Session, user: UserArgument, key: KeyArgument, yes: YesOption = False) -> None:
     """Delete an access key: requests signed with it are refused within seconds."""
     session.confirm(f"Delete the access key {key} of {user}?", yes=yes)
@@ -185,7 +176,6 @@ def delete_key(session: Session, user: UserArgument, key: KeyArgument, yes: YesO
 
 
 @groups.command("create")
-@command
 def create_group(
     session: Session,
     group: GroupArgument,
@@ -198,7 +188,6 @@ def create_group(
 
 
 @groups.command("list")
-@command
 def list_groups(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List groups, also those that come with every server."""
     found = session.client.groups.list(prefix=prefix, limit=limit)
@@ -210,7 +199,6 @@ def list_groups(session: Session, prefix: PrefixOption = "", limit: LimitOption 
 
 
 @groups.command("show")
-@command
 def show_group(session: Session, group: GroupArgument) -> None:
     """Show the members of a group, and its policies."""
     of = session.client.groups
@@ -234,14 +222,12 @@ def show_group(session: Session, group: GroupArgument) -> None:
 
 
 @groups.command("delete")
-@command
 def delete_group(session: Session, group: GroupArgument, yes: YesOption = False) -> None:
     """Delete a group. Its members stay, and lose rights that only the group gave."""
     _delete(session, "group", group, session.client.groups.delete, yes=yes)
 
 
 @groups.command("add")
-@command
 def add(session: Session, group: GroupArgument, user: UserArgument) -> None:
     """Add a user to a group."""
     try:
@@ -255,7 +241,6 @@ def add(session: Session, group: GroupArgument, user: UserArgument) -> None:
 
 
 @groups.command("remove")
-@command
 def remove(session: Session, group: GroupArgument, user: UserArgument) -> None:
     """Remove a user from a group."""
     session.client.groups.remove(group, user)
@@ -263,7 +248,6 @@ def remove(session: Session, group: GroupArgument, user: UserArgument) -> None:
 
 
 @groups.command("attach")
-@command
 def attach_to_group(session: Session, group: GroupArgument, policy: PolicyArgument) -> None:
     """Attach a policy to a group."""
     session.client.groups.attach(group, policy)
@@ -271,7 +255,6 @@ def attach_to_group(session: Session, group: GroupArgument, policy: PolicyArgume
 
 
 @groups.command("detach")
-@command
 def detach_from_group(session: Session, group: GroupArgument, policy: PolicyArgument) -> None:
     """Detach a policy from a group."""
     session.client.groups.detach(group, policy)
@@ -279,7 +262,6 @@ def detach_from_group(session: Session, group: GroupArgument, policy: PolicyArgu
 
 
 @groups.command("level")
-@command
 def level(session: Session, group: GroupArgument, level: LevelArgument) -> None:
     """Give a group the policies of an access level, in place of those of its former one."""
     session.client.groups.set_level(group, level)
@@ -287,7 +269,6 @@ def level(session: Session, group: GroupArgument, level: LevelArgument) -> None:
 
 
 @policies.command("create")
-@command
 def create_policy(session: Session, policy: PolicyArgument, file: FileArgument) -> None:
     """Create a policy from a file of statements."""
     with being_new(f"policy {policy}"):
@@ -296,7 +277,6 @@ def create_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
 
 
 @policies.command("list")
-@command
 def list_policies(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List policies, also those that come with every server."""
     found = session.client.policies.list(prefix=prefix, limit=limit)
@@ -308,7 +288,6 @@ def list_policies(session: Session, prefix: PrefixOption = "", limit: LimitOptio
 
 
 @policies.command("show")
-@command
 def show_policy(session: Session, policy: PolicyArgument) -> None:
     """Show a policy's statements. With -o json as `create` and `update` read them."""
     columns: dict[str, Callable[[Statement], object]] = {
@@ -321,14 +300,12 @@ def show_policy(session: Session, policy: PolicyArgument) -> None:
 
 
 @policies.command("update")
-@command
 def update_policy(session: Session, policy: PolicyArgument, file: FileArgument) -> None:
     """Replace a policy's statements by those of a file. It takes effect within seconds."""
     session.done(f"updated policy {policy}", session.client.policies.update(policy, _read(file)))
 
 
 @policies.command("delete")
-@command
 def delete_policy(session: Session, policy: PolicyArgument, yes: YesOption = False) -> None:
     """Delete a policy, and detach it everywhere. Its denials end, too."""
     _delete(session, "policy", policy, session.client.policies.delete, yes=yes)
@@ -364,7 +341,6 @@ def _read(file: Path) -> list[Statement]:
 
 
 @principals.command("attach")
-@command
 def attach_principal(session: Session, user: UserArgument, principal: PrincipalArgument) -> None:
     """Let an identity of another provider stand for a user, with the user's rights."""
     with being_new(f"principal {principal}"):
@@ -373,7 +349,6 @@ def attach_principal(session: Session, user: UserArgument, principal: PrincipalA
 
 
 @principals.command("detach")
-@command
 def detach_principal(
     session: Session, user: UserArgument, principal: PrincipalArgument, yes: YesOption = False
 ) -> None:
@@ -384,7 +359,6 @@ def detach_principal(
 
 
 @principals.command("list")
-@command
 def list_principals(session: Session, user: UserArgument) -> None:
     """List the identities that stand for a user."""
     found = session.client.users.principals(user)
@@ -392,7 +366,6 @@ def list_principals(session: Session, user: UserArgument) -> None:
 
 
 @principals.command("show")
-@command
 def show_principal(session: Session, principal: PrincipalArgument) -> None:
     """Show which user an identity stands for."""
     found = session.client.users.principal(principal)

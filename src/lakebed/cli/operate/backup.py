@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from lakebed.base import count_of, human_size
 from lakebed.cli.kit.output import fields
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import DataOption, Session, command
+from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
 
 from .kv import MetadataUri
@@ -22,7 +22,6 @@ BackupFolder = Annotated[Path, Argument(metavar="BACKUP", help="Folder of the ba
 
 
 @app.command()
-@command
 def create(
     session: Session,
     to: Annotated[Path, Option("--to", metavar="DIR", help="A new folder for the backup.")],
@@ -59,7 +58,6 @@ def create(
 
 
 @app.command()
-@command
 def verify(session: Session, backup: BackupFolder) -> None:
     """Check that a backup is whole.
 
@@ -72,7 +70,6 @@ def verify(session: Session, backup: BackupFolder) -> None:
 
 
 @app.command()
-@command
 def restore(
     session: Session,
     backup: BackupFolder,

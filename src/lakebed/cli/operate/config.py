@@ -13,7 +13,7 @@ import msgspec
 from lakebed.base import AlreadyExists
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import Session, command, connect
+from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.tree import noun
 from lakebed.settings import (
     ENDPOINT_DEFAULT,
@@ -36,7 +36,6 @@ ASK: Final = "-"
 
 
 @app.command("set")
-@command
 def set_config(
     session: Session,
     access_key_id: Annotated[str, Option("--access-key-id", help="The key to store.")] = "",
@@ -100,7 +99,6 @@ def _ask_secret() -> str:
 
 
 @app.command("show")
-@command
 def show(session: Session) -> None:
     """Show the settings in force, and where they come from. The secret is not shown."""
     path = settings_path(session.environment)
@@ -129,7 +127,6 @@ def show(session: Session) -> None:
 
 
 @setup_app.command()
-@command
 def setup(
     session: Session,
     user: Annotated[str, Option("--user", "-u", help="The name of the first user.")] = "admin",

@@ -12,7 +12,7 @@ import msgspec
 from lakebed.base import LakebedError, Unavailable
 from lakebed.cli.kit.failures import Failed, describe
 from lakebed.cli.kit.output import hanging
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.wire import VersionConfig
 
@@ -38,7 +38,6 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @whoami_app.command()
-@command
 def whoami(session: Session) -> None:
     """Show the user of the configured credentials, and the server that was asked."""
     caller = Caller(
@@ -52,7 +51,6 @@ def whoami(session: Session) -> None:
 
 
 @app.command()
-@command
 def doctor(session: Session) -> None:
     """Check in turn that the server answers, that it is set up, and that it knows the credentials."""
     done: list[Check] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lakebed.base import human_size
 from lakebed.cli.kit.output import fields, human_time, table
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.wire import ServerStatus, UpkeepStep
 
@@ -14,7 +14,6 @@ app = noun("Show the health of the server.")
 
 
 @app.command()
-@command
 def health(session: Session) -> None:
     """Show whether the server is ready, its versions and processes, and when their upkeep last ended well."""
     session.show(session.client.status(), text=_text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from lakebed.cli.kit.failures import Failed, Misuse
 from lakebed.cli.kit.output import fields
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import DataOption, Session, command
+from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
 
 from .doctor import Check, check_lines
@@ -30,7 +30,6 @@ MetadataUri = Annotated[
 
 
 @app.command()
-@command
 def stats(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Show how large the metadata is on disk, and how much of it is free."""
     from lakebed.kv import store_size
@@ -49,7 +48,6 @@ def stats(session: Session, data: DataOption = None, kv: MetadataUri = None) -> 
 
 
 @app.command()
-@command
 def check(
     session: Session,
     data: DataOption = None,
@@ -79,7 +77,6 @@ def check(
 
 
 @app.command()
-@command
 def migrate(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Make the schema in a new database, or bring an older one to this release.
 
@@ -96,7 +93,6 @@ def migrate(session: Session, data: DataOption = None, kv: MetadataUri = None) -
 
 
 @app.command()
-@command
 def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -> None:
     """Give free space of the metadata back to the disk.
 
@@ -113,7 +109,6 @@ def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -
 
 
 @app.command()
-@command
 def copy(
     session: Session,
     source: Annotated[str, Argument(metavar="FROM", help="The URI of the store to read.")],

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.uris import is_uri, parse_object, parse_prefix, parse_tag, ref_of, repository_of
 from lakebed.wire import Decision
 
@@ -21,7 +21,6 @@ _OPTIONS: Final = {
 _REPOSITORY: Final = "arn:lakefs:fs:::repository/"
 
 
-@command
 def may(
     session: Session,
     user: Annotated[str, Argument(metavar="USER", help="A user's id.")],

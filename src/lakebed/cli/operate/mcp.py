@@ -10,7 +10,7 @@ import msgspec
 
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import Session, command, connect
+from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, is_uri, parse_ref, parse_repository
 from lakebed.gc.rules import parse_duration
@@ -27,7 +27,6 @@ app = noun(
 
 
 @app.command("mcp")
-@command
 def mcp(
     session: Session,
     read_only: Annotated[bool, Option("--read-only", help="Offer no tool that changes anything.")] = False,

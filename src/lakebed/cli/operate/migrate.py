@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.failures import Failed, Misuse, describe
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 
 from .kv import MetadataUri
@@ -26,7 +26,6 @@ PLACE = "{repository}"
 
 
 @app.command()
-@command
 def migrate(
     session: Session,
     repositories: Annotated[list[str] | None, Argument(metavar="REPOSITORY", help="Default: all of them.")] = None,

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 
 from .kv import MetadataUri
@@ -36,7 +36,6 @@ READ_S: Final = 5.0
 
 
 @app.command("open")
-@command
 def open_page(
     session: Session,
     data: Annotated[

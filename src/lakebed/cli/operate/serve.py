@@ -11,7 +11,7 @@ from typing import Annotated
 import click
 
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import DataOption, Session, command
+from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
 
 from .kv import MetadataUri
@@ -32,7 +32,6 @@ class LogFormat(StrEnum):
 
 
 @app.command()
-@command
 def serve(
     session: Session,
     data: Annotated[
@@ -107,7 +106,6 @@ def _address(text: str, host: str) -> tuple[str, int]:
     return given.strip("[]") or host, int(port)
 
 
-@command
 def recover(
     session: Session,
     data: DataOption = None,

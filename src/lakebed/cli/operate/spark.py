@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from lakebed.cli.kit.parameters import Option
-from lakebed.cli.kit.session import Session, command
+from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
@@ -17,7 +17,6 @@ app = noun(
 
 
 @app.command("java")
-@command
 def java(session: Session) -> None:
     """Print a JAVA_HOME that Spark starts with: the machine's Java, or the one that pip brought."""
     from lakebed.spark import java_home  # here: an installation without Spark has the other commands
@@ -27,7 +26,6 @@ def java(session: Session) -> None:
 
 
 @app.command("settings")
-@command
 def settings(
     session: Session,
     repository: Annotated[

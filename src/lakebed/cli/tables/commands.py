@@ -22,7 +22,7 @@ from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Failed, Misuse
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
-from lakebed.cli.kit.session import DataOption, Session, command
+from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, is_uri, parse_object, parse_ref
 from lakebed.wire import TableEntry
@@ -57,7 +57,6 @@ class TableExported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @app.command("list")
-@command
 def list_tables(
     session: Session,
     uri: RefArgument,
@@ -75,7 +74,6 @@ def list_tables(
 
 
 @app.command("show")
-@command
 def show(session: Session, uri: RefArgument, name: TableArgument) -> None:
     """Show a table: its schema, its current snapshot, and how much is stored for it."""
     ref = parse_ref(uri)
@@ -83,7 +81,6 @@ def show(session: Session, uri: RefArgument, name: TableArgument) -> None:
 
 
 @app.command("history")
-@command
 def history(session: Session, uri: RefArgument, name: TableArgument, limit: LimitOption = None) -> None:
     """Show the commits that changed a table, newest first, with the snapshots that each brought to this ref."""
     ref = parse_ref(uri)
@@ -92,7 +89,6 @@ def history(session: Session, uri: RefArgument, name: TableArgument, limit: Limi
 
 
 @app.command("diff")
-@command
 def diff(
     session: Session,
     uri: RefArgument,
@@ -117,7 +113,6 @@ def diff(
 
 
 @app.command("rollback")
-@command
 def rollback(
     session: Session,
     uri: BranchArgument,
@@ -144,7 +139,6 @@ def rollback(
 
 
 @app.command("register")
-@command
 def register(
     session: Session,
     uri: BranchArgument,
@@ -165,7 +159,6 @@ def register(
 
 
 @app.command("export")
-@command
 def export(
     session: Session,
     uri: RefArgument,

@@ -25,7 +25,6 @@ from lakebed.cli import (
     Option,
     Session,
     Settings,
-    command,
     connect,
     human_duration,
     noun,
@@ -89,7 +88,6 @@ class Folder:
 
 
 @app.command()
-@command
 def quickstart(
     session: Session,
     data: Annotated[
