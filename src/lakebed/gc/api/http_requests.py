@@ -15,51 +15,7 @@ import msgspec
 
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.client import path_to
-from lakebed.gc.messages import (
-    AdoptedSlices,
-    Adopting,
-    Apply,
-    BrokenTables,
-    CertificateHead,
-    Defer,
-    DisagreementPage,
-    End,
-    Expire,
-    FindStaged,
-    FindTables,
-    LeftoversRetired,
-    Mark,
-    MissingCommits,
-    NotePlanned,
-    PlannedBy,
-    Planning,
-    PrepareCommits,
-    PreparedCommits,
-    Purge,
-    Purging,
-    Question,
-    ReadUncommitted,
-    RecheckInputs,
-    Restore,
-    RestorePage,
-    RetireLeftovers,
-    RulesVersion,
-    RunList,
-    RunView,
-    StagedPage,
-    StartedRun,
-    StartRun,
-    Sweep,
-    UncommittedPage,
-    Undo,
-    Undone,
-    UnknownAnswer,
-    UnlistedSlices,
-    Unstage,
-    Unstaged,
-    WhyPage,
-)
-from lakebed.gc.rules import Holds
+from lakebed.gc.messages import DisagreementPage, MissingCommits, Question, RunList, UnknownAnswer, WhyPage
 from lakebed.operations import Operation, history, repositories
 from lakebed.operations.gc import collectors, holds
 
@@ -80,6 +36,16 @@ class Caller(Protocol):
     def call(self, method: str, path: str, *, json: object = None) -> object: ...
 
 
+def _sends(operation: Operation[Any, A]) -> Callable[..., Coroutine[Any, Any, A]]:
+    """Return a method of `HttpRequests`. It takes the arguments of the operation's path, and then its body, if any."""
+
+    async def send(self: HttpRequests, *given: Any) -> A:
+        path = given[: len(operation.arguments) - 1]
+        return self.call(operation, *path, body=given[len(path)] if len(given) > len(path) else None)
+
+    return send
+
+
 class HttpRequests:
     """Call the collection routes of one repository. Every method may raise the client's errors and UnknownAnswer.
 
@@ -91,6 +57,35 @@ class HttpRequests:
         self._repository = repository
         self._deleted = deleted
 
+    planning = _sends(collectors.CHECK_GC_PLANNING)
+    purging = _sends(collectors.CHECK_GC_PURGING)
+    adopting = _sends(collectors.CHOOSE_GC_INSTALLATION)
+    find_slices = _sends(collectors.FIND_GC_SLICES)
+    adopt_slices = _sends(collectors.ADOPT_GC_SLICES)
+    start = _sends(collectors.START_GC_RUN)
+    read_uncommitted = _sends(collectors.READ_GC_UNCOMMITTED)
+    prepare_commits = _sends(collectors.READ_GC_COMMITS)
+    mark = _sends(collectors.MARK_GC_RUN)
+    note_planned = _sends(collectors.NOTE_GC_PLAN)
+    find_tables = _sends(collectors.FIND_BROKEN_TABLES)
+    apply = _sends(collectors.APPLY_GC_RUN)
+    expire = _sends(collectors.EXPIRE_GC_COMMITS)
+    find_staged = _sends(collectors.FIND_GC_STAGED)
+    unstage = _sends(collectors.UNSTAGE_GC_ENTRIES)
+    sign_certificate = _sends(collectors.SIGN_GC_CERTIFICATE)
+    check_certificate = _sends(collectors.CHECK_GC_CERTIFICATE)
+    retire = _sends(collectors.RETIRE_GC_IDS)
+    sweep = _sends(collectors.SWEEP_GC_RUN)
+    defer = _sends(collectors.DEFER_GC_RUN)
+    purge = _sends(collectors.PURGE_GC_RUN)
+    undo = _sends(collectors.UNDO_GC_RUN)
+    end = _sends(collectors.END_GC_RUN)
+    abandon = _sends(collectors.ABANDON_GC_RUN)
+    run = _sends(collectors.GET_GC_RUN)
+    rules_in_force = _sends(collectors.GET_FULL_GC_RULES)
+    holds_in_force = _sends(holds.GET_LEGAL_HOLDS)
+    restore = _sends(collectors.RESTORE_GC_OBJECTS)
+
     async def namespace(self) -> str:
         if self._deleted:
             # GET_REPOSITORY answers only for repositories in use.
@@ -98,111 +93,24 @@ class HttpRequests:
         path = path_to(repositories.GET_REPOSITORY, self._repository)
         return convert(self._client.call("GET", path), _Repository).storage_namespace
 
-    async def planning(self) -> Planning:
-        return self._ask(collectors.CHECK_GC_PLANNING)
-
-    async def purging(self) -> Purging:
-        return self._ask(collectors.CHECK_GC_PURGING)
-
-    async def adopting(self) -> Adopting:
-        return self._ask(collectors.CHOOSE_GC_INSTALLATION)
-
-    async def find_slices(self) -> UnlistedSlices:
-        return self._ask(collectors.FIND_GC_SLICES)
-
-    async def adopt_slices(self) -> AdoptedSlices:
-        return self._ask(collectors.ADOPT_GC_SLICES)
-
     async def find_missing(self, token: str | None = None) -> MissingCommits:
-        return self._ask_page(collectors.FIND_GC_MISSING, continuation_token=token)
+        return self.call(collectors.FIND_GC_MISSING, continuation_token=token)
 
     async def mark_missing(self, token: str | None = None) -> MissingCommits:
-        return self._ask_page(collectors.MARK_GC_MISSING, continuation_token=token)
-
-    async def start(self, body: StartRun) -> StartedRun:
-        return self._ask(collectors.START_GC_RUN, body=body)
-
-    async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage:
-        return self._ask(collectors.READ_GC_UNCOMMITTED, run_id, body=body)
-
-    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits:
-        return self._ask(collectors.READ_GC_COMMITS, run_id, body=body)
-
-    async def mark(self, run_id: str, body: Mark) -> RunView:
-        return self._ask(collectors.MARK_GC_RUN, run_id, body=body)
-
-    async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy:
-        return self._ask(collectors.NOTE_GC_PLAN, run_id, body=body)
-
-    async def find_tables(self, run_id: str, body: FindTables) -> BrokenTables:
-        return self._ask(collectors.FIND_BROKEN_TABLES, run_id, body=body)
-
-    async def apply(self, run_id: str, body: Apply) -> RunView:
-        return self._ask(collectors.APPLY_GC_RUN, run_id, body=body)
-
-    async def expire(self, run_id: str, body: Expire) -> RecheckInputs:
-        return self._ask(collectors.EXPIRE_GC_COMMITS, run_id, body=body)
-
-    async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage:
-        return self._ask(collectors.FIND_GC_STAGED, run_id, body=body)
-
-    async def unstage(self, run_id: str, body: Unstage) -> Unstaged:
-        return self._ask(collectors.UNSTAGE_GC_ENTRIES, run_id, body=body)
-
-    async def sign_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:
-        return self._ask(collectors.SIGN_GC_CERTIFICATE, run_id, body=body)
-
-    async def check_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead:
-        return self._ask(collectors.CHECK_GC_CERTIFICATE, run_id, body=body)
-
-    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired:
-        return self._ask(collectors.RETIRE_GC_IDS, run_id, body=body)
-
-    async def sweep(self, run_id: str, body: Sweep) -> RunView:
-        return self._ask(collectors.SWEEP_GC_RUN, run_id, body=body)
-
-    async def defer(self, run_id: str, body: Defer) -> RunView:
-        return self._ask(collectors.DEFER_GC_RUN, run_id, body=body)
-
-    async def purge(self, run_id: str, body: Purge) -> RecheckInputs:
-        return self._ask(collectors.PURGE_GC_RUN, run_id, body=body)
-
-    async def undo(self, run_id: str, body: Undo) -> Undone:
-        return self._ask(collectors.UNDO_GC_RUN, run_id, body=body)
-
-    async def end(self, run_id: str, body: End) -> RunView:
-        return self._ask(collectors.END_GC_RUN, run_id, body=body)
-
-    async def abandon(self, run_id: str) -> RunView:
-        return self._ask(collectors.ABANDON_GC_RUN, run_id)
-
-    async def run(self, run_id: str) -> RunView:
-        return self._ask(collectors.GET_GC_RUN, run_id)
+        return self.call(collectors.MARK_GC_MISSING, continuation_token=token)
 
     async def runs(self, *, forgotten: bool = False) -> RunList:
-        return self._ask_page(collectors.LIST_GC_RUNS, forgotten="true" if forgotten else None)
-
-    async def rules_in_force(self) -> RulesVersion:
-        return self._ask(collectors.GET_FULL_GC_RULES)
-
-    async def holds_in_force(self) -> Holds:
-        return self._ask(holds.GET_LEGAL_HOLDS)
-
-    async def restore(self, body: Restore) -> RestorePage:
-        return self._ask(collectors.RESTORE_GC_OBJECTS, body=body)
+        return self.call(collectors.LIST_GC_RUNS, forgotten="true" if forgotten else None)
 
     async def compare_ledger(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
-        return self._ask_page(collectors.COMPARE_GC_LEDGER, run_id=run_id, continuation_token=token)
+        return self.call(collectors.COMPARE_GC_LEDGER, run_id=run_id, continuation_token=token)
 
     async def why_page(self, question: Question, token: str | None = None) -> WhyPage:
-        return self._ask_page(collectors.WHY_GC_OBJECT, **question._asdict(), continuation_token=token)
+        return self.call(collectors.WHY_GC_OBJECT, **question._asdict(), continuation_token=token)
 
-    def _ask_page(self, operation: Operation[Any, A], **asked: str | None) -> A:
-        path = self._path(operation, **asked)
-        return convert(self._client.call(operation.method, path), operation.answer)
-
-    def _ask(self, operation: Operation[B, A], *arguments: str, body: B | None = None) -> A:
-        path = self._path(operation, *arguments)
+    def call(self, operation: Operation[B, A], *arguments: str, body: B | None = None, **asked: str | None) -> A:
+        """Send one request. `arguments` are those of the path behind the repository, `asked` those of the query."""
+        path = self._path(operation, *arguments, **asked)
         return convert(self._client.call(operation.method, path, json=body), operation.answer)
 
     def _path(self, operation: Operation[Any, Any], *arguments: str, **asked: str | None) -> str:
