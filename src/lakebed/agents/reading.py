@@ -37,10 +37,6 @@ After: TypeAlias = Annotated[str, Meta(description="Go on after this: the `next`
 Limit: TypeAlias = Annotated[int, Meta(description="At most this many rows.", ge=1, le=ROWS_MAX)]
 
 
-class NoText(Invalid):
-    """The arguments of a read contradict the size of the object."""
-
-
 class List(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repository: Annotated[str, Meta(description="Without it: list the repositories.", max_length=63)] = ""
     ref: Annotated[
@@ -108,7 +104,7 @@ async def read(call: Call, given: Read) -> dict[str, object]:
     stats = await call.do(objects.STAT_OBJECT, given.repository, given.ref, query=_stat(given))
     size_bytes = stats.size_bytes or 0
     if given.start > size_bytes:
-        raise NoText(f"the object has {size_bytes} bytes: read it with a smaller start")
+        raise Invalid(f"the object has {size_bytes} bytes: read it with a smaller start")
     end = min(given.start + given.length, size_bytes)
     data = await _bytes_of(call, given, given.start, end)
     encoding, content, end = _shown(data, given.start, end, size_bytes)

@@ -19,10 +19,6 @@ READ_ONLY: Final = (
 PARSERS_MAX: Final = 2
 
 
-class OutOfScope(Denied):
-    """The agent asks for something that its connection leaves out."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
     """The branch that takes writes, and the login that may write there."""
@@ -42,7 +38,7 @@ class Writers(Protocol):
     async def writer(self, repository: str) -> Writer:
         """
         Raises:
-            OutOfScope: no branch of this repository takes writes.
+            Denied: no branch of this repository takes writes.
         """
         ...
 
@@ -51,7 +47,7 @@ class NoWrites:
     is_read_only: Final = True
 
     async def writer(self, repository: str) -> Writer:
-        raise OutOfScope(READ_ONLY, repository=repository)
+        raise Denied(READ_ONLY, repository=repository)
 
 
 class FixedBranch:
@@ -66,7 +62,7 @@ class FixedBranch:
 
     async def writer(self, repository: str) -> Writer:
         if repository != self._writer.repository:
-            raise OutOfScope(
+            raise Denied(
                 f"writes go to the branch {self._writer.branch} of {self._writer.repository} only: "
                 f"call the tool with that repository, or read {repository}",
                 repository=repository,
@@ -90,11 +86,11 @@ class Scope:
         """
         Raises:
             InvalidName: no repository can have this name.
-            OutOfScope: this connection leaves it out.
+            Denied: this connection leaves it out.
         """
         check_repository(repository)
         if self.repositories and repository not in self.repositories:
-            raise OutOfScope(
+            raise Denied(
                 f"this connection leaves {repository} out: choose one of {', '.join(self.repositories)}",
                 repository=repository,
             )

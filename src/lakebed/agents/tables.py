@@ -37,10 +37,6 @@ _KINDS: Final = {
 Fetch: TypeAlias = Callable[[int, int], Awaitable[bytes]]
 
 
-class NoTable(Invalid):
-    """The object is no table that can be read. The message says why."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
     """An object as the parser sees it, and how many rows it shows."""
@@ -54,11 +50,11 @@ def kind_of(path: str) -> str:
     """Return the format that the end of a path names.
 
     Raises:
-        NoTable: it names none.
+        Invalid: it names none.
     """
     kind = _KINDS.get(path.rpartition(".")[2].lower())
     if kind is None:
-        raise NoTable(f"only objects that end with .{', .'.join(_KINDS)} are tables: use the tool read for others")
+        raise Invalid(f"only objects that end with .{', .'.join(_KINDS)} are tables: use the tool read for others")
     return kind
 
 
@@ -68,11 +64,11 @@ async def first_rows(ends: Ends, fetch: Fetch, parsers: asyncio.Semaphore) -> di
     `parsers` holds how many processes may parse at once.
 
     Raises:
-        NoTable: the bytes are no table of this format, or need more memory or time than one gets.
+        Invalid: the bytes are no table of this format, or need more memory or time than one gets.
         LakebedError: that of `fetch`.
     """
     if not ends.size_bytes:
-        raise NoTable("the object is empty")
+        raise Invalid("the object is empty")
     async with parsers:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", str(_CHILD), stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, env={},
@@ -81,7 +77,7 @@ async def first_rows(ends: Ends, fetch: Fetch, parsers: asyncio.Semaphore) -> di
         try:
             return await asyncio.wait_for(_talk(process, ends, fetch), WALL_S)
         except TimeoutError:
-            raise NoTable(f"the table cannot be read within {WALL_S:.0f} seconds: use the tool read") from None
+            raise Invalid(f"the table cannot be read within {WALL_S:.0f} seconds: use the tool read") from None
         finally:
             if process.returncode is None:
                 process.kill()
@@ -98,15 +94,15 @@ async def _talk(process: Process, ends: Ends, fetch: Fetch) -> dict[str, object]
         try:
             line = await process.stdout.readline()
         except ValueError:
-            raise NoTable("the columns or rows are too long to show: ask for fewer rows") from None
+            raise Invalid("the columns or rows are too long to show: ask for fewer rows") from None
         if not line:
-            raise NoTable("the table cannot be read: it is damaged, or needs too much memory or time")
+            raise Invalid("the table cannot be read: it is damaged, or needs too much memory or time")
         message = json.loads(line)
         if "answer" in message:
             answer: dict[str, object] = message["answer"]
             return answer
         if "error" in message:
-            raise NoTable(f"the object is not a readable table of {ends.kind}: {message['error']}")
+            raise Invalid(f"the object is not a readable table of {ends.kind}: {message['error']}")
         start, end = message["read"]
         fetched_bytes += end - start
         if end - start > ONE_FETCH_BYTES_MAX or fetched_bytes > FETCHED_BYTES_MAX:
@@ -117,4 +113,4 @@ async def _talk(process: Process, ends: Ends, fetch: Fetch) -> dict[str, object]
             await process.stdin.drain()
         except ConnectionError as error:
             raise Unavailable("the process that reads tables ended: call the tool again") from error
-    raise NoTable("the table needs too many reads: use the tool read")
+    raise Invalid("the table needs too many reads: use the tool read")

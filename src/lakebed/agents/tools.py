@@ -29,14 +29,6 @@ class UnknownTool(Invalid):
     """No tool has this name. The message lists those that there are."""
 
 
-class BadArguments(Invalid):
-    """The arguments of a tool are not those of its schema. The message says which."""
-
-
-class AnswerTooLarge(Invalid):
-    """The answer is larger than an agent should get at once."""
-
-
 def tools_of(scope: Scope) -> Sequence[Tool[Any]]:
     """Return the tools that a connection offers."""
     return [tool for tool in TOOLS if not (tool.changes and scope.writers.is_read_only)]
@@ -68,7 +60,7 @@ async def call_tool(scope: Scope, name: str, arguments: Mapping[str, object]) ->
     answer = await tool.handler(Call(scope=scope, tool=tool), given)
     size_bytes = len(msgspec.json.encode(answer))
     if size_bytes > ANSWER_BYTES_MAX:
-        raise AnswerTooLarge(
+        raise Invalid(
             f"the answer has {size_bytes:,} bytes, and at most {ANSWER_BYTES_MAX:,} are sent: ask for less at once"
         )
     return answer
@@ -81,9 +73,9 @@ def _arguments(tool: Tool[Any], arguments: Mapping[str, object]) -> Any:
         msgspec.json.encode(given)
     except msgspec.ValidationError as error:
         names = ", ".join(tool.arguments.__struct_fields__)
-        raise BadArguments(f"{tool.name}: {error}. Its arguments are {names}: see its schema") from error
+        raise Invalid(f"{tool.name}: {error}. Its arguments are {names}: see its schema") from error
     except UnicodeEncodeError as error:
-        raise BadArguments(f"{tool.name}: an argument is not valid Unicode") from error
+        raise Invalid(f"{tool.name}: an argument is not valid Unicode") from error
     return given
 
 

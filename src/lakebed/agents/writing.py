@@ -30,10 +30,6 @@ Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 Text: TypeAlias = Annotated[str, Meta(max_length=1024)]
 
 
-class BadContent(Invalid):
-    """The content of a write does not match its encoding."""
-
-
 class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repository: Repository
     path: ObjectPath
@@ -69,7 +65,7 @@ def _content(given: Write) -> bytes:
     try:
         return base64.b64decode(given.content, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadContent(f"content is not base64: {error}") from error
+        raise Invalid(f"content is not base64: {error}") from error
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -48,7 +48,6 @@ __all__ = [
     "CredentialsNotFound",
     "InvalidUser",
     "IssuedCredentials",
-    "SandboxUser",
     "SessionNotFound",
     "UserExists",
     "UserNotFound",
@@ -83,10 +82,6 @@ class CredentialsNotFound(NotFound):
 
 class SessionNotFound(NotFound):
     """This user has no such session, or it has ended."""
-
-
-class SandboxUser(Denied):
-    """The user belongs to a sandbox, which alone defines its keys and permissions."""
 
 
 class InvalidUser(Invalid):
@@ -218,11 +213,11 @@ class Accounts:
 
         Raises:
             UserNotFound: no user has this id.
-            SandboxUser: it belongs to a sandbox.
+            Denied: it belongs to a sandbox.
         """
         user = await self.get_user(user_id)
         if user.is_sandbox:
-            raise SandboxUser(f"{user_id} is the user of a sandbox: end or extend the sandbox instead", user=user_id)
+            raise Denied(f"{user_id} is the user of a sandbox: end or extend the sandbox instead", user=user_id)
         return user
 
     async def list_users(self, *, prefix: str, after: str, limit: int) -> tuple[list[UserRecord], bool]:
@@ -240,7 +235,7 @@ class Accounts:
 
         Raises:
             UserNotFound: no user has this id.
-            SandboxUser: it belongs to a sandbox.
+            Denied: it belongs to a sandbox.
         """
         record = await self.get_changeable(user_id)
         stale = [key async for key, credentials in self._all_credentials() if credentials.user_id == record.id]

@@ -26,16 +26,8 @@ _ROLE_IN_USE: Final = re.compile(r"(?:arn:)?(aws[a-z-]*:sts::[0-9]{12}:assumed-r
 _FORMS: Final = "ISSUER#SUBJECT of OpenID Connect, or aws:sts::NUMBER:assumed-role/ROLE"
 
 
-class PrincipalExists(AlreadyExists):
-    """The principal maps to a user already."""
-
-
 class PrincipalNotFound(NotFound):
     """The principal maps to no user, or not to this one."""
-
-
-class InvalidPrincipal(Invalid):
-    """The id has no character, more than 1,024, or control characters; or no provider gives identities of its form."""
 
 
 class Principals:
@@ -50,14 +42,14 @@ class Principals:
         """Map a principal to a user.
 
         Raises:
-            UserNotFound, SandboxUser, InvalidPrincipal: see those classes.
-            PrincipalExists: it maps to a user already.
+            UserNotFound, Denied, Invalid: see those classes.
+            AlreadyExists: it maps to a user already.
         """
         _check_form(principal)
         user, key = await self._accounts.get_changeable(user_id), _key(principal)
         held = await self._store.get(PARTITION, key)
         if held is not None and await self._owner(decode(PrincipalRecord, held.value)) is not None:
-            raise PrincipalExists(f"{principal} stands for a user already", principal=principal)
+            raise AlreadyExists(f"{principal} stands for a user already", principal=principal)
         record = PrincipalRecord(
             id=principal,
             user_id=user.id,
@@ -69,13 +61,13 @@ class Principals:
         try:
             await self._store.set_if(PARTITION, key, encode(record), held.predicate if held else None)
         except PredicateFailed as error:
-            raise PrincipalExists(f"{principal} stands for a user already", principal=principal) from error
+            raise AlreadyExists(f"{principal} stands for a user already", principal=principal) from error
 
     async def detach(self, user_id: str, principal: str) -> None:
         """Remove a principal from its user, and end its logins.
 
         Raises:
-            UserNotFound, InvalidPrincipal: see those classes.
+            UserNotFound, Invalid: see those classes.
             PrincipalNotFound: it does not map to this user.
         """
         user, key = await self._accounts.get_user(user_id), _key(principal)
@@ -92,7 +84,7 @@ class Principals:
         """Return the record of a principal.
 
         Raises:
-            InvalidPrincipal: the id is malformed.
+            Invalid: the id is malformed.
             PrincipalNotFound: it maps to no user.
         """
         return (await self._find(principal))[0]
@@ -137,16 +129,16 @@ def _check_form(principal: str) -> None:
     Check only new principals. One that was attached before can be shown and detached.
 
     Raises:
-        InvalidPrincipal: no provider gives identities of this form.
+        Invalid: no provider gives identities of this form.
     """
     role = _ROLE_IN_USE.fullmatch(principal)
     if role is not None and role[1] != principal:
-        raise InvalidPrincipal(f"{principal}: a role is named without arn: and without its session: {role[1]}")
+        raise Invalid(f"{principal}: a role is named without arn: and without its session: {role[1]}")
     if not (_OPENID.fullmatch(principal) or _AWS.fullmatch(principal)):
-        raise InvalidPrincipal(f"{principal!r} is not an identity of a provider: {_FORMS}")
+        raise Invalid(f"{principal!r} is not an identity of a provider: {_FORMS}")
 
 
 def _key(principal: str) -> bytes:
     if not _ID.fullmatch(principal):
-        raise InvalidPrincipal("a principal has 1 to 1,024 characters, and no control characters")
+        raise Invalid("a principal has 1 to 1,024 characters, and no control characters")
     return PRINCIPALS + hashlib.sha256(principal.encode(errors="surrogatepass")).hexdigest().encode()

@@ -9,14 +9,10 @@ from typing import Final
 
 from .errors import Invalid
 
-__all__ = ["SIZE_UNITS", "InvalidSize", "count_of", "human_size", "parse_size"]
+__all__ = ["SIZE_UNITS", "count_of", "human_size", "parse_size"]
 
 SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SIZE: Final = re.compile(r"([0-9]{1,18}) ?([A-Za-z]*)")
-
-
-class InvalidSize(Invalid):
-    """The text is no number of bytes with a unit."""
 
 
 def count_of(number: int, noun: str, plural: str = "") -> str:
@@ -37,10 +33,10 @@ def parse_size(text: str) -> int:
     """Return the bytes of `500MiB`, `10 GiB` or `4096`.
 
     Raises:
-        InvalidSize: another form, or another unit.
+        Invalid: another form, or another unit.
     """
     match = _SIZE.fullmatch(text.strip())
     unit = match[2] or "B" if match else ""
     if match is None or unit not in SIZE_UNITS:
-        raise InvalidSize(f"{text!r} is no size: say 500MiB, 10GiB, or a number of bytes", text=text)
+        raise Invalid(f"{text!r} is no size: say 500MiB, 10GiB, or a number of bytes", text=text)
     return int(match[1]) << 10 * SIZE_UNITS.index(unit)

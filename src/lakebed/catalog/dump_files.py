@@ -29,10 +29,6 @@ _SCHEMA: Final = pa.schema(
 _BATCH: Final = 5_000
 
 
-class DumpCorrupt(Corrupt):
-    """A file of a dump contradicts its id, or is no such file."""
-
-
 class InvalidDump(Invalid):
     """The dump cannot be restored here. The message gives the reason. Nothing was written."""
 
@@ -103,11 +99,11 @@ def read_dump(file_id: FileId, kind: DumpKind, data: bytes) -> Iterator[tuple[by
     """Yield keys and values, in order.
 
     Raises:
-        DumpCorrupt: the bytes do not match the digest.
+        Corrupt: the bytes do not match the digest.
         InvalidDump: the file is of another kind, for example because two ids are swapped.
     """
     if hashlib.sha256(data).hexdigest() != file_id.digest:
-        raise DumpCorrupt(f"{file_id.key}: its bytes contradict its name", key=file_id.key)
+        raise Corrupt(f"{file_id.key}: its bytes contradict its name", key=file_id.key)
     file = pq.ParquetFile(pa.BufferReader(data))
     facts = file.schema_arrow.metadata or {}
     if facts.get(b"lakebed.format") not in {_FORMAT, _WITH_TABLES} or facts.get(b"lakebed.kind") != kind.encode():

@@ -28,6 +28,7 @@ from lakebed.base import (
     TABLES,
     CommitId,
     Conflict,
+    Corrupt,
     MetarangeId,
     NotFound,
     Ports,
@@ -55,7 +56,7 @@ from lakebed.versions import (
     place_all,
 )
 
-from .dump_files import DumpCorrupt, DumpedRef, DumpKind, DumpWriter, FileId, InvalidDump, parse_file_id, read_dump
+from .dump_files import DumpedRef, DumpKind, DumpWriter, FileId, InvalidDump, parse_file_id, read_dump
 from .guards import Guards
 from .settings import Settings
 
@@ -63,14 +64,6 @@ T = TypeVar("T")
 
 _BATCH: Final = 1_000
 _SHOWN: Final = 5
-
-
-class DumpNotFound(NotFound):
-    """No file of a dump has this id: it is in another namespace, or a collection deleted the old dump."""
-
-
-class NotBare(Conflict):
-    """The repository has branches or tags that are not in the dump."""
 
 
 class TablesElsewhere(Conflict):
@@ -192,9 +185,9 @@ class Dumps:
         for each commit and ref. `check_objects` also costs a read of every range and a listing of every slice.
 
         Raises:
-            DumpNotFound: a file of the dump is missing.
+            NotFound: a file of the dump is missing.
             InvalidDump: the dump contradicts itself or the namespace. Nothing was written.
-            NotBare: the repository has other branches or tags.
+            Conflict: the repository has other branches or tags.
             ReadOnly: the repository is read-only, and `force` is not set.
             TablesElsewhere: the dump has tables of a repository of another id.
             TreesTaken: a collection ran meanwhile.
@@ -239,7 +232,7 @@ class Dumps:
         }
         for kind, file_id in found.items():
             if file_id is None:
-                raise DumpNotFound(f"not a Lakebed dump: invalid {kind} id")
+                raise NotFound(f"not a Lakebed dump: invalid {kind} id")
         if len({file_id.dump for file_id in found.values() if file_id}) > 1:
             raise InvalidDump("the ids are of different dumps")
         branches = await self._refs(found[DumpKind.BRANCHES], DumpKind.BRANCHES, keys.BRANCH)
@@ -259,7 +252,7 @@ class Dumps:
                 # Close it: the process that had it open does not belong to this repository.
                 dump.slices[name.decode()] = encode_record(replace(record, state=SliceState.CLOSED))
             else:
-                raise DumpCorrupt(f"the dump has a row {key!r}, which none has", key=key)
+                raise Corrupt(f"the dump has a row {key!r}, which none has", key=key)
         return dump
 
     async def _refs(self, file_id: FileId | None, kind: DumpKind, prefix: bytes) -> dict[str, DumpedRef]:
@@ -272,7 +265,7 @@ class Dumps:
             data = await self._objectstore.get(file_id.key)
         except ObjectMissing as error:
             message = f"this namespace has no {kind} of the dump {file_id.dump}"
-            raise DumpNotFound(message, key=file_id.key) from error
+            raise NotFound(message, key=file_id.key) from error
         return await self._ports.tasks.apart(lambda: list(read_dump(file_id, kind, data)))
 
     def _check_tables(self, dump: _Dump) -> None:
@@ -297,7 +290,7 @@ class Dumps:
         wanted = {**dump.branches, **dump.tags}
         for name, ref in there.items():
             if name not in wanted or not await self._is_restored(name, ref.commit_id, wanted[name]):
-                raise NotBare(f"the repository is not bare: it has {name} at commit {ref.commit_id[:12]}", ref=name)
+                raise Conflict(f"the repository is not bare: it has {name} at commit {ref.commit_id[:12]}", ref=name)
 
     async def _is_restored(self, name: str, head: CommitId, ref: DumpedRef) -> bool:
         if not ref.work_of or head == ref.commit_id:

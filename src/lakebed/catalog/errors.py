@@ -92,24 +92,8 @@ class InvalidImport(Invalid):
     """The import names no location, too many, or a location without objects."""
 
 
-class SourceChanged(Conflict):
-    """An object outside the namespace was overwritten since it was imported or staged. Facts: `address`."""
-
-
 class NotHeaderText(Invalid):
     """The content type or checksum has characters that no HTTP header can have. Facts: `name`."""
-
-
-class ReservedMetadata(Invalid):
-    """The metadata has a name that is reserved for the S3 gateway. Facts: `name`."""
-
-
-class MetadataTooLarge(Invalid):
-    """A user's metadata is larger than clients of S3 can read as headers. Facts: `size_bytes`, `names`."""
-
-
-class StorageMissing(Invalid):
-    """The bucket of a storage namespace does not exist. Facts: `namespace`."""
 
 
 class UploadMissing(Invalid):

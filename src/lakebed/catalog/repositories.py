@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from lakebed.base import (
     BranchName,
+    Invalid,
     InvalidName,
     LakebedError,
     Ports,
@@ -43,7 +44,6 @@ from .errors import (
     ReadOnly,
     RepositoryExists,
     RepositoryNotFound,
-    StorageMissing,
     TooMuchMetadata,
 )
 from .namespaces import Namespaces, OpenNamespace, Places, first_overlap
@@ -183,7 +183,7 @@ class Catalog:
             RepositoryExists: the id is taken.
             NamespaceInUse: another or a deleted repository uses it, or one around or inside it.
             NamespaceUnclear: the store denies the check for a marker.
-            StorageMissing: the bucket of the namespace does not exist.
+            Invalid: the bucket of the namespace does not exist.
         """
         name = check_repository(repository_id)
         branch = check_branch(default_branch)
@@ -209,7 +209,7 @@ class Catalog:
             else:  # the marker of a dead attempt may exist
                 await self._give_up(name, record, held)
             if isinstance(error, BucketMissing):
-                raise StorageMissing(
+                raise Invalid(
                     f"failed to create repository: failed to access storage: the bucket of {storage_namespace} does"
                     " not exist",
                     namespace=storage_namespace,

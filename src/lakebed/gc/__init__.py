@@ -4,6 +4,8 @@ The names below are imported on first use: `lakebed.gc.rules` and `lakebed.gc.me
 command line use them without loading Spark.
 """
 
+# mypy: implicit-reexport
+# ruff: noqa: F401 - the imports are for the type checker; `_NAMES` says the same to Python
 from __future__ import annotations
 
 import importlib
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from .api.reach import NamespaceMissing
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.files import Lake
-    from .engines.java import Java, NoJava, find_java
+    from .engines.java import Java, find_java
     from .engines.package import NEEDED, Package, write_package
     from .engines.session import (
         BadSessionOptions,
@@ -26,13 +28,11 @@ if TYPE_CHECKING:
         NoSpark,
         SessionOptions,
         SessionRunning,
-        SparkDidNotStart,
         check_spark,
         local_session,
         session_on_demand,
         session_options,
     )
-    from .engines.spark import NoSession
     from .kinds.erasure.certificate.foreseeing import GARBAGE_STAYS
     from .kinds.erasure.certificate.standing import REMAINS
     from .kinds.saved import NoSavedState
@@ -63,93 +63,9 @@ if TYPE_CHECKING:
     from .runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .runs.status import ListedRun, RunStatus, apply_command, run_status_by_record
 
-__all__ = [
-    "GARBAGE_STAYS",
-    "NEEDED",
-    "REMAINS",
-    "ApplyRequest",
-    "BadGrace",
-    "BadSessionOptions",
-    "BadWindow",
-    "Collector",
-    "EngineName",
-    "ErasureLeft",
-    "HeldBack",
-    "HttpRequests",
-    "InvalidRequest",
-    "Java",
-    "Lake",
-    "LedgerQuery",
-    "ListedRun",
-    "LocalSession",
-    "Mode",
-    "NamespaceMissing",
-    "NoJava",
-    "NoRules",
-    "NoSavedState",
-    "NoSession",
-    "NoSpark",
-    "NotFinished",
-    "NotTheRules",
-    "OtherUnfinished",
-    "Overtaken",
-    "Package",
-    "Plan",
-    "PlanMissing",
-    "PlanRequest",
-    "Planned",
-    "PolicyChanged",
-    "PurgeReport",
-    "PurgeRequest",
-    "RestoreReport",
-    "RunAbandoned",
-    "RunNotReady",
-    "RunRequest",
-    "RunStatus",
-    "SessionOptions",
-    "SessionRunning",
-    "SparkDidNotStart",
-    "SparkFailed",
-    "TaskCorrupt",
-    "TaskFailed",
-    "TaskStopped",
-    "TaskUnavailable",
-    "Total",
-    "Totals",
-    "UnfinishedRun",
-    "UnknownAnswer",
-    "UnknownChoice",
-    "Where",
-    "WindowTooLate",
-    "apply",
-    "apply_command",
-    "check_spark",
-    "diff",
-    "erase",
-    "find_java",
-    "finish",
-    "ledger",
-    "left_of_erasure",
-    "local_session",
-    "plan",
-    "plan_branches",
-    "purge",
-    "restore",
-    "run",
-    "run_status_by_record",
-    "session_on_demand",
-    "session_options",
-    "show",
-    "sweep_branches",
-    "unforeseen",
-    "why",
-    "write_package",
-]
-
 _NAMES: Final = {
     ".api.collector": "Collector",
     ".api.reach": "NamespaceMissing",
-    ".engines.spark": "NoSession",
     ".api.erasing": "ErasureLeft erase left_of_erasure",
     ".api.branches": "PolicyChanged plan_branches sweep_branches",
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",
@@ -159,15 +75,15 @@ _NAMES: Final = {
     ".engines.files": "Lake",
     ".api.functions": "Planned Where apply diff ledger plan purge restore run show why",
     ".api.http_requests": "HttpRequests finish",
-    ".engines.java": "Java NoJava find_java",
+    ".engines.java": "Java find_java",
     ".rules": "NoRules",
     ".kinds.saved": "NoSavedState",
     ".engines.package": "NEEDED Package write_package",
     ".machine.preflight": "NotTheRules RunNotReady",
     ".mark.holding": "HeldBack",
     ".runs.resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
-    ".engines.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning SparkDidNotStart "
-    "check_spark local_session session_on_demand session_options",
+    ".engines.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning check_spark "
+    " local_session session_on_demand session_options",
     ".runs.status": "ListedRun RunStatus apply_command run_status_by_record",
     "lakebed.gc.messages": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "

@@ -5,10 +5,10 @@ parts of `lakebed.catalog`, beside servers that may run (docs/guide/migrating.md
 """
 
 from .accounts import AccountsHere, AccountsMigrated, SourceAccounts, bring_accounts
-from .adopting import Adopted, NotCompared, NotInPlace, OldServerAlive, Step, StillNamed, adopt
-from .entries import OldRootUnknown, SourceUnreadable
-from .flow import Migrated, Migration, MigrationDiffers, NamespaceOfSource, migrate_repository, plan_repository
-from .source import NoSuchSource, SourceRepository, answers, find_sources
+from .adopting import Adopted, Step, StillNamed, adopt
+from .entries import OldRootUnknown
+from .flow import Migrated, Migration, MigrationDiffers, migrate_repository, plan_repository
+from .source import SourceRepository, answers, find_sources
 
 __all__ = [
     "AccountsHere",
@@ -17,15 +17,9 @@ __all__ = [
     "Migrated",
     "Migration",
     "MigrationDiffers",
-    "NamespaceOfSource",
-    "NoSuchSource",
-    "NotCompared",
-    "NotInPlace",
     "OldRootUnknown",
-    "OldServerAlive",
     "SourceAccounts",
     "SourceRepository",
-    "SourceUnreadable",
     "Step",
     "StillNamed",
     "adopt",

@@ -30,20 +30,8 @@ WORK: Final = "migration"
 """The mark on hidden branches of an unfinished migration (flow.py)."""
 
 
-class NotInPlace(Invalid):
-    """The repository was not migrated in place, so its objects are in the namespace of another repository."""
-
-
-class OldServerAlive(Conflict):
-    """The old server answers. It would continue to name, and perhaps delete, objects that collections here delete."""
-
-
 class StillNamed(Conflict):
     """Another repository names objects of the namespace. Facts: `addresses`."""
-
-
-class NotCompared(Conflict):
-    """No migration ended with equal listings since the old server last wrote. Facts: `keys`."""
 
 
 class Step(StrEnum):
@@ -76,22 +64,22 @@ async def adopt(catalog: Catalog, name: str, step: Step, *, answers: Callable[[s
     Costs a listing of the namespace, and a read of each range of every commit.
 
     Raises:
-        NotInPlace, OldServerAlive, StillNamed, NotCompared, AdoptionMoved.
+        Invalid, Conflict, StillNamed, AdoptionMoved.
     """
     repository = await catalog.get(name)
     store = repository.objectstore
     line = await read_adoption(store)
     if line is None:
-        raise NotInPlace(f"{name} was not brought over with --in-place: its objects stay in a namespace of another")
+        raise Invalid(f"{name} was not brought over with --in-place: its objects stay in a namespace of another")
     if line.marker != repository.record.marker:
-        raise NotInPlace(f"{store.uri} was claimed by another repository", namespace=store.uri)
+        raise Invalid(f"{store.uri} was claimed by another repository", namespace=store.uri)
     if step is not Step.UNDO:
         if answers(line.server):
-            raise OldServerAlive(f"the server at {line.server} still answers: stop it for good", server=line.server)
+            raise Conflict(f"the server at {line.server} still answers: stop it for good", server=line.server)
         await check_named_nowhere_else(catalog, repository.record.uid, store.uri)
     counted = await _count(repository, line)
     if step is Step.FINISH and line.state is AdoptionState.KEPT:
-        raise NotCompared(f"{name} is not adopted yet: call this without --final first, and look at its plans")
+        raise Conflict(f"{name} is not adopted yet: call this without --final first, and look at its plans")
     wanted = {Step.ADOPT: AdoptionState.ADOPTED, Step.UNDO: AdoptionState.KEPT, Step.FINISH: AdoptionState.FINAL}
     state = wanted.get(step, line.state)
     if state is not line.state and not (step is Step.ADOPT and line.state is AdoptionState.FINAL):
@@ -137,11 +125,11 @@ async def _count(repository: Repository, line: Adoption) -> Adopted:
     """Count the old server's objects, and those that commits here name.
 
     Raises:
-        NotCompared: no migration ended with equal listings, or the old server wrote an object since that no commit here
+        Conflict: no migration ended with equal listings, or the old server wrote an object since that no commit here
             names.
     """
     if not line.compared_ms or await repository.settings.work_branches(WORK):
-        raise NotCompared("no migration ended with equal listings: run it to its end first")
+        raise Conflict("no migration ended with equal listings: run it to its end first")
     left = await _named(repository)
     objects = size_bytes = named = 0
     since: list[str] = []
@@ -157,7 +145,7 @@ async def _count(repository: Repository, line: Adoption) -> Adopted:
                 since.append(stat.key)
     # No commit here names these objects, so a collection would delete data that the old server's users wrote.
     if since:
-        raise NotCompared(
+        raise Conflict(
             f"after the last migration began, {count_of(len(since), 'object')} came that nothing here names, first"
             f" {', '.join(since[:SHOWN])}: start the old server, and migrate again",
             keys=since[:SHOWN],

@@ -18,10 +18,6 @@ LOCAL_ROOT: Final = "local:///"
 S3_NAME: Final = "x-amz-meta-"
 
 
-class SourceUnreadable(NotFound):
-    """An object of the source is not at the address that its server returns, or this server cannot open that store."""
-
-
 class OldRootUnknown(Invalid):
     """The source has a local store, and the operator did not name its root folder, or named another one."""
 
@@ -93,7 +89,7 @@ class Entries:
         """Check that this server can read the object.
 
         Raises:
-            SourceUnreadable: this server does not find the object, or it has another size.
+            NotFound: this server does not find the object, or it has another size.
         """
         entry = await self.checked(stats)
         address = entry.address if is_absolute(entry.address) else f"{self.namespace}/{entry.address}"
@@ -106,12 +102,12 @@ class Entries:
                 if address != stats.physical_address
                 else "it must use the source's object store"
             )
-            raise SourceUnreadable(
+            raise NotFound(
                 f"{stats.path} should lie at {address}, and this server finds nothing there: {advice}",
                 address=address,
             ) from error
         if stat.size_bytes != entry.size_bytes:
-            raise SourceUnreadable(
+            raise NotFound(
                 f"{stats.path} should have {entry.size_bytes:,} bytes, and {address} has {stat.size_bytes:,}",
                 address=address,
             )

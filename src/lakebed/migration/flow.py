@@ -60,10 +60,6 @@ SHOWN: Final = 5
 Say = Callable[[str], object]
 
 
-class NamespaceOfSource(Invalid):
-    """The new namespace overlaps the source's: the collections of each would list files of the other."""
-
-
 class MigrationDiffers(Conflict):
     """A listing here differs from the source's.
 
@@ -183,9 +179,9 @@ async def migrate_repository(
     """Migrate one repository, or continue. `namespace` is that of the new repository; None means the source's own.
 
     Raises:
-        SourceUnreadable, OldRootUnknown: this server cannot read the source's objects.
+        NotFound, OldRootUnknown: this server cannot read the source's objects.
         AddressInNamespace: the objects are in a namespace of a Lakebed server, whose collections delete there.
-        NamespaceOfSource, NamespaceInUse, NamespaceNested, StorageMissing: `namespace` cannot be used.
+        NamespaceInUse, NamespaceNested, Invalid: `namespace` cannot be used.
         MigrationDiffers: after the migration, a listing here differs from the source's.
     """
     entries = Entries(catalog, source.record.storage_namespace, old_root=old_root, is_in_place=namespace is None)
@@ -232,7 +228,7 @@ async def migrate_repository(
 
 def _check_beside(namespace: str, entries: Entries) -> None:
     if overlap(namespace.rstrip("/"), entries.namespace):
-        raise NamespaceOfSource(
+        raise Invalid(
             f"{namespace} meets {entries.namespace}, the namespace of the repository that is left:"
             " choose a folder beside it",
             namespace=namespace,
@@ -242,7 +238,7 @@ def _check_beside(namespace: str, entries: Entries) -> None:
 def _check_place(target: Repository, namespace: str | None, entries: Entries) -> None:
     """Refuse another namespace than that of the first call: entries would have other addresses."""
     if (target.objectstore.uri == normalise_namespace(entries.namespace)) is not (namespace is None):
-        raise NamespaceOfSource(
+        raise Invalid(
             f"{target.id} was brought to {target.objectstore.uri}: call this as then, in place or with --namespaces",
             namespace=target.objectstore.uri,
         )

@@ -25,10 +25,6 @@ Changed: TypeAlias = tuple[str, ObjectStats | None]
 """A path, and the object that the commit has there; None if the commit removed it."""
 
 
-class NoSuchSource(NotFound):
-    """The source server has no repository of that name."""
-
-
 class SourceRepository:
     """Reads one repository. Every call may raise the errors of `lakebed.client`."""
 
@@ -138,14 +134,14 @@ def find_sources(client: Client, names: Sequence[str]) -> list[SourceRepository]
     """Return the repositories of these names, or all.
 
     Raises:
-        NoSuchSource: the server lacks one of these names.
+        NotFound: the server lacks one of these names.
     """
     if not names:
         return [SourceRepository(client, record) for record in client.repositories.list()]
     try:
         return [SourceRepository(client, client.repositories.get(name)) for name in names]
     except Missing as error:
-        raise NoSuchSource(f"{client.endpoint} has not all of these repositories: {', '.join(names)}") from error
+        raise NotFound(f"{client.endpoint} has not all of these repositories: {', '.join(names)}") from error
 
 
 def answers(server: str) -> bool:

@@ -8,7 +8,7 @@
 Design: docs/design/0017-quotas.md.
 """
 
-from .books import Books, CountOvertaken, InvalidQuota, NoQuota, mark_stale
+from .books import Books, CountOvertaken, NoQuota, mark_stale
 from .charges import Charges
 from .meter import Meter, QuotaExceeded, Reservation
 from .records import Grant, QuotaRecord, Scope, of_branch, of_repository, of_user
@@ -18,7 +18,6 @@ __all__ = [
     "Charges",
     "CountOvertaken",
     "Grant",
-    "InvalidQuota",
     "Meter",
     "NoQuota",
     "QuotaExceeded",

@@ -41,10 +41,6 @@ class NoQuota(NotFound):
     """No quota is set."""
 
 
-class InvalidQuota(Invalid):
-    """A limit below one byte, or over what a record can have."""
-
-
 class CountOvertaken(Conflict):
     """Another count of this quota began."""
 
@@ -66,10 +62,10 @@ class Books:
         """Set the limit. A quota that was there keeps its count, unless `restart`.
 
         Raises:
-            InvalidQuota.
+            Invalid: the limit is below one byte, or over what a record can have.
         """
         if not 0 < limit_bytes < 1 << 62:
-            raise InvalidQuota("a quota has at least one byte: say how many, as 500MiB or 10GiB", limit=limit_bytes)
+            raise Invalid("a quota has at least one byte: say how many, as 500MiB or 10GiB", limit=limit_bytes)
         while True:
             found = await read(self._store, scope)
             old = QuotaRecord(limit_bytes=limit_bytes) if found is None else found[0]

@@ -3,13 +3,11 @@
 Design: docs/design/0013-sandboxes.md. The record, and how its user gets rights: `lakebed.auth`.
 """
 
-from .life import InvalidSandbox, SandboxEnding, Sandboxes, SandboxNotFound, is_current
+from .life import Sandboxes, SandboxNotFound, is_current
 from .rights import READ, rights_of, source_of
 
 __all__ = [
     "READ",
-    "InvalidSandbox",
-    "SandboxEnding",
     "SandboxNotFound",
     "Sandboxes",
     "is_current",

@@ -61,14 +61,6 @@ class SandboxNotFound(NotFound):
     """The repository has no sandbox of this id, or it has ended."""
 
 
-class SandboxEnding(Conflict):
-    """The sandbox is ending, or is not made yet."""
-
-
-class InvalidSandbox(Invalid):
-    """A name with other characters, or an end that is too far away or too early."""
-
-
 class Repositories(Protocol):
     async def get(self, repository_id: str) -> Repository: ...
 
@@ -107,10 +99,10 @@ class Sandboxes:
         """Return a name that no sandbox, branch or user had before.
 
         Raises:
-            InvalidSandbox: the name has other characters than a branch.
+            Invalid: the name has other characters than a branch.
         """
         if not _NAME.fullmatch(name):
-            raise InvalidSandbox("a sandbox's name has up to 64 letters, digits, underscores and dashes", name=name)
+            raise Invalid("a sandbox's name has up to 64 letters, digits, underscores and dashes", name=name)
         suffix = in_digits(self._ports.ids.bits(50), 10)
         return f"sandbox-{name}-{suffix}" if name else f"sandbox-{suffix}"
 
@@ -132,10 +124,9 @@ class Sandboxes:
         be written to the branch, 0: any number.
 
         Raises:
-            InvalidSandbox: it would last too long, or not at all.
+            Invalid: it would last too long, or not at all, or its quota is too large.
             InvalidPolicy: see `rights_of`.
             RefNotFound, ReadOnly, HookRefused: as for a branch.
-            InvalidQuota.
         """
         _check_lasts(lasts_ms)
         now_ms = self._ports.clock.now_ms()
@@ -209,8 +200,8 @@ class Sandboxes:
         """Let a sandbox last so long from now.
 
         Raises:
-            SandboxNotFound, SandboxEnding.
-            InvalidSandbox: it lasts that long already, or would last too long.
+            SandboxNotFound, Conflict.
+            Invalid: it lasts that long already, or would last too long.
         """
         _check_lasts(lasts_ms)
         while True:
@@ -218,9 +209,9 @@ class Sandboxes:
             now_ms = self._ports.clock.now_ms()
             # One that has expired is ending, although no process may have begun with it.
             if record.state is not SandboxState.ACTIVE or now_ms >= record.expires_ms:
-                raise SandboxEnding(f"sandbox {id_} is {record.state}, and cannot be extended", sandbox=id_)
+                raise Conflict(f"sandbox {id_} is {record.state}, and cannot be extended", sandbox=id_)
             if now_ms + lasts_ms < record.expires_ms:
-                raise InvalidSandbox(f"sandbox {id_} lasts longer already: end it, if it should end", sandbox=id_)
+                raise Invalid(f"sandbox {id_} lasts longer already: end it, if it should end", sandbox=id_)
             extended = replace(record, expires_ms=now_ms + lasts_ms)
             with suppress(PredicateFailed):
                 await self._set(extended, held)
@@ -232,14 +223,14 @@ class Sandboxes:
 
         Raises:
             SandboxNotFound.
-            SandboxEnding: it is ending, and its branch goes.
+            Conflict: it is ending, and its branch goes.
         """
         record, _ = await self._find(repository, id_)
         ending = await self._begin_end(record, keeps_branch=keeps_branch)
         if ending is None:
             raise SandboxNotFound(f"there is no sandbox {id_}", sandbox=id_)
         if keeps_branch and not ending[0].keeps_branch:
-            raise SandboxEnding(f"sandbox {id_} is ending already, and its branch with it", sandbox=id_)
+            raise Conflict(f"sandbox {id_} is ending already, and its branch with it", sandbox=id_)
         return await self._finish(*ending, by=by, is_over=not ending[0].was_half_made)
 
     async def clean(self, repository: str = "") -> None:
@@ -380,7 +371,7 @@ def _logged(about: str) -> Iterator[None]:
 
 def _check_lasts(lasts_ms: int) -> None:
     if not 0 < lasts_ms <= LASTS_MS_MAX:
-        raise InvalidSandbox("a sandbox lasts at most 366 days: say how long, as 36h, 20d or 2w")
+        raise Invalid("a sandbox lasts at most 366 days: say how long, as 36h, 20d or 2w")
 
 
 def _scope(record: SandboxRecord) -> Scope:

@@ -36,10 +36,6 @@ BLOCKSTORES: Final = ("local", "s3", "gs", "az")
 """The values of LAKEBED_BLOCKSTORE. The first is the default."""
 
 
-class UnknownObjectStore(Invalid):
-    """Servers do not support this kind of object store."""
-
-
 class InvalidSetting(Invalid):
     """An environment variable of the server has an invalid value."""
 
@@ -114,13 +110,13 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
     stores.
 
     Raises:
-        UnknownObjectStore: no driver supports this kind of object store.
+        Invalid: no driver supports this kind of object store.
         InvalidSetting: the audit settings are invalid, or a number is malformed or too small.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
     if blockstore not in BLOCKSTORES:
-        raise UnknownObjectStore(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {', '.join(BLOCKSTORES)}")
+        raise Invalid(f"LAKEBED_BLOCKSTORE is {blockstore!r}: known are {', '.join(BLOCKSTORES)}")
     return ServerOptions(
         data_dir=data_dir,
         blockstore=blockstore,

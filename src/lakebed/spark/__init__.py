@@ -43,7 +43,7 @@ def builder(
     from Maven Central, and `packages`. With a `repository` the settings hold for its bucket alone.
 
     Raises:
-        NoJava, NoKeys: the message says what to install or to set.
+        NotFound, NoKeys: the message says what to install or to set.
         BadSettings: the configuration file has errors.
     """
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     The second one is a small folder in the user's cache. It lasts, and calls the real Java.
 
     Raises:
-        NoJava: there is none; the message says what to install.
+        NotFound: there is none; the message says what to install.
         UnsafeFolder: another user could write into the folder.
     """
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

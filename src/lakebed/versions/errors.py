@@ -21,14 +21,6 @@ class RefNotFound(NotFound):
     """The expression names no branch, tag or commit."""
 
 
-class TreeNotFound(NotFound):
-    """No commit of the repository has this tree. Facts: `metarange`."""
-
-
-class InvalidRecord(Invalid):
-    """A commit record contradicts itself: its id, or its generation. Facts: `id`, which its contents have."""
-
-
 class PathNotFound(NotFound):
     """Nothing is at this path in this ref."""
 
@@ -113,16 +105,8 @@ class CommitExpired(Conflict):
     """A collection run took this commit's data, or is about to. Facts: `commit`, `run`."""
 
 
-class ObjectsExpiring(Conflict):
-    """A lifecycle run may be deleting the object. Ask again once it has ended."""
-
-
 class PathExpired(NotFound):
     """A lifecycle run took the object that the commit names. Facts: `by` (a TakenBy)."""
-
-
-class BringsExpired(Conflict):
-    """A branch would get entries of objects that lifecycle runs took, and the caller refused that. Facts: `objects`."""
 
 
 class ContentsGone(CommitExpired):

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from lakebed.base import (
     FOREIGN_SLICE,
+    Conflict,
     Entry,
     MetarangeId,
     OutcomeUnknown,
@@ -36,7 +37,7 @@ from lakebed.kv import SCAN_PAGE, PredicateFailed, scan_pages
 
 from . import keys
 from .context import Context, Retry
-from .errors import BringsExpired, PathExpired
+from .errors import PathExpired
 from .records import Record, RunRecord, decode_record, encode_record
 
 ERASED: Final = "erasure"
@@ -222,11 +223,11 @@ class Taken:
     async def check_brought(self, left: MetarangeId, right: MetarangeId) -> None:
         """
         Raises:
-            BringsExpired: the tree has such entries.
+            Conflict: the tree has such entries.
         """
         if found := await self.count_brought(left, right):
             objects = count_of(found, "object")
-            raise BringsExpired(f"this would bring {objects} that lifecycle runs took: nothing changed", objects=found)
+            raise Conflict(f"this would bring {objects} that lifecycle runs took: nothing changed", objects=found)
 
     # For collectors
 

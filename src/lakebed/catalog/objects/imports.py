@@ -60,14 +60,6 @@ SIZE_BYTES: Final = 4
 """The place of the object's size in a row."""
 
 
-class ImportNotFound(NotFound):
-    """The branch has no import of this id, or its record was removed because of its age."""
-
-
-class ImportEnded(Conflict):
-    """The import has ended, so it cannot be cancelled."""
-
-
 class ImportCancelled(Conflict):
     """A user cancelled the import, or its server stopped."""
 
@@ -206,27 +198,27 @@ class Imports:
         """Return the record of an import.
 
         Raises:
-            ImportNotFound: the branch has no import of this id.
+            NotFound: the branch has no import of this id.
         """
         held = await self._records.get(IMPORT + import_id.encode())
         record = None if held is None else decode_record(ImportRecord, held.value)
         if record is None or record.branch != branch:
-            raise ImportNotFound(f"import {import_id} not found", id=import_id)
+            raise NotFound(f"import {import_id} not found", id=import_id)
         return self._shown(record)
 
     async def cancel(self, branch: str, import_id: str) -> None:
         """Cancel an import, so that it never changes the branch. Its process stops before its next part.
 
         Raises:
-            ImportNotFound: the branch has no import of this id.
-            ImportEnded: it ended, or began to change the branch.
+            NotFound: the branch has no import of this id.
+            Conflict: it ended, or began to change the branch.
         """
         if (await self.get(branch, import_id)).state is not ImportState.RUNNING:
-            raise ImportEnded(f"import {import_id} has ended", id=import_id)
+            raise Conflict(f"import {import_id} has ended", id=import_id)
 
         def cancelled(record: ImportRecord) -> ImportRecord:
             if record.is_merging or record.state is not ImportState.RUNNING:
-                raise ImportEnded(f"import {import_id} has ended, or is about to", id=import_id)
+                raise Conflict(f"import {import_id} has ended, or is about to", id=import_id)
             return replace(record, is_stopping=True)
 
         await self._change(import_id, cancelled)
@@ -355,13 +347,13 @@ class Imports:
         """Change the record by a conditional write, repeated after lost races.
 
         Raises:
-            ImportNotFound: the record was removed with its repository.
+            NotFound: the record was removed with its repository.
         """
         key = IMPORT + import_id.encode()
         while True:
             held = await self._records.get(key)
             if held is None:
-                raise ImportNotFound(f"import {import_id} not found", id=import_id)
+                raise NotFound(f"import {import_id} not found", id=import_id)
             changed = change(decode_record(ImportRecord, held.value))
             try:
                 await self._records.set_if(key, encode_record(changed), held.predicate)

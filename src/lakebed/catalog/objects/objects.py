@@ -20,22 +20,16 @@ from lakebed.base import (
     HIDDEN_METADATA,
     LAKEBED_METADATA,
     S3_METADATA,
+    Conflict,
     Entry,
+    Invalid,
     LakebedError,
     Ports,
     is_absolute,
     is_inside,
     path_to_key,
 )
-from lakebed.catalog.errors import (
-    AddressInNamespace,
-    MetadataTooLarge,
-    NotHeaderText,
-    ReservedMetadata,
-    SourceChanged,
-    TooManyPaths,
-    UploadMissing,
-)
+from lakebed.catalog.errors import AddressInNamespace, NotHeaderText, TooManyPaths, UploadMissing
 from lakebed.catalog.guards import Guards
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
@@ -111,7 +105,7 @@ class Objects:
 
         Raises:
             ObjectMissing: the bytes are gone.
-            SourceChanged: the object is outside the namespace, and its size changed.
+            Conflict: the object is outside the namespace, and its size changed.
         """
         if "://" not in entry.address:
             return await self._objectstore.get(entry.address, start=start, end=end)
@@ -124,7 +118,7 @@ class Objects:
         if is_absolute(entry.address):
             found = (await objectstore.stat(key)).size_bytes
             if found != entry.size_bytes:
-                raise SourceChanged(
+                raise Conflict(
                     f"{entry.address} has {found} bytes now, and had {entry.size_bytes} when it was committed: it was"
                     " overwritten at its source. Import it again to read what is there",
                     address=entry.address,
@@ -211,7 +205,7 @@ class Objects:
             ForeignAddress: this server does not open such stores.
             NamespaceUnclear: the store denies the check for a marker.
             NotHeaderText: the checksum or the content type cannot be sent as a header.
-            ReservedMetadata: see `check_user_metadata`.
+            Invalid: see `check_user_metadata`.
             QuotaExceeded: the branch or the user has no room for the size that the entry has.
         """
         check_user_metadata(entry.metadata)
@@ -293,7 +287,7 @@ class Objects:
 
         Raises:
             PathNotFound: the path has no object.
-            ReservedMetadata: reserved metadata would change.
+            Invalid: reserved metadata would change.
         """
         await self._guards.check_branch_writable(branch)
         key = path_to_key(path)
@@ -444,12 +438,11 @@ def check_user_metadata(metadata: Mapping[str, str]) -> None:
     """Check the metadata of a user.
 
     Raises:
-        ReservedMetadata: a name belongs to the S3 gateway or to the server.
-        MetadataTooLarge: it is larger than clients of S3 can read.
+        Invalid: a name belongs to the S3 gateway or to the server, or it is larger than clients of S3 can read.
     """
     size_bytes = sum(len(text.encode(errors="surrogatepass")) for pair in metadata.items() for text in pair)
     if size_bytes > METADATA_BYTES_MAX or len(metadata) > METADATA_NAMES_MAX:
-        raise MetadataTooLarge(
+        raise Invalid(
             f"metadata of {size_bytes:,} bytes under {len(metadata):,} names: an object may have"
             f" {METADATA_BYTES_MAX:,} bytes and {METADATA_NAMES_MAX} names",
             size_bytes=size_bytes,
@@ -458,7 +451,7 @@ def check_user_metadata(metadata: Mapping[str, str]) -> None:
     for name in metadata:
         for reserved in (S3_METADATA, LAKEBED_METADATA):
             if name.startswith(reserved):
-                raise ReservedMetadata(f"metadata {name!a}: names that begin with {reserved} are reserved", name=name)
+                raise Invalid(f"metadata {name!a}: names that begin with {reserved} are reserved", name=name)
 
 
 def check_header_text(**texts: str) -> None:

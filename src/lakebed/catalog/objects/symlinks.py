@@ -24,10 +24,6 @@ _PAGE: Final = 10_000
 _LINES_BYTES_MAX: Final = 256 << 20
 
 
-class InvalidSymlinks(Invalid):
-    """No object store accepts a folder's name, or the addresses are too many for memory."""
-
-
 class SymlinksFile(msgspec.Struct, frozen=True, kw_only=True):
     """The last file of a set. From `branch`, collectors also see whether a set is still needed."""
 
@@ -53,7 +49,7 @@ class Symlinks:
         Raises:
             BranchNotFound: the branch does not exist.
             PathNotFound: no object is below the location.
-            InvalidSymlinks: a folder cannot be a key, or there are too many addresses.
+            Invalid: a folder cannot be a key, or there are too many addresses.
         """
         location = location.strip("/")
         prefix = f"{location}/" if location else ""
@@ -72,7 +68,7 @@ class Symlinks:
             held_bytes += len(address)
             is_empty = False
             if held_bytes > _LINES_BYTES_MAX:
-                raise InvalidSymlinks(f"{branch}/{location} has too many objects for files of symlinks")
+                raise Invalid(f"{branch}/{location} has too many objects for files of symlinks")
         if is_empty:
             raise PathNotFound("not found", path=location)
         for folder, addresses in lines.items():
@@ -84,7 +80,7 @@ class Symlinks:
     async def _write(self, root: str, folder: str, addresses: list[str]) -> int:
         key = f"{root}{folder}symlink.txt"
         if not is_object_key(key):
-            raise InvalidSymlinks(f"the folder {folder!r} has a name that the object store does not take", path=folder)
+            raise Invalid(f"the folder {folder!r} has a name that the object store does not take", path=folder)
         await self._objectstore.put(key, "".join([f"{address}\n" for address in addresses]).encode())
         return sum(map(len, addresses))
 

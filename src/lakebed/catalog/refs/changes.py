@@ -91,7 +91,7 @@ class Changes:
             CommitQueueTimeout: the branch was busy for too long.
             CommitOvertaken: other processes committed first in every attempt.
             UncommittedChanges: `tree` is given, and the branch has uncommitted changes.
-            TreeNotFound, CommitExpired: see `Recorder.commit_tree`.
+            NotFound, CommitExpired: see `Recorder.commit_tree`.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
         event = _event(EventType.PRE_COMMIT, branch, note)

@@ -24,18 +24,6 @@ CHANGES_MAX: Final = 200
 """A record holds all changes, for their events. The merge is always possible."""
 
 
-class PullNotFound(NotFound):
-    """The repository has no such pull request."""
-
-
-class PullEnded(Conflict):
-    """The pull request was merged or closed."""
-
-
-class InvalidPull(Invalid):
-    """The pull request has no title, twice the same branch, or too long a text."""
-
-
 class PullState(StrEnum):
     OPEN = "open"
     CLOSED = "closed"
@@ -65,11 +53,11 @@ class Pulls:
         """Open a pull request, and return its id.
 
         Raises:
-            InvalidPull, BranchNotFound: see those classes.
+            Invalid, BranchNotFound: see those classes.
         """
         _check(title, description)
         if source == destination:
-            raise InvalidPull("source and destination are the same branch")
+            raise Invalid("source and destination are the same branch")
         for branch in (source, destination):
             await self._versions.refs.get_branch(branch)
         pull_id = newest_first(self._context.ports.ids.fresh())
@@ -90,7 +78,7 @@ class Pulls:
         """Return a pull request.
 
         Raises:
-            PullNotFound: the repository has no such pull request.
+            NotFound: the repository has no such pull request.
         """
         return (await self._find(pull_id))[0]
 
@@ -106,8 +94,8 @@ class Pulls:
         """Change the texts, close a request, or reopen a closed one.
 
         Raises:
-            PullNotFound, InvalidPull: see those classes. InvalidPull also after CHANGES_MAX changes.
-            PullEnded: it was merged.
+            NotFound, Invalid: see those classes. Invalid also after CHANGES_MAX changes.
+            Conflict: it was merged.
         """
         while True:
             record, held = await self._find(pull_id)
@@ -120,9 +108,9 @@ class Pulls:
             operations = [] if changed == record else ["change"]
             if state is not None and state != record.state:
                 if record.state is PullState.MERGED:
-                    raise PullEnded("the pull request was merged", pull=pull_id)
+                    raise Conflict("the pull request was merged", pull=pull_id)
                 if state not in (PullState.OPEN, PullState.CLOSED):
-                    raise InvalidPull(f"a pull request becomes open or closed, not {state}")
+                    raise Invalid(f"a pull request becomes open or closed, not {state}")
                 closed_ms = self._context.ports.clock.now_ms() if state == PullState.CLOSED else 0
                 changed = replace(changed, state=PullState(state), closed_ms=closed_ms)
                 operations.append("close" if state == PullState.CLOSED else "reopen")
@@ -131,7 +119,7 @@ class Pulls:
             changes = (*record.changes, *(self._change(operation, by) for operation in operations))
             # It can always be closed. Opening it again is a change that counts.
             if len(changes) > CHANGES_MAX and operations != ["close"]:
-                raise InvalidPull(f"a pull request can be changed {CHANGES_MAX - 1} times")
+                raise Invalid(f"a pull request can be changed {CHANGES_MAX - 1} times")
             changed = replace(changed, changes=changes)
             if await self._replaced(pull_id, changed, held):
                 return
@@ -140,13 +128,13 @@ class Pulls:
         """Merge the source into the destination, and record the commit.
 
         Raises:
-            PullNotFound: the repository has no such pull request.
-            PullEnded: it was merged or closed.
+            NotFound: the repository has no such pull request.
+            Conflict: it was merged or closed.
             MergeConflict, UncommittedChanges, HookRefused, NoChanges: of the merge. The request remains open.
         """
         record, _ = await self._find(pull_id)
         if record.state is not PullState.OPEN:
-            raise PullEnded(f"the pull request is {record.state}", pull=pull_id)
+            raise Conflict(f"the pull request is {record.state}", pull=pull_id)
         commit = await self._changes.merge(
             record.source,
             record.destination,
@@ -172,7 +160,7 @@ class Pulls:
     async def _find(self, pull_id: str) -> tuple[PullRecord, Held]:
         found = await self._context.read(PullRecord, keys.PULL + pull_id.encode()) if pull_id.isalnum() else None
         if found is None:
-            raise PullNotFound(f"pull request {pull_id} not found", pull=pull_id)
+            raise NotFound(f"pull request {pull_id} not found", pull=pull_id)
         return found
 
     async def _replaced(self, pull_id: str, record: PullRecord, held: Held) -> bool:
@@ -206,4 +194,4 @@ class Pulls:
 
 def _check(title: str, description: str) -> None:
     if not title.strip() or len(title) + len(description) > TEXT_CHARACTERS_MAX:
-        raise InvalidPull(f"a pull request needs a title, and at most {TEXT_CHARACTERS_MAX} characters")
+        raise Invalid(f"a pull request needs a title, and at most {TEXT_CHARACTERS_MAX} characters")

@@ -20,14 +20,13 @@ from typing import Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import TABLES, CommitId, Row, each_item, from_row, path_to_key, to_row
+from lakebed.base import TABLES, CommitId, Conflict, Invalid, Row, each_item, from_row, path_to_key, to_row
 from lakebed.ranges import changes_from_rows
-from lakebed.versions import Commit, Note, ObjectsExpiring, Versions
+from lakebed.versions import Commit, Note, Versions
 
 from .names import (
     NAMESPACE,
     RECORD,
-    InvalidTableName,
     MissingFile,
     Namespace,
     NoSuchNamespace,
@@ -82,11 +81,11 @@ class TableCommits:
             TableConflict: another commit changed a table.
             TableExists, NoSuchTable, NoSuchNamespace: the branch has it, or does not.
             MissingFile: a file is not in `tables`, or was pruned, or is of another table.
-            ObjectsExpiring: a run that prunes or erases is deciding. Try again.
+            Conflict: a run that prunes or erases is deciding. Try again.
         """
 
         if len({change.name for change in changes}) < len(changes):
-            raise InvalidTableName("a commit names a table twice")
+            raise Invalid("a commit names a table twice")
 
         async def compose(head: CommitId, rows: Mapping[str, Row]) -> Paths:
             await self._compare(head, changes)
@@ -101,7 +100,7 @@ class TableCommits:
         """Commit what `compose` makes of the head and of the rows of these files.
 
         Raises:
-            MissingFile, ObjectsExpiring: see `commit`.
+            MissingFile, Conflict: see `commit`.
             NoChanges: the branch has it all.
         """
         rows: dict[str, Row] = {}
@@ -135,12 +134,12 @@ class TableCommits:
         again = await self._rows([*rows])
         for file, row in rows.items():
             if again[file] != row:
-                raise ObjectsExpiring(f"file {file} was written anew: commit again", file=file)
+                raise Conflict(f"file {file} was written anew: commit again", file=file)
         head = (await self._versions.refs.get_branch(TABLES)).commit_id
         committed = await self._versions.staging.rows_of_commit(head, [path_to_key(file) for file in rows])
         # A plan takes what a commit of `tables` has. Staged files are in none, and entries that left were taken.
         if any(row is not None for row in committed) and await self._versions.retired.is_lifecycle_expiring():
-            raise ObjectsExpiring("a run is about to delete files of tables: commit again")
+            raise Conflict("a run is about to delete files of tables: commit again")
         # After the runs, never before: a run records its objects before it counts as one that took them.
         taken = await self._versions.taken.find_rows([*rows.values()])
         for file, by in zip(rows, taken, strict=True):

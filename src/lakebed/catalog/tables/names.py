@@ -33,10 +33,6 @@ _PART: Final = re.compile(r"[^/\x00-\x1f\x7f]{1,255}")
 Namespace: TypeAlias = tuple[str, ...]
 
 
-class InvalidTableName(Invalid):
-    """A namespace or table whose name cannot be a folder of a branch."""
-
-
 class NoSuchTable(NotFound):
     """The ref has no such table. Facts: `table`."""
 
@@ -89,10 +85,10 @@ class TableName(msgspec.Struct, frozen=True, order=True):
         """Return the prefix of the paths of its entries.
 
         Raises:
-            InvalidTableName: a part cannot be the name of a folder, or there is no namespace.
+            Invalid: a part cannot be the name of a folder, or there is no namespace.
         """
         if not self.namespace:
-            raise InvalidTableName(f"table {self.name!r} is in no namespace", table=self.name)
+            raise Invalid(f"table {self.name!r} is in no namespace", table=self.name)
         _check(self.name)
         return folder_of(self.namespace) + f"{self.name}{SUFFIX}/".encode()
 
@@ -100,10 +96,10 @@ class TableName(msgspec.Struct, frozen=True, order=True):
 def check_namespace(namespace: Namespace) -> Namespace:
     """
     Raises:
-        InvalidTableName: it is empty, or a part cannot be the name of a folder.
+        Invalid: it is empty, or a part cannot be the name of a folder.
     """
     if not namespace:
-        raise InvalidTableName("a namespace has at least one part")
+        raise Invalid("a namespace has at least one part")
     for part in namespace:
         _check(part)
     return namespace
@@ -125,7 +121,7 @@ def text_of(namespace: Namespace) -> str:
 
 def _check(part: str) -> None:
     if not _PART.fullmatch(part) or part in {".", ".."} or part.endswith(SUFFIX):
-        raise InvalidTableName(
+        raise Invalid(
             f"{part!a} cannot name a table or namespace: 1 to 255 characters, no slashes, not ending in {SUFFIX}",
             name=part,
         )

@@ -411,7 +411,7 @@ class Tables:
         """Commit the changes of several tables, all or none. Hooks see one commit of the branch.
 
         Raises:
-            TableConflict, TableExists, NoSuchTable, NoSuchNamespace, MissingFile, ObjectsExpiring: see `TableCommits`.
+            TableConflict, TableExists, NoSuchTable, NoSuchNamespace, MissingFile, Conflict: see `TableCommits`.
             RefReadOnly: the ref is no branch.
             ReadOnly, ProtectedBranch, HookRefused: as for a commit.
         """

@@ -323,7 +323,7 @@ def check(session: Session, collector: Collector, request: Request) -> None:
     """Run every check that can refuse the request before anything slow begins.
 
     Raises:
-        NoSpark, NoJava: the request needs Spark or Java, which this installation lacks.
+        NoSpark, NotFound: the request needs Spark or Java, which this installation lacks.
     """
     from lakebed.gc import check_spark
 

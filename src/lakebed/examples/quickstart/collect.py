@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lakebed.base import LakebedError, count_of, human_size
+from lakebed.base import Corrupt, LakebedError, count_of, human_size
 from lakebed.cli import bar
 from lakebed.cli.gc import plan_text
 from lakebed.client import Client
@@ -23,7 +23,7 @@ from lakebed.gc.messages import ApplyRequest, PlanRequest, RunKind, RunReport
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.wire import GarbageCollectionRule, GarbageCollectionRules, ObjectStats
 
-from .story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate, UnexpectedFate
+from .story import DRAFT, LATE, MAIN, PARALLEL, TAG, Book, Fate
 from .teller import Teller
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Collection:
         """Plan and apply both collections, with a Spark of our own.
 
         Raises:
-            UnexpectedFate: a plan holds anything but what the book says. Nothing of it was deleted.
+            Corrupt: a plan holds anything but what the book says. Nothing of it was deleted.
         """
         # Imported here: Spark takes a second, which only a collection should wait for.
         from lakebed.gc import Collector, local_session, session_options, unforeseen
@@ -95,16 +95,16 @@ class Collection:
         """Read all that was to stay, and look for all that was to go.
 
         Raises:
-            UnexpectedFate: an object that should be there is not, or one that should not is.
+            Corrupt: an object that should be there is not, or one that should not is.
         """
         kept = self._book.of(Fate.KEPT)
         read = self._read_all()
         if missing := sorted(set(kept) - read):
-            raise UnexpectedFate(f"{kept[missing[0]].path} should have been kept, and is in no ref", addresses=missing)
+            raise Corrupt(f"{kept[missing[0]].path} should have been kept, and is in no ref", addresses=missing)
         self._teller.say(f"{count_of(len(read), 'object')} that should be kept: all read, all as they were written.")
         gone = self._book.of(Fate.EXPIRED) | self._book.of(Fate.NEVER_COMMITTED)
         if left := [address for address in gone if self._file_of(address).exists()]:
-            raise UnexpectedFate(f"{gone[left[0]].path} should be gone: {left[0]} is still there", addresses=left)
+            raise Corrupt(f"{gone[left[0]].path} should be gone: {left[0]} is still there", addresses=left)
         size = sum(one.size_bytes for one in gone.values())
         self._teller.say(f"{_amount(len(gone), size)} that should be gone: not one file of them is left.")
 
@@ -116,7 +116,7 @@ class Collection:
         except LakebedError as error:
             self._teller.say(f"January as it was first reported ({commit_id[:12]}): {error}.")
         else:
-            raise UnexpectedFate(f"{path} of {commit_id} can still be read")
+            raise Corrupt(f"{path} of {commit_id} can still be read")
 
     def _show(self, plan: Plan, fate: Fate) -> None:
         self._teller.say(f"What is {fate.value} (lakebed gc plan --{plan.kind}):")
@@ -125,7 +125,7 @@ class Collection:
     def _compare(self, planned: set[str], fate: Fate) -> None:
         expected = {self._key_of(address): one for address, one in self._book.of(fate).items()}
         if planned != set(expected):
-            raise UnexpectedFate(
+            raise Corrupt(
                 f"the plan holds {len(planned)} objects, the book {len(expected)}, and they are not the same; "
                 "nothing was deleted",
                 too_many=sorted(planned - set(expected)),
@@ -150,7 +150,7 @@ class Collection:
     def _read(self, address: str, ref: str, one: ObjectStats) -> int:
         data = self._client.objects.read(self._repository, ref, one.path)
         if hashlib.md5(data, usedforsecurity=False).hexdigest() != self._book.objects[address].checksum:
-            raise UnexpectedFate(f"{one.path} on {ref} is not what was written", address=address)
+            raise Corrupt(f"{one.path} on {ref} is not what was written", address=address)
         return len(data)
 
     def _key_of(self, address: str) -> str:

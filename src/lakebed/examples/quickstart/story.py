@@ -37,10 +37,6 @@ TAG: Final = "year-2013"
 PARQUET_TYPE: Final = "application/vnd.apache.parquet"
 
 
-class UnexpectedFate(Corrupt):
-    """The collectors did not do what the book expects."""
-
-
 class Fate(StrEnum):
     """The end that the story has in store for an object."""
 
@@ -111,7 +107,7 @@ class Story:
         """Deletes a week and replaces the weather."""
         week = [day.path for day in self._month(12) if day.day > 24]
         if errors := self._client.objects.delete_many(self._repository, MAIN, week):
-            raise UnexpectedFate(f"{errors[0].path}: {errors[0].message}")
+            raise Corrupt(f"{errors[0].path}: {errors[0].message}")
         weather = "weather.parquet"
         self._write(MAIN, {weather: parquet(read_small_tables()[weather].slice(0, 8000))}, "replacing the weather")
         self._commit(MAIN, "Drop the last week, which was reported twice", days_ago=30)

@@ -44,10 +44,6 @@ exec {java} "$@"
 """
 
 
-class NoJava(NotFound):
-    """Neither the machine nor the Python environment has a Java that runs Spark."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
     """Describe a Java home. `is_bundled`: pip installed it, not the machine."""
@@ -69,7 +65,7 @@ def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java
     """Return the Java to use: the machine's first unless `bundled_only`, then pip's.
 
     Raises:
-        NoJava: no Java is usable; the message names the packages to install.
+        NotFound: no Java is usable; the message names the packages to install.
     """
     candidates = () if bundled_only else _machine_homes(environ)
     for home in candidates:
@@ -79,7 +75,7 @@ def find_java(environ: Mapping[str, str], *, bundled_only: bool = False) -> Java
     bundled = _bundled_home()
     java = _inspect(bundled, is_bundled=True) if bundled else None
     if java is None:
-        raise NoJava(f"Spark needs Java {VERSION_MIN} or later: install one, or `pip install 'lakebed[spark]'`")
+        raise NotFound(f"Spark needs Java {VERSION_MIN} or later: install one, or `pip install 'lakebed[spark]'`")
     return java
 
 

@@ -61,10 +61,6 @@ HIDDEN: Final = (
 their own credentials of the object store."""
 
 
-class SparkDidNotStart(Unavailable):
-    """The JVM ended before it answered. The message has the end of its output."""
-
-
 class SessionRunning(Invalid):
     """This process already has a Spark session. A second one would share its settings and its end."""
 
@@ -135,7 +131,7 @@ def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:
     """Check that a session could start here, without starting one. Only checks for the engine `spark`.
 
     Raises:
-        NoSpark, NoJava: the message names the package to install.
+        NoSpark, NotFound: the message names the package to install.
     """
     if engine is not EngineName.SPARK:
         return
@@ -170,9 +166,9 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
 
     Raises:
         NoSpark: Spark is not installed.
-        NoJava: no Java runs it.
+        NotFound: no Java runs it.
         UnsafeFolder: another user may write into the folder for classes.
-        SparkDidNotStart: the JVM did not start.
+        Unavailable: the JVM did not start.
         SessionRunning: this process has a session.
     """
     if not is_spark_installed():
@@ -266,7 +262,7 @@ def _launch(settings: Mapping[str, str], log: Path, processes: _Processes) -> An
         try:
             return module.launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
-            raise SparkDidNotStart(f"Spark's JVM did not start: {log.read_text(errors='replace')[-2000:]}") from error
+            raise Unavailable(f"Spark's JVM did not start: {log.read_text(errors='replace')[-2000:]}") from error
         finally:
             module.Popen = before
 

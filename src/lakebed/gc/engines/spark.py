@@ -266,19 +266,15 @@ def _spark_type(type_: pa.DataType) -> T.DataType:
     return T.ArrayType(T.StringType(), containsNull=False) if pa.types.is_list(type_) else known[type_]
 
 
-class NoSession(Invalid):
-    """No Spark session was given, and none is active."""
-
-
 def active_session() -> SparkSession:
     """Return the active session of this process.
 
     Raises:
-        NoSession: no session is active.
+        Invalid: no session is active.
     """
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
     if spark is None:
-        raise NoSession("no Spark session was given and none is active")
+        raise Invalid("no Spark session was given and none is active")
     return spark

@@ -34,10 +34,6 @@ from lakebed.gc.runs.status import ended_without_deleting
 from lakebed.objectstore import InvalidNamespace, ObjectMissing, ObjectStore, normalise_namespace, read_adoption
 
 
-class NotFinal(Conflict):
-    """Objects of another server in this namespace stay until the adoption is final. The sweep checks this, too."""
-
-
 class RunNotReady(Conflict):
     """The run's state forbids applying its plan: never marked, abandoned, ended, or marked with another plan."""
 
@@ -110,11 +106,11 @@ async def _check_adopted(store: ObjectStore) -> None:
     """Check that no other server's adoption of the namespace is pending.
 
     Raises:
-        NotFinal: the namespace was another server's, and its adoption is not final.
+        Conflict: the namespace was another server's, and its adoption is not final.
     """
     adoption = await read_adoption(store)
     if adoption is not None and not adoption.may_delete:
-        raise NotFinal(
+        raise Conflict(
             f"{store.uri} is {adoption.state} from another server, and nothing may be deleted yet:"
             " `lakebed migrate --adopt`, and then with --final, says that the old server is gone",
             state=adoption.state.value,

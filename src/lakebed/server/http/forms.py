@@ -23,10 +23,6 @@ _HEADER_BYTES_MAX: Final = 16 << 10
 """The limit of a part's headers, which are kept in memory. Each part costs as much as a small request."""
 
 
-class InvalidForm(Invalid):
-    """The body is no multipart form, or has no such field."""
-
-
 class FormFile:
     """The file in a form, with its headers read. `fields` are the texts of the parts before it."""
 
@@ -49,15 +45,15 @@ async def open_form(content_type: str, stream: AsyncIterator[bytes], field: str)
     """Read up to the start of the field, and return its file.
 
     Raises:
-        InvalidForm: the body is no multipart form, or has no such field.
+        Invalid: the body is no multipart form, or has no such field.
     """
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
-        raise InvalidForm("a multipart form needs a boundary")
+        raise Invalid("a multipart form needs a boundary")
     reader = _FormReader(boundary, stream, field.encode())
     if not await reader.reach_field():
-        raise InvalidForm(f"the form has no field {field!r}")
+        raise Invalid(f"the form has no field {field!r}")
     return FormFile(reader)
 
 
@@ -118,28 +114,28 @@ class _FormReader:
             try:
                 self._parser.write(data)
             except FormParserError as error:
-                raise InvalidForm(f"malformed multipart form: {error}") from error
+                raise Invalid(f"malformed multipart form: {error}") from error
             if self._skipped_bytes > _FORM_FIELD_BYTES_MAX:
-                raise InvalidForm("the form's other fields are too large")
+                raise Invalid("the form's other fields are too large")
             return True
         return False
 
     def _begin_part(self) -> None:
         self._parts += 1
         if self._parts > _PARTS_MAX:
-            raise InvalidForm(f"the form has more than {_PARTS_MAX} parts")
+            raise Invalid(f"the form has more than {_PARTS_MAX} parts")
         self._headers.clear()
         self._header_bytes = 0
 
     def _extend(self, text: bytearray, data: bytes) -> None:
         self._header_bytes += len(data)
         if self._header_bytes > _HEADER_BYTES_MAX:
-            raise InvalidForm(f"a part of the form has more than {_HEADER_BYTES_MAX} bytes of headers")
+            raise Invalid(f"a part of the form has more than {_HEADER_BYTES_MAX} bytes of headers")
         text.extend(data)
 
     def _end_header(self) -> None:
         if len(self._headers) >= _HEADERS_MAX:
-            raise InvalidForm(f"a part of the form has more than {_HEADERS_MAX} headers")
+            raise Invalid(f"a part of the form has more than {_HEADERS_MAX} headers")
         self._headers[bytes(self._name).lower()] = bytes(self._value)
         self._name.clear()
         self._value.clear()

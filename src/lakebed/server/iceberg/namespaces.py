@@ -189,7 +189,7 @@ class Namespaces:
         namespace = namespace_of(request)
         removals, updates = body.removals or [], body.updates or {}
         if both := sorted(updates.keys() & set(removals)):
-            raise PropertyTwice(f"property {both[0]!a} is to be set and to be removed")
+            raise Invalid(f"property {both[0]!a} is to be set and to be removed")
         before = dict(await repository.tables.namespace(branch, namespace))
         after = {name: value for name, value in before.items() if name not in removals} | updates
         if after != before:
@@ -203,10 +203,6 @@ class Namespaces:
 
     async def _place(self, request: RestRequest) -> tuple[Repository, str]:
         return await self._catalog.get(request.args[0]), request.args[1]
-
-
-class PropertyTwice(Invalid):
-    """A change sets a property and removes it."""
 
 
 async def _is_shown(request: RestRequest, repository: str) -> bool:

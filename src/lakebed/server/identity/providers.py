@@ -61,10 +61,6 @@ class InvalidProvider(Invalid):
     """A setting of a provider is missing or invalid."""
 
 
-class NoProvider(Invalid):
-    """This server does not accept this kind of identity."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:
     """`oidc_issuer`: empty turns OpenID Connect off. `aws_server_id`: empty turns AWS off.
@@ -214,7 +210,7 @@ class Providers:
         """Return the principal that an identity request proves: `id_token`, or `identity_token` of AWS.
 
         Raises:
-            NoProvider: the request has neither token, or this server does not accept it.
+            Invalid: the request has neither token, or this server does not accept it.
             NotAuthenticated: the token is invalid.
             Unavailable: the provider does not answer.
         """
@@ -222,7 +218,7 @@ class Providers:
             return await self._subject_of(token)
         if isinstance(token := request.get("identity_token"), str):
             return await self._aws_role(token)
-        raise NoProvider("an identity request has an id_token, or an identity_token of AWS")
+        raise Invalid("an identity request has an id_token, or an identity_token of AWS")
 
     @property
     def redirect_uri(self) -> str:
@@ -237,14 +233,14 @@ class Providers:
         """Return the URL of the provider's login page. `challenge`: S256 of the verifier (RFC 7636).
 
         Raises:
-            NoProvider: browser logins are off, or the provider has no such page.
+            Invalid: browser logins are off, or the provider has no such page.
             Unavailable: the provider does not answer.
         """
         discovery = await self._discovered()
         if not self.redirect_uri:
-            raise NoProvider("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
+            raise Invalid("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
         if not discovery.authorization_endpoint:
-            raise NoProvider("the provider of this server has no page for logins")
+            raise Invalid("the provider of this server has no page for logins")
         query = {
             "response_type": "code",
             "client_id": self._options.oidc_audience,
@@ -263,11 +259,11 @@ class Providers:
         `verifier` and `nonce` belong to a login that `login_url` began. The token must be issued for that login.
 
         Raises:
-            NoProvider, NotAuthenticated, Unavailable: as `identify`.
+            Invalid, NotAuthenticated, Unavailable: as `identify`.
         """
         discovery = await self._discovered()
         if not discovery.token_endpoint:
-            raise NoProvider("the provider of this server exchanges no codes")
+            raise Invalid("the provider of this server exchanges no codes")
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -325,7 +321,7 @@ class Providers:
     async def _discovered(self) -> _Discovery:
         issuer = self._options.oidc_issuer
         if not issuer:
-            raise NoProvider("this server takes no id tokens: LAKEBED_OIDC_ISSUER is not set")
+            raise Invalid("this server takes no id tokens: LAKEBED_OIDC_ISSUER is not set")
         now_ms = self._clock.now_ms()
         if self._discovery is None or now_ms - self._discovery_ms >= DISCOVERY_KEPT_MS:
             body = await self._ask("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
@@ -361,7 +357,7 @@ class Providers:
         """
         server = self._options.aws_server_id
         if not server:
-            raise NoProvider("this server takes no identities of AWS: LAKEBED_AWS_SERVER_ID is not set")
+            raise Invalid("this server takes no identities of AWS: LAKEBED_AWS_SERVER_ID is not set")
         try:
             asked = msgspec.json.decode(base64.b64decode(token, validate=True), type=_AwsRequest)
         except (ValueError, RecursionError, msgspec.DecodeError) as error:

@@ -63,10 +63,6 @@ _TOOL: Final = re.compile(r"[a-z_]{1,40}")
 _TOKEN: Final = re.compile(r"(\d{4}-\d\d-\d\d):(\d{1,15})")
 
 
-class InvalidAuditQuery(Invalid):
-    """A date or a page token of an audit query is invalid."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
     """Select records; an empty field selects all. `since` and `until` have the time format of records."""
@@ -224,7 +220,7 @@ class AuditLog:
         Blocks while it reads: call it in a thread. Damaged lines are skipped.
 
         Raises:
-            InvalidAuditQuery: `after` is no valid token.
+            Invalid: `after` is no valid token.
         """
         found: list[AuditRecord] = []
         for day, end, line in self._lines(query, after):
@@ -242,7 +238,7 @@ class AuditLog:
         """Yield each line that may match, newest first, with its day and the offset of its end."""
         match = _TOKEN.fullmatch(after)
         if after and match is None:
-            raise InvalidAuditQuery(f"{after!r} is not a place in the audit log")
+            raise Invalid(f"{after!r} is not a place in the audit log")
         wanted = b'"user":' + msgspec.json.encode(query.user) if query.user else b""
         for file in reversed(self._files()):
             day = file.stem
@@ -294,14 +290,14 @@ def query_time(text: str) -> str:
     """Return a query's time in the format of records: ISO 8601, UTC without a zone. Empty stays empty.
 
     Raises:
-        InvalidAuditQuery: it is no date or time.
+        Invalid: it is no date or time.
     """
     if not text:
         return ""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidAuditQuery(f"{text!r} is not a date or time of ISO 8601") from error
+        raise Invalid(f"{text!r} is not a date or time of ISO 8601") from error
     return _text(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
 
 

@@ -13,16 +13,12 @@ from lakebed.server.process.folder import MARKER_FILE, prepare_folder
 from .audit import AuditLog
 
 
-class NoKeyPair(NotFound):
-    """The user has no key pair, so no login can be made."""
-
-
 async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
     """Make a ticket for this user, or for the first user if the name is empty. Return None if the folder has no user.
 
     Raises:
         NotADataFolder, DataFolderFormat: another program or another release made the folder.
-        UserNotFound, NoKeyPair: the user does not exist, or has no key pair to log in with.
+        UserNotFound, NotFound: the user does not exist, or has no key pair to log in with.
     """
     if not (options.data_dir / MARKER_FILE).exists() and not options.store_uri:
         return None
@@ -37,7 +33,7 @@ async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
         user = await accounts.get_user(user_id or installation.first_user)
         pairs, _ = await accounts.list_credentials(user.id, prefix="", after="", limit=1)
         if not pairs:
-            raise NoKeyPair(
+            raise NotFound(
                 f"user {user.id} has no key pair: name another one by --user, or make a pair with"
                 f" `lakebed auth recover --user {user.id}`",
                 user=user.id,

@@ -85,7 +85,7 @@ class Merger:
         `source_id` is the commit that `source` named when the caller looked; None: look now.
 
         Raises:
-            BringsExpired: it has objects that lifecycle runs took, and `refuse_expired`.
+            Conflict: it has objects that lifecycle runs took, and `refuse_expired`.
             MergeConflict: both changed a path, and neither `choices` nor the strategy says who wins.
             NoChanges: the branch has every commit of the source, and not `allow_empty`. Commits that change nothing
             together are merged, so that the branch has them; `squash` would not give it these, and is refused.

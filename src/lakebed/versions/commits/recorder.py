@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId
+from lakebed.base import EMPTY_METARANGE, CommitId, Invalid, MetarangeId, NotFound
 from lakebed.versions.context import Context
-from lakebed.versions.errors import CommitExpired, InvalidRecord, TreeNotFound
+from lakebed.versions.errors import CommitExpired
 from lakebed.versions.inventory import Inventory
 from lakebed.versions.records import Commit
 from lakebed.versions.retired import Retired
@@ -37,7 +37,7 @@ class Recorder:
         """Commit a tree as it is: afterwards the branch's head has exactly its entries. Reads every commit record.
 
         Raises:
-            TreeNotFound: no commit has it.
+            NotFound: no commit has it.
             CommitExpired: only commits have it that a collection took, or takes.
             NoChanges: the head has it, and not `allow_empty`.
         """
@@ -53,19 +53,19 @@ class Recorder:
         Retention counts from now, whatever its date: else it could be taken before it is named.
 
         Raises:
-            InvalidRecord: the id is not that of these contents, the generation is not that of these parents, or a
+            Invalid: the id is not that of these contents, the generation is not that of these parents, or a
                 parent is repeated.
             CommitNotFound: a parent is not there.
-            TreeNotFound, CommitExpired: as for `commit_tree`.
+            NotFound, CommitExpired: as for `commit_tree`.
         """
         if commit.id != commit_id:
-            raise InvalidRecord(f"commit id {commit_id}: these contents have the id {commit.id}", id=commit.id)
+            raise Invalid(f"commit id {commit_id}: these contents have the id {commit.id}", id=commit.id)
         if len(set(commit.parents)) < len(commit.parents):
-            raise InvalidRecord("a parent of the commit is repeated")
+            raise Invalid("a parent of the commit is repeated")
         parents = [await self._context.commits.read_published(parent) for parent in commit.parents]
         generation = 1 + max([parent.generation for parent in parents], default=0)
         if commit.generation != generation:
-            raise InvalidRecord(f"the generation is {commit.generation}, and that of these parents {generation}")
+            raise Invalid(f"the generation is {commit.generation}, and that of these parents {generation}")
         now_ms = self._context.ports.clock.now_ms()
         commit = replace(commit, written_ms=now_ms, counted_ms=now_ms, published=False)
         commit = await self._context.commits.ancestors.placed(commit)
@@ -88,7 +88,7 @@ class Recorder:
             return await work(CommitId(""))
         having = [CommitId(id_) async for id_, commit in self._inventory.every(Commit) if commit.metarange_id == tree]
         sources = [id_ for id_ in having if await self._context.commits.is_published(id_)]
-        error: Exception = TreeNotFound(f"no commit has the metarange {tree}", metarange=tree)
+        error: Exception = NotFound(f"no commit has the metarange {tree}", metarange=tree)
         for source in sources:
             try:
                 return await work(source)

@@ -15,12 +15,21 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, LakebedError, OutcomeUnknown, StagingToken, Unavailable, from_row, key_inside
+from lakebed.base import (
+    CommitId,
+    Conflict,
+    LakebedError,
+    OutcomeUnknown,
+    StagingToken,
+    Unavailable,
+    from_row,
+    key_inside,
+)
 from lakebed.kv import PredicateFailed
 from lakebed.versions import keys
 from lakebed.versions.cells import TOMBSTONE, TOMBSTONE_ROW, Cell, decode_cell, is_gone
 from lakebed.versions.context import Context, Retry, Seen
-from lakebed.versions.errors import CommitExpired, ObjectsExpiring, UncommittedChanges, UploadRefused
+from lakebed.versions.errors import CommitExpired, UncommittedChanges, UploadRefused
 from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord, ClaimReason, CopyState, IntentRecord, encode_record
 from lakebed.versions.refs.reflog import Reflog
@@ -147,7 +156,7 @@ class Resetter:
 
         Raises:
             CommitExpired: a collection takes that commit.
-            ObjectsExpiring: a lifecycle run may be about to take the object.
+            Conflict: a lifecycle run may be about to take the object.
             PathExpired: a lifecycle run took it.
             UploadRefused: the copy took too long and was given up.
         """
@@ -168,7 +177,7 @@ class Resetter:
                 await self._context.delete_if(copy_key, held.predicate)
             raise
         if not await self._copies.stays(from_row(row), copy_key, held):
-            raise ObjectsExpiring("a lifecycle run deletes objects that commits name: reset again once it has ended")
+            raise Conflict("a lifecycle run deletes objects that commits name: reset again once it has ended")
         replaced = await self._staging.set_cell(record, key, 0, row, ANY)
         await self._copies.finish(copy_key, replace(pending, state=CopyState.DONE), held)
         return replaced
@@ -218,7 +227,7 @@ class Resetter:
 
         Raises:
             UncommittedChanges: something else is staged, and not `force`.
-            BringsExpired: the branch would get objects that lifecycle runs took, and `refuse_expired`.
+            Conflict: the branch would get objects that lifecycle runs took, and `refuse_expired`.
             CommitExpired: a collection takes that commit.
             OutcomeUnknown: the answer was lost and the record proves nothing.
         """

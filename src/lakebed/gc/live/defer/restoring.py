@@ -29,7 +29,7 @@ from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versi
 
 from .restorable import NOT_LAST, Place, Restorable
 
-__all__ = ["Refusal", "RestoreDiffers", "Restoring"]
+__all__ = ["Refusal", "Restoring"]
 
 AT_ONCE: Final = 16
 LOOKS: Final = 3
@@ -39,10 +39,6 @@ _OLDEST_SLICE: Final = 1 << 63
 """Slice numbers descend with time (lakebed.base.addresses). A foreign address has no date: treat it as the oldest."""
 
 _OCCUPIED: Final = "another object is there"
-
-
-class RestoreDiffers(Corrupt):
-    """The copied bytes differ from the object, or the object's size from the run's table. Nothing was staged."""
 
 
 Refusal = Callable[[str, str], str]
@@ -246,11 +242,11 @@ class Restoring:
         async def store_body(address: str) -> Entry:
             wanted = await self._read(source)
             if row["size_bytes"] not in (wanted.size_bytes, -1):
-                raise RestoreDiffers(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
+                raise Corrupt(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
             # The copy is read back before it is staged: a purge deletes the object, so a bad copy loses it.
             await self._objectstore.copy(source, address)
             if await self._read(address) != wanted:
-                raise RestoreDiffers("what was read back is not what was copied")
+                raise Corrupt("what was read back is not what was copied")
             return Entry(
                 address=address,
                 size_bytes=wanted.size_bytes,

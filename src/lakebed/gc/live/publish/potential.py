@@ -35,10 +35,6 @@ _KIND: Final = RunKind.LIFECYCLE
 PAGE_COMMITS: Final = 10_000
 
 
-class PotentialNotFound(NotFound):
-    """No potential commits have this run id, or they have fewer pages."""
-
-
 class PotentialCommits:
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
@@ -72,13 +68,13 @@ class PotentialCommits:
         """Return one page of potential commits, and their sets of branches.
 
         Raises:
-            PotentialNotFound: no such page exists.
+            NotFound: no such page exists.
             BadInput: a file is missing or altered.
         """
         id_ = messages.check_run_id(run_id)
         manifest = await self._manifest(id_, messages.POTENTIAL.name)
         if not 0 <= page < len(manifest.parts):
-            raise PotentialNotFound(f"there is no page {page} of {run_id}", run_id=run_id, page=page)
+            raise NotFound(f"there is no page {page} of {run_id}", run_id=run_id, page=page)
         part = manifest.parts[page]
         data = await self._versions.objectstore.get(manifest.folder + part.name)
         rows = messages.read_part(manifest, messages.POTENTIAL, part, data)
@@ -96,7 +92,7 @@ class PotentialCommits:
         try:
             return messages.decode_manifest(await self._versions.objectstore.get(path), name=path)
         except ObjectMissing as error:
-            raise PotentialNotFound(f"no potential commits were found as {run_id}", run_id=run_id) from error
+            raise NotFound(f"no potential commits were found as {run_id}", run_id=run_id) from error
 
     async def _earliest(self) -> dict[str, int | None]:
         """Return for each branch the earliest `last_deleted` of its rules."""

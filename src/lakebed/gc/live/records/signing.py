@@ -25,14 +25,6 @@ from lakebed.versions import Versions
 from .runs import RunBook
 
 
-class CertificateForged(Corrupt):
-    """The certificate was changed after it was signed, or disagrees with the records of its run."""
-
-
-class NoSuchErasure(NotFound):
-    """The run is not an applied erasure, or has neither a plan nor a signed certificate."""
-
-
 class _Order(NamedTuple):
     """Hold the facts of a run that no certificate may change."""
 
@@ -71,9 +63,9 @@ class Certifying:
         """Return the head with the caller, the time and a signature.
 
         Raises:
-            NoSuchErasure: the run does not exist, is not an erasure, or was not applied.
+            NotFound: the run does not exist, is not an erasure, or was not applied.
             OtherInstallation: see `Installation.check`.
-            CertificateForged: the certificate belongs to another run, or disagrees with the run's plan.
+            Corrupt: the certificate belongs to another run, or disagrees with the run's plan.
         """
         await self._installation.check()
         await self._check_agrees(messages.check_run_id(run_id), made)
@@ -87,11 +79,11 @@ class Certifying:
         """Return the head of a certificate that this server signed and that agrees with the run's records.
 
         Raises:
-            NoSuchErasure, CertificateForged: see `sign`. CertificateForged also if the signature is missing or wrong.
+            NotFound, Corrupt: see `sign`. Corrupt also if the signature is missing or wrong.
         """
         await self._check_agrees(messages.check_run_id(run_id), certificate)
         if not messages.is_signed(certificate, self._public_key().pem):
-            raise CertificateForged(
+            raise Corrupt(
                 f"the certificate of run {run_id} is not as this server signed it: it was changed, or another server"
                 " made it",
                 run_id=run_id,
@@ -105,13 +97,13 @@ class Certifying:
         wrong += ["run_id"] if certificate.run_id != run_id else []
         wrong += ["namespace"] if certificate.namespace != self._versions.objectstore.uri.rstrip("/") else []
         if wrong:
-            raise CertificateForged(
+            raise Corrupt(
                 f"the certificate disagrees with the records of run {run_id}: {', '.join(wrong)}", run_id=run_id
             )
 
     async def _order(self, run_id: RunId) -> _Order:
         """Return the facts in the run's plan. If the plan was deleted, return those in its signed certificate."""
-        missing = NoSuchErasure(f"run {run_id} is not an erasure that was applied here", run_id=run_id)
+        missing = NotFound(f"run {run_id} is not an erasure that was applied here", run_id=run_id)
         try:
             record, _ = await self._runs.read(run_id)
             if not record.kind.spec.by_order or record.state not in (RunState.SWEEPING, RunState.ENDED):

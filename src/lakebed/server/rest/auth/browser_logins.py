@@ -17,6 +17,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.auth import NotAuthenticated
+from lakebed.base import Invalid
 from lakebed.operations import API_ROOT, accounts, installation
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
@@ -28,7 +29,7 @@ from lakebed.server.identity.login_attempts import (
     LoginAttempts,
     LoginRefused,
 )
-from lakebed.server.identity.providers import CALLBACK, NoProvider
+from lakebed.server.identity.providers import CALLBACK
 from lakebed.server.state import AppState
 
 from .users import PRINCIPAL_LIFETIME_MAX_S, keep_session
@@ -60,7 +61,7 @@ class BrowserLogins:
     async def finish(self, request: RestRequest) -> Response:
         redirect_uri = self._providers.redirect_uri
         if not redirect_uri:
-            raise NoProvider("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
+            raise Invalid("this server begins no logins in a browser: LAKEBED_OIDC_REDIRECT_URI is not set")
         token = await self._token_of(request, self._attempt_of(request))
         base = redirect_uri.removesuffix(CALLBACK)
         response = _redirect(f"{base}{LOGIN_PAGE.decode()}?{FRESH}")

@@ -35,10 +35,6 @@ PARTS_MAX: Final = 10
 """The most parts that a page reads. It then has a token, even with fewer objects than requested."""
 
 
-class CertificateMissing(NotFound):
-    """The run is no erasure, or it has no certificate."""
-
-
 class Plans:
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
@@ -97,7 +93,7 @@ class Plans:
             stream = objectstore.stream(messages.certificate_path(run_id))
             first = await anext(stream, b"")
         except ObjectMissing as error:
-            raise CertificateMissing(f"run {run_id} has no certificate", run_id=run_id) from error
+            raise NotFound(f"run {run_id} has no certificate", run_id=run_id) from error
         headers = {"content-type": "application/json", "content-length": str(size)}
         return StreamedResponse(first, stream, status=200, headers=raw_headers(headers))
 

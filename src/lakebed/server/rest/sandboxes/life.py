@@ -5,10 +5,11 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from lakebed.auth import SandboxRecord
+from lakebed.base import Invalid
 from lakebed.catalog import Repository
 from lakebed.gc.rules import parse_duration
 from lakebed.operations import sandboxes
-from lakebed.sandboxes import InvalidSandbox, source_of
+from lakebed.sandboxes import source_of
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
@@ -67,12 +68,12 @@ class SandboxRoutes:
     def _lasts_ms(self, ttl: str) -> int:
         """
         Raises:
-            InvalidDuration, InvalidSandbox: it is none, or for ever.
+            InvalidDuration, Invalid: it is none, or for ever.
         """
         now_ms = self._clock.now_ms()
         over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
         if over_ms is None:
-            raise InvalidSandbox("a sandbox has an end: say how long it lasts, as 36h, 20d or 2w")
+            raise Invalid("a sandbox has an end: say how long it lasts, as 36h, 20d or 2w")
         return over_ms - 1 - now_ms
 
 
