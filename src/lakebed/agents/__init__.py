@@ -13,31 +13,7 @@ No tool applies a plan, deletes, or changes who may do what. The texts that tool
 """
 
 from .asking import ClientOperations, Operations, Value
-from .calling import Tool
-from .own_sandbox import OPERATIONS, TTL_DEFAULT, OwnSandbox, SandboxEnded
+from .own_sandbox import OPERATIONS, OwnSandbox, SandboxEnded
 from .protocol import answer_over_http, is_installed, load, serve_stdio
-from .scope import PARSERS_MAX, FixedBranch, NoWrites, Scope, Writer, Writers
-from .tools import TOOLS, tools_of
-
-__all__ = [
-    "OPERATIONS",
-    "PARSERS_MAX",
-    "TOOLS",
-    "TTL_DEFAULT",
-    "ClientOperations",
-    "FixedBranch",
-    "NoWrites",
-    "Operations",
-    "OwnSandbox",
-    "SandboxEnded",
-    "Scope",
-    "Tool",
-    "Value",
-    "Writer",
-    "Writers",
-    "answer_over_http",
-    "is_installed",
-    "load",
-    "serve_stdio",
-    "tools_of",
-]
+from .scope import PARSERS_MAX, FixedBranch, NoWrites, Scope, Writers
+from .tools import TOOLS

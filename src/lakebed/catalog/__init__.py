@@ -1,8 +1,7 @@
 """Repositories and their objects as users see them, with the guards and the queue in front of `lakebed.versions`."""
 
 from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
-from .dump_files import DUMPS
-from .dumps import DumpIds, Dumps, TreesTaken
+from .dumps import DumpIds, TreesTaken
 from .errors import (
     AddressInNamespace,
     BytesInNamespace,
@@ -24,125 +23,29 @@ from .errors import (
     SettingChanged,
     SeveralDeleted,
     TooManyPaths,
-    TooManyPatterns,
     TooMuchMetadata,
     UploadMissing,
     WindowNotOver,
 )
-from .guards import Guards
 from .namespaces import Namespaces, overlap
-from .objects.imports import ImportRecord, Imports, ImportState
+from .objects.imports import ImportRecord, ImportState
 from .objects.multipart import Multipart, PartMissing, etag_of_parts
 from .objects.objects import DELETE_MANY_MAX, METADATA_BYTES_MAX, Objects, check_user_metadata
 from .objects.sources import Location
-from .records import (
-    DELETED_REPOSITORIES,
-    MARKER_KEY,
-    BranchProtection,
-    DeletedRecord,
-    DeletedState,
-    RepositoryRecord,
-    RepositoryState,
-)
-from .refs.changes import Changes
-from .refs.hooks import Event, EventType, HookRefused, Hooks, NoHooks
+from .records import MARKER_KEY, DeletedState, RepositoryRecord, RepositoryState
+from .refs.hooks import Event, EventType, HookRefused
 from .refs.pulls import PullRecord, Pulls, PullState
 from .refs.queue import BranchQueue
 from .repositories import Catalog, CatalogOptions
 from .repository import Repository
 from .settings import Settings, matching
 from .subscriptions import (
-    CursorRecord,
     DeliveryFailed,
     InvalidSubscription,
     PositionedEvent,
     Subscription,
-    SubscriptionNotFound,
     SubscriptionRecord,
     Subscriptions,
     is_wanted,
 )
-from .tasks import TaskKind, TaskRecord, Tasks
-
-__all__ = [
-    "DAY_MS",
-    "DELETED_DAYS",
-    "DELETED_REPOSITORIES",
-    "DELETE_MANY_MAX",
-    "DUMPS",
-    "MARKER_KEY",
-    "METADATA_BYTES_MAX",
-    "AddressInNamespace",
-    "BranchProtection",
-    "BranchQueue",
-    "BytesInNamespace",
-    "Catalog",
-    "CatalogOptions",
-    "Changes",
-    "CommitQueueTimeout",
-    "CursorRecord",
-    "DefaultBranchKept",
-    "DeleteProtected",
-    "DeletedNotFound",
-    "DeletedRecord",
-    "DeletedRepositories",
-    "DeletedRepository",
-    "DeletedState",
-    "DeliveryFailed",
-    "DumpIds",
-    "Dumps",
-    "Event",
-    "EventType",
-    "FileOfTable",
-    "ForeignAddress",
-    "Guards",
-    "HookRefused",
-    "Hooks",
-    "ImportRecord",
-    "ImportState",
-    "Imports",
-    "InvalidImport",
-    "InvalidSubscription",
-    "Location",
-    "Multipart",
-    "NamespaceInUse",
-    "NamespaceNested",
-    "NamespaceUnclear",
-    "Namespaces",
-    "NoHooks",
-    "NotHeaderText",
-    "Objects",
-    "PartMissing",
-    "PositionedEvent",
-    "ProtectedBranch",
-    "PullRecord",
-    "PullState",
-    "Pulls",
-    "ReadOnly",
-    "Repository",
-    "RepositoryExists",
-    "RepositoryNotFound",
-    "RepositoryRecord",
-    "RepositoryState",
-    "SettingChanged",
-    "Settings",
-    "SeveralDeleted",
-    "Subscription",
-    "SubscriptionNotFound",
-    "SubscriptionRecord",
-    "Subscriptions",
-    "TaskKind",
-    "TaskRecord",
-    "Tasks",
-    "TooManyPaths",
-    "TooManyPatterns",
-    "TooMuchMetadata",
-    "TreesTaken",
-    "UploadMissing",
-    "WindowNotOver",
-    "check_user_metadata",
-    "etag_of_parts",
-    "is_wanted",
-    "matching",
-    "overlap",
-]
+from .tasks import TaskKind, TaskRecord

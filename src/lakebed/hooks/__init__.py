@@ -5,27 +5,8 @@ webhook     one POST of the event                        runs        records of 
 lua         a script in a limited process of its own     service     the port of the catalog, over all these
 """
 
-from .actions import FOLDER, Action, InvalidAction, parse
+from .actions import FOLDER, InvalidAction, parse
 from .options import HOOK_VARIABLES, HookFailed, HookOptions, hook_options
-from .runs import ActionRunRecord, HookRunRecord, RunNotFound, Runs
+from .runs import ActionRunRecord, HookRunRecord, Runs
 from .service import AT_ONCE_MAX, CALLER, RepositoryHooks
 from .webhook import request
-
-__all__ = [
-    "AT_ONCE_MAX",
-    "CALLER",
-    "FOLDER",
-    "HOOK_VARIABLES",
-    "Action",
-    "ActionRunRecord",
-    "HookFailed",
-    "HookOptions",
-    "HookRunRecord",
-    "InvalidAction",
-    "RepositoryHooks",
-    "RunNotFound",
-    "Runs",
-    "hook_options",
-    "parse",
-    "request",
-]

@@ -11,7 +11,7 @@ callers do both in threads. Nothing here reads or writes storage: they hand in b
 """
 
 from .exporting import exported
-from .files import MANIFEST_BYTES_MAX, Change, Counted, Reached, Read, change_of, files_apart, reached_by
+from .files import MANIFEST_BYTES_MAX, Counted, change_of, files_apart, reached_by
 from .library import is_installed, is_loaded, load
 from .metadata import (
     METADATA_BYTES_MAX,
@@ -26,32 +26,3 @@ from .metadata import (
     parsed,
 )
 from .shown import Shown, changed_fields, shown, snapshots_only_in
-
-__all__ = [
-    "MANIFEST_BYTES_MAX",
-    "METADATA_BYTES_MAX",
-    "Change",
-    "Counted",
-    "InvalidTable",
-    "Metadata",
-    "Reached",
-    "Read",
-    "RequirementFailed",
-    "Shown",
-    "change_of",
-    "changed_fields",
-    "check_size",
-    "committed",
-    "created",
-    "exported",
-    "files_apart",
-    "is_installed",
-    "is_loaded",
-    "is_result",
-    "load",
-    "metadata_name",
-    "parsed",
-    "reached_by",
-    "shown",
-    "snapshots_only_in",
-]

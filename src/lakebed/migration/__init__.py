@@ -7,25 +7,5 @@ parts of `lakebed.catalog`, beside servers that may run (docs/guide/migrating.md
 from .accounts import AccountsHere, AccountsMigrated, SourceAccounts, bring_accounts
 from .adopting import Adopted, Step, StillNamed, adopt
 from .entries import OldRootUnknown
-from .flow import Migrated, Migration, MigrationDiffers, migrate_repository, plan_repository
+from .flow import Migrated, Migration, migrate_repository, plan_repository
 from .source import SourceRepository, answers, find_sources
-
-__all__ = [
-    "AccountsHere",
-    "AccountsMigrated",
-    "Adopted",
-    "Migrated",
-    "Migration",
-    "MigrationDiffers",
-    "OldRootUnknown",
-    "SourceAccounts",
-    "SourceRepository",
-    "Step",
-    "StillNamed",
-    "adopt",
-    "answers",
-    "bring_accounts",
-    "find_sources",
-    "migrate_repository",
-    "plan_repository",
-]

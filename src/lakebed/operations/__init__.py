@@ -15,19 +15,4 @@ from .operation import (
     Operation,
     Parameter,
     Permission,
-    Permissions,
 )
-
-__all__ = [
-    "API_ROOT",
-    "LOGGED_IN",
-    "NOTHING",
-    "PUBLIC",
-    "PUBLIC_BYTES_MAX",
-    "AnyOperation",
-    "At",
-    "Operation",
-    "Parameter",
-    "Permission",
-    "Permissions",
-]

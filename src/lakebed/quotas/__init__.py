@@ -11,21 +11,4 @@ Design: docs/design/0017-quotas.md.
 from .books import Books, CountOvertaken, NoQuota, mark_stale
 from .charges import Charges
 from .meter import Meter, QuotaExceeded, Reservation
-from .records import Grant, QuotaRecord, Scope, of_branch, of_repository, of_user
-
-__all__ = [
-    "Books",
-    "Charges",
-    "CountOvertaken",
-    "Grant",
-    "Meter",
-    "NoQuota",
-    "QuotaExceeded",
-    "QuotaRecord",
-    "Reservation",
-    "Scope",
-    "mark_stale",
-    "of_branch",
-    "of_repository",
-    "of_user",
-]
+from .records import QuotaRecord, Scope, of_branch, of_repository, of_user

@@ -4,13 +4,4 @@ Design: docs/design/0013-sandboxes.md. The record, and how its user gets rights:
 """
 
 from .life import Sandboxes, SandboxNotFound, is_current
-from .rights import READ, rights_of, source_of
-
-__all__ = [
-    "READ",
-    "SandboxNotFound",
-    "Sandboxes",
-    "is_current",
-    "rights_of",
-    "source_of",
-]
+from .rights import source_of

@@ -2,7 +2,6 @@
 
 from .app import App, create_app, opened
 from .operate.backup import (
-    Backup,
     BackupDamaged,
     BackupOvertaken,
     FolderTaken,
@@ -15,44 +14,9 @@ from .operate.backup_check import Checked
 from .operate.logs import LogOptions
 from .operate.opening import ticket_at
 from .operate.recovery import NoDataFolder, recover
-from .operate.store_check import Finding, check_metadata
+from .operate.store_check import check_metadata
 from .options import ServerOptions, options_of
 from .process.folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
 from .process.pairing import WrongFolder, WrongMetadata
-from .process.serving import AddressTaken, BadAddress, WorkerFailed, inherited_sockets, serve
+from .process.serving import AddressTaken, BadAddress, inherited_sockets, serve
 from .state import AppState
-
-__all__ = [
-    "AddressTaken",
-    "App",
-    "AppState",
-    "Backup",
-    "BackupDamaged",
-    "BackupOvertaken",
-    "BadAddress",
-    "Checked",
-    "DataFolderFormat",
-    "DataFolderUnavailable",
-    "Finding",
-    "FolderTaken",
-    "LogOptions",
-    "NoDataFolder",
-    "NotABackup",
-    "NotADataFolder",
-    "ServerOptions",
-    "WorkerFailed",
-    "WrongFolder",
-    "WrongMetadata",
-    "check_metadata",
-    "create_app",
-    "create_backup",
-    "inherited_sockets",
-    "opened",
-    "options_of",
-    "prepare_folder",
-    "recover",
-    "restore_backup",
-    "serve",
-    "ticket_at",
-    "verify_backup",
-]

@@ -26,31 +26,5 @@ from .names import (
     TableExists,
     TableName,
     TablesNameTaken,
-    check_namespace,
 )
 from .tables import Table, Tables
-
-__all__ = [
-    "RECORD",
-    "SUFFIX",
-    "TABLES",
-    "TABLES_DAYS",
-    "MissingFile",
-    "NamespaceExists",
-    "NamespaceNotEmpty",
-    "NoSuchNamespace",
-    "NoSuchTable",
-    "OutsideTables",
-    "RefReadOnly",
-    "Table",
-    "TableChange",
-    "TableCommits",
-    "TableConflict",
-    "TableExists",
-    "TableName",
-    "Tables",
-    "TablesKept",
-    "TablesNameTaken",
-    "check_namespace",
-    "tables_of",
-]

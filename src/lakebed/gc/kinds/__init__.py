@@ -28,17 +28,6 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
 
-__all__ = [
-    "Kind",
-    "Limits",
-    "Look",
-    "SweepRule",
-    "begin_unpublished",
-    "kind_of_plan",
-    "kind_to_plan",
-    "kind_to_plan_again",
-]
-
 
 class Look(enum.Enum):
     """Compare a key outside of slices with its row in the plan before the sweep deletes it."""

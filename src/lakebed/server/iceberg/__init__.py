@@ -11,18 +11,8 @@ branch_tables.py    beside the standard, at the API's root: tables for people: l
 """
 
 from .branch_tables import routes as branch_table_routes
-from .door import PATH, CatalogDoor
+from .door import CatalogDoor
 from .namespaces import routes as namespace_routes
 from .places import CatalogRequest
 from .reading import Reading
 from .tables import routes as table_routes
-
-__all__ = [
-    "PATH",
-    "CatalogDoor",
-    "CatalogRequest",
-    "Reading",
-    "branch_table_routes",
-    "namespace_routes",
-    "table_routes",
-]
