@@ -8,8 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lakebed.auth import SESSION_COOKIE
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of
 from lakebed.server.operate.audit import AuditQuery
+from lakebed.server.s3.gateway import BROWSER_KEY
 from lakebed.server.s3.operations import BUCKET_SETTINGS, OBJECT_SETTINGS, OPERATIONS
 from lakebed.server.s3.options import InvalidGatewaySetting, S3Options
 
@@ -42,6 +44,15 @@ ROUTES |= {
 }
 UNKNOWN = "uploadId=x"
 """A caller who may ask learns that there is no such upload."""
+PRESIGNED = {
+    "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+    "X-Amz-Credential": f"{BROWSER_KEY}/20300101/us-east-1/s3/aws4_request",
+    "X-Amz-Date": "20300101T000000Z",
+    "X-Amz-Expires": "60",
+    "X-Amz-SignedHeaders": "host",
+    "X-Amz-Signature": "0" * 64,
+}
+"""What a link can carry: all but a header."""
 SENT = {"s3:GetObjectAttributes": {"x-amz-object-attributes": "ETag"}}
 
 
@@ -116,6 +127,30 @@ async def test_a_listing_shows_no_etag_of_an_object_that_is_denied(app: App, lak
             ("secret/b", False),
         ], way
         assert "ChecksumAlgorithm" not in text, way
+
+
+async def test_a_page_of_the_contracts_server_reads_by_the_login_of_its_user(app: App, lake: httpx.AsyncClient) -> None:
+    key_id, secret = await keys_of(lake, "ann", allow("fs:*"))
+    login = {"access_key_id": key_id, "secret_access_key": secret}
+    token = (await lake.post("/auth/login", json=login)).json()["token"]
+    cookie = {"cookie": f"{SESSION_COOKIE}={token}"}
+    foreign = {"origin": "http://elsewhere.example"}
+
+    with asked_as(app, (BROWSER_KEY, "means nothing")) as page:
+        assert (await page.get("/lake/main/a", headers=cookie)).content == b"hello"
+        assert (await page.put("/lake/main/b", headers=cookie, content=b"x")).status_code == 200
+        refused = [
+            await page.get("/lake/main/a"),
+            await page.get("/lake/main/a", headers=cookie | foreign),
+            await page.get("/lake/main/a", headers={"cookie": f"{SESSION_COOKIE}={token}x"}),
+            await page.get("/lake/main/a", auth=httpx.Auth(), headers=cookie, params=PRESIGNED),
+        ]
+        await lake.post("/auth/logout", auth=httpx.Auth(), headers={"authorization": f"Bearer {token}"})
+        refused.append(await page.get("/lake/main/a", headers=cookie))
+    with asked_as(app, (key_id, "means nothing")) as other:
+        refused.append(await other.get("/lake/main/a", headers=cookie))
+
+    assert [answer.status_code for answer in refused] == [403] * 6, [answer.text for answer in refused]
 
 
 async def test_the_audit_log_has_changes_and_refusals_with_their_names(

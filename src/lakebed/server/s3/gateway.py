@@ -12,10 +12,11 @@ from typing import Final, TypeAlias
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from lakebed.auth import UnknownAccessKey
+from lakebed.auth import SESSION_COOKIE, NotAuthenticated, UnknownAccessKey
 from lakebed.base import LakebedError
 from lakebed.catalog import RepositoryNotFound
 from lakebed.server.http.circumstances import permissions_of
+from lakebed.server.identity.setting_up import check_origin
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
@@ -30,6 +31,10 @@ from .options import S3Options
 from .requests.bodies import check_word
 from .requests.requests import S3Request, is_host_of
 from .requests.signatures import is_signed, read_signature
+
+BROWSER_KEY: Final = "use_swagger_credentials"
+"""The web pages of the contract's server query objects in the browser with DuckDB. It signs with this access key and a
+secret that means nothing. The proof is the session cookie."""
 
 Handler: TypeAlias = Callable[[S3Request], Awaitable[Response]]
 
@@ -115,13 +120,22 @@ class Gateway:
         signed = read_signature(asked, request.bucket_of_host)
         check_word(signed.payload)
         signed.check_time(self._state.ports.clock.now_ms() // 1000)
-        request.through = f"key {signed.access_key_id[:200]}"
-        try:
-            request.identity, request.key = await self._state.authenticator.check_signature(
-                signed.access_key_id, lambda key: signed.is_of(key, asked), make_key=signed.key, scope=signed.scope
-            )
-        except UnknownAccessKey as error:
-            raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=signed.access_key_id[:200]) from error
+        session = request.cookie(SESSION_COOKIE) if signed.access_key_id == BROWSER_KEY else None
+        # A link cannot set this header, and the browser asks before a foreign page may. So no link acts for the user.
+        if session is not None and asked.header(b"authorization") is not None:
+            check_origin(request)
+            request.identity = await self._state.authenticator.authenticate(None, session)
+            if not request.identity.session:
+                raise NotAuthenticated("only a login may take the place of a signature")
+            request.key = signed.key("")  # Signatures of chunks never match: the page has no secret to sign them with.
+        else:
+            request.through = f"key {signed.access_key_id[:200]}"
+            try:
+                request.identity, request.key = await self._state.authenticator.check_signature(
+                    signed.access_key_id, lambda key: signed.is_of(key, asked), make_key=signed.key, scope=signed.scope
+                )
+            except UnknownAccessKey as error:
+                raise S3Error("InvalidAccessKeyId", AWSAccessKeyId=signed.access_key_id[:200]) from error
         request.permissions = await permissions_of(self._state, request)
         request.signed = signed
 
