@@ -203,10 +203,13 @@ def _planners_policy(bucket: str, principal: str) -> dict[str, Any]:
     }
 
 
+BROKEN: Final = "\0"
+
+
 @contextmanager
 def serve_failures(answer: Callable[[str, str, bytes], tuple[int, str] | None]) -> Iterator[ObjectStoreOptions]:
     """A server that answers what `answer(method, path, body)` says: status and XML, or None to hang up. To HEAD it says
-    just how long the XML is.
+    just how long the XML is. An answer with BROKEN in it ends there, and is shorter than it says.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -230,7 +233,9 @@ def serve_failures(answer: Callable[[str, str, bytes], tuple[int, str] | None]) 
             self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(text.encode())
+                sent, broken, _ = text.partition(BROKEN)
+                self.close_connection = bool(broken)
+                self.wfile.write(sent.encode())
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
             """Say nothing."""

@@ -15,10 +15,11 @@ from lakebed.objectstore import (
     open_deleter,
     open_objectstore,
 )
+from lakebed.objectstore.drivers.remote import BREAKS_MAX
 from lakebed.testing.contracts.bodies import large_body
 from lakebed.testing.contracts.objectstore import keys_of
 
-from .s3_servers import keys_in, serve_broken_bodies, serve_failures
+from .s3_servers import BROKEN, keys_in, serve_broken_bodies, serve_failures
 
 REFUSAL = "<Error><Code>AccessDenied</Code><Message>not you</Message></Error>"
 
@@ -143,6 +144,40 @@ async def test_a_page_that_comes_again_and_again_is_refused(size_bytes: int) -> 
     answer = page(first, token="more")
     with serve_failures(lambda *_: answer) as options, pytest.raises(ObjectStoreUnavailable, match="order"):
         await keys_of(open_objectstore("s3://bucket/ns", options))
+
+
+@pytest.mark.parametrize("breaks", [1, BREAKS_MAX, BREAKS_MAX + 1])
+async def test_a_listing_that_breaks_off_goes_on_behind_its_last_page(breaks: int) -> None:
+    keys = [f"ns/{n:05d}" for n in range(2001)]
+    begun: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> tuple[int, str]:
+        after = asked(path, "continuation-token") or asked(path, "start-after")
+        begun.append(after)
+        rest = [key for key in keys if key > after]
+        status, text = page(contents(rest[:1000]), token=rest[999] if len(rest) > 1000 else "")
+        return status, BROKEN + text if begun.count(keys[999]) in range(1, breaks + 1) and after == keys[999] else text
+
+    with serve_failures(answer) as options:
+        listed = keys_of(open_objectstore("s3://bucket/ns", options))
+        if breaks > BREAKS_MAX:
+            with pytest.raises(ObjectStoreUnavailable, match="response body"):
+                await listed
+        else:
+            assert await listed == [key[3:] for key in keys]
+    assert begun.count("") == 1  # the first page was not read again
+
+
+async def test_a_level_that_breaks_off_is_listed_again() -> None:
+    begun: list[str] = []
+
+    def answer(method: str, path: str, body: bytes) -> tuple[int, str]:
+        begun.append(path)
+        status, text = page(contents(["ns/a", "ns/b"]))
+        return status, BROKEN + text if len(begun) < 3 else text
+
+    with serve_failures(answer) as options:
+        assert (await open_objectstore("s3://bucket/ns", options).level()).keys == ["a", "b"]
 
 
 async def test_a_level_that_is_cut_is_refused() -> None:

@@ -20,7 +20,7 @@ from lakebed.objectstore.store import ObjectExists, ObjectOutcomeUnknown, Object
 from .remote_answers import ObjectConflict, done
 
 if TYPE_CHECKING:
-    from .remote import Client
+    from .remote_answers import Client
 
 _KEY: Final = f"{RESERVED_SEGMENT}/if-none-match"
 _BODY: Final = b"."

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import AsyncIterator
+from typing import Final
 
-from lakebed.objectstore.store import CHUNK_BYTES, ObjectStat, Stored
-
-if TYPE_CHECKING:
-    from obstore.store import AzureStore, GCSStore, S3Store
-
-    Client: TypeAlias = AzureStore | GCSStore | S3Store
-
-    class EveryKey(Protocol):
-        def __call__(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-            """List names of the bucket with a prefix, behind `after`. With a delimiter, folders end with it."""
-            ...
-
+from lakebed.objectstore.store import CHUNK_BYTES, Stored
 
 SINGLE_PUT_BYTES: Final = 8 << 20
 PARTS_MAX: Final = 10_000

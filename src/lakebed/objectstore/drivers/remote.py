@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import lt
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import obstore
 from msgspec.structs import replace
@@ -51,21 +51,14 @@ from lakebed.objectstore.store import (
     UnlistableKey,
 )
 
-from .remote_answers import IN_COLUMNS, ListingUnasked, ObjectConflict, bytes_of, done, ms_of, next_page
+from .feed import SINGLE_PUT_BYTES, Feed, hashed, part_bytes_for
+from .remote_answers import IN_COLUMNS, ListingBroke, ListingUnasked, ObjectConflict, bytes_of, done, ms_of, next_page
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult, ObjectMeta
-    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore import GetOptions, GetResult, ListResult, ObjectMeta
 
-    Client: TypeAlias = AzureStore | GCSStore | S3Store
+    from .remote_answers import Client, EveryKey
 
-    class EveryKey(Protocol):
-        def __call__(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
-            """List names of the bucket with a prefix, behind `after`. With a delimiter, folders end with it."""
-            ...
-
-
-from .feed import SINGLE_PUT_BYTES, Feed, hashed, part_bytes_for
 
 PARTS_AT_ONCE: Final = 4
 COPY_BYTES_MAX: Final = 5 << 30
@@ -73,6 +66,9 @@ COPY_WAIT_S: Final = 120
 DELETE_KEYS_MAX: Final = 1000
 PAGE_KEYS: Final = 1000
 DELETES_AT_ONCE: Final = 16
+BREAKS_MAX: Final = 5
+"""Answers to a listing that may break off, one behind another, before it ends with an error."""
+PAUSE_S: Final = 0.05
 _LAST: Final = "\U0010ffff"
 
 
@@ -275,6 +271,7 @@ class RemoteObjectStore:
         """List the folder of `wanted` from behind `after`, until a last page is not full."""
         # Look once more behind a full last page. obstore takes a page without a token for the last, and a service that
         # supports only the older ListObjects cuts its answer and sends no token.
+        broken = 0
         while True:
             # obstore cannot use an invalid key as offset: then the listing is longer, and the caller skips early names.
             offset = after if is_object_key(after) else None
@@ -282,10 +279,20 @@ class RemoteObjectStore:
                 self._client, _folder_of(wanted), offset=offset, chunk_size=PAGE_KEYS, return_arrow=IN_COLUMNS
             )
             seen, last = 0, ""
-            while page := await done(wanted, next_page(pages)):
-                seen += len(page)
-                last = page.keys[-1]
-                yield page
+            try:
+                while page := await done(wanted, next_page(pages)):
+                    broken = 0
+                    seen += len(page)
+                    last = page.keys[-1]
+                    yield page
+            except ListingBroke:
+                broken += 1
+                # Behind an invalid key obstore cannot go on, and early pages must not come twice.
+                if broken > BREAKS_MAX or (seen and not is_object_key(last)):
+                    raise
+                await asyncio.sleep(PAUSE_S * 2**broken)
+                after = last or after
+                continue
             if not seen or seen % PAGE_KEYS:
                 return
             if last <= after:
@@ -315,7 +322,7 @@ class RemoteObjectStore:
             return Level(keys=[], folders=[])
         wanted = self._prefix + folder
         try:
-            found = await done(folder, obstore.list_with_delimiter_async(self._client, _folder_of(wanted)))
+            found = await self._listed_level(folder)
         except UnlistableKey as unlistable:
             try:
                 return await self._level_of_names(wanted)
@@ -326,6 +333,18 @@ class RemoteObjectStore:
         if (seen := [*paths, *folders]) and len(seen) % PAGE_KEYS == 0:
             await self._check_end(wanted, max(*paths, *(name + _LAST for name in folders)))
         return Level(keys=self._keys_below(wanted, paths), folders=self._keys_below(wanted, folders))
+
+    async def _listed_level(self, folder: str) -> ListResult[Sequence[ObjectMeta]]:
+        broken = 0
+        while True:
+            try:
+                level = obstore.list_with_delimiter_async(self._client, _folder_of(self._prefix + folder))
+                return await done(folder, level)
+            except ListingBroke:
+                broken += 1
+                if broken > BREAKS_MAX:
+                    raise
+                await asyncio.sleep(PAUSE_S * 2**broken)
 
     async def _level_of_names(self, wanted: str) -> Level:
         keys: list[str] = []

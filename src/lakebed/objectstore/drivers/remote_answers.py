@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
@@ -18,6 +18,7 @@ from lakebed.objectstore.store import (
     ObjectExists,
     ObjectMissing,
     ObjectOutcomeUnknown,
+    ObjectStat,
     ObjectStoreDenied,
     ObjectStoreUnavailable,
     Page,
@@ -26,6 +27,15 @@ from lakebed.objectstore.store import (
 
 if TYPE_CHECKING:
     from obstore import GetResult
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    Client: TypeAlias = AzureStore | GCSStore | S3Store
+
+    class EveryKey(Protocol):
+        def __call__(self, prefix: str, after: str, *, delimiter: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
+            """List names of the bucket with a prefix, behind `after`. With a delimiter, folders end with it."""
+            ...
+
 
 T = TypeVar("T")
 
@@ -55,6 +65,14 @@ _BAD_PATH: Final = re.compile(r'Encountered object with invalid path: .*?[Pp]ath
 _NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|ContainerBeingDeleted|ContainerDisabled")
 
 _PANIC: Final = "RustPanic"
+
+
+_BROKEN: Final = "list response body"
+"""obstore's words for a listing whose answer broke after its headers. It asks again for an object, and not here."""
+
+
+class ListingBroke(ObjectStoreUnavailable):
+    """The answer to a listing broke off. Asking again may help."""
 
 
 class ListingUnasked(ObjectStoreUnavailable):
@@ -118,6 +136,8 @@ async def done(key: str, request: Awaitable[T], *, conditional: bool = False) ->
             raise ObjectStoreDenied(f"the store refused us: {brief(error)}", key=key) from error
         if conditional and not _REFUSED.search(str(error)):
             raise ObjectOutcomeUnknown(f"{key!r} may be stored or not: {brief(error)}", key=key) from error
+        if _BROKEN in str(error):
+            raise ListingBroke(brief(error), key=key) from error
         raise ObjectStoreUnavailable(brief(error), key=key) from error
     except Exception as error:
         # obstore's client panics at an unexpected answer, such as a bulk delete's errors for other keys. No module
