@@ -229,15 +229,15 @@ class Eraser:
                 code, output = await self._collectors.run("erase", "run", folder, *options, "--why", f"storm {number}")
             # Its run may have been recorded, and another command may go on with it: then nothing is left to be planned.
             run_id = run_id or "".join(_RUN.findall(output)[-1:])
-            if "abandoned" in output:
-                run_id = ""
-            elif "nothing was collected" not in output and "no entry named" in output and "plan again" in output:
-                # All that this run could do is done. What stands came after its plan, or was written to then.
-                run_id = ""
             if out.exists():
                 run_id = json.loads(out.read_text())["certificate"]["run_id"]
             if code == DONE:
                 break
+            is_collected = "no entry named" in output and "nothing was collected" not in output
+            if "was abandoned" in output or (is_collected and "plan again" in output):
+                # This run can do no more. What stands came after its plan, or was written to then.
+                run_id = ""
+                out.unlink(missing_ok=True)
             if "keeps its objects until" in output:
                 await self._collectors.run("gc", "purge", "--yes")
             elif "which has not ended" in output:
