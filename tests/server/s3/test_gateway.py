@@ -137,7 +137,7 @@ async def test_a_page_of_the_contracts_server_reads_by_the_login_of_its_user(app
     foreign = {"origin": "http://elsewhere.example"}
 
     with asked_as(app, (BROWSER_KEY, "means nothing")) as page:
-        assert (await page.get("/lake/main/a", headers=cookie)).content == b"hello"
+        assert (await page.get("/lake/main/a?r=0.5", headers=cookie)).content == b"hello"
         assert (await page.put("/lake/main/b", headers=cookie, content=b"x")).status_code == 200
         refused = [
             await page.get("/lake/main/a"),

@@ -128,6 +128,8 @@ class Gateway:
             if not request.identity.session:
                 raise NotAuthenticated("only a login may take the place of a signature")
             request.key = signed.key("")  # Signatures of chunks never match: the page has no secret to sign them with.
+            # A random number, so that the browser does not answer from its cache.
+            request.asked_for = {name: value for name, value in request.asked_for.items() if name != "r"}
         else:
             request.through = f"key {signed.access_key_id[:200]}"
             try:
