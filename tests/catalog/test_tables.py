@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lakebed.base import Entry, from_row
+from lakebed.base import Conflict, Entry, from_row
 from lakebed.catalog import Catalog, FileOfTable, ImportRecord, Location, Repository
-from lakebed.catalog.dumps import TablesElsewhere
 from lakebed.catalog.tables import (
     TABLES,
     MissingFile,
@@ -312,7 +311,7 @@ async def test_a_restored_dump_has_each_file_of_its_tables_and_refuses_another_i
         pass
 
     other = await catalog.create("other", storage_namespace=copy.uri, bare=bare)
-    with pytest.raises(TablesElsewhere, match="restore it in a repository repo, and not in other"):
+    with pytest.raises(Conflict, match="restore it in a repository repo, and not in other"):
         await other.dumps.restore(dumped)
     await catalog.delete("other")
     await catalog.delete("repo")

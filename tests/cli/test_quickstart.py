@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.base import Unavailable
 from lakebed.cli.kit.failures import Misuse
-from lakebed.examples.quickstart import LocalServer, ServerDidNotStart, ServerEnded
+from lakebed.examples.quickstart import LocalServer
 from lakebed.examples.quickstart.command import Ended, Folder, next_folder
 from lakebed.examples.quickstart.data import only_late, read_flights, read_small_tables, with_cancelled
 
@@ -148,7 +149,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "data" / "thesis.tex").touch()
     server = LocalServer(data=tmp_path / "data", log=tmp_path / "log", port=0)
 
-    with pytest.raises(ServerDidNotStart, match="not a Lakebed data folder"):
+    with pytest.raises(Unavailable, match="not a Lakebed data folder"):
         server.start()
 
 
@@ -158,7 +159,7 @@ def test_a_server_that_ends_is_noticed(tmp_path: Path) -> None:
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
 
-    with pytest.raises(ServerEnded, match="-9"):
+    with pytest.raises(Unavailable, match="-9"):
         server.wait()
     server.stop()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry
+from lakebed.base import Conflict, Entry
 from lakebed.catalog import AddressInNamespace, Catalog, ForeignAddress
 from lakebed.catalog.namespaces import OLD_MARKER
 from lakebed.catalog.records import MARKER_KEY
-from lakebed.migration import OldRootUnknown, StillNamed
+from lakebed.migration import OldRootUnknown
 from lakebed.migration.adopting import check_named_nowhere_else
 from lakebed.migration.entries import Entries, metadata_of
 from lakebed.objectstore import ObjectStore
@@ -90,5 +90,5 @@ async def test_a_namespace_of_which_another_repository_names_an_object_is_not_ad
         await other.versions.commits.commit("main", Note(message="m", committer="ann"))
         await other.versions.staging.delete("main", b"a")
         await catalog.delete("other")
-    with pytest.raises(StillNamed, match="by other"):
+    with pytest.raises(Conflict, match="by other"):
         await check_named_nowhere_else(catalog, "", f"{namespace}-old/lake")

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from lakebed.base import Invalid
 from lakebed.server import App, AppState, ServerOptions, create_app, opened, options_of, recover
 from lakebed.server.operate.audit import BLOCK_BYTES, REFUSALS_MAX, SOURCE_MAX, AuditLog, AuditQuery, lines_backwards
-from lakebed.server.options import InvalidSetting
 from lakebed.wire import TOOL_HEADER, AuditRecord
 
 from .test_serving import serving, set_up
@@ -379,5 +379,5 @@ def test_only_trusted_proxies_say_where_a_request_comes_from(
 
 @pytest.mark.parametrize("text", ["*", "proxy.example", "10.0.0.1/8", "10.0.0.300"])
 def test_a_trusted_proxy_is_an_address_or_a_network(text: str) -> None:
-    with pytest.raises(InvalidSetting, match="LAKEBED_TRUSTED_PROXIES"):
+    with pytest.raises(Invalid, match="LAKEBED_TRUSTED_PROXIES"):
         options_of(Path("lake"), {"LAKEBED_TRUSTED_PROXIES": text})

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.catalog import DeliveryFailed, InvalidSubscription
+from lakebed.base import Invalid
+from lakebed.catalog import DeliveryFailed
 from lakebed.server.brokers import Brokers
 from tests.kv.servers import program
 
@@ -90,14 +91,14 @@ def test_kafka_has_each_event_under_its_key() -> None:
     ],
 )
 def test_a_target_that_cannot_be_sent_to_is_refused(target: str, words: str) -> None:
-    with pytest.raises(InvalidSubscription, match=words):
+    with pytest.raises(Invalid, match=words):
         Brokers(nats="nats://127.0.0.1:1", topics=["a"]).check(target)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "nats", None)
 
-    with pytest.raises(InvalidSubscription, match="lakebed\\[nats\\]"):
+    with pytest.raises(Invalid, match="lakebed\\[nats\\]"):
         Brokers(nats="nats://127.0.0.1:1", topics=["a"]).check("nats:a")
     assert not Brokers().check("https://example.org/")
 

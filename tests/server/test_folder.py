@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.server import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+from lakebed.base import Unavailable
+from lakebed.server import DataFolderFormat, NotADataFolder, prepare_folder
 from lakebed.server.process.folder import RESERVE_BYTES, keep_reserve
 from tests.conftest import fill_disk
 
@@ -58,7 +59,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "write_text", full)
 
-    with pytest.raises(DataFolderUnavailable, match="No space left"):
+    with pytest.raises(Unavailable, match="No space left"):
         prepare_folder(tmp_path)
 
 

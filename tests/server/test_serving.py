@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from bench.http import children
-from lakebed.base import LakebedError
-from lakebed.server import AddressTaken, BadAddress, NotADataFolder, options_of, serve
+from lakebed.base import LakebedError, Unavailable
+from lakebed.server import BadAddress, NotADataFolder, options_of, serve
 from tests.conftest import fill_disk
 from tests.kv.servers import is_alive
 
@@ -207,7 +207,7 @@ class TestWorkers:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers share one socket")
     def test_their_port_is_taken_for_another_server(self, tmp_path: Path) -> None:
-        with serving(tmp_path / "lake", workers=2) as (_, url), pytest.raises(AddressTaken, match="is taken"):
+        with serving(tmp_path / "lake", workers=2) as (_, url), pytest.raises(Unavailable, match="is taken"):
             serve(options_of(tmp_path / "other", {}), port=int(url.rpartition(":")[2]), workers=2)
 
     def test_none_outlives_a_parent_that_was_killed(self, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ class TestBadStarts:
     """Nothing is served, nothing is left behind, and the error says what is wrong."""
 
     def test_a_port_that_is_taken(self, tmp_path: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(AddressTaken, match="is taken"):
+        with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Unavailable, match="is taken"):
             serve(options_of(tmp_path / "lake", {}), port=other.getsockname()[1])
 
     @pytest.mark.parametrize(("host", "port"), [("host.invalid", 0), ("127.0.0.1", 99999), ("127.0.0.1", -1)])

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from lakebed.base import Conflict
-from lakebed.gc import NoRules, OtherUnfinished, PolicyChanged
+from lakebed.gc import NoRules, OtherUnfinished
 from lakebed.gc.api.simulate import BadDays
 from lakebed.gc.kinds.lifecycle.plan import NoPolicy
 from lakebed.gc.live import HoldBook, PolicyBook
@@ -147,7 +147,7 @@ def test_a_simulation_of_a_policy_that_changes_meanwhile_is_refused(spark: Spark
 
     collector = dataclasses.replace(lake.collector, progress=change).on(spark)
 
-    with pytest.raises(PolicyChanged, match="simulate again"):
+    with pytest.raises(Conflict, match="simulate again"):
         collector.simulate(days=60)
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakebed.base import Entry, NotFound, RepositoryUid, to_row
-from lakebed.gc import Mode, NoSavedState
+from lakebed.base import Conflict, Entry, NotFound, RepositoryUid, to_row
+from lakebed.gc import Mode
 from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.tables import CANDIDATES, LIVE, encode
 from lakebed.gc.kinds.saved import save
@@ -342,7 +342,7 @@ def test_a_saved_state_with_anything_amiss_is_not_used_and_the_next_run_says_why
             put_on_record(lakeside, file)
         found = choice(lakeside)
         assert (found.mode, found.base) == (RunMode.CLEAN, None), pattern
-        with pytest.raises(NoSavedState, match=message):
+        with pytest.raises(Conflict, match=message):
             choice(lakeside, UncommittedOptions(mode=Mode.OPTIMISED))
         file.write_bytes(before)
         if pattern == "saved.json":
@@ -358,7 +358,7 @@ def test_a_saved_state_that_its_apply_did_not_write_is_not_used(spark: SparkSess
     (file,) = lakeside.files(SAVED)
     with_foreign("kept")(file)
 
-    with pytest.raises(NoSavedState, match="is not the one that its apply wrote"):
+    with pytest.raises(Conflict, match="is not the one that its apply wrote"):
         choice(lakeside, UncommittedOptions(mode=Mode.OPTIMISED))
 
 

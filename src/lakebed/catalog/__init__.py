@@ -39,13 +39,5 @@ from .refs.queue import BranchQueue
 from .repositories import Catalog, CatalogOptions
 from .repository import Repository
 from .settings import Settings, matching
-from .subscriptions import (
-    DeliveryFailed,
-    InvalidSubscription,
-    PositionedEvent,
-    Subscription,
-    SubscriptionRecord,
-    Subscriptions,
-    is_wanted,
-)
+from .subscriptions import DeliveryFailed, PositionedEvent, Subscription, SubscriptionRecord, Subscriptions, is_wanted
 from .tasks import TaskKind, TaskRecord

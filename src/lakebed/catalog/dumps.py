@@ -66,10 +66,6 @@ _BATCH: Final = 1_000
 _SHOWN: Final = 5
 
 
-class TablesElsewhere(Conflict):
-    """The tables of the dump name their files by the id of another repository. Facts: `repository`."""
-
-
 class TreesTaken(Conflict):
     """A collection of metadata retired files of the dump's trees during the restore. No ref was made."""
 
@@ -189,7 +185,7 @@ class Dumps:
             InvalidDump: the dump contradicts itself or the namespace. Nothing was written.
             Conflict: the repository has other branches or tags.
             ReadOnly: the repository is read-only, and `force` is not set.
-            TablesElsewhere: the dump has tables of a repository of another id.
+            Conflict: the dump has tables of a repository of another id.
             TreesTaken: a collection ran meanwhile.
         """
         self._guards.check_writable(force=force)
@@ -272,13 +268,13 @@ class Dumps:
         """Check that the files of tables have the same URIs here.
 
         Raises:
-            TablesElsewhere: they have not.
+            Conflict: they have not.
         """
         for name, ref in dump.branches.items():
             if ref.work_of and (name, ref.work_of) != (TABLES, TABLES):
                 raise InvalidDump(f"the dump has a branch {name} of {ref.work_of}")
             if ref.repository not in {"", self._id}:
-                raise TablesElsewhere(
+                raise Conflict(
                     f"the dump has tables, whose metadata names their files in s3://{ref.repository}.{TABLES}: restore"
                     f" it in a repository {ref.repository}, and not in {self._id}",
                     repository=ref.repository,

@@ -40,10 +40,6 @@ class SubscriptionNotFound(NotFound):
     """The repository has no such subscription."""
 
 
-class InvalidSubscription(Invalid):
-    """No sender supports the target, there are too many subscriptions, or events at this position are not kept."""
-
-
 class DeliveryFailed(LakebedError):
     """A receiver did not accept events. They are delivered again later."""
 
@@ -130,14 +126,14 @@ class Subscriptions:
         """Deliver every event of a move that begins from now on, or the events `after` a position.
 
         Raises:
-            InvalidSubscription: there are too many, or events at that position are not kept.
+            Invalid: there are too many, or events at that position are not kept.
             TooManyPatterns: see `check_patterns`.
         """
         check_patterns(record.refs)
         if len(record.target) > TARGET_CHARACTERS_MAX:
-            raise InvalidSubscription(f"a target has at most {TARGET_CHARACTERS_MAX:,} characters")
+            raise Invalid(f"a target has at most {TARGET_CHARACTERS_MAX:,} characters")
         if len(await self.records()) >= SUBSCRIPTIONS_MAX:
-            raise InvalidSubscription(f"a repository has at most {SUBSCRIPTIONS_MAX} subscriptions")
+            raise Invalid(f"a repository has at most {SUBSCRIPTIONS_MAX} subscriptions")
         await self._outbox.start()
         end = await self._outbox.gather()
         if after is not None:
@@ -149,7 +145,7 @@ class Subscriptions:
         # Look again after the write: of requests that come together, the last to look sees all of them.
         if len(await self.records()) > SUBSCRIPTIONS_MAX:
             await self.delete(subscription_id)
-            raise InvalidSubscription(f"a repository has at most {SUBSCRIPTIONS_MAX} subscriptions")
+            raise Invalid(f"a repository has at most {SUBSCRIPTIONS_MAX} subscriptions")
         return await self.get(subscription_id)
 
     async def get(self, subscription_id: str) -> Subscription:
@@ -201,7 +197,7 @@ class Subscriptions:
 
         Raises:
             SubscriptionNotFound: the repository has no such subscription.
-            InvalidSubscription: events at the position are not kept, or do not exist yet.
+            Invalid: events at the position are not kept, or do not exist yet.
         """
         await self._check_kept(after)
         while True:
@@ -258,9 +254,7 @@ class Subscriptions:
     async def _check_kept(self, after: int) -> None:
         oldest, end = await self._outbox.bounds()
         if not oldest - 1 <= after <= end:
-            raise InvalidSubscription(
-                f"positions {oldest - 1} to {end} can be replayed from, not {after}", oldest=oldest, end=end
-            )
+            raise Invalid(f"positions {oldest - 1} to {end} can be replayed from, not {after}", oldest=oldest, end=end)
 
     async def _cursor(self, subscription_id: str) -> tuple[CursorRecord, Held] | None:
         held = await self._store.get(self._partition, CURSOR + subscription_id.encode())

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .api.branches import PolicyChanged, plan_branches, sweep_branches
+    from .api.branches import plan_branches, sweep_branches
     from .api.collector import Collector
     from .api.erasing import ErasureLeft, erase, left_of_erasure
     from .api.functions import Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .engines.java import Java, find_java
     from .engines.package import NEEDED, Package, write_package
     from .engines.session import (
-        BadSessionOptions,
         LocalSession,
         NoSpark,
         SessionOptions,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     )
     from .kinds.erasure.certificate.foreseeing import GARBAGE_STAYS
     from .kinds.erasure.certificate.standing import REMAINS
-    from .kinds.saved import NoSavedState
     from .machine.preflight import NotTheRules, RunNotReady
     from .mark.holding import HeldBack
     from .messages import (
@@ -67,7 +65,6 @@ __all__ = [
     "REMAINS",
     "ApplyRequest",
     "BadGrace",
-    "BadSessionOptions",
     "BadWindow",
     "Collector",
     "EngineName",
@@ -83,7 +80,6 @@ __all__ = [
     "Mode",
     "NamespaceMissing",
     "NoRules",
-    "NoSavedState",
     "NoSpark",
     "NotFinished",
     "NotTheRules",
@@ -94,7 +90,6 @@ __all__ = [
     "PlanMissing",
     "PlanRequest",
     "Planned",
-    "PolicyChanged",
     "PurgeReport",
     "PurgeRequest",
     "RestoreReport",
@@ -145,7 +140,7 @@ _NAMES: Final = {
     ".api.collector": "Collector",
     ".api.reach": "NamespaceMissing",
     ".api.erasing": "ErasureLeft erase left_of_erasure",
-    ".api.branches": "PolicyChanged plan_branches sweep_branches",
+    ".api.branches": "plan_branches sweep_branches",
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",
     ".kinds.erasure.certificate.standing": "REMAINS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
@@ -155,12 +150,11 @@ _NAMES: Final = {
     ".api.http_requests": "HttpRequests finish",
     ".engines.java": "Java find_java",
     ".rules": "NoRules",
-    ".kinds.saved": "NoSavedState",
     ".engines.package": "NEEDED Package write_package",
     ".machine.preflight": "NotTheRules RunNotReady",
     ".mark.holding": "HeldBack",
     ".runs.resume": "NotFinished OtherUnfinished UnfinishedRun WindowTooLate",
-    ".engines.session": "BadSessionOptions LocalSession NoSpark SessionOptions SessionRunning check_spark "
+    ".engines.session": "LocalSession NoSpark SessionOptions SessionRunning check_spark "
     " local_session session_on_demand session_options",
     ".runs.status": "ListedRun RunStatus apply_command run_status_by_record",
     "lakebed.gc.messages": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "

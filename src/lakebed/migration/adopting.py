@@ -30,10 +30,6 @@ WORK: Final = "migration"
 """The mark on hidden branches of an unfinished migration (flow.py)."""
 
 
-class StillNamed(Conflict):
-    """Another repository names objects of the namespace. Facts: `addresses`."""
-
-
 class Step(StrEnum):
     LOOK = "look"
     ADOPT = "adopt"
@@ -64,7 +60,7 @@ async def adopt(catalog: Catalog, name: str, step: Step, *, answers: Callable[[s
     Costs a listing of the namespace, and a read of each range of every commit.
 
     Raises:
-        Invalid, Conflict, StillNamed, AdoptionMoved.
+        Invalid, Conflict, AdoptionMoved.
     """
     repository = await catalog.get(name)
     store = repository.objectstore
@@ -105,7 +101,7 @@ async def check_named_nowhere_else(catalog: Catalog, uid: str, namespace: str) -
     """Check that no other repository of this installation names an object in the namespace.
 
     Raises:
-        StillNamed: another repository, perhaps a deleted one, names an object in the namespace.
+        Conflict: another repository, perhaps a deleted one, names an object in the namespace.
     """
 
     _, _, path = namespace.partition("://")[2].partition("/")
@@ -116,7 +112,7 @@ async def check_named_nowhere_else(catalog: Catalog, uid: str, namespace: str) -
             found.update({address: name for address, name in step.names.items() if not path or f"/{path}/" in address})
     if found:
         shown = ", ".join(f"{address} (by {name})" for address, name in sorted(found.items())[:SHOWN])
-        raise StillNamed(
+        raise Conflict(
             f"other repositories name {count_of(len(found), 'object')} in {namespace}: {shown}", addresses=[*found]
         )
 

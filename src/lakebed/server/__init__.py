@@ -16,7 +16,7 @@ from .operate.opening import ticket_at
 from .operate.recovery import NoDataFolder, recover
 from .operate.store_check import check_metadata
 from .options import ServerOptions, options_of
-from .process.folder import DataFolderFormat, DataFolderUnavailable, NotADataFolder, prepare_folder
+from .process.folder import DataFolderFormat, NotADataFolder, prepare_folder
 from .process.pairing import WrongFolder, WrongMetadata
-from .process.serving import AddressTaken, BadAddress, inherited_sockets, serve
+from .process.serving import BadAddress, inherited_sockets, serve
 from .state import AppState

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from lakebed.catalog import DeliveryFailed, InvalidSubscription
+from lakebed.base import Invalid
+from lakebed.catalog import DeliveryFailed
 
 SEND_S: Final = 10.0
 """Less than a delivery may take before another process tries (`lakebed.catalog.subscriptions.BUSY_MS`)."""
@@ -37,22 +38,22 @@ class Brokers:
         """Return whether this is a target at a broker.
 
         Raises:
-            InvalidSubscription: it is, and cannot be sent to: a bad name, no broker, or no client library.
+            Invalid: it is, and cannot be sent to: a bad name, no broker, or no client library.
         """
         scheme, _, name = target.partition(":")
         if scheme not in _LIBRARIES:
             return False
         is_name = _NAME.fullmatch(name) is not None and (scheme == "kafka" or all(name.split(".")))
         if not is_name:
-            raise InvalidSubscription(f"a target at {scheme} is {scheme}:NAME, without wildcards")
+            raise Invalid(f"a target at {scheme} is {scheme}:NAME, without wildcards")
         if not (self.nats if scheme == "nats" else self.kafka):
-            raise InvalidSubscription(f"this server has no {scheme} (LAKEBED_EVENTS_{scheme.upper()})")
+            raise Invalid(f"this server has no {scheme} (LAKEBED_EVENTS_{scheme.upper()})")
         if (error := self._denied(name)) is not None:
-            raise InvalidSubscription(error)
+            raise Invalid(error)
         try:
             _library(scheme)
         except DeliveryFailed as error:
-            raise InvalidSubscription(str(error)) from error
+            raise Invalid(str(error)) from error
         return True
 
     def _denied(self, name: str) -> str | None:

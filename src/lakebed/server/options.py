@@ -36,10 +36,6 @@ BLOCKSTORES: Final = ("local", "s3", "gs", "az")
 """The values of LAKEBED_BLOCKSTORE. The first is the default."""
 
 
-class InvalidSetting(Invalid):
-    """An environment variable of the server has an invalid value."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """`blockstore` is the scheme of storage namespaces on this server: local, s3, gs, az or mem.
@@ -111,7 +107,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
 
     Raises:
         Invalid: no driver supports this kind of object store.
-        InvalidSetting: the audit settings are invalid, or a number is malformed or too small.
+        Invalid: the audit settings are invalid, or a number is malformed or too small.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]
@@ -145,7 +141,7 @@ def _audit_mode(text: str) -> AuditMode:
         case "changes" | "all" | "off":
             return text
         case _:
-            raise InvalidSetting(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
+            raise Invalid(f"LAKEBED_AUDIT is {text!r}: known are changes, all and off")
 
 
 def _proxies(text: str) -> tuple[str, ...]:
@@ -154,23 +150,19 @@ def _proxies(text: str) -> tuple[str, ...]:
         try:
             ip_network(proxy)
         except ValueError as error:
-            raise InvalidSetting(
-                f"LAKEBED_TRUSTED_PROXIES: {proxy!r} is neither an address nor a network: {error}"
-            ) from error
+            raise Invalid(f"LAKEBED_TRUSTED_PROXIES: {proxy!r} is neither an address nor a network: {error}") from error
     return proxies
 
 
 def _cache_bytes(text: str) -> int:
     if not text.isdecimal() or int(text) < TREE_CACHE_BYTES_MIN:
-        raise InvalidSetting(
-            f"LAKEBED_CACHE_BYTES is {text!r}: it is a number of at least {TREE_CACHE_BYTES_MIN:,} bytes"
-        )
+        raise Invalid(f"LAKEBED_CACHE_BYTES is {text!r}: it is a number of at least {TREE_CACHE_BYTES_MIN:,} bytes")
     return int(text)
 
 
 def _days(name: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 6:
-        raise InvalidSetting(f"{name} is {text!r}: it is a number of days")
+        raise Invalid(f"{name} is {text!r}: it is a number of days")
     return int(text)
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakebed.base import CommitId, RunId, parse_address
+from lakebed.base import CommitId, Conflict, RunId, parse_address
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.plan import Erasure
-from lakebed.gc.live import CountedOn, NotRestorable, PolicyBook, RunMoved, WrongKind
+from lakebed.gc.live import NotRestorable, PolicyBook, RunMoved, WrongKind
 from lakebed.gc.live.reading.commits import read_snapshot_for_metadata, read_swept
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.machine import flow
@@ -198,7 +198,7 @@ async def test_a_later_run_that_counts_on_what_a_run_took_is_undone_first(lake: 
     lake.days(3)
     second_run = await lake.run(RunKind.COMMITTED, "7d")
 
-    with pytest.raises(CountedOn, match=second_run):
+    with pytest.raises(Conflict, match=second_run):
         await lake.undo(first_run)
     await lake.undo(second_run)
     await lake.undo(first_run)
@@ -213,7 +213,7 @@ async def test_a_run_is_not_undone_once_a_later_one_deleted_what_it_had_shared(l
     lake.days(3)
     second_run = await lake.run(RunKind.COMMITTED)
 
-    with pytest.raises(CountedOn, match=f"run {second_run} deletes, or deleted"):
+    with pytest.raises(Conflict, match=f"run {second_run} deletes, or deleted"):
         await lake.undo(first_run)
 
 
@@ -349,7 +349,7 @@ async def test_an_erasure_is_counted_however_little_it_takes(lake: Story) -> Non
     await lake.apply(made.run_id)
 
     assert made.garbage.rows == 0
-    with pytest.raises(CountedOn, match=made.run_id):
+    with pytest.raises(Conflict, match=made.run_id):
         await lake.undo(run_id)
 
 
@@ -383,7 +383,7 @@ async def test_of_two_runs_that_took_one_commit_the_first_is_not_undone(lake: St
     (first, plan, _), (second, _, _) = published
     await lake.service.defer(first, Defer(plan=plan, window="7d"))
 
-    with pytest.raises(CountedOn, match=second):
+    with pytest.raises(Conflict, match=second):
         await lake.undo(first)
 
 

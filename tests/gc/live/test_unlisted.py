@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.base import slice_name, slice_number
-from lakebed.gc.live import NotAdopted, NotRestored, OtherInstallation, SlicesInUse
+from lakebed.base import Conflict, slice_name, slice_number
+from lakebed.gc.live import NotRestored, OtherInstallation
 from lakebed.versions import SliceRecord, keys
 from tests.gc.live.conftest import Lake
 
@@ -46,13 +46,13 @@ async def test_what_nothing_names_in_a_slice_without_a_record_goes_once_it_was_a
 async def test_slices_are_adopted_a_day_after_a_person_chose_this_installation(lake: Lake) -> None:
     await lake.put("main", "a")
     await lose_slices(lake)
-    with pytest.raises(NotAdopted, match="was never chosen"):
+    with pytest.raises(Conflict, match="was never chosen"):
         await lake.service.adopt_slices()
     lake.days(1)
     await lake.service.adopting()
     lake.days(0.9)
 
-    with pytest.raises(NotAdopted, match="was chosen"):
+    with pytest.raises(Conflict, match="was chosen"):
         await lake.service.adopt_slices()
 
     lake.days(0.2)
@@ -68,9 +68,9 @@ async def test_no_slice_is_adopted_while_another_installation_writes(lake: Lake)
     other = slice_name(slice_number(opened_at_ms=lake.clock.ms, random_bits=7))
     await lake.objectstore.put(f"data/{other}/00000000", b"theirs")
 
-    with pytest.raises(SlicesInUse, match=other):
+    with pytest.raises(Conflict, match=other):
         await lake.service.find_slices()
-    with pytest.raises(SlicesInUse, match=other):
+    with pytest.raises(Conflict, match=other):
         await lake.service.adopt_slices()
 
     assert [name async for name, _ in lake.versions.inventory.every(SliceRecord)] == []

@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from .command import app
-from .server import LocalServer, ServerDidNotStart, ServerEnded
+from .server import LocalServer
 
-__all__ = ["LocalServer", "ServerDidNotStart", "ServerEnded", "app"]
+__all__ = ["LocalServer", "app"]

@@ -25,14 +25,6 @@ STOP_S: Final = 20
 _LOG_SHOWN: Final = 10
 
 
-class ServerDidNotStart(Unavailable):
-    """The server ended before it answered. The message holds the end of its log."""
-
-
-class ServerEnded(Unavailable):
-    """The server ended while it was needed."""
-
-
 class _Ready(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
 
@@ -60,7 +52,7 @@ class LocalServer:
         """Start it and wait until it answers. Started again, it has the same port.
 
         Raises:
-            ServerDidNotStart: it ended instead.
+            Unavailable: it ended instead.
         """
         command = [sys.executable, "-m", "lakebed", "serve", "--data", str(self._data), "--port", str(self._port)]
         with self._log.open("ab") as log:
@@ -84,7 +76,7 @@ class LocalServer:
             self.endpoint = msgspec.json.decode(output, type=_Ready).endpoint
         except msgspec.DecodeError as error:
             self.stop()
-            raise ServerDidNotStart(f"the server did not start: {self._last_words()}") from error
+            raise Unavailable(f"the server did not start: {self._last_words()}") from error
         self._port = int(self.endpoint.rpartition(":")[2])
 
     def stop(self) -> None:
@@ -107,11 +99,11 @@ class LocalServer:
         """Wait until it ends.
 
         Raises:
-            ServerEnded: it ended with an error.
+            Unavailable: it ended with an error.
         """
         assert self._process is not None, "start it first"
         if code := self._process.wait():
-            raise ServerEnded(f"the server ended with code {code}: {self._last_words()}", code=code)
+            raise Unavailable(f"the server ended with code {code}: {self._last_words()}", code=code)
 
     def _last_words(self) -> str:
         return " / ".join(self._log.read_text(errors="replace").splitlines()[-_LOG_SHOWN:]) or "its log is empty"

@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 PAGE: Final = 1_000
 
 
-class PolicyChanged(Conflict):
-    """Parts of an answer are from different versions of the policy. Ask again."""
-
-
 def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> BranchesPlan:
     """Read all pages of a plan. Deletes nothing.
 
     Raises:
-        PolicyChanged: the policy changed during the reads.
+        Conflict: the policy changed during the reads.
         NotFound, Denied, Unavailable: no such repository, no permission to plan, no answer.
     """
     path = path_to(lifecycle.PLAN_BRANCH_SWEEP, repository)
@@ -50,7 +46,7 @@ def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> Branc
         query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
         pages.append(convert(client.call("GET", f"{path}?{query}"), BranchesPlan))
         if pages[-1].policy_version != pages[0].policy_version:
-            raise PolicyChanged("the policy changed while its plan was read; plan again")
+            raise Conflict("the policy changed while its plan was read; plan again")
     return replace(pages[-1], branches=tuple(one for page in pages for one in page.branches))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Denied, LakebedError, NotFound, count_of
+from lakebed.base import Conflict, Denied, LakebedError, NotFound, count_of
 from lakebed.gc import messages
 from lakebed.gc.engines.files import Files
 from lakebed.gc.engines.spark import active_session, frame
@@ -46,7 +46,7 @@ from lakebed.gc.runs.status import (
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.runtime import LiveTasks
 
-from .branches import PolicyChanged, plan_branches
+from .branches import plan_branches
 from .http_requests import Caller, RetryingCaller, finish, message_of
 from .reach import Reach
 from .running import Steps, collect_each, kinds_of
@@ -153,7 +153,7 @@ class Collector:
 
         Raises:
             Denied, InvalidRequest, NoRules: see `check`. Nothing was planned.
-            NoSavedState: an optimised run was requested, and no saved state exists to continue from.
+            Conflict: an optimised run was requested, and no saved state exists to continue from.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
             RunAbandoned: another user ended the run during the plan.
         """
@@ -242,7 +242,7 @@ class Collector:
         Raises:
             Denied: the caller may not plan.
             BadDays, NoPolicy, InvalidPolicy: the simulation is impossible. Nothing was read.
-            PolicyChanged: the policy changed during the simulation.
+            Conflict: the policy changed during the simulation.
             BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted, and the message names it.
         """
         check_days(days)
@@ -254,7 +254,7 @@ class Collector:
             return found
         planned = plan_branches(self.client, self.repository)
         if planned.policy_version != found.policy_version:
-            raise PolicyChanged("the policy changed while it was simulated; simulate again")
+            raise Conflict("the policy changed while it was simulated; simulate again")
         return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
 
     def plan_erasure(

@@ -65,10 +65,6 @@ class SessionRunning(Invalid):
     """This process already has a Spark session. A second one would share its settings and its end."""
 
 
-class BadSessionOptions(Invalid):
-    """A setting of the session is invalid; the message names it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """`cores` 0 uses all. `memory_mb` bounds the JVM's heap, without the memory of Python workers. `classes` is a
@@ -93,11 +89,11 @@ def session_options(environ: Mapping[str, str]) -> SessionOptions:
     LAKEBED_GC_CLASSES.
 
     Raises:
-        BadSessionOptions: an invalid value.
+        Invalid: an invalid value.
     """
     java = environ.get("LAKEBED_GC_JAVA", "")
     if java not in {"", "machine", "bundled"}:
-        raise BadSessionOptions(f"LAKEBED_GC_JAVA is {java!r}: machine or bundled", name="LAKEBED_GC_JAVA")
+        raise Invalid(f"LAKEBED_GC_JAVA is {java!r}: machine or bundled", name="LAKEBED_GC_JAVA")
     default = SessionOptions()
     return SessionOptions(
         cores=_number(environ, "LAKEBED_GC_CORES", default.cores, least=1),
@@ -112,7 +108,7 @@ def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) 
     if not text:
         return default
     if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise BadSessionOptions(f"{name} is {text!r}: must be a number, at least {least}", name=name)
+        raise Invalid(f"{name} is {text!r}: must be a number, at least {least}", name=name)
     return int(text)
 
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import Conflict
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
 from lakebed.gc.mark.inputs.listing import UNREFERENCED
@@ -50,10 +49,6 @@ RUNS_LOOKED_AT: Final = 32
 """Look for a saved state in at most this many of the latest runs."""
 
 _NUMBERS: Final = ("slice", "sequence", "size_bytes")
-
-
-class NoSavedState(Conflict):
-    """An optimised run is required, and there is no saved state to go on from. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

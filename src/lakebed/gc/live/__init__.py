@@ -3,7 +3,6 @@
 from .defer.deferring import *
 from .defer.restorable import *
 from .defer.restoring import *
-from .defer.undoing import *
 from .deleted import *
 from .errors import *
 from .explain.searches import *
@@ -12,7 +11,6 @@ from .explain.trees import *
 from .explain.trying import *
 from .explain.why import *
 from .installation.installation import *
-from .installation.unlisted import *
 from .options import *
 from .publish.branch_sweep import *
 from .publish.hard_delete import *

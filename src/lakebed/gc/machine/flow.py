@@ -81,7 +81,7 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
 
     Raises:
         NoRules: the run is of committed data, and the repository has no rules.
-        NoSavedState: an optimised run was requested, and there is no saved state to continue from.
+        Conflict: an optimised run was requested, and there is no saved state to continue from.
         BadInput, BrokenHistory, EmptyLiveSet, TaskCorrupt: an input cannot be trusted; the message names the input.
         TaskUnavailable: the object store cannot be reached.
         RunAbandoned: the run was ended meanwhile.

@@ -43,15 +43,11 @@ class DataFolderFormat(Corrupt):
     """Another release made the folder, or its marker is damaged."""
 
 
-class DataFolderUnavailable(Unavailable):
-    """The folder cannot be made or written: permissions, a full or read-only disk."""
-
-
 def prepare_folder(folder: Path) -> None:
     """Make the folder if it is missing or empty, and check that it is ours. Any number of callers may do this at once.
 
     Raises:
-        NotADataFolder, DataFolderFormat, DataFolderUnavailable: see those classes.
+        NotADataFolder, DataFolderFormat, Unavailable: see those classes.
     """
     marker = folder / MARKER_FILE
     if (folder / BACKUP_FILE).exists():
@@ -75,7 +71,7 @@ def prepare_folder(folder: Path) -> None:
     except (NotADirectoryError, FileExistsError) as error:
         raise NotADataFolder(f"{folder} is not a folder: name an empty or a new one", folder=str(folder)) from error
     except OSError as error:
-        raise DataFolderUnavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
+        raise Unavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
     except ValueError as error:
         raise DataFolderFormat(f"{marker} is damaged", folder=str(folder)) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -99,7 +95,7 @@ def keep_reserve(folder: Path) -> bool:
         if free_bytes > 8 * RESERVE_BYTES and not reserve.exists():
             _allocate(reserve)
     except OSError as error:
-        raise DataFolderUnavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
+        raise Unavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
     return False
 
 

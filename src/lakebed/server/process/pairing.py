@@ -20,10 +20,10 @@ from typing import Final
 
 import msgspec
 
-from lakebed.base import Ids, Invalid
+from lakebed.base import Ids, Invalid, Unavailable
 from lakebed.kv import Held, PredicateFailed, Store
 
-from .folder import MARKER_FILE, METADATA_FILE, STORE_FILE, DataFolderFormat, DataFolderUnavailable
+from .folder import MARKER_FILE, METADATA_FILE, STORE_FILE, DataFolderFormat
 
 PARTITION: Final = b"server"
 FOLDER: Final = b"server/folder"
@@ -142,4 +142,4 @@ def _note(folder: Path, store_id: str) -> None:
         draft.write_text(store_id + "\n")
         draft.replace(folder / METADATA_FILE)
     except OSError as error:
-        raise DataFolderUnavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error
+        raise Unavailable(f"cannot use {folder}: {error.strerror}", folder=str(folder)) from error

@@ -65,10 +65,6 @@ SILENT_S: Final = 30.0
 """Kill and replace a worker that sent no beat for this long: its loop hangs, so it would not handle a signal."""
 
 
-class AddressTaken(Unavailable):
-    """Another program listens on this host and port."""
-
-
 class BadAddress(Invalid):
     """The host or port does not exist, or the process may not listen there."""
 
@@ -100,8 +96,8 @@ def serve(
     `sockets` listen already (`inherited_sockets`) and replace both addresses: the API's and optionally S3's.
 
     Raises:
-        AddressTaken, BadAddress: the server cannot listen at the address.
-        NotADataFolder, DataFolderFormat, DataFolderUnavailable: see `prepare_folder`.
+        Unavailable, BadAddress: the server cannot listen at the address.
+        NotADataFolder, DataFolderFormat, Unavailable: see `prepare_folder`.
         StoreUnavailable, StoreFormat: see `open_store`; with several workers it is WorkerFailed.
     """
     if workers < 1:
@@ -199,7 +195,7 @@ def listen(host: str, port: int, *, joins: bool = False) -> socket.socket:
     """Listen at a free address, or with `joins` at an address where this process already listens.
 
     Raises:
-        AddressTaken, BadAddress: see those classes.
+        Unavailable, BadAddress: see those classes.
     """
     if not 0 <= port <= 65535:
         raise BadAddress(f"there is no port {port}", host=host, port=port)
@@ -218,7 +214,7 @@ def listen(host: str, port: int, *, joins: bool = False) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise AddressTaken(
+            raise Unavailable(
                 f"{host}:{port} is taken: another program listens there. --port takes another", host=host, port=port
             ) from error
         raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error

@@ -19,10 +19,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.base import Invalid, count_of, human_size
+from lakebed.base import Conflict, Invalid, count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.kinds import Limits, Look, SweepRule
-from lakebed.gc.kinds.saved import NoSavedState, read_saved_dues
+from lakebed.gc.kinds.saved import read_saved_dues
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.history import only_active
 from lakebed.gc.mark.inputs.named import deal_tables
@@ -114,7 +114,7 @@ async def _plan(
     if base is not None and learned.base is None:
         note = learned.note or NO_HOURS
         if mode is Mode.OPTIMISED:
-            raise NoSavedState(f"no optimised run can be made: {note}")
+            raise Conflict(f"no optimised run can be made: {note}")
     views = await context.service.runs()
     held = await held_tables(context, views, runs_over(views))
     gone = await taken_tables(context, views, held)
@@ -163,7 +163,7 @@ async def _choose(
     """Return the state of an earlier run to go on from, or None for a clean run, and the reason for people.
 
     Raises:
-        NoSavedState: the mode allows only an optimised run, and none is possible.
+        Conflict: the mode allows only an optimised run, and none is possible.
     """
     if mode is Mode.CLEAN:
         return None, "asked for"
@@ -172,7 +172,7 @@ async def _choose(
         base = await read_known(context.store, saved.run_id, saved.dues)
     except BadInput as error:
         if mode is Mode.OPTIMISED:
-            raise NoSavedState(f"no optimised run can be made: {error}") from error
+            raise Conflict(f"no optimised run can be made: {error}") from error
         return None, str(error)
     if saved.dues.runs_since_clean + 1 >= CLEAN_EVERY and mode is not Mode.OPTIMISED:
         return None, f"{saved.dues.runs_since_clean} optimised runs since clean run {saved.dues.clean_run}"

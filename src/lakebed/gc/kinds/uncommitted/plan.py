@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import count_of, slice_name, slice_opened_at_ms
+from lakebed.base import Conflict, count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import messages
 from lakebed.gc.engines.tables import CLOSED, RANGE_IDS, RANGES
 from lakebed.gc.kinds import Limits, Look, SweepRule, begin_unpublished
-from lakebed.gc.kinds.saved import Base, NoSavedState, read_base
+from lakebed.gc.kinds.saved import Base, read_base
 from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
 from lakebed.gc.mark.inputs.listing import Issued, list_slices
 from lakebed.gc.mark.inputs.named import deal_live, from_tables, merge_live
@@ -102,7 +102,7 @@ class Uncommitted:
 
         Raises:
             BadInput: an input cannot be read, such as the objects of an unfinished run.
-            NoSavedState: the options allow only an optimised run, and none is possible.
+            Conflict: the options allow only an optimised run, and none is possible.
         """
         choice = await choose(context, run, self.options)
         context.progress(f"{choice.mode.value} run: {choice.note}")
@@ -178,7 +178,7 @@ async def choose(context: RunContext, run: StartedRun, options: UncommittedOptio
     (docs/design/0001-uncommitted-gc.md, "Flow 2").
 
     Raises:
-        NoSavedState: the options allow only an optimised run, and none is possible.
+        Conflict: the options allow only an optimised run, and none is possible.
     """
     # An optimised run misses objects that a committed run released, objects that came to an expired address, and those
     # that a restore staged. So make a clean run now and then. Safety does not depend on counts of runs or days.
@@ -188,7 +188,7 @@ async def choose(context: RunContext, run: StartedRun, options: UncommittedOptio
         base = await read_base(context, run)
     except BadInput as error:
         if options.mode is Mode.OPTIMISED:
-            raise NoSavedState(f"no optimised run can be made: {error}") from error
+            raise Conflict(f"no optimised run can be made: {error}") from error
         return Choice(mode=RunMode.CLEAN, note=str(error))
     due = _why_clean(base, run, options)
     if due and options.mode is Mode.AUTOMATIC:

@@ -31,14 +31,8 @@ from lakebed.versions import RunRecord, SweptRecord, Versions
 
 from .deferring import DeferredRun, DeferredRuns
 
-__all__ = ["CountedOn"]
-
 TIDIED: Final = 10_000
 """The number of records that one call removes at most."""
-
-
-class CountedOn(Conflict):
-    """Other runs delete objects because this run's commits are swept. Facts: `run_id`, `runs`."""
 
 
 class Undoing:
@@ -60,7 +54,7 @@ class Undoing:
             RunNotFound: no run has this id.
             WrongKind: runs of this kind are never deferred.
             RunMoved: the run is not deferred, its purge began, or another call just moved it.
-            CountedOn: other runs delete objects because its commits are swept.
+            Conflict: other runs delete objects because its commits are swept.
         """
         id_ = check_run_id(run_id)
         await self._installation.check()
@@ -125,7 +119,7 @@ class Undoing:
             )
         else:
             return
-        raise CountedOn(what, run_id=run_id, runs=(*lost, *waiting))
+        raise Conflict(what, run_id=run_id, runs=(*lost, *waiting))
 
     async def _look(self, run_id: RunId, record: RunRecord) -> Undone:
         """Return the number of commits that become readable, and the rules that select them again."""

@@ -20,18 +20,8 @@ from lakebed.versions import SliceRecord, Versions
 
 from .installation import Installation
 
-__all__ = ["NotAdopted", "SlicesInUse"]
-
 ADOPTED_AGE_MS: Final = 86_400_000
 """A server that writes opens a slice each hour."""
-
-
-class NotAdopted(Conflict):
-    """This installation was not adopted, or too recently. Facts: `adopted_ms`, 0 for never."""
-
-
-class SlicesInUse(Conflict):
-    """Another installation writes to the namespace: it opened a slice after this one was adopted. Facts: `slice`."""
 
 
 class Unlisted:
@@ -45,7 +35,7 @@ class Unlisted:
         Costs a listing of folders.
 
         Raises:
-            OtherInstallation, NotRestored, NotAdopted, SlicesInUse: see `find`. No slice was recorded.
+            OtherInstallation, NotRestored, Conflict: see `find`. No slice was recorded.
         """
         unlisted = await self.find()
         return AdoptedSlices(slices=tuple([name for name in unlisted if await self._versions.slices.adopt(name)]))
@@ -55,14 +45,14 @@ class Unlisted:
 
         Raises:
             OtherInstallation, NotRestored: see `Installation`.
-            NotAdopted, SlicesInUse: see there.
+            Conflict: see there.
         """
         record = await self._installation.check()
         await self._installation.check_restored(record)
         now_ms = self._versions.ports.clock.now_ms()
         if not record.adopted_ms or now_ms - record.adopted_ms < ADOPTED_AGE_MS:
             since = "was chosen less than a day ago" if record.adopted_ms else "was never chosen"
-            raise NotAdopted(
+            raise Conflict(
                 f"this installation {since}: slices without a record are adopted a day after `lakebed gc adopt`, and"
                 " only while nothing else writes to the namespace",
                 adopted_ms=record.adopted_ms,
@@ -77,7 +67,7 @@ class Unlisted:
             # The owner's clock. Safety does not depend on it: this check only adds a reason to stop.
             opened_ms = slice_opened_at_ms(numbers[name])
             if opened_ms >= record.adopted_ms:
-                raise SlicesInUse(
+                raise Conflict(
                     f"slice {name} has no record, and was opened after this installation was chosen: another one writes"
                     " to the namespace",
                     slice=name,

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions
-from lakebed.base import EventKind
-from lakebed.catalog import InvalidSubscription, Subscription, SubscriptionRecord, is_wanted
+from lakebed.base import EventKind, Invalid
+from lakebed.catalog import Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
 from lakebed.server.events import shown
 from lakebed.server.http.gate import require
@@ -45,7 +45,7 @@ class Events:
             await repository.versions.outbox.gather(is_whole=False)
         refs, operations, kinds = (request.query_list(name) for name in ("ref", "operation", "kind"))
         if len(refs) + len(operations) + len(kinds) > FILTERS_MAX:
-            raise InvalidSubscription(f"at most {FILTERS_MAX} filters")
+            raise Invalid(f"at most {FILTERS_MAX} filters")
         amount, seen = request.amount(), _Seen(repository.id, request.permissions)
         found, has_more = await repository.subscriptions.events(
             after=max(request.integer("after", 0), 0), limit=LOOKED_AT if refs or operations or kinds else amount
@@ -74,7 +74,7 @@ class Events:
             _check_target(body.target)
         secret = body.secret if body.secret is not None else f"{self._ports.ids.bits(256):064x}"
         if len(secret) not in SECRET_CHARACTERS:
-            raise InvalidSubscription("a secret has 16 to 256 characters")
+            raise Invalid("a secret has 16 to 256 characters")
         subscription_id = self._ports.ids.fresh()
         record = SubscriptionRecord(
             target=body.target,
@@ -154,7 +154,7 @@ def _require(kind: EventKind, ref: str, repository: str, permissions: Permission
 def _check_target(target: str) -> None:
     """
     Raises:
-        InvalidSubscription: the target is no URL of a webhook. Whether the server may send there shows when it does.
+        Invalid: the target is no URL of a webhook. Whether the server may send there shows when it does.
     """
     try:
         parts = urlsplit(target)
@@ -162,9 +162,9 @@ def _check_target(target: str) -> None:
     except ValueError:
         is_url = False
     if not is_url or not target.isascii() or not target.isprintable() or " " in target:
-        raise InvalidSubscription("a target is an http or https URL, nats:SUBJECT or kafka:TOPIC")
+        raise Invalid("a target is an http or https URL, nats:SUBJECT or kafka:TOPIC")
     if "@" in parts.netloc:
-        raise InvalidSubscription("a target has no user and password: the signature proves who sends")
+        raise Invalid("a target has no user and password: the signature proves who sends")
 
 
 def _without_secrets(target: str) -> str:
