@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import msgspec
@@ -29,8 +30,12 @@ NOTICE_COOKIE: Final = "lakebed_notice"
 NOTICE_S: Final = 20
 COLOURS_COOKIE: Final = "lakebed_colours"
 COLOURS: Final = ("dark", "light")
+_NAME: Final = re.compile(r"\{(\w+)\}")
 MALFORMED: Final = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 """Errors of a text that was entered as JSON."""
+
+
+Handler: TypeAlias = "Callable[[Visit], Awaitable[Response]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +49,57 @@ class Page:
     method: str
     path: str
     operations: tuple[AnyOperation, ...]
-    handler: Callable[[Visit], Awaitable[Response]]
+    handler: Handler
     shown_by: Page | None = None
     is_public: bool = False
     is_upload: bool = False
+
+
+def page_at(path: str, handler: Handler, *operations: AnyOperation, is_public: bool = False) -> Page:
+    """Return a page that is asked for with GET."""
+    return Page(method="GET", path=path, operations=operations, handler=handler, is_public=is_public)
+
+
+def form_at(
+    path: str,
+    handler: Handler,
+    *operations: AnyOperation,
+    shown_by: Page | None = None,
+    is_public: bool = False,
+    is_upload: bool = False,
+) -> Page:
+    """Return a form that a page posts."""
+    return Page(
+        method="POST",
+        path=path,
+        operations=operations,
+        handler=handler,
+        shown_by=shown_by,
+        is_public=is_public,
+        is_upload=is_upload,
+    )
+
+
+def carry_out(operation: AnyOperation, names: str, to: str, notice: str, *, typed: str = "") -> Handler:
+    """Return the handler of a form that calls one operation, and then shows a page with a notice.
+
+    `names`: the arguments of the operation, from the path, the form or the query. `to`: the path of the page, and
+    behind a question mark the values that it keeps. `typed`: the value that the user types to confirm. `{name}` is a
+    value.
+    """
+    path, _, kept = to.partition("?")
+
+    async def act(visit: Visit) -> Response:
+        values = dict(zip(_NAME.findall(visit.page.path), visit.args, strict=True))
+        for name in names.split():
+            values.setdefault(name, visit.entry(name).strip() or visit.query(name))
+        if typed:
+            visit.check_typed(values[typed])
+        await visit.call(operation, *(values[name] for name in names.split()))
+        segments = (segment.format_map(values) for segment in path.split("/"))
+        return visit.go(*segments, notice=notice.format_map(values), **{name: values[name] for name in kept.split()})
+
+    return act
 
 
 @dataclass(slots=True)

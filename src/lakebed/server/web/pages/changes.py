@@ -11,7 +11,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .objects import CHOICES, ROWS, choose_ref
 
@@ -98,26 +98,9 @@ def metadata_of(text: str) -> dict[str, str]:
     return metadata
 
 
-_SHOW: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/changes",
-    operations=(*CHOICES, history.DIFF_BRANCH),
-    handler=show,
-)
+_SHOW: Final = page_at("/repositories/{repository}/changes", show, *CHOICES, history.DIFF_BRANCH)
 PAGES: Final = (
     _SHOW,
-    Page(
-        method="POST",
-        path="/repositories/{repository}/changes/commit",
-        operations=(history.COMMIT,),
-        handler=commit,
-        shown_by=_SHOW,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/changes/discard",
-        operations=(history.RESET_BRANCH,),
-        handler=discard,
-        shown_by=_SHOW,
-    ),
+    form_at("/repositories/{repository}/changes/commit", commit, history.COMMIT, shown_by=_SHOW),
+    form_at("/repositories/{repository}/changes/discard", discard, history.RESET_BRANCH, shown_by=_SHOW),
 )

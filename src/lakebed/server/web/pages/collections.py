@@ -11,7 +11,7 @@ from lakebed.base import Bar, RunKind, RunState, bars, posts, shares
 from lakebed.gc import messages
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 RUNS: Final = 20
 OBJECTS: Final = 50
@@ -217,65 +217,30 @@ def _may_undo(state: messages.RunView | None) -> bool:
     return state is not None and bool(state.until_ms) and not state.is_purging and not state.state.is_over
 
 
-_ALL: Final = Page(
-    method="GET",
-    path=ROOT,
-    operations=(
-        collectors.LIST_GC_PLANS,
-        collectors.LIST_GC_RUNS,
-        collectors.LIST_GC_JOBS,
-        collectors.GET_GC_STORAGE,
-    ),
-    handler=show_all,
+_ALL: Final = page_at(
+    ROOT,
+    show_all,
+    collectors.LIST_GC_PLANS,
+    collectors.LIST_GC_RUNS,
+    collectors.LIST_GC_JOBS,
+    collectors.GET_GC_STORAGE,
 )
-_ONE: Final = Page(
-    method="GET",
-    path=ROOT + "/{run}",
-    operations=(
-        collectors.GET_GC_PLAN,
-        collectors.LIST_GC_RUNS,
-        collectors.LIST_GC_PLAN_OBJECTS,
-        collectors.LIST_GC_LEDGER,
-        collectors.LIST_GC_PLANS,
-        collectors.DIFF_GC_PLANS,
-    ),
-    handler=show_one,
+_ONE: Final = page_at(
+    ROOT + "/{run}",
+    show_one,
+    collectors.GET_GC_PLAN,
+    collectors.LIST_GC_RUNS,
+    collectors.LIST_GC_PLAN_OBJECTS,
+    collectors.LIST_GC_LEDGER,
+    collectors.LIST_GC_PLANS,
+    collectors.DIFF_GC_PLANS,
 )
 PAGES: Final = (
     _ALL,
-    Page(
-        method="GET",
-        path="/repositories/{repository}/storage",
-        operations=(collectors.GET_GC_STORAGE,),
-        handler=show_storage,
-    ),
-    Page(
-        method="POST",
-        path=ROOT,
-        operations=(collectors.LIST_GC_JOBS, collectors.START_GC_JOB),
-        handler=plan,
-        shown_by=_ALL,
-    ),
+    page_at("/repositories/{repository}/storage", show_storage, collectors.GET_GC_STORAGE),
+    form_at(ROOT, plan, collectors.LIST_GC_JOBS, collectors.START_GC_JOB, shown_by=_ALL),
     _ONE,
-    Page(
-        method="POST",
-        path=ROOT + "/{run}/apply",
-        operations=(collectors.GET_GC_PLAN, collectors.START_GC_JOB),
-        handler=apply,
-        shown_by=_ONE,
-    ),
-    Page(
-        method="POST",
-        path=ROOT + "/{run}/undo",
-        operations=(collectors.UNDO_GC_RUN,),
-        handler=undo,
-        shown_by=_ONE,
-    ),
-    Page(
-        method="POST",
-        path=ROOT + "/{run}/restore",
-        operations=(collectors.RESTORE_GC_OBJECTS,),
-        handler=restore,
-        shown_by=_ONE,
-    ),
+    form_at(ROOT + "/{run}/apply", apply, collectors.GET_GC_PLAN, collectors.START_GC_JOB, shown_by=_ONE),
+    form_at(ROOT + "/{run}/undo", undo, collectors.UNDO_GC_RUN, shown_by=_ONE),
+    form_at(ROOT + "/{run}/restore", restore, collectors.RESTORE_GC_OBJECTS, shown_by=_ONE),
 )

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import graph
 from lakebed.operations import history
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .objects import CHOICES, ROWS, choose_ref
 
@@ -75,32 +75,10 @@ async def cherry_pick(visit: Visit) -> Response:
     return visit.go("repositories", name, "commits", made.id, ref=branch, notice=f"Picked the commit on {branch}.")
 
 
-_ONE: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/commits/{commit}",
-    operations=(history.GET_COMMIT, history.DIFF_REFS),
-    handler=show_one,
-)
+_ONE: Final = page_at("/repositories/{repository}/commits/{commit}", show_one, history.GET_COMMIT, history.DIFF_REFS)
 PAGES: Final = (
-    Page(
-        method="GET",
-        path="/repositories/{repository}/commits",
-        operations=(*CHOICES, history.LOG_COMMITS),
-        handler=show_history,
-    ),
+    page_at("/repositories/{repository}/commits", show_history, *CHOICES, history.LOG_COMMITS),
     _ONE,
-    Page(
-        method="POST",
-        path="/repositories/{repository}/commits/{commit}/revert",
-        operations=(history.REVERT_BRANCH,),
-        handler=revert,
-        shown_by=_ONE,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/commits/{commit}/cherry-pick",
-        operations=(history.CHERRY_PICK,),
-        handler=cherry_pick,
-        shown_by=_ONE,
-    ),
+    form_at("/repositories/{repository}/commits/{commit}/revert", revert, history.REVERT_BRANCH, shown_by=_ONE),
+    form_at("/repositories/{repository}/commits/{commit}/cherry-pick", cherry_pick, history.CHERRY_PICK, shown_by=_ONE),
 )

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import NotFound
 from lakebed.operations import history, objects, repositories
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .changes import COUNTED, tallied
 from .objects import CHOICES, REFS, ROWS, Side, choose_ref, parents_of, side_of
@@ -189,23 +189,12 @@ async def change_pull(visit: Visit) -> Response:
     return visit.go("repositories", name, "pulls", number, notice=f"The pull request is {status}.")
 
 
-_SHOW: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/compare",
-    operations=(*CHOICES, history.COUNT_AHEAD, history.DIFF_REFS),
-    handler=show,
+_SHOW: Final = page_at("/repositories/{repository}/compare", show, *CHOICES, history.COUNT_AHEAD, history.DIFF_REFS)
+_PULLS: Final = page_at(
+    "/repositories/{repository}/pulls", show_pulls, repositories.LIST_PULL_REQUESTS, history.LIST_BRANCHES
 )
-_PULLS: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/pulls",
-    operations=(repositories.LIST_PULL_REQUESTS, history.LIST_BRANCHES),
-    handler=show_pulls,
-)
-_PULL: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/pulls/{pull}",
-    operations=(repositories.GET_PULL_REQUEST, history.DIFF_REFS),
-    handler=show_pull,
+_PULL: Final = page_at(
+    "/repositories/{repository}/pulls/{pull}", show_pull, repositories.GET_PULL_REQUEST, history.DIFF_REFS
 )
 _FORMS: Final = (
     (_PULLS, "", repositories.CREATE_PULL_REQUEST, open_pull),
@@ -214,23 +203,9 @@ _FORMS: Final = (
 )
 PAGES: Final = (
     _SHOW,
-    Page(
-        method="GET",
-        path="/repositories/{repository}/compare/contents",
-        operations=(objects.STAT_OBJECT,),
-        handler=show_contents,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/compare/merge",
-        operations=(history.MERGE_INTO_BRANCH,),
-        handler=merge,
-        shown_by=_SHOW,
-    ),
+    page_at("/repositories/{repository}/compare/contents", show_contents, objects.STAT_OBJECT),
+    form_at("/repositories/{repository}/compare/merge", merge, history.MERGE_INTO_BRANCH, shown_by=_SHOW),
     _PULLS,
     _PULL,
-    *(
-        Page(method="POST", path=page.path + end, operations=(operation,), handler=handler, shown_by=page)
-        for page, end, operation, handler in _FORMS
-    ),
+    *(form_at(page.path + end, handler, operation, shown_by=page) for page, end, operation, handler in _FORMS),
 )

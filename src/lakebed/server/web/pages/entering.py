@@ -13,7 +13,7 @@ from lakebed.operations import API_ROOT, accounts, installation
 from lakebed.server.http.errors import Answer
 from lakebed.server.identity.login_attempts import FRESH
 from lakebed.server.identity.setting_up import SECRET_HEADER, THIS_MACHINE, sender_of
-from lakebed.server.web.visit import COLOURS, COLOURS_COOKIE, Page, Visit
+from lakebed.server.web.visit import COLOURS, COLOURS_COOKIE, Visit, form_at, page_at
 
 _YEAR_S: Final = 365 * 86_400
 _OURS: Final = re.compile(r"/[!-.0-\[\]-~][!-\[\]-~]*|/")
@@ -109,35 +109,13 @@ def _own(target: str) -> str:
     return target if _OURS.fullmatch(target) else ""
 
 
-_SETUP: Final = Page(
-    method="GET", path="/setup", operations=(installation.GET_SETUP_STATE,), handler=show_setup, is_public=True
-)
-_LOGIN: Final = Page(
-    method="GET",
-    path="/login",
-    operations=(installation.GET_SETUP_STATE, accounts.LOG_IN_BY_TICKET),
-    handler=show_login,
-    is_public=True,
-)
+_SETUP: Final = page_at("/setup", show_setup, installation.GET_SETUP_STATE, is_public=True)
+_LOGIN: Final = page_at("/login", show_login, installation.GET_SETUP_STATE, accounts.LOG_IN_BY_TICKET, is_public=True)
 PAGES: Final = (
     _SETUP,
-    Page(
-        method="POST",
-        path="/setup",
-        operations=(installation.SETUP, accounts.LOGIN),
-        handler=set_up,
-        shown_by=_SETUP,
-        is_public=True,
-    ),
+    form_at("/setup", set_up, installation.SETUP, accounts.LOGIN, shown_by=_SETUP, is_public=True),
     _LOGIN,
-    Page(
-        method="POST",
-        path="/login",
-        operations=(accounts.LOGIN, accounts.LOG_IN_BY_TICKET),
-        handler=log_in,
-        shown_by=_LOGIN,
-        is_public=True,
-    ),
-    Page(method="POST", path="/logout", operations=(accounts.LOGOUT,), handler=log_out),
-    Page(method="POST", path="/colours", operations=(), handler=choose_colours, is_public=True),
+    form_at("/login", log_in, accounts.LOGIN, accounts.LOG_IN_BY_TICKET, shown_by=_LOGIN, is_public=True),
+    form_at("/logout", log_out, accounts.LOGOUT),
+    form_at("/colours", choose_colours, is_public=True),
 )

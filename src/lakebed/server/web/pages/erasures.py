@@ -13,7 +13,7 @@ from lakebed.operations import API_ROOT
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.responses import StreamedResponse
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .collections import OBJECTS, RUNS, ledger_of, may_apply, ways_of
 
@@ -181,44 +181,27 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in text.split("\n") if line.strip())
 
 
-_ALL: Final = Page(
-    method="GET",
-    path=ROOT,
-    operations=(collectors.LIST_GC_PLANS, collectors.LIST_GC_RUNS, collectors.LIST_GC_JOBS),
-    handler=show_all,
-)
-_ONE: Final = Page(
-    method="GET",
-    path=ROOT + "/{run}",
-    operations=(
-        collectors.GET_GC_PLAN,
-        collectors.LIST_GC_RUNS,
-        collectors.LIST_GC_JOBS,
-        collectors.LIST_GC_PLAN_OBJECTS,
-        collectors.LIST_GC_LEDGER,
-        holds.GET_LEGAL_HOLDS,
-    ),
-    handler=show_one,
+_ALL: Final = page_at(ROOT, show_all, collectors.LIST_GC_PLANS, collectors.LIST_GC_RUNS, collectors.LIST_GC_JOBS)
+_ONE: Final = page_at(
+    ROOT + "/{run}",
+    show_one,
+    collectors.GET_GC_PLAN,
+    collectors.LIST_GC_RUNS,
+    collectors.LIST_GC_JOBS,
+    collectors.LIST_GC_PLAN_OBJECTS,
+    collectors.LIST_GC_LEDGER,
+    holds.GET_LEGAL_HOLDS,
 )
 PAGES: Final = (
     _ALL,
-    Page(method="POST", path=ROOT, operations=(collectors.START_GC_JOB,), handler=plan, shown_by=_ALL),
+    form_at(ROOT, plan, collectors.START_GC_JOB, shown_by=_ALL),
     _ONE,
-    Page(
-        method="POST",
-        path=ROOT + "/{run}",
-        operations=(collectors.GET_GC_PLAN, collectors.START_GC_JOB),
-        handler=erase,
-        shown_by=_ONE,
-    ),
-    Page(
-        method="GET",
-        path=ROOT + "/{run}/certificate",
-        operations=(
-            collectors.GET_GC_CERTIFICATE,
-            collectors.GET_GC_CERTIFICATE_KEY,
-            collectors.CHECK_GC_CERTIFICATE,
-        ),
-        handler=show_certificate,
+    form_at(ROOT + "/{run}", erase, collectors.GET_GC_PLAN, collectors.START_GC_JOB, shown_by=_ONE),
+    page_at(
+        ROOT + "/{run}/certificate",
+        show_certificate,
+        collectors.GET_GC_CERTIFICATE,
+        collectors.GET_GC_CERTIFICATE_KEY,
+        collectors.CHECK_GC_CERTIFICATE,
     ),
 )

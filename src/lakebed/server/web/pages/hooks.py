@@ -10,7 +10,7 @@ from lakebed import wire
 from lakebed.base import NotFound
 from lakebed.operations import events, objects, repositories
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
 
 RUNS: Final = 50
 OUTPUT_MAX: Final = 100_000
@@ -73,13 +73,6 @@ async def subscribe(visit: Visit) -> Response:
     return visit.render("subscribed", name=name, subscription=made)
 
 
-async def end(visit: Visit) -> Response:
-    name, subscription = visit.args
-    visit.check_typed(subscription)
-    await visit.call(events.DELETE_EVENT_SUBSCRIPTION, name, subscription)
-    return visit.go("repositories", name, "events", notice=f"Ended the subscription {subscription}.")
-
-
 async def replay(visit: Visit) -> Response:
     name, subscription = visit.args
     after = visit.entry("after").strip()
@@ -90,41 +83,22 @@ async def replay(visit: Visit) -> Response:
     return visit.go("repositories", name, "events", notice=notice)
 
 
-_EVENTS: Final = Page(
-    method="GET",
-    path=EVENTS,
-    operations=(events.LIST_EVENT_SUBSCRIPTIONS, events.LIST_EVENTS),
-    handler=show_events,
+end = carry_out(
+    events.DELETE_EVENT_SUBSCRIPTION,
+    "repository subscription",
+    "repositories/{repository}/events",
+    "Ended the subscription {subscription}.",
+    typed="subscription",
 )
+
+_EVENTS: Final = page_at(EVENTS, show_events, events.LIST_EVENT_SUBSCRIPTIONS, events.LIST_EVENTS)
 PAGES: Final = (
-    Page(
-        method="GET",
-        path=ROOT,
-        operations=(repositories.GET_REPOSITORY, repositories.LIST_REPOSITORY_RUNS, objects.LIST_OBJECTS),
-        handler=show_all,
-    ),
-    Page(
-        method="GET",
-        path=ROOT + "/{run}",
-        operations=(repositories.GET_RUN, repositories.LIST_RUN_HOOKS, repositories.GET_RUN_HOOK_OUTPUT),
-        handler=show_one,
+    page_at(ROOT, show_all, repositories.GET_REPOSITORY, repositories.LIST_REPOSITORY_RUNS, objects.LIST_OBJECTS),
+    page_at(
+        ROOT + "/{run}", show_one, repositories.GET_RUN, repositories.LIST_RUN_HOOKS, repositories.GET_RUN_HOOK_OUTPUT
     ),
     _EVENTS,
-    Page(
-        method="POST", path=EVENTS, operations=(events.CREATE_EVENT_SUBSCRIPTION,), handler=subscribe, shown_by=_EVENTS
-    ),
-    Page(
-        method="POST",
-        path=EVENTS + "/{subscription}/end",
-        operations=(events.DELETE_EVENT_SUBSCRIPTION,),
-        handler=end,
-        shown_by=_EVENTS,
-    ),
-    Page(
-        method="POST",
-        path=EVENTS + "/{subscription}/replay",
-        operations=(events.REPLAY_EVENTS,),
-        handler=replay,
-        shown_by=_EVENTS,
-    ),
+    form_at(EVENTS, subscribe, events.CREATE_EVENT_SUBSCRIPTION, shown_by=_EVENTS),
+    form_at(EVENTS + "/{subscription}/end", end, events.DELETE_EVENT_SUBSCRIPTION, shown_by=_EVENTS),
+    form_at(EVENTS + "/{subscription}/replay", replay, events.REPLAY_EVENTS, shown_by=_EVENTS),
 )

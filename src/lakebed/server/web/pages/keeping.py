@@ -14,7 +14,7 @@ from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, Page, Visit
+from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
 
 ROOT: Final = "/repositories/{repository}"
 EMPTY_ROWS: Final = 2
@@ -178,42 +178,20 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
-_RULES: Final = Page(
-    method="GET",
-    path=ROOT + "/rules",
-    operations=(collectors.GET_FULL_GC_RULES, collectors.LIST_GC_RULES_HISTORY, collectors.EXPLAIN_GC_RULES),
-    handler=show_rules,
+_RULES: Final = page_at(
+    ROOT + "/rules",
+    show_rules,
+    collectors.GET_FULL_GC_RULES,
+    collectors.LIST_GC_RULES_HISTORY,
+    collectors.EXPLAIN_GC_RULES,
 )
-_HOLDS: Final = Page(
-    method="GET",
-    path=ROOT + "/holds",
-    operations=(holds.GET_LEGAL_HOLDS, holds.LIST_LEGAL_HOLD_HISTORY),
-    handler=show_holds,
-)
+_HOLDS: Final = page_at(ROOT + "/holds", show_holds, holds.GET_LEGAL_HOLDS, holds.LIST_LEGAL_HOLD_HISTORY)
 PAGES: Final = (
     _RULES,
-    Page(
-        method="POST",
-        path=ROOT + "/rules",
-        operations=(collectors.SET_FULL_GC_RULES,),
-        handler=save_rules,
-        shown_by=_RULES,
-    ),
-    Page(
-        method="POST",
-        path=ROOT + "/rules/try",
-        operations=(*_RULES.operations, collectors.TRY_GC_RULES),
-        handler=try_rules,
-        shown_by=_RULES,
-    ),
+    form_at(ROOT + "/rules", save_rules, collectors.SET_FULL_GC_RULES, shown_by=_RULES),
+    form_at(ROOT + "/rules/try", try_rules, *_RULES.operations, collectors.TRY_GC_RULES, shown_by=_RULES),
     _HOLDS,
-    Page(method="POST", path=ROOT + "/holds", operations=(holds.ADD_LEGAL_HOLD,), handler=add_hold, shown_by=_HOLDS),
-    Page(
-        method="POST",
-        path=ROOT + "/holds/release",
-        operations=(holds.RELEASE_LEGAL_HOLD,),
-        handler=release_hold,
-        shown_by=_HOLDS,
-    ),
-    Page(method="GET", path=ROOT + "/why", operations=(collectors.WHY_GC_OBJECT,), handler=why),
+    form_at(ROOT + "/holds", add_hold, holds.ADD_LEGAL_HOLD, shown_by=_HOLDS),
+    form_at(ROOT + "/holds/release", release_hold, holds.RELEASE_LEGAL_HOLD, shown_by=_HOLDS),
+    page_at(ROOT + "/why", why, collectors.WHY_GC_OBJECT),
 )

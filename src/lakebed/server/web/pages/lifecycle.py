@@ -18,7 +18,7 @@ from lakebed.gc.messages import SWEEP_MAX, BranchToGo, PolicyCheck, RunKind, Set
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, Page, Visit
+from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
 
 ROOT: Final = "/repositories/{repository}/lifecycle"
 PLANS: Final = 5
@@ -234,45 +234,18 @@ def _body(text: str) -> SetPolicy:
     return SetPolicy(policy=msgspec.Raw(text.encode()))
 
 
-_SHOW: Final = Page(
-    method="GET",
-    path=ROOT,
-    operations=(
-        lifecycle.GET_LIFECYCLE_POLICY,
-        lifecycle.LIST_LIFECYCLE_POLICY_HISTORY,
-        lifecycle.PLAN_BRANCH_SWEEP,
-        collectors.LIST_GC_PLANS,
-    ),
-    handler=show,
+_SHOW: Final = page_at(
+    ROOT,
+    show,
+    lifecycle.GET_LIFECYCLE_POLICY,
+    lifecycle.LIST_LIFECYCLE_POLICY_HISTORY,
+    lifecycle.PLAN_BRANCH_SWEEP,
+    collectors.LIST_GC_PLANS,
 )
 PAGES: Final = (
     _SHOW,
-    Page(
-        method="POST",
-        path=ROOT,
-        operations=(lifecycle.GET_LIFECYCLE_POLICY, lifecycle.SET_LIFECYCLE_POLICY),
-        handler=save,
-        shown_by=_SHOW,
-    ),
-    Page(
-        method="POST",
-        path=ROOT + "/check",
-        operations=(*_SHOW.operations, lifecycle.VALIDATE_LIFECYCLE_POLICY),
-        handler=check,
-        shown_by=_SHOW,
-    ),
-    Page(
-        method="POST",
-        path=ROOT + "/remove",
-        operations=(lifecycle.DELETE_LIFECYCLE_POLICY,),
-        handler=remove,
-        shown_by=_SHOW,
-    ),
-    Page(
-        method="POST",
-        path=ROOT + "/branches",
-        operations=(lifecycle.SWEEP_BRANCHES,),
-        handler=sweep,
-        shown_by=_SHOW,
-    ),
+    form_at(ROOT, save, lifecycle.GET_LIFECYCLE_POLICY, lifecycle.SET_LIFECYCLE_POLICY, shown_by=_SHOW),
+    form_at(ROOT + "/check", check, *_SHOW.operations, lifecycle.VALIDATE_LIFECYCLE_POLICY, shown_by=_SHOW),
+    form_at(ROOT + "/remove", remove, lifecycle.DELETE_LIFECYCLE_POLICY, shown_by=_SHOW),
+    form_at(ROOT + "/branches", sweep, lifecycle.SWEEP_BRANCHES, shown_by=_SHOW),
 )

@@ -13,7 +13,7 @@ from lakebed.base import LakebedError, NotFound, human_size, path_to_key
 from lakebed.operations import API_ROOT, AnyOperation, history, objects, repositories, tables
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.forms import open_form
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 ROWS: Final = 50
 REFS: Final = 100
@@ -285,83 +285,29 @@ async def show_table(visit: Visit) -> Response:
     return visit.render("table", name=name, ref=ref, path=path, table=table, versions=versions, **choices)
 
 
-_FOLDER: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/objects",
-    operations=(
-        *CHOICES,
-        objects.LIST_OBJECTS,
-        objects.MEASURE_OBJECTS,
-        objects.LAST_COMMITS,
-        objects.STAT_OBJECT,
-        objects.GET_OBJECT,
-        history.DIFF_BRANCH,
-    ),
-    handler=show_folder,
+_FOLDER: Final = page_at(
+    "/repositories/{repository}/objects",
+    show_folder,
+    *CHOICES,
+    objects.LIST_OBJECTS,
+    objects.MEASURE_OBJECTS,
+    objects.LAST_COMMITS,
+    objects.STAT_OBJECT,
+    objects.GET_OBJECT,
+    history.DIFF_BRANCH,
 )
-_OBJECT: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/object",
-    operations=(*CHOICES, objects.STAT_OBJECT),
-    handler=show_object,
-)
-_IMPORT: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/import",
-    operations=(history.GET_BRANCH, objects.IMPORT_STATUS),
-    handler=show_import,
-)
+_OBJECT: Final = page_at("/repositories/{repository}/object", show_object, *CHOICES, objects.STAT_OBJECT)
+_IMPORT: Final = page_at("/repositories/{repository}/import", show_import, history.GET_BRANCH, objects.IMPORT_STATUS)
 PAGES: Final = (
-    Page(
-        method="GET",
-        path="/repositories/{repository}/tables",
-        operations=(*CHOICES, tables.LIST_ALL_TABLES),
-        handler=show_tables,
-    ),
-    Page(
-        method="GET",
-        path="/repositories/{repository}/table",
-        operations=(*CHOICES, tables.STAT_TABLE, tables.LIST_TABLE_VERSIONS),
-        handler=show_table,
-    ),
+    page_at("/repositories/{repository}/tables", show_tables, *CHOICES, tables.LIST_ALL_TABLES),
+    page_at("/repositories/{repository}/table", show_table, *CHOICES, tables.STAT_TABLE, tables.LIST_TABLE_VERSIONS),
     _FOLDER,
     _OBJECT,
     _IMPORT,
-    Page(method="POST", path=_IMPORT.path, operations=(objects.IMPORT_START,), handler=start_import, shown_by=_IMPORT),
-    Page(
-        method="POST",
-        path=_IMPORT.path + "/cancel",
-        operations=(objects.IMPORT_CANCEL,),
-        handler=cancel_import,
-        shown_by=_IMPORT,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/objects",
-        operations=(objects.UPLOAD_OBJECT,),
-        handler=upload,
-        shown_by=_FOLDER,
-        is_upload=True,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/object/delete",
-        operations=(objects.DELETE_OBJECT,),
-        handler=delete,
-        shown_by=_OBJECT,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/object/copy",
-        operations=(objects.COPY_OBJECT,),
-        handler=copy,
-        shown_by=_OBJECT,
-    ),
-    Page(
-        method="POST",
-        path="/repositories/{repository}/object/move",
-        operations=(objects.MOVE_OBJECT,),
-        handler=move,
-        shown_by=_OBJECT,
-    ),
+    form_at(_IMPORT.path, start_import, objects.IMPORT_START, shown_by=_IMPORT),
+    form_at(_IMPORT.path + "/cancel", cancel_import, objects.IMPORT_CANCEL, shown_by=_IMPORT),
+    form_at("/repositories/{repository}/objects", upload, objects.UPLOAD_OBJECT, shown_by=_FOLDER, is_upload=True),
+    form_at("/repositories/{repository}/object/delete", delete, objects.DELETE_OBJECT, shown_by=_OBJECT),
+    form_at("/repositories/{repository}/object/copy", copy, objects.COPY_OBJECT, shown_by=_OBJECT),
+    form_at("/repositories/{repository}/object/move", move, objects.MOVE_OBJECT, shown_by=_OBJECT),
 )

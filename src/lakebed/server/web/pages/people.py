@@ -11,7 +11,7 @@ from lakebed import wire
 from lakebed.base import NotFound, bars
 from lakebed.operations import accounts, operators, sandboxes
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, Page, Visit
+from lakebed.server.web.visit import MALFORMED, Visit, carry_out, form_at, page_at
 
 from .quotas import limit_of, used
 
@@ -73,13 +73,6 @@ async def set_quota(visit: Visit) -> Response:
     return visit.go("user", user=user, notice="Set the quota. It holds after 5 seconds.")
 
 
-async def remove_quota(visit: Visit) -> Response:
-    user = visit.query("user")
-    visit.check_typed(user)
-    await visit.call(sandboxes.REMOVE_USER_QUOTA, user)
-    return visit.go("user", user=user, notice="Removed the quota.")
-
-
 async def _decision(visit: Visit, user: str) -> wire.Decision | None:
     """Return the decision on the question in the address, or None without one."""
     if not (action := visit.query("action").strip()):
@@ -95,53 +88,9 @@ async def _decision(visit: Visit, user: str) -> wire.Decision | None:
     )
 
 
-async def add_to_group(visit: Visit) -> Response:
-    user, group = visit.query("user"), visit.entry("group")
-    await visit.call(accounts.ADD_GROUP_MEMBERSHIP, group, user)
-    return visit.go("user", user=user, notice=f"{user} is in the group {group}.")
-
-
-async def remove_from_group(visit: Visit) -> Response:
-    user, group = visit.query("user"), visit.query("group")
-    await visit.call(accounts.DELETE_GROUP_MEMBERSHIP, group, user)
-    return visit.go("user", user=user, notice=f"{user} is no longer in the group {group}.")
-
-
-async def attach_to_user(visit: Visit) -> Response:
-    user, policy = visit.query("user"), visit.entry("policy").strip()
-    await visit.call(accounts.ATTACH_POLICY_TO_USER, user, policy)
-    return visit.go("user", user=user, notice=f"Attached the policy {policy}.")
-
-
-async def detach_from_user(visit: Visit) -> Response:
-    user, policy = visit.query("user"), visit.query("policy")
-    await visit.call(accounts.DETACH_POLICY_FROM_USER, user, policy)
-    return visit.go("user", user=user, notice=f"Detached the policy {policy}.")
-
-
 async def create_pair(visit: Visit) -> Response:
     pair = await visit.call(accounts.CREATE_CREDENTIALS, visit.query("user"))
     return visit.render("key_pair", pair=pair, is_first=False)
-
-
-async def delete_pair(visit: Visit) -> Response:
-    user, key = visit.query("user"), visit.query("key")
-    visit.check_typed(key)
-    await visit.call(accounts.DELETE_CREDENTIALS, user, key)
-    return visit.go("user", user=user, notice=f"Deleted the key pair {key}.")
-
-
-async def end_session(visit: Visit) -> Response:
-    user = visit.query("user")
-    await visit.call(accounts.DELETE_SESSION, user, visit.query("session"))
-    return visit.go("user", user=user, notice="Ended the login: its browser or program is refused at once.")
-
-
-async def delete_user(visit: Visit) -> Response:
-    user = visit.query("user")
-    visit.check_typed(user)
-    await visit.call(accounts.DELETE_USER, user)
-    return visit.go("users", notice=f"Deleted the user {user}.")
 
 
 async def show_policies(visit: Visit) -> Response:
@@ -167,13 +116,6 @@ async def update_policy(visit: Visit) -> Response:
     return visit.go("policy", policy=name, notice="Saved. It counts at once for every user and group that has it.")
 
 
-async def delete_policy(visit: Visit) -> Response:
-    name = visit.query("policy")
-    visit.check_typed(name)
-    await visit.call(accounts.DELETE_POLICY, name)
-    return visit.go("policies", notice=f"Deleted the policy {name}.")
-
-
 async def show_group(visit: Visit) -> Response:
     name = visit.query("group")
     group = await visit.call(accounts.GET_GROUP, name)
@@ -184,37 +126,6 @@ async def show_group(visit: Visit) -> Response:
         policies=await visit.look(accounts.LIST_GROUP_POLICIES, name, amount=ROWS),
         every_policy=await visit.look(accounts.LIST_POLICIES, amount=ROWS),
     )
-
-
-async def add_member(visit: Visit) -> Response:
-    group, user = visit.query("group"), visit.entry("user").strip()
-    await visit.call(accounts.ADD_GROUP_MEMBERSHIP, group, user)
-    return visit.go("group", group=group, notice=f"{user} is in the group {group}.")
-
-
-async def remove_member(visit: Visit) -> Response:
-    group, user = visit.query("group"), visit.query("user")
-    await visit.call(accounts.DELETE_GROUP_MEMBERSHIP, group, user)
-    return visit.go("group", group=group, notice=f"{user} is no longer in the group {group}.")
-
-
-async def attach_to_group(visit: Visit) -> Response:
-    group, policy = visit.query("group"), visit.entry("policy").strip()
-    await visit.call(accounts.ATTACH_POLICY_TO_GROUP, group, policy)
-    return visit.go("group", group=group, notice=f"Attached the policy {policy}.")
-
-
-async def detach_from_group(visit: Visit) -> Response:
-    group, policy = visit.query("group"), visit.query("policy")
-    await visit.call(accounts.DETACH_POLICY_FROM_GROUP, group, policy)
-    return visit.go("group", group=group, notice=f"Detached the policy {policy}.")
-
-
-async def delete_group(visit: Visit) -> Response:
-    group = visit.query("group")
-    visit.check_typed(group)
-    await visit.call(accounts.DELETE_GROUP, group)
-    return visit.go("users", notice=f"Deleted the group {group}.")
 
 
 def _text(statements: list[wire.Statement]) -> str:
@@ -250,37 +161,58 @@ async def show_audit(visit: Visit) -> Response:
     return visit.render("audit", records=records, filters=filters, is_denied=is_denied)
 
 
-_USERS: Final = Page(
-    method="GET", path="/users", operations=(accounts.LIST_USERS, accounts.LIST_GROUPS), handler=show_users
+remove_quota = carry_out(sandboxes.REMOVE_USER_QUOTA, "user", "user?user", "Removed the quota.", typed="user")
+add_to_group = carry_out(accounts.ADD_GROUP_MEMBERSHIP, "group user", "user?user", "{user} is in the group {group}.")
+remove_from_group = carry_out(
+    accounts.DELETE_GROUP_MEMBERSHIP, "group user", "user?user", "{user} is no longer in the group {group}."
 )
-_USER: Final = Page(
-    method="GET",
-    path="/user",
-    operations=(
-        accounts.GET_USER,
-        accounts.DECIDE,
-        accounts.LIST_GROUPS,
-        accounts.LIST_USER_GROUPS,
-        accounts.LIST_USER_POLICIES,
-        accounts.LIST_POLICIES,
-        accounts.LIST_USER_CREDENTIALS,
-        accounts.LIST_SESSIONS,
-        sandboxes.GET_USER_QUOTA,
-    ),
-    handler=show_user,
+attach_to_user = carry_out(accounts.ATTACH_POLICY_TO_USER, "user policy", "user?user", "Attached the policy {policy}.")
+detach_from_user = carry_out(
+    accounts.DETACH_POLICY_FROM_USER, "user policy", "user?user", "Detached the policy {policy}."
 )
-_POLICIES: Final = Page(method="GET", path="/policies", operations=(accounts.LIST_POLICIES,), handler=show_policies)
-_POLICY: Final = Page(method="GET", path="/policy", operations=(accounts.GET_POLICY,), handler=show_policy)
-_GROUP: Final = Page(
-    method="GET",
-    path="/group",
-    operations=(
-        accounts.GET_GROUP,
-        accounts.LIST_GROUP_MEMBERS,
-        accounts.LIST_GROUP_POLICIES,
-        accounts.LIST_POLICIES,
-    ),
-    handler=show_group,
+delete_pair = carry_out(
+    accounts.DELETE_CREDENTIALS, "user key", "user?user", "Deleted the key pair {key}.", typed="key"
+)
+end_session = carry_out(
+    accounts.DELETE_SESSION, "user session", "user?user", "Ended the login: its browser or program is refused at once."
+)
+delete_user = carry_out(accounts.DELETE_USER, "user", "users", "Deleted the user {user}.", typed="user")
+delete_policy = carry_out(accounts.DELETE_POLICY, "policy", "policies", "Deleted the policy {policy}.", typed="policy")
+add_member = carry_out(accounts.ADD_GROUP_MEMBERSHIP, "group user", "group?group", "{user} is in the group {group}.")
+remove_member = carry_out(
+    accounts.DELETE_GROUP_MEMBERSHIP, "group user", "group?group", "{user} is no longer in the group {group}."
+)
+attach_to_group = carry_out(
+    accounts.ATTACH_POLICY_TO_GROUP, "group policy", "group?group", "Attached the policy {policy}."
+)
+detach_from_group = carry_out(
+    accounts.DETACH_POLICY_FROM_GROUP, "group policy", "group?group", "Detached the policy {policy}."
+)
+delete_group = carry_out(accounts.DELETE_GROUP, "group", "users", "Deleted the group {group}.", typed="group")
+
+_USERS: Final = page_at("/users", show_users, accounts.LIST_USERS, accounts.LIST_GROUPS)
+_USER: Final = page_at(
+    "/user",
+    show_user,
+    accounts.GET_USER,
+    accounts.DECIDE,
+    accounts.LIST_GROUPS,
+    accounts.LIST_USER_GROUPS,
+    accounts.LIST_USER_POLICIES,
+    accounts.LIST_POLICIES,
+    accounts.LIST_USER_CREDENTIALS,
+    accounts.LIST_SESSIONS,
+    sandboxes.GET_USER_QUOTA,
+)
+_POLICIES: Final = page_at("/policies", show_policies, accounts.LIST_POLICIES)
+_POLICY: Final = page_at("/policy", show_policy, accounts.GET_POLICY)
+_GROUP: Final = page_at(
+    "/group",
+    show_group,
+    accounts.GET_GROUP,
+    accounts.LIST_GROUP_MEMBERS,
+    accounts.LIST_GROUP_POLICIES,
+    accounts.LIST_POLICIES,
 )
 _FORMS: Final = (
     (_POLICIES, "/policies", accounts.CREATE_POLICY, create_policy),
@@ -313,15 +245,12 @@ async def show_health(visit: Visit) -> Response:
 
 
 PAGES: Final = (
-    Page(method="GET", path="/health", operations=(operators.GET_SERVER_STATUS,), handler=show_health),
+    page_at("/health", show_health, operators.GET_SERVER_STATUS),
     _USERS,
     _USER,
     _GROUP,
     _POLICIES,
     _POLICY,
-    Page(method="GET", path="/audit", operations=(operators.LIST_AUDIT_RECORDS,), handler=show_audit),
-    *(
-        Page(method="POST", path=path, operations=(operation,), handler=handler, shown_by=page)
-        for page, path, operation, handler in _FORMS
-    ),
+    page_at("/audit", show_audit, operators.LIST_AUDIT_RECORDS),
+    *(form_at(path, handler, operation, shown_by=page) for page, path, operation, handler in _FORMS),
 )

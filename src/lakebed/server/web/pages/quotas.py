@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import Bar, parse_size, shares
 from lakebed.operations import sandboxes
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, form_at, page_at
 
 ROOT: Final = "/repositories/{repository}/quotas"
 ROWS: Final = 50
@@ -62,10 +62,10 @@ async def count(visit: Visit) -> Response:
     return visit.go("repositories", name, "quotas", notice="Counted what is stored.")
 
 
-_SHOW: Final = Page(method="GET", path=ROOT, operations=(sandboxes.LIST_QUOTAS,), handler=show)
+_SHOW: Final = page_at(ROOT, show, sandboxes.LIST_QUOTAS)
 PAGES: Final = (
     _SHOW,
-    Page(method="POST", path=ROOT, operations=(sandboxes.SET_QUOTA,), handler=save, shown_by=_SHOW),
-    Page(method="POST", path=ROOT + "/remove", operations=(sandboxes.REMOVE_QUOTA,), handler=remove, shown_by=_SHOW),
-    Page(method="POST", path=ROOT + "/count", operations=(sandboxes.COUNT_QUOTA,), handler=count, shown_by=_SHOW),
+    form_at(ROOT, save, sandboxes.SET_QUOTA, shown_by=_SHOW),
+    form_at(ROOT + "/remove", remove, sandboxes.REMOVE_QUOTA, shown_by=_SHOW),
+    form_at(ROOT + "/count", count, sandboxes.COUNT_QUOTA, shown_by=_SHOW),
 )

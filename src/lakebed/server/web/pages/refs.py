@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.operations import deleted, history, sandboxes
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
 
 ROWS: Final = 30
 SANDBOXES: Final = "/repositories/{repository}/sandboxes"
@@ -32,20 +32,6 @@ async def create_branch(visit: Visit) -> Response:
     return visit.go("repositories", name, "objects", ref=branch, notice=f"Created the branch {branch}.")
 
 
-async def delete_branch(visit: Visit) -> Response:
-    [name] = visit.args
-    branch = visit.query("branch")
-    visit.check_typed(branch)
-    await visit.call(history.DELETE_BRANCH, name, branch)
-    return visit.go("repositories", name, "branches", notice=f"Deleted the branch {branch}.")
-
-
-async def undelete_branch(visit: Visit) -> Response:
-    [name] = visit.args
-    await visit.call(deleted.UNDELETE_BRANCH, name, visit.query("branch"))
-    return visit.go("repositories", name, "branches", notice=f"The branch {visit.query('branch')} is back.")
-
-
 async def show_tags(visit: Visit) -> Response:
     [name] = visit.args
     prefix = visit.query("prefix")
@@ -59,20 +45,6 @@ async def create_tag(visit: Visit) -> Response:
     tag = visit.entry("name").strip()
     await visit.call(history.CREATE_TAG, name, body=wire.TagCreation(id=tag, ref=visit.entry("source")))
     return visit.go("repositories", name, "tags", notice=f"Created the tag {tag}.")
-
-
-async def delete_tag(visit: Visit) -> Response:
-    [name] = visit.args
-    tag = visit.query("tag")
-    visit.check_typed(tag)
-    await visit.call(history.DELETE_TAG, name, tag)
-    return visit.go("repositories", name, "tags", notice=f"Deleted the tag {tag}.")
-
-
-async def undelete_tag(visit: Visit) -> Response:
-    [name] = visit.args
-    await visit.call(deleted.UNDELETE_TAG, name, visit.query("tag"))
-    return visit.go("repositories", name, "tags", notice=f"The tag {visit.query('tag')} is back.")
 
 
 async def show_moves(visit: Visit) -> Response:
@@ -142,28 +114,24 @@ async def end_sandbox(visit: Visit) -> Response:
     return visit.go("repositories", name, "sandboxes", notice=f"Ended {sandbox}. Its key is revoked.{kept}")
 
 
-_BRANCHES: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/branches",
-    operations=(history.LIST_BRANCHES, deleted.LIST_DELETED_BRANCHES),
-    handler=show_branches,
+_TO_BRANCHES: Final = "repositories/{repository}/branches"
+_TO_TAGS: Final = "repositories/{repository}/tags"
+delete_branch = carry_out(
+    history.DELETE_BRANCH, "repository branch", _TO_BRANCHES, "Deleted the branch {branch}.", typed="branch"
 )
-_TAGS: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/tags",
-    operations=(history.LIST_TAGS, deleted.LIST_DELETED_TAGS),
-    handler=show_tags,
+undelete_branch = carry_out(deleted.UNDELETE_BRANCH, "repository branch", _TO_BRANCHES, "The branch {branch} is back.")
+delete_tag = carry_out(history.DELETE_TAG, "repository tag", _TO_TAGS, "Deleted the tag {tag}.", typed="tag")
+undelete_tag = carry_out(deleted.UNDELETE_TAG, "repository tag", _TO_TAGS, "The tag {tag} is back.")
+
+_BRANCHES: Final = page_at(
+    "/repositories/{repository}/branches", show_branches, history.LIST_BRANCHES, deleted.LIST_DELETED_BRANCHES
 )
-_MOVES: Final = Page(
-    method="GET",
-    path="/repositories/{repository}/moves",
-    operations=(deleted.LIST_BRANCH_MOVES, deleted.LIST_TAG_MOVES),
-    handler=show_moves,
+_TAGS: Final = page_at("/repositories/{repository}/tags", show_tags, history.LIST_TAGS, deleted.LIST_DELETED_TAGS)
+_MOVES: Final = page_at(
+    "/repositories/{repository}/moves", show_moves, deleted.LIST_BRANCH_MOVES, deleted.LIST_TAG_MOVES
 )
-_SANDBOXES: Final = Page(method="GET", path=SANDBOXES, operations=(sandboxes.LIST_SANDBOXES,), handler=show_sandboxes)
-_SANDBOX: Final = Page(
-    method="GET", path=SANDBOXES + "/{sandbox}", operations=(sandboxes.GET_SANDBOX,), handler=show_sandbox
-)
+_SANDBOXES: Final = page_at(SANDBOXES, show_sandboxes, sandboxes.LIST_SANDBOXES)
+_SANDBOX: Final = page_at(SANDBOXES + "/{sandbox}", show_sandbox, sandboxes.GET_SANDBOX)
 _FORMS: Final = (
     (_BRANCHES, "", history.CREATE_BRANCH, create_branch),
     (_BRANCHES, "/delete", history.DELETE_BRANCH, delete_branch),
@@ -183,8 +151,5 @@ PAGES: Final = (
     _MOVES,
     _SANDBOXES,
     _SANDBOX,
-    *(
-        Page(method="POST", path=page.path + end, operations=(operation,), handler=handler, shown_by=page)
-        for page, end, operation, handler in _FORMS
-    ),
+    *(form_at(page.path + end, handler, operation, shown_by=page) for page, end, operation, handler in _FORMS),
 )

@@ -13,7 +13,7 @@ from lakebed.base import LakebedError, NotFound
 from lakebed.gc.messages import Keeper, Total
 from lakebed.operations import deleted, history, installation, objects, repositories
 from lakebed.operations.gc import collectors
-from lakebed.server.web.visit import Page, Visit
+from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
 
 from .objects import readme_of
 
@@ -109,13 +109,6 @@ async def show_one(visit: Visit) -> Response:
     )
 
 
-async def delete(visit: Visit) -> Response:
-    [name] = visit.args
-    visit.check_typed(name)
-    await visit.call(repositories.DELETE_REPOSITORY, name)
-    return visit.go(notice=f"Deleted the repository {name}. It can be undeleted.")
-
-
 async def show_deleted(visit: Visit) -> Response:
     gone = await visit.call(deleted.LIST_DELETED_REPOSITORIES, after=visit.query("after"), amount=50)
     return visit.render("deleted_repositories", gone=gone)
@@ -144,68 +137,40 @@ async def search(visit: Visit) -> Response:
     return visit.render("search", text=text, repository=name, repositories=listing, branches=branches, tags=tags)
 
 
-_NEW: Final = Page(
-    method="GET", path="/new-repository", operations=(installation.GET_STORAGE_CONFIG,), handler=show_new
+delete = carry_out(
+    repositories.DELETE_REPOSITORY,
+    "repository",
+    "",
+    "Deleted the repository {repository}. It can be undeleted.",
+    typed="repository",
 )
-_ONE: Final = Page(
-    method="GET",
-    path="/repositories/{repository}",
-    operations=(
-        repositories.GET_REPOSITORY,
-        history.LIST_BRANCHES,
-        history.LIST_TAGS,
-        history.LOG_COMMITS,
-        objects.STAT_OBJECT,
-        objects.GET_OBJECT,
-    ),
-    handler=show_one,
+
+_NEW: Final = page_at("/new-repository", show_new, installation.GET_STORAGE_CONFIG)
+_ONE: Final = page_at(
+    "/repositories/{repository}",
+    show_one,
+    repositories.GET_REPOSITORY,
+    history.LIST_BRANCHES,
+    history.LIST_TAGS,
+    history.LOG_COMMITS,
+    objects.STAT_OBJECT,
+    objects.GET_OBJECT,
 )
-_DELETED: Final = Page(
-    method="GET",
-    path="/deleted-repositories",
-    operations=(deleted.LIST_DELETED_REPOSITORIES,),
-    handler=show_deleted,
-)
+_DELETED: Final = page_at("/deleted-repositories", show_deleted, deleted.LIST_DELETED_REPOSITORIES)
 PAGES: Final = (
     _DELETED,
-    Page(
-        method="POST",
-        path="/deleted-repositories",
-        operations=(deleted.UNDELETE_REPOSITORY,),
-        handler=undelete,
-        shown_by=_DELETED,
-    ),
-    Page(
-        method="GET",
-        path="/",
-        operations=(
-            repositories.LIST_REPOSITORIES,
-            history.LIST_BRANCHES,
-            history.LOG_COMMITS,
-            collectors.GET_GC_STORAGE,
-        ),
-        handler=show_all,
+    form_at("/deleted-repositories", undelete, deleted.UNDELETE_REPOSITORY, shown_by=_DELETED),
+    page_at(
+        "/",
+        show_all,
+        repositories.LIST_REPOSITORIES,
+        history.LIST_BRANCHES,
+        history.LOG_COMMITS,
+        collectors.GET_GC_STORAGE,
     ),
     _NEW,
-    Page(
-        method="POST",
-        path="/new-repository",
-        operations=(repositories.CREATE_REPOSITORY,),
-        handler=create,
-        shown_by=_NEW,
-    ),
+    form_at("/new-repository", create, repositories.CREATE_REPOSITORY, shown_by=_NEW),
     _ONE,
-    Page(
-        method="POST",
-        path="/repositories/{repository}/delete",
-        operations=(repositories.DELETE_REPOSITORY,),
-        handler=delete,
-        shown_by=_ONE,
-    ),
-    Page(
-        method="GET",
-        path="/search",
-        operations=(repositories.LIST_REPOSITORIES, history.LIST_BRANCHES, history.LIST_TAGS),
-        handler=search,
-    ),
+    form_at("/repositories/{repository}/delete", delete, repositories.DELETE_REPOSITORY, shown_by=_ONE),
+    page_at("/search", search, repositories.LIST_REPOSITORIES, history.LIST_BRANCHES, history.LIST_TAGS),
 )
