@@ -28,8 +28,8 @@ from bench.http import started
 from bench.s3 import BUCKET, NOW_MS
 from lakebed.base import slice_name, slice_number
 from lakebed.gc.engines import Task
+from lakebed.gc.engines.engine import CLOSED
 from lakebed.gc.engines.files import Lake
-from lakebed.gc.engines.tables import CLOSED
 from lakebed.gc.mark.inputs.listing import listing_into
 from lakebed.gc.messages import Found
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions

@@ -29,14 +29,13 @@ from bench.s3 import BUCKET, NOW_MS
 from lakebed.base import RunId, slice_number
 from lakebed.gc import messages
 from lakebed.gc.engines import ROWS_PER_PART, Task
+from lakebed.gc.engines.engine import no_others
 from lakebed.gc.engines.files import Lake
-from lakebed.gc.engines.tables import no_others
 from lakebed.gc.kinds.committed.plan import Committed
 from lakebed.gc.machine.sweep import sweep_part
 from lakebed.gc.mark.holding import Held
-from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence
-from lakebed.gc.runs.recording import Ledger
+from lakebed.gc.runs.recording import Gone, Ledger
 from lakebed.objectstore import open_deleter
 from lakebed.runtime import live_ports
 

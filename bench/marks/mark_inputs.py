@@ -34,8 +34,8 @@ import pyarrow.parquet as pq
 
 from lakebed.base import FOREIGN_SLICE, RunId, slice_name, slice_number
 from lakebed.gc import messages
+from lakebed.gc.engines.engine import CANDIDATES, encode
 from lakebed.gc.engines.files import Lake
-from lakebed.gc.engines.tables import CANDIDATES, encode
 from lakebed.gc.kinds.uncommitted.old_layout import HELD_MAX
 from lakebed.gc.mark.inputs.listing import UNREFERENCED
 from lakebed.gc.mark.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed

@@ -30,9 +30,9 @@ from bench.http import family, peak_mib
 from lakebed.base import MetarangeId, RangeId
 from lakebed.gc import SessionOptions, local_session
 from lakebed.gc.engines import Effort, Task
+from lakebed.gc.engines.engine import RANGE_IDS
 from lakebed.gc.engines.files import Files
 from lakebed.gc.engines.spark import open_engine
-from lakebed.gc.engines.tables import RANGE_IDS
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs.ranges import ranges_in, read_ranges
 from lakebed.gc.messages import EngineName

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Corrupt, RunKind
-from lakebed.gc.mark.inputs.special import tree_file
+from lakebed.gc.mark.inputs.listing import tree_file
 from lakebed.gc.messages import Mode
 from lakebed.gc.rules import Rules
 from lakebed.ranges import CutRule, metarange_key, range_key, sublist_key

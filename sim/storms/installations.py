@@ -59,8 +59,8 @@ PATCHES: Final = (
     Patch("server/process/upkeep_loop.py", "INTERVAL_S: Final = 60.0", "INTERVAL_S: Final = 1.0"),
     Patch("versions/context.py", "claim_age_ms_max: int = 900_000", "claim_age_ms_max: int = 3_000"),
     Patch("versions/context.py", "slice_size_max: int = 10_000", "slice_size_max: int = 20"),
-    Patch("gc/rules/durations.py", "HOUR_MS: Final = 3_600_000", f"HOUR_MS: Final = {HOUR_S}_000"),
-    Patch("gc/rules/durations.py", "DAY_MS: Final = 24 * HOUR_MS", "DAY_MS: Final = 86_400_000"),
+    Patch("gc/rules/rules.py", "HOUR_MS: Final = 3_600_000", f"HOUR_MS: Final = {HOUR_S}_000"),
+    Patch("gc/rules/rules.py", "DAY_MS: Final = 24 * HOUR_MS", "DAY_MS: Final = 86_400_000"),
     # A run whose collector was killed keeps what is under way on record for so long.
     Patch("gc/live/options.py", "dead_run_age_ms: int = 7 * 24 * HOUR_MS", "dead_run_age_ms: int = 60_000"),
     # An address that was handed out to a process that was killed, and uploads in parts to a branch that was deleted,

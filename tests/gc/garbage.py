@@ -12,7 +12,7 @@ import pytest
 from lakebed.base import FOREIGN_SLICE, Clock, Ports, parse_address
 from lakebed.gc import messages
 from lakebed.gc.engines import LocalEngine, Task
-from lakebed.gc.engines.tables import RANGES, no_others
+from lakebed.gc.engines.engine import RANGES, no_others
 from lakebed.gc.kinds import SweepRule
 from lakebed.gc.kinds.committed.plan import Committed
 from lakebed.gc.kinds.metadata.plan import Metadata
@@ -22,9 +22,8 @@ from lakebed.gc.mark.holding import Held
 from lakebed.gc.messages import Service
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext
-from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Fence
-from lakebed.gc.runs.recording import Ledger, Swept
+from lakebed.gc.runs.recording import Gone, Ledger, Swept
 from lakebed.objectstore import (
     Deleter,
     MemoryObjectStore,

@@ -15,7 +15,7 @@ from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.live import CollectionService
 from lakebed.gc.machine import flow
-from lakebed.gc.mark.inputs.special import run_file, tree_file
+from lakebed.gc.mark.inputs.listing import run_file, tree_file
 from lakebed.gc.messages import LEFTOVERS, LedgerQuery, Mode, Plan, RunKind, Service, UncommittedOptions
 from lakebed.gc.rules import MetadataRule
 from lakebed.gc.runs.context import RunContext, folder_in, read_garbage, read_plan, write_input, write_plan

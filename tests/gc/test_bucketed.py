@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.gc.engines import LocalEngine
+from lakebed.gc.engines.engine import CANDIDATES
 from lakebed.gc.engines.spark import JOB_S
-from lakebed.gc.engines.tables import CANDIDATES
 from lakebed.gc.mark.mark import mark_expired
 from lakebed.gc.mark.sets import bucketed as module
 from lakebed.gc.mark.sets.bucketed import (

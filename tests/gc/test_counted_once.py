@@ -24,8 +24,7 @@ from lakebed.gc.messages import (
     next_file,
 )
 from lakebed.gc.rules import DAY_MS, Selection
-from lakebed.gc.runs.elsewhere import Gone
-from lakebed.gc.runs.recording import Outcomes, ledger_rows
+from lakebed.gc.runs.recording import Gone, Outcomes, ledger_rows
 from lakebed.objectstore import MemoryObjectStore, open_deleter
 from lakebed.versions import Note
 from tests.spark.lakeside import URI, Lakeside

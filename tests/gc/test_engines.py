@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 from lakebed.gc.engines import Effort
-from lakebed.gc.engines.engine import REQUESTS_A_SECOND
+from lakebed.gc.engines.engine import REQUESTS_A_SECOND, Table
 from lakebed.gc.engines.files import Lake
 from lakebed.gc.engines.spark import open_engine
-from lakebed.gc.engines.tables import Table
 from lakebed.gc.messages import EngineName
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.objectstore.drivers.memory import MemoryObjectStore

@@ -7,8 +7,7 @@ import pytest
 
 from lakebed.base import format_address
 from lakebed.gc import messages
-from lakebed.gc.runs.elsewhere import Gone
-from lakebed.gc.runs.recording import Outcomes, Swept, ledger_rows
+from lakebed.gc.runs.recording import Gone, Outcomes, Swept, ledger_rows
 from lakebed.objectstore import (
     Adoption,
     AdoptionMoved,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.gc import messages
-from lakebed.gc.mark.inputs.history import check_live, judge, metaranges_of_all, newly_kept
+from lakebed.gc.mark.inputs.named import check_live, judge, metaranges_of_all, newly_kept
 from lakebed.gc.rules import DAY_MS, BrokenHistory, EmptyLiveSet, Rules, days_rules
 
 NOW_MS = 1_790_000_000_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import format_address, slice_number
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.engines.tables import CANDIDATES, decode, read_part
+from lakebed.gc.engines.engine import CANDIDATES, decode, read_part
 from lakebed.gc.mark.inputs.listing import SIZE_UNKNOWN, list_slices
 from lakebed.gc.mark.sets.packing import unpack
 from lakebed.objectstore import MemoryObjectStore

@@ -8,8 +8,7 @@ import pytest
 
 from lakebed.base import slice_name
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.mark.inputs.listing import list_slice
-from lakebed.gc.mark.inputs.special import find_unknown_files, is_metadata, list_special
+from lakebed.gc.mark.inputs.listing import find_unknown_files, is_metadata, list_slice, list_special
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, names_of_no_keys, open_objectstore
 from lakebed.runtime import live_ports
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_s3

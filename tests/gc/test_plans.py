@@ -13,9 +13,9 @@ import pytest
 from lakebed.base import Denied
 from lakebed.gc import Collector, NoRules, messages
 from lakebed.gc.api.http_requests import Caller, HttpRequests, finish
+from lakebed.gc.engines.engine import VERDICTS
 from lakebed.gc.engines.files import Files, Lake
-from lakebed.gc.engines.tables import VERDICTS
-from lakebed.gc.mark.inputs.special import unknown_files_among
+from lakebed.gc.mark.inputs.listing import unknown_files_among
 from lakebed.gc.mark.mark import TOTALS_MAX, sum_totals, totals_of
 from lakebed.gc.messages import (
     UNKNOWN_FILES_MAX,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc.engines.tables import encode, parts_of, write_part
+from lakebed.gc.engines.engine import encode, parts_of, write_part
 from lakebed.gc.kinds.lifecycle.trees import TREE_RANGES, TREES, RangeMasks
 from lakebed.gc.messages import TreePart
 from lakebed.objectstore import ObjectStore, open_objectstore

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import Entry, format_address, slice_number, to_row
 from lakebed.gc.engines import LocalEngine
-from lakebed.gc.engines.tables import CANDIDATES, LIVE, parts_of
+from lakebed.gc.engines.engine import CANDIDATES, LIVE, parts_of
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs import named, ranges
 from lakebed.gc.mark.inputs.ranges import (

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 
 from lakebed.gc.engines import Effort, LocalEngine
-from lakebed.gc.engines.engine import Work
-from lakebed.gc.engines.tables import RANGES, Table
+from lakebed.gc.engines.engine import RANGES, Table, Work
 from lakebed.gc.kinds.metadata.plan import without_ids
-from lakebed.gc.mark.inputs import special
+from lakebed.gc.mark.inputs import listing as special
+from lakebed.gc.mark.inputs.listing import TREE_FOLDERS, Special, find_unknown_files, list_special
 from lakebed.gc.mark.inputs.ranges import ListedRanges
-from lakebed.gc.mark.inputs.special import TREE_FOLDERS, Special, find_unknown_files, list_special
 from lakebed.gc.messages import GC_PREFIX, BadInput
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStat, ObjectStore

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_number
-from lakebed.gc.engines.tables import CANDIDATES, LIVE
+from lakebed.gc.engines.engine import CANDIDATES, LIVE
 from lakebed.gc.mark.inputs.named import LiveSet
 from lakebed.gc.mark.sets.packing import Cause, bitmap_of, foreign_bucket, is_set, pack_foreign, pack_numbered, subtract
 from lakebed.gc.mark.sets.places import Namespace, may_be_deleted

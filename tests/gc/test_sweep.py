@@ -11,14 +11,13 @@ from msgspec.structs import replace
 from lakebed.base import format_address
 from lakebed.gc import messages
 from lakebed.gc.engines import ROWS_PER_PART, LocalEngine
-from lakebed.gc.engines.tables import VERDICTS, no_others
+from lakebed.gc.engines.engine import VERDICTS, no_others
 from lakebed.gc.machine.sweep import BATCH_KEYS, remove_files, remove_with, sweep
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.mark.mark import sum_parts, write_portions
 from lakebed.gc.messages import part_name
-from lakebed.gc.runs.elsewhere import Gone
 from lakebed.gc.runs.fencing import Overtaken, claim
-from lakebed.gc.runs.recording import Ledger
+from lakebed.gc.runs.recording import Gone, Ledger
 from lakebed.objectstore import (
     DeleteFailure,
     MemoryDeleter,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX
-from lakebed.ranges.summary import SliceSummary, decode_summary, encode_summary, summarise
+from lakebed.ranges.codec import SliceSummary, decode_summary, encode_summary, summarise
 
 searched = settings(deadline=None, max_examples=80)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import httpx
 
-from lakebed.gc.mark.inputs.special import find_unknown_files, written_file
+from lakebed.gc.mark.inputs.listing import find_unknown_files, written_file
 from lakebed.objectstore import ObjectStore, open_objectstore
 from tests.gc.garbage import context_of
 from tests.server.test_dumps import commit, put

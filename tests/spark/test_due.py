@@ -26,8 +26,8 @@ from lakebed.base import SEQUENCE_MAX, CommitId, MetarangeId, format_address, sl
 from lakebed.base import Entry as BaseEntry
 from lakebed.gc import messages
 from lakebed.gc.engines import Engine
+from lakebed.gc.engines.engine import LIVE
 from lakebed.gc.engines.files import Files, Lake
-from lakebed.gc.engines.tables import LIVE
 from lakebed.gc.kinds.lifecycle import dues, going, learning, sorting
 from lakebed.gc.kinds.lifecycle.due import MIXED, Judging, deal_due, rule_of_span
 from lakebed.gc.kinds.lifecycle.dues import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
@@ -37,8 +37,8 @@ from lakebed.gc.kinds.lifecycle.plan import mark_known
 from lakebed.gc.kinds.lifecycle.reaching import Ranges, Reached, keeps_versions, pinned_commits, reach_metaranges
 from lakebed.gc.kinds.lifecycle.sorting import sort_ranges
 from lakebed.gc.kinds.lifecycle.trees import TreeParts
-from lakebed.gc.mark.inputs.history import only_active as only_active_rows
 from lakebed.gc.mark.inputs.named import LiveSet, deal_live, from_tables
+from lakebed.gc.mark.inputs.named import only_active as only_active_rows
 from lakebed.gc.mark.inputs.ranges import IN_ROWS_MAX, ListedRanges, from_ranges
 from lakebed.gc.mark.mark import mark_expired
 from lakebed.gc.mark.sets import places

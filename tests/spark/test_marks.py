@@ -34,14 +34,13 @@ from lakebed.base import (
 from lakebed.gc import LocalSession, messages
 from lakebed.gc.engines import Effort, Engine, LocalEngine, Task
 from lakebed.gc.engines import spark as spark_engine
+from lakebed.gc.engines.engine import CANDIDATES, LIVE, Table, decode, encode
 from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.spark import SparkEngine
-from lakebed.gc.engines.tables import CANDIDATES, LIVE, Table, decode, encode
 from lakebed.gc.kinds.uncommitted.old_layout import list_elsewhere
 from lakebed.gc.mark.inputs import ranges as ranges_module
-from lakebed.gc.mark.inputs.history import judge, metaranges_of_all
 from lakebed.gc.mark.inputs.listing import SIZE_UNKNOWN, UNREFERENCED, list_slices
-from lakebed.gc.mark.inputs.named import Source, deal_keys, deal_live, from_tables, merge_live
+from lakebed.gc.mark.inputs.named import Source, deal_keys, deal_live, from_tables, judge, merge_live, metaranges_of_all
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_expired, from_ranges, read_ranges
 from lakebed.gc.mark.inputs.selecting import paths_of
 from lakebed.gc.mark.mark import Live, Marked, mark_expired, mark_keys, mark_listed

@@ -15,7 +15,7 @@ from lakebed.gc import Mode, PlanMissing
 from lakebed.gc.engines.files import Lake
 from lakebed.gc.engines.spark import open_engine
 from lakebed.gc.live import CollectionService, ServiceOptions
-from lakebed.gc.mark.inputs.special import Special, list_special
+from lakebed.gc.mark.inputs.listing import Special, list_special
 from lakebed.gc.messages import EngineName, RunKind, RunState
 from lakebed.gc.rules import MetadataRule
 from lakebed.ranges import overlay
@@ -310,8 +310,8 @@ def test_tasks_list_what_the_driver_would(
     store = lakeside.versions.objectstore
     # In a test as in a large folder: pages end, folders are cut, and listings begin in the middle of one.
     monkeypatch.setattr("lakebed.objectstore.drivers.local.PAGE_KEYS", 1)
-    monkeypatch.setattr("lakebed.gc.mark.inputs.special.KEYS_A_STRETCH", 1)
-    monkeypatch.setattr("lakebed.gc.mark.inputs.special.FROM_THE_START", ())
+    monkeypatch.setattr("lakebed.gc.mark.inputs.listing.KEYS_A_STRETCH", 1)
+    monkeypatch.setattr("lakebed.gc.mark.inputs.listing.FROM_THE_START", ())
     monkeypatch.setattr("lakebed.gc.engines.spark.JOB_S", -1)
     engine = open_engine(
         EngineName.LOCAL if spark is None else EngineName.SPARK,
@@ -322,7 +322,7 @@ def test_tasks_list_what_the_driver_would(
     )
 
     async def listed(here: int) -> tuple[Special, list[dict[str, Any]]]:
-        monkeypatch.setattr("lakebed.gc.mark.inputs.special.LISTED_HERE", here)
+        monkeypatch.setattr("lakebed.gc.mark.inputs.listing.LISTED_HERE", here)
         found = await list_special(engine, store, folder="_lakefs/retention/gc/metadata/r1/special/")
         rows = [row async for files in found.tree_files(store) for row in files.to_pylist()]
         return found, sorted(rows, key=itemgetter("key"))

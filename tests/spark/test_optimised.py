@@ -15,8 +15,8 @@ import pytest
 
 from lakebed.base import Conflict, Entry, NotFound, RepositoryUid, to_row
 from lakebed.gc import Mode
+from lakebed.gc.engines.engine import CANDIDATES, LIVE, encode
 from lakebed.gc.engines.files import Files, Lake
-from lakebed.gc.engines.tables import CANDIDATES, LIVE, encode
 from lakebed.gc.kinds.saved import save
 from lakebed.gc.kinds.uncommitted.plan import Choice, choose
 from lakebed.gc.live import CollectionService

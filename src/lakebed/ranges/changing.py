@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .schema import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, chunk, object_array
+from .view import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, chunk, object_array
 
 __all__ = ["Change", "apply_changes", "differing", "overlay"]
 

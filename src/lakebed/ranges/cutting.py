@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .schema import ENTRIES_SCHEMA, chunk, object_array
-from .view import KeyColumn
+from .view import ENTRIES_SCHEMA, KeyColumn, chunk, object_array
 
 __all__ = ["CUT_RULE", "CutRule", "Cutter", "cut"]
 

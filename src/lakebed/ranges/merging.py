@@ -24,7 +24,7 @@ import pyarrow as pa
 from lakebed.base import TABLE_RECORD
 
 from .changing import apply_changes, differing, find_keys, overlay
-from .schema import CHANGES_SCHEMA, ObjectArray, chunk, object_array
+from .view import CHANGES_SCHEMA, ObjectArray, chunk, object_array
 
 __all__ = ["Choices", "MergedTable", "Strategy", "merge_tables"]
 

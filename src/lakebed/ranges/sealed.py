@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from lakebed.base import Corrupt
 
-from .schema import chunk, text_buffers
+from .view import chunk, text_buffers
 
 __all__ = ["FileCorrupt"]
 

@@ -28,7 +28,7 @@ from lakebed.gc.live import (
 )
 from lakebed.gc.machine import flow
 from lakebed.gc.machine.preflight import OtherStore
-from lakebed.gc.mark.inputs.special import is_metadata
+from lakebed.gc.mark.inputs.listing import is_metadata
 from lakebed.gc.messages import (
     GARBAGE,
     Fate,

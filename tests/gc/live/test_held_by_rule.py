@@ -13,8 +13,7 @@ from lakebed.base import FOREIGN_SLICE, Entry, MetarangeId, format_address
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.mark.holding import deal_held, keep_held
 from lakebed.gc.mark.inputs import ranges
-from lakebed.gc.mark.inputs.history import judge
-from lakebed.gc.mark.inputs.named import merge_live, read_live
+from lakebed.gc.mark.inputs.named import judge, merge_live, read_live
 from lakebed.gc.messages import COMMITS, REFS, RunKind
 from lakebed.gc.rules import Hold, Holds, Namespace, days_rules, held_commits, held_keys
 from lakebed.gc.rules.lifecycle import Entry as Named

@@ -12,7 +12,7 @@ from lakebed.base import OutcomeUnknown, RunId, RunState
 from lakebed.gc.live import PolicyBook, PolicyNotFound, PotentialCommits, RulesMoved
 from lakebed.gc.live.publish import potential
 from lakebed.gc.live.records.settings import POLICY_KEY
-from lakebed.gc.mark.inputs.special import run_file
+from lakebed.gc.mark.inputs.listing import run_file
 from lakebed.gc.messages import RunKind, run_folder
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.kv import Predicate

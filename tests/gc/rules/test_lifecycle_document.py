@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 from lakebed.base import CommitId, MetarangeId, format_address, slice_name
 from lakebed.gc.rules import CommitFacts, History, Namespace
-from lakebed.gc.rules.durations import SINCE_EVER_MS
 from lakebed.gc.rules.lifecycle import (
     NEVER_MS,
     CurrentRule,
@@ -23,6 +22,7 @@ from lakebed.gc.rules.lifecycle import (
     potential_commits,
     potential_since_ms,
 )
+from lakebed.gc.rules.rules import SINCE_EVER_MS
 
 SLICE = 7
 NAMESPACE = Namespace(uri="s3://bucket/ns", closed={slice_name(SLICE)})

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from lakebed.base import Conflict, Denied, LakebedError, NotFound, count_of
 from lakebed.gc import messages
+from lakebed.gc.engines.engine import GARBAGE, LEDGER, rows_of_parts
 from lakebed.gc.engines.files import Files
 from lakebed.gc.engines.spark import active_session, frame
-from lakebed.gc.engines.tables import GARBAGE, LEDGER, rows_of_parts
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.certificate.certifying import certify, verify
 from lakebed.gc.kinds.erasure.plan import Erasure

@@ -14,8 +14,8 @@ import pyarrow as pa
 from lakebed.base import Tasks
 from lakebed.gc import messages
 from lakebed.gc.engines import Task, Work
-from lakebed.gc.engines.tables import check_table, rows_of_parts
-from lakebed.gc.mark.inputs.history import expiring, judge
+from lakebed.gc.engines.engine import check_table, rows_of_parts
+from lakebed.gc.mark.inputs.named import expiring, judge
 from lakebed.gc.messages import (
     LEDGER_PREFIX,
     ExpiringCommit,

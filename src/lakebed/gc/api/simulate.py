@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Invalid, count_of
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import Table, required, rows_of_parts
+from lakebed.gc.engines.engine import Table, required, rows_of_parts
 from lakebed.gc.kinds.lifecycle.plan import Lifecycle, mark_due, policy_of
 from lakebed.gc.mark.mark import read_rows
 from lakebed.gc.messages import (

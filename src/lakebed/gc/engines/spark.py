@@ -20,10 +20,9 @@ from lakebed.gc.messages import BadInput, EngineName
 from lakebed.objectstore import ObjectStore, open_deleter
 from lakebed.runtime import live_ports
 
-from .engine import DeletingWork, Effort, Engine, LocalEngine, Task, Work
+from .engine import DeletingWork, Effort, Engine, LocalEngine, Table, Task, Work
 from .failures import marked, translated
 from .files import Lake
-from .tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

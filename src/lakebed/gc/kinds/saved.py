@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.gc import messages
-from lakebed.gc.engines.tables import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
+from lakebed.gc.engines.engine import CANDIDATES, CLOSED, LIVE, RANGE_IDS, Table, check_numbered, decode, read_part
 from lakebed.gc.mark.inputs.listing import UNREFERENCED
 from lakebed.gc.mark.inputs.named import LiveSet, read_live
 from lakebed.gc.mark.sets.packing import pack_numbered

@@ -19,7 +19,6 @@ from .reading.commits import *
 from .reading.elsewhere import *
 from .reading.naming import *
 from .reading.reading import *
-from .records.holds import *
 from .records.jobs import *
 from .records.settings import *
 from .service import *

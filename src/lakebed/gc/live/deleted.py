@@ -31,8 +31,8 @@ from .options import ServiceOptions
 from .reading.elsewhere import Elsewhere
 from .reading.inputs import AddressRows, Inputs, address_of
 from .reading.reading import Continuations, Cursor, Reader, fresh_secret
-from .records.holds import HoldBook
 from .records.runs import RunBook, view
+from .records.settings import HoldBook
 from .service import CollectionService
 
 __all__ = ["DeletedCollections", "DeletedOnly", "open_deleted"]

@@ -25,9 +25,8 @@ from .reading.commits import (
 )
 from .reading.inputs import Inputs
 from .reading.reading import Continuations, Cursor, Reader, Reading
-from .records.holds import HoldBook
 from .records.runs import RunBook, view
-from .records.settings import PolicyBook, RuleBook
+from .records.settings import HoldBook, PolicyBook, RuleBook
 
 
 class PlanSteps:

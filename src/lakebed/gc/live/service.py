@@ -31,9 +31,8 @@ from .publish.erasing import Erasing
 from .publish.expiring import Expiring
 from .publish.metadata import MetadataRuns
 from .reading.reading import Reading
-from .records.holds import HoldBook
 from .records.runs import Planners, RunBook
-from .records.settings import RuleBook, rules_version
+from .records.settings import HoldBook, RuleBook, rules_version
 from .records.signing import Certifying
 
 __all__ = ["CollectionService"]

@@ -57,9 +57,8 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Rules
 from lakebed.gc.runs.context import RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
-from lakebed.gc.runs.elsewhere import correct_report, find_gone, settle
 from lakebed.gc.runs.fencing import Fence, Overtaken, claim
-from lakebed.gc.runs.recording import Ledger, Swept
+from lakebed.gc.runs.recording import Ledger, Swept, correct_report, find_gone, settle
 from lakebed.gc.runs.resume import (
     begin,
     check_beside,

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, Conflict, MetarangeId, RangeId, SublistId, count_of
 from lakebed.gc.engines import Effort, Engine, Task
-from lakebed.gc.engines.tables import METARANGES, PARTS, RANGE_IDS, decode, encode, parts_of, read_part, write_part
+from lakebed.gc.engines.engine import METARANGES, PARTS, RANGE_IDS, decode, encode, parts_of, read_part, write_part
 from lakebed.gc.messages import COMMITS, HOLDS_PREFIX, Cleared, Part, Pieces, Plan, RunKind, StartedRun, holds_mark
 from lakebed.gc.rules import Holds, Selection, Spans
 from lakebed.gc.runs.context import RunContext, folder_in
@@ -31,8 +31,7 @@ from lakebed.gc.runs.recording import HELD
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import KnownRanges, SublistList
 
-from .inputs.history import Judged, spare
-from .inputs.named import LiveSet, Named, deal_live, merge_live, read_live
+from .inputs.named import Judged, LiveSet, Named, deal_live, merge_live, read_live, spare
 from .inputs.ranges import (
     ListedRanges,
     from_ranges,

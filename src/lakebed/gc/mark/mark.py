@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, NotFound, count_of, slice_name
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Engine, Task, Work
-from lakebed.gc.engines.tables import (
+from lakebed.gc.engines.engine import (
     CANDIDATES,
     LIVE,
     OTHERS,
@@ -46,9 +46,8 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.context import RunContext, folder_in
 from lakebed.objectstore import ObjectStat, ObjectStore
 
-from .inputs.history import newly_kept
 from .inputs.listing import SIZE_UNKNOWN
-from .inputs.named import deal_tables, read_live
+from .inputs.named import deal_tables, newly_kept, read_live
 from .inputs.ranges import deal_ranges, in_closed_slices, read_ranges
 from .sets.bucketed import LISTED, NAMED, Bucketed, dealt, effort_of, files_of, in_shares, keep_unnamed, rows_of_shares
 from .sets.packing import Cause, Unpacked, named_by, pack_foreign, pack_numbered, subtract, unpack, verdicts_of

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakebed.base import TABLE_SUFFIX, count_of
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import PARTS, parts_of, rows_of_parts, write_part
+from lakebed.gc.engines.engine import PARTS, parts_of, rows_of_parts, write_part
 from lakebed.gc.messages import BrokenTable, Manifest, Plan
 from lakebed.gc.runs.context import RunContext, folder_in
 

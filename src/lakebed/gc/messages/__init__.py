@@ -18,7 +18,6 @@ from .run.ledger import *
 from .run.paths import *
 from .run.planned import *
 from .run.plans import *
-from .run.reports import *
 from .run.tables import *
 from .service import *
 from .simulation import *

@@ -2,7 +2,6 @@
 
 from .active import *
 from .committed import *
-from .durations import *
 from .erasure import *
 from .explaining import *
 from .history import *
@@ -10,7 +9,6 @@ from .holds import *
 from .lasting import *
 from .metadata import *
 from .optimised import *
-from .patterns import *
 from .rules import *
 from .selection import *
 from .uncommitted import *

@@ -8,9 +8,7 @@ import msgspec
 
 from lakebed.base import count_of
 
-from .durations import FOREVER
-from .patterns import matches, specificity, why_before
-from .rules import BranchRule, KeepLast, Rules
+from .rules import FOREVER, BranchRule, KeepLast, Rules, matches, specificity, why_before
 
 __all__ = ["Considered", "Explanation", "RuleChange", "diff_rules", "explain"]
 

@@ -19,8 +19,7 @@ import msgspec
 
 from lakebed.base import CommitId
 
-from .durations import FOREVER, parse_duration
-from .rules import Rules
+from .rules import FOREVER, Rules, parse_duration
 
 __all__ = ["Ancestry", "Stay", "StayKind", "goes_ms", "stays_of"]
 
@@ -99,7 +98,7 @@ def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *
 def goes_ms(stays: Sequence[Stay], *, now_ms: int) -> int | None:
     """Return the first instant from now on at which no reason applies, or None without such an instant."""
     instant = now_ms
-    # Look again from each candidate: a calendar month may end twice (durations.py).
+    # Look again from each candidate: a calendar month may end twice (`Duration`).
     while True:
         latest = instant
         for stay in stays:

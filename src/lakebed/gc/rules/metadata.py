@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from lakebed.base import MetarangeId
 
 from .committed import Trees
-from .durations import DAY_MS
 from .history import History
+from .rules import DAY_MS
 
 __all__ = ["MetadataRule", "RunFacts", "WrittenFacts", "named_files", "old_runs", "old_written", "unnamed_files"]
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from lakebed.base import Corrupt, NotFound, Ports, RunId, Tasks, count_of, parse_slice_name
 from lakebed.gc import messages
 from lakebed.gc.engines import Engine
-from lakebed.gc.engines.tables import Table, check_table, encode
+from lakebed.gc.engines.engine import Table, check_table, encode
 from lakebed.gc.messages import (
     BadInput,
     Cleared,

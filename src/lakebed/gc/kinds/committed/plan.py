@@ -20,9 +20,9 @@ from lakebed.base import count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import keep_held
-from lakebed.gc.mark.inputs.history import check_live, judge, spare
+from lakebed.gc.mark.inputs.listing import find_unknown_files
+from lakebed.gc.mark.inputs.named import check_live, judge, spare
 from lakebed.gc.mark.inputs.ranges import deal_expired, deal_ranges, read_ranges
-from lakebed.gc.mark.inputs.special import find_unknown_files
 from lakebed.gc.mark.mark import look_again, mark_expired
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (

@@ -20,19 +20,19 @@ import pyarrow as pa
 from lakebed.base import count_of, parse_address
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
+from lakebed.gc.engines.engine import CANDIDATES, PARTS, decode, parts_of, read_part, rows_by_key
 from lakebed.gc.kinds import Limits, Look, SweepRule
-from lakebed.gc.mark.inputs.listing import list_slices
-from lakebed.gc.mark.inputs.named import deal_tables
-from lakebed.gc.mark.inputs.special import (
+from lakebed.gc.mark.inputs.listing import (
     SPECIAL_PREFIX,
     Special,
     find_unknown_files_around,
     is_metadata,
+    list_slices,
     list_special,
     read_tree_files,
     unknown_files_of,
 )
+from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.mark import deal_again, mark_expired
 from lakebed.gc.mark.sets.bucketed import Bucketed, Dealer, dealt, files_of
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign

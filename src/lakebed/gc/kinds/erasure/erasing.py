@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, RangeId, RunKind, RunState, key_inside, parse_address, path_to_key
 from lakebed.gc import messages
 from lakebed.gc.engines import Engine, Task
-from lakebed.gc.engines.tables import CANDIDATES, LIVE, PARTS, rows_of_parts
+from lakebed.gc.engines.engine import CANDIDATES, LIVE, PARTS, rows_of_parts
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs.named import DUE, STAYS, LiveSet, Sides
 from lakebed.gc.mark.inputs.ranges import (

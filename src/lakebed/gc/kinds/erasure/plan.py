@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict, count_of, human_size, parse_slice_name
 from lakebed.gc import messages
-from lakebed.gc.engines.tables import CLOSED
+from lakebed.gc.engines.engine import CLOSED
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.erasure.certificate.certifying import queued_of
 from lakebed.gc.kinds.erasure.certificate.foreseeing import foresee

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, RangeId, format_address
 from lakebed.gc.engines import Engine, Task
-from lakebed.gc.engines.tables import PARTS, Table, required
+from lakebed.gc.engines.engine import PARTS, Table, required
 from lakebed.gc.mark.inputs.named import DUE, STAYS, Sides, read_live
 from lakebed.gc.mark.inputs.ranges import (
     ListedRanges,

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId
 from lakebed.gc.engines import Engine, Task
-from lakebed.gc.engines.tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
+from lakebed.gc.engines.engine import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 from lakebed.gc.mark.inputs.named import LiveSet
 from lakebed.gc.mark.inputs.ranges import effort_of_whole, get_range, read_summary
 from lakebed.gc.mark.sets.packing import Integers, in_slices

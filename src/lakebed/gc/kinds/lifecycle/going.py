@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakebed.base import RangeId, slice_name
 from lakebed.gc.engines import Engine, Task
-from lakebed.gc.engines.tables import PARTS, Table, required
+from lakebed.gc.engines.engine import PARTS, Table, required
 from lakebed.gc.mark.inputs.ranges import effort_of_whole, first_folders, get_range, texts_of
 from lakebed.gc.mark.mark import sum_parts, write_ordered
 from lakebed.gc.mark.sets.packing import CAUSE, Integers, Rows, each_once

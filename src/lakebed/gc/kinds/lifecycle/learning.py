@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, count_of
 from lakebed.gc import messages
-from lakebed.gc.engines.tables import LIVE, read_part
+from lakebed.gc.engines.engine import LIVE, read_part
 from lakebed.gc.mark.inputs.ranges import ListedRanges
 from lakebed.gc.mark.sets.bucketed import Bucketed, Dealer, files_of
 from lakebed.gc.messages import BadInput, KnownDues, Manifest, Pieces, Plan, StartedRun

@@ -24,8 +24,7 @@ from lakebed.gc import messages
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.saved import read_saved_dues
 from lakebed.gc.mark.holding import deal_held
-from lakebed.gc.mark.inputs.history import only_active
-from lakebed.gc.mark.inputs.named import deal_tables
+from lakebed.gc.mark.inputs.named import deal_tables, only_active
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
 from lakebed.gc.mark.mark import deal_again, mark_expired
 from lakebed.gc.mark.sets.bucketed import HELD_IN_JOIN, Bucketed

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.gc.engines.tables import Table, required
+from lakebed.gc.engines.engine import Table, required
 from lakebed.gc.rules import BrokenHistory, EmptyLiveSet, one_piece
 from lakebed.gc.rules.lifecycle import NO_BRANCH, BranchClasses, Policy, bits_of, classes_of, parse_period, reach
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.gc.engines import Effort, Engine, Task
-from lakebed.gc.engines.tables import PARTS, RANGES, Table, decode, parts_of, read_part, required
+from lakebed.gc.engines.engine import PARTS, RANGES, Table, decode, parts_of, read_part, required
 from lakebed.gc.mark.inputs.ranges import IN_ROWS_MAX, FileNote, ListedRanges, cut_for_files, note_of, write_file
 from lakebed.gc.mark.sets.bucketed import HELD_MAX, Dealer, effort_of, files_of, in_shares, rows_of_shares
 from lakebed.gc.messages import Part, Pieces, TreePart

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import OTHERS, Table, read_part, required
+from lakebed.gc.engines.engine import OTHERS, Table, read_part, required
 from lakebed.gc.messages import LC_PREFIX, LedgerState, Manifest, Plan, RunReport
 from lakebed.gc.rules.lifecycle import PolicyRow, check_policy, policy_table
 from lakebed.gc.runs.context import RunContext

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import MetarangeId, SublistId, count_of
 from lakebed.gc.engines import Effort, Engine, Task
-from lakebed.gc.engines.tables import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
+from lakebed.gc.engines.engine import PARTS, Table, decode, encode, parts_of, read_part, required, write_part
 from lakebed.gc.mark.inputs.ranges import get_metarange, get_sublist
 from lakebed.gc.mark.sets.packing import Integers
 from lakebed.gc.messages import Part, TreePart

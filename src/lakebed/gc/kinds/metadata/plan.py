@@ -25,11 +25,9 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, MetarangeId, RangeId, RunId, SublistId, count_of
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import PARTS, RANGE_IDS, VERDICTS, no_others
+from lakebed.gc.engines.engine import PARTS, RANGE_IDS, VERDICTS, no_others
 from lakebed.gc.kinds import Limits, Look, SweepRule
-from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all, newly_kept
-from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges
-from lakebed.gc.mark.inputs.special import (
+from lakebed.gc.mark.inputs.listing import (
     DUMPS,
     LAST_FILE,
     SPECIAL_PREFIX,
@@ -40,6 +38,8 @@ from lakebed.gc.mark.inputs.special import (
     list_special,
     run_file,
 )
+from lakebed.gc.mark.inputs.named import check_live, metaranges_of_all, newly_kept
+from lakebed.gc.mark.inputs.ranges import ListedRanges, read_ranges
 from lakebed.gc.mark.mark import sum_parts, write_portions
 from lakebed.gc.messages import (
     GC_PREFIX,

@@ -21,8 +21,7 @@ from lakebed.gc import messages
 from lakebed.gc.engines import Task
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.mark.holding import deal_held, metaranges_of
-from lakebed.gc.mark.inputs.history import check_live
-from lakebed.gc.mark.inputs.named import deal_tables
+from lakebed.gc.mark.inputs.named import check_live, deal_tables
 from lakebed.gc.mark.inputs.ranges import (
     Candidates,
     ListedRanges,

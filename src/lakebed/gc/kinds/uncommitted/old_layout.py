@@ -23,11 +23,9 @@ from lakebed.base import Conflict, count_of, inner_namespace
 from lakebed.gc import messages
 from lakebed.gc.engines.files import store_clock_ms
 from lakebed.gc.kinds import Look, SweepRule, begin_unpublished
-from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
-from lakebed.gc.mark.inputs.listing import UNREFERENCED
-from lakebed.gc.mark.inputs.named import deal_keys, from_tables
+from lakebed.gc.mark.inputs.listing import UNREFERENCED, unknown_files_of
+from lakebed.gc.mark.inputs.named import check_live, deal_keys, from_tables, metaranges_of_all
 from lakebed.gc.mark.inputs.ranges import from_ranges, read_ranges
-from lakebed.gc.mark.inputs.special import unknown_files_of
 from lakebed.gc.mark.mark import mark_keys
 from lakebed.gc.mark.sets.bucketed import LISTED, Bucketed, BucketFile, by_bucket, write_bucketed
 from lakebed.gc.mark.sets.places import is_elsewhere

@@ -21,14 +21,12 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict, count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import messages
-from lakebed.gc.engines.tables import CLOSED, RANGE_IDS, RANGES
+from lakebed.gc.engines.engine import CLOSED, RANGE_IDS, RANGES
 from lakebed.gc.kinds import Limits, Look, SweepRule, begin_unpublished
 from lakebed.gc.kinds.saved import Base, read_base
-from lakebed.gc.mark.inputs.history import check_live, metaranges_of_all
-from lakebed.gc.mark.inputs.listing import Issued, list_slices
-from lakebed.gc.mark.inputs.named import deal_live, from_tables, merge_live
+from lakebed.gc.mark.inputs.listing import Issued, UnknownFiles, find_unknown_files, list_slices, unknown_files_of
+from lakebed.gc.mark.inputs.named import check_live, deal_live, from_tables, merge_live, metaranges_of_all
 from lakebed.gc.mark.inputs.ranges import ListedRanges, from_ranges, read_ranges, without
-from lakebed.gc.mark.inputs.special import UnknownFiles, find_unknown_files, unknown_files_of
 from lakebed.gc.mark.mark import Live, mark_listed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (

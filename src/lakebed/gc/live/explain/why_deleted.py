@@ -13,7 +13,7 @@ from typing import TypeAlias
 from lakebed.base import Corrupt, RepositoryUid, is_absolute, key_inside, parse_address, slice_name
 from lakebed.catalog import DeletedRepositories
 from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
-from lakebed.gc.live.records.holds import HoldBook
+from lakebed.gc.live.records.settings import HoldBook
 from lakebed.gc.messages import Fate, LedgerRow, LedgerState, Question, WhyAnswer, WhyObject, WhyProgress, is_special
 from lakebed.objectstore import ObjectStat
 from lakebed.versions import BranchRecord, SliceRecord, Versions

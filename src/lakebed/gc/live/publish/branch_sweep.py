@@ -30,8 +30,7 @@ from lakebed.base import (
 )
 from lakebed.catalog import PullState, Repository, matching
 from lakebed.gc.live.errors import RulesMoved
-from lakebed.gc.live.records.holds import HoldBook
-from lakebed.gc.live.records.settings import PolicyBook
+from lakebed.gc.live.records.settings import HoldBook, PolicyBook
 from lakebed.gc.messages import (
     BRANCH_GONE,
     BRANCH_IN_DOUBT,

@@ -28,9 +28,8 @@ from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept, without_tables
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.reading.reading import Continuations, Cursor, Phase, Reader, Reading, fresh_secret
-from lakebed.gc.live.records.holds import HoldBook
 from lakebed.gc.live.records.runs import RunBook, check_uid
-from lakebed.gc.live.records.settings import PolicyBook, RuleBook
+from lakebed.gc.live.records.settings import HoldBook, PolicyBook, RuleBook
 from lakebed.gc.messages import (
     COMMITS,
     EXPIRED,

@@ -25,7 +25,7 @@ from lakebed.base import RunState, parse_address, slice_opened_at_ms
 from lakebed.gc import messages
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.recorded import recorded_since
-from lakebed.gc.live.records.holds import RUN_ID, HoldBook
+from lakebed.gc.live.records.settings import RUN_ID, HoldBook
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import Deleter, ObjectExists, ObjectMissing, ObjectOutcomeUnknown
 from lakebed.versions import LetGoBy, OpenPage, PageRecord, QueuedRecord, RunRecord, Versions
@@ -197,7 +197,7 @@ class QueueWorker:
             return frozenset()
         since_ms = min(record.since_ms for record in done)
         # A run that deletes an object at the same time checks after it wrote its own record, as this worker does. So
-        # the later of the two sees both records (gc/runs/elsewhere.py, `settle`).
+        # the later of the two sees both records (gc/runs/recording.py, `settle`).
         runs = await self._versions.retired.runs()
         began = [record.started_ms for _, record in runs if _may_record(record, min(map(_written_from_ms, done)))]
         if not began:

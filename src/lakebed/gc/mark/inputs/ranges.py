@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, MetarangeId, NotFound, RangeId, SublistId
 from lakebed.gc.engines import Effort, Engine, Task, Work
-from lakebed.gc.engines.tables import (
+from lakebed.gc.engines.engine import (
     CANDIDATES,
     PARTS,
     RANGES,

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import NotFound
 from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import Table, check_whole, rows_of_parts
+from lakebed.gc.engines.engine import Table, check_whole, rows_of_parts
 from lakebed.gc.messages import BadInput, Part
 from lakebed.objectstore import ObjectStore
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, format_address, slice_name
-from lakebed.gc.engines.tables import CANDIDATES, OTHERS, VERDICTS, check_whole, no_others
+from lakebed.gc.engines.engine import CANDIDATES, OTHERS, VERDICTS, check_whole, no_others
 from lakebed.gc.messages import BadInput
 from lakebed.gc.rules import one_piece
 

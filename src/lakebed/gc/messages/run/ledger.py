@@ -22,20 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Later, OutcomeUnknown
+from lakebed.base import AlreadyExists, Later, OutcomeUnknown, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 
+from .broken import BrokenTable
 from .paths import GC_PREFIX
-from .tables import LEDGER, decode_part, encode_part, group_rows_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:  # Import on first use: a plain install has neither package, and most functions here need neither.
-    np = Later("numpy")
-    pa = Later("pyarrow")
-    pc = Later("pyarrow.compute")
+from .plans import RunMode
+from .tables import LEDGER, BadInput, decode_part, encode_part, group_rows_of
 
 __all__ = [
     "DELETED_AT_ONCE",
@@ -47,10 +40,15 @@ __all__ = [
     "LedgerQuery",
     "LedgerRow",
     "LedgerState",
+    "PurgeReport",
+    "RunReport",
+    "StageReport",
     "decode_ledger",
     "decode_record",
+    "decode_report",
     "deleted_in",
     "encode_ledger",
+    "encode_report",
     "fold",
     "give_way",
     "giving_way",
@@ -63,6 +61,16 @@ __all__ = [
     "record_of",
     "run_of_record",
 ]
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:  # Import on first use: a plain install has neither package, and most functions here need neither.
+    np = Later("numpy")
+    pa = Later("pyarrow")
+    pc = Later("pyarrow.compute")
+
 
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"
 GROUP_ROWS: Final = 1 << 14
@@ -302,3 +310,97 @@ class DisagreementPage(msgspec.Struct, frozen=True, kw_only=True):
 
     disagreements: tuple[Disagreement, ...]
     continuation_token: str | None = None
+
+
+# The report of a run, `<run folder>/report.json`, is for people: no decision depends on it
+# (docs/design/0001-uncommitted-gc.md). The collector writes it before the run ends, and also when it deleted nothing.
+
+REPORT_FORMAT: Final = 1
+
+
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of an apply, `recheck` or `sweep`. `rows`: its objects. `size_bytes`: their bytes."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    wall_s: float
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of an apply.
+
+    `last_read_slice`: the newest listed slice (names sort newest first), or empty. `inputs`: the digest of each input's
+    manifest, by the input's name. `mode`, `based_on`, `token_expiry_ms`, `slices_skipped`: see the plan.
+    `deferred_until_ms`: nothing is deleted yet, and the garbage stays until then.
+    `objects_kept`: objects in no slice that were written again since the plan.
+    `objects_gone`: objects that another run or hard delete had deleted before.
+    `errors`: messages about some of the failed objects. Legal holds keep `objects_held` of the failed objects.
+    `unknown_files`: files of other programs, which are never deleted. `tables`: see the plan.
+    """
+
+    format: int = REPORT_FORMAT
+    run_id: str
+    kind: RunKind
+    state: RunState
+    repository: str
+    namespace: str
+    run_start_time_ms: int
+    run_end_time_ms: int
+    dry_run: bool
+    mode: RunMode = RunMode.CLEAN
+    based_on: str = ""
+    token_expiry_ms: int = 0
+    slices_skipped: int = 0
+    last_read_slice: str
+    slices_listed: int
+    inputs: dict[str, str]
+    garbage_objects: int
+    garbage_bytes: int
+    objects_deleted: int
+    bytes_deleted: int
+    objects_failed: int
+    objects_held: int = 0
+    deferred_until_ms: int | None = None
+    errors: tuple[str, ...] = ()
+    objects_kept: int = 0
+    bytes_kept: int = 0
+    objects_gone: int = 0
+    bytes_gone: int = 0
+    commits_expired: int = 0
+    unknown_files: tuple[str, ...] = ()
+    tables: tuple[BrokenTable, ...] = ()
+    stages: tuple[StageReport, ...] = ()
+
+
+class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of a purge. `purged`: the runs whose window is over. `waiting`: the other deferred runs.
+
+    `errors`: messages about some of the failed objects.
+    """
+
+    purged: tuple[str, ...]
+    waiting: tuple[str, ...]
+    objects_purged: int
+    bytes_purged: int
+    objects_failed: int
+    errors: tuple[str, ...] = ()
+
+
+def encode_report(report: RunReport) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def decode_report(data: bytes, *, name: str) -> RunReport:
+    """Decode a report.
+
+    Raises:
+        BadInput: the file is not a report, or has an unknown format.
+    """
+    try:
+        report = msgspec.json.decode(data, type=RunReport)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"report {name} is unreadable: {error}", input=name) from error
+    if report.format != REPORT_FORMAT:
+        raise BadInput(f"report {name} has the unknown format {report.format}", input=name)
+    return report

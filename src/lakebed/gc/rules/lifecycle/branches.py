@@ -11,8 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from lakebed.gc.rules.durations import parse_duration
-from lakebed.gc.rules.patterns import matches
+from lakebed.gc.rules.rules import matches, parse_duration
 
 __all__ = [
     "BranchFacts",

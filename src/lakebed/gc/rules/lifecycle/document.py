@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from lakebed.base import CommitId
-from lakebed.gc.rules.durations import SINCE_EVER_MS
 from lakebed.gc.rules.history import History
+from lakebed.gc.rules.rules import SINCE_EVER_MS
 
 from .due import NO_BRANCH, branches_of
 from .periods import NEVER_MS, parse_period

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lakebed.base import Later
-from lakebed.gc.rules.durations import DAY_MS, HOUR_MS, Duration, parse_duration
+from lakebed.gc.rules.rules import DAY_MS, HOUR_MS, Duration, parse_duration
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,17 @@ from typing import Any, Final
 import msgspec
 
 from lakebed.base import Invalid, InvalidName, check_branch, check_tag
-from lakebed.gc.rules.durations import DAYS_MAX, InvalidDuration, parse_duration
-from lakebed.gc.rules.patterns import InvalidPattern, check_pattern, is_glob, matches, plain_name, specificity
+from lakebed.gc.rules.rules import (
+    DAYS_MAX,
+    InvalidDuration,
+    InvalidPattern,
+    check_pattern,
+    is_glob,
+    matches,
+    parse_duration,
+    plain_name,
+    specificity,
+)
 
 from .branches import IdleRule
 from .conditions import Condition, InvalidCondition, condition_text, parse_condition

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lakebed.base import Later
 from lakebed.gc.rules.active import find_ids, one_piece
 from lakebed.gc.rules.history import BrokenHistory
-from lakebed.gc.rules.patterns import matches
+from lakebed.gc.rules.rules import matches
 
 from .document import potential_since_ms
 from .due import NO_BRANCH

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import count_of, human_size
 from lakebed.gc.engines import Effort, Engine, Task
-from lakebed.gc.engines.tables import GARBAGE, Table, required, rows_of_parts
+from lakebed.gc.engines.engine import GARBAGE, Table, required, rows_of_parts
 from lakebed.gc.kinds.erasure.erasing import DeferredRun, deferred_runs
 from lakebed.gc.mark.inputs.selecting import paths_of
 from lakebed.gc.mark.mark import read_rows as read_garbage

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RunKind, RunState, count_of
 from lakebed.gc import messages
-from lakebed.gc.engines.tables import CANDIDATES, CLOSED, Table, decode, read_part
+from lakebed.gc.engines.engine import CANDIDATES, CLOSED, Table, decode, read_part
 from lakebed.gc.mark.inputs.listing import SIZE_UNKNOWN
 from lakebed.gc.mark.inputs.named import LiveSet
 from lakebed.gc.mark.sets.packing import named_by, unpack

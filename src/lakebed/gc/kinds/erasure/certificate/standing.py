@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import FOREIGN_SLICE, RangeId, count_of, format_address, key_inside, parse_address
 from lakebed.gc.engines import Task
-from lakebed.gc.engines.tables import Table, required
+from lakebed.gc.engines.engine import Table, required
 from lakebed.gc.kinds.erasure.erasing import at_selected_paths, deferred_runs, key_of
 from lakebed.gc.mark.inputs.ranges import ListedRanges, get_range, ranges_in
 from lakebed.gc.mark.inputs.selecting import Flags, paths_of, read_rows, selected
