@@ -106,13 +106,11 @@ def hides_all(row: Row) -> Row:
 
 
 def shown_over(cell: Cell, beneath: Cell | None) -> Cell:
-    """Return the cell that stands for two of one path, `beneath` the older one, or for a cell over nothing staged.
-
-    That is the newer one. But a tombstone of one version lets another version through, and where it met its own or a
-    deletion it has done its work: it then hides whatever the head has, too.
-    """
+    """Return the cell that stands for two of one path, `beneath` the older one, or for a cell over nothing staged."""
+    # The newer cell stands. But a tombstone of one version lets another version through.
     if beneath is None or not hides_one(cell) or hides_one(beneath):
         return cell
+    # It met its own version, or a deletion: it has done its work, and hides whatever the head has, too.
     is_met = is_gone(beneath[0]) or version_digest(beneath[1]) == cell[1][0]
     return (cell[0], hides_all(cell[1])) if is_met else beneath
 

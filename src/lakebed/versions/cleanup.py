@@ -196,7 +196,7 @@ class Cleanup:
     async def _let_go_owned(self, token: StagingToken, page: Page, takers: Sequence[CommitId] | None) -> Set[bytes]:
         """Doom the cells that own an address which no taker has at their path, then queue all that are doomed.
 
-        Returns the keys of cells that could not be doomed: they changed, or an answer was lost. The next pass sees.
+        Return the keys of cells that could not be doomed.
         """
         cells = dict(zip(page.keys, decode_cells(page.values), strict=True))
         doomed = {key: cell for key, cell in cells.items() if cell[0] & DOOMED}
@@ -214,6 +214,7 @@ class Cleanup:
         await self._hard_delete.put(
             [self._hard_delete.queued(cell, key, LetGoBy.CLEANER) for key, cell in doomed.items()]
         )
+        # These changed, or an answer was lost. The next pass looks at them again.
         return {key for key in free if key not in done}
 
     async def _taken(self, takers: Sequence[CommitId], cells: Mapping[bytes, Cell]) -> Set[bytes]:
@@ -270,13 +271,11 @@ class Cleanup:
         return sum(await self._each(finished, lambda one: self._remove_finished(*one, marking)))
 
     async def _remove_finished(self, key: bytes, record: UploadRecord | CopyRecord, marking: tuple[str, ...]) -> bool:
-        """Remove a finished record that no run watches any more.
-
-        Its watchers are the runs that marked when a cleaner first saw it finished: they may look for it yet.
-        """
+        """Remove a finished record that no run watches any more."""
         held = await self._context.get(key)
         if held is None or decode_record(type(record), held.value) != record:
             return False
+        # Runs that marked when a cleaner first saw it finished may still look for it.
         waiting_for = marking if record.watchers is None else tuple(run for run in record.watchers if run in marking)
         try:
             if not waiting_for:
@@ -306,8 +305,9 @@ class Cleanup:
 
 
 def _takers(token: StagingToken, claims: Sequence[ClaimRecord]) -> Sequence[CommitId] | None:
-    """Return the commits that may have taken a token's cells. None: a freeze may have, so other cells name the same."""
+    """Return the commits that may have taken a token's cells. None: other cells may name the same objects."""
     mine = [claim for claim in claims if token in claim.tokens]
+    # A freeze copies cells into another token.
     if not mine or any(claim.why is ClaimReason.FREEZE for claim in mine):
         return None
     return sorted({claim.commit_id for claim in mine if claim.commit_id})

@@ -414,11 +414,9 @@ class CommitRecords:
         return True
 
     async def note_published(self, commit_id: CommitId, commit: Commit) -> None:
-        """Note that a branch took the commit.
-
-        Only spares later callers the walk, so a failure here does not fail a commit that was published.
-        """
+        """Note that a branch took the commit. Never fails: a commit that was published must not fail for its note."""
         noted = replace(commit, published=True, tried=False)
+        # The note only spares later callers a walk along the branch.
         with suppress(Unavailable, OutcomeUnknown):
             await self._context.set(keys.COMMIT + commit_id.encode(), noted)
             # Not before: a note that is only remembered here would keep `note_head` from writing it.
@@ -449,12 +447,13 @@ class CommitRecords:
             await self._context.delete_if(keys.COMMIT + commit_id.encode(), held.predicate)
 
     async def _latest(self, commit_id: CommitId) -> tuple[Commit, Held | None]:
-        """Return the record, and its value in the store where that was read: a cached one may be older than its note.
+        """Return the record, and its value in the store where that was read.
 
         Raises:
             CommitNotFound: there is none.
         """
         commit = await self.read(commit_id)
+        # A cached record may be older than the note that a branch took the commit.
         held = None if commit.published else await self._context.get(keys.COMMIT + commit_id.encode())
         return commit if held is None else self._cache.keep(commit_id, decode_record(Commit, held.value)), held
 

@@ -71,10 +71,8 @@ class Fencing:
         self._layers = layers
 
     async def fence(self, kind: type[UploadRecord] | type[CopyRecord], name: str) -> bool:
-        """Fence the owner of this record, and end the record. False: it was not in a state for that.
-
-        Safe whenever it is called: an owner that is alive after all finds itself fenced and starts again.
-        """
+        """Fence the owner of this record, and end the record. False: it was not in a state for that."""
+        # Safe at any time: an owner that is alive after all finds itself fenced, and starts again.
         return bool(await self.fence_records(kind, [name]))
 
     async def fence_records(self, kind: type[UploadRecord] | type[CopyRecord], names: Sequence[str]) -> list[str]:

@@ -107,9 +107,8 @@ class HardDelete:
     def let_go(self, cell: Cell | None, path: bytes, by: LetGoBy, *, instead: Row = TOMBSTONE_ROW) -> None:
         """Queue the address of a cell that was taken away, if the cell owned it. `instead`: the entry that the path
         names now.
-
-        The caller took it by a conditional write that was answered, in a token that was current after that.
         """
+        # The caller took the cell by a conditional write that was answered, in a token that was current after that.
         if self.is_on and cell is not None and is_owner(cell) and not same_address(cell[1], instead):
             self._wait(self.queued(cell, path, by))
 

@@ -69,9 +69,9 @@ class Retired:
     async def is_lifecycle_expiring(self) -> bool:
         """Answer whether a lifecycle run may come to take objects, and has not written down which.
 
-        Ask after the record of a copy is written, as `check_not_expiring`: a run that begins later reads it. Then look
-        up the objects that other runs took (`Taken.find`). Costs a scan of the runs.
+        Ask after the record of a copy is written, as `check_not_expiring`. Costs a scan of the runs.
         """
+        # A run that begins later reads the record of the copy. `Taken.find` has the objects that earlier runs took.
         runs = [record for _, record in await self.runs() if record.kind.takes_named]
         return any(record.state in TAKING and not record.swept for record in runs)
 
@@ -172,14 +172,15 @@ class Retired:
     async def note_swept(self, run: RunId, commits: Sequence[CommitId]) -> set[RunId]:
         """Write for ever that the run took the data of these commits. Return the other runs that took some before.
 
-        A record is never replaced, unless its run was undone: a call for such a run that slept would give back what a
-        later run took. Costs a `get_many` for each thousand, and a conditional write for each commit.
+        A record is never replaced, unless its run was undone. Costs a `get_many` for each thousand, and a conditional
+        write for each commit.
         """
         others: set[RunId] = set()
         for start in range(0, len(commits), BATCH):
             batch = commits[start : start + BATCH]
             held = await self._context.get_many([keys.SWEPT + commit.encode() for commit in batch])
             by = [None if one is None else RunId(decode_record(SweptRecord, one.value).run) for one in held]
+            # A call for an undone run that slept would give back what a later run took.
             undone = await self.undone({one for one in by if one not in (None, run)} if any(by) else ())
             others.update(one for one in by if one is not None and one != run and one not in undone)
             mine = [

@@ -245,9 +245,10 @@ class Taken:
                 yield key[len(prefix) :].decode(), decode_record(TakingRecord, value)
 
     async def begin(self, run: str, record: TakingRecord) -> TakingRecord:
-        """Write the names of a run's rules, or return those written before: they are never replaced."""
+        """Write the names of a run's rules, or return those written before."""
         self._is_used = True
         present = await self.find_run(run)
+        # Never replace them: rows that are written refer to them by number.
         if present is None:
             await self._context.store.set(self._partition, keys.taking_run(run), encode_record(record))
         return present or record
@@ -340,8 +341,9 @@ def _key(place: Place) -> bytes:
 
 
 def _merged(before: Sequence[Bits], run: str, by_rule: Mapping[int, list[Numbers]]) -> tuple[Bits, ...]:
-    """Add the numbers to those that the run has by this rule, to the end of the list, so that the oldest come first."""
+    """Add the numbers to those that the run has by this rule."""
     rest = {(one.run, one.rule): one for one in before}
+    # New ones go to the end of the list: the oldest come first.
     for rule, numbers in sorted(by_rule.items()):
         place = (run, rule)
         present = _unpack(rest[place].bits) if place in rest else np.zeros(0, np.bool_)

@@ -251,10 +251,11 @@ class Committer:
     async def _spare(self, base: MetarangeId, layers: Sequence[pa.Table], changes: pa.Table) -> pa.Table:
         """Leave out tombstones that hide one version of a path where another one is beneath, staged or in the head.
 
-        A move puts these where nothing is staged, and others once it is done. If a merge came first and the mover died
-        before it looked again, the merge's entry stays. `changes`: the overlay of the layers.
+        `changes`: the overlay of the layers.
         """
-        # Ordinary tombstones have no digest; a doomed cell has the date of its object.
+        # A move puts these where nothing is staged, and others once it is done. If a merge came first and the mover
+        # died before it looked again, the merge's entry stays. Ordinary tombstones have no digest; a doomed cell has
+        # the date of its object.
         hidden = pc.and_(changes["tombstone"], pc.not_equal(changes["digest"], 0))
         places = pc.indices_nonzero(pc.and_(hidden, pc.equal(changes["modified_ms"], 0)))
         if not len(places):

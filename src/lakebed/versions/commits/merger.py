@@ -180,8 +180,6 @@ class Merger:
     ) -> Commit:
         """Commit the changes (CHANGES_SCHEMA) that are made for the head, anew for each other move of the branch.
 
-        `check` is asked after the commit record is there. So a run that begins later finds the commit's objects.
-
         Raises:
             NoChanges: the branch has it all.
         """
@@ -191,6 +189,7 @@ class Merger:
             tree = await self._applied(before, await changes(head))
             if tree == before:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
+            # `check` runs after the commit record is there. So a run that begins later finds the commit's objects.
             return Plan(await self._committer.new_commit(branch, tree, (head,), note), (head,), check)
 
         return await self._advance(branch, plan, operation)

@@ -165,15 +165,16 @@ class Outbox:
     async def gather(self, *, is_whole: bool = True) -> int:
         """Write the events that are due, and return the last position. Without events wanted, return 0.
 
-        `is_whole`: look at the log of every ref, and at every pull request and run. Else a ref that was made and
-        deleted since the last look is left to the next whole one, as is what another process changed. Costs six reads
-        where nothing moved, else a `set_if` for each event and two for each ref.
+        `is_whole`: look at the log of every ref, and at every pull request and run. Costs six reads where nothing
+        moved, else a `set_if` for each event and two for each ref.
         """
         retry = Retry()
         has_changes, self._context.has_changes = self._context.has_changes, False
         try:
             while True:
                 try:
+                    # A pass that is not whole misses a ref that was made and deleted since the last one, and what other
+                    # processes changed. The next whole pass finds both.
                     end = await self._gather(is_whole=is_whole, has_changes=has_changes or is_whole)
                 except PredicateFailed:
                     continue  # Another gatherer wrote an event, or moved a mark on.
@@ -227,12 +228,13 @@ class Outbox:
                 await self._write_one(here, (kind, name), change, number, about=about)
 
     async def _begin_changes(self, here: _Pass) -> None:
-        """Mark the changes of before in an outbox that an older release began: it had events of refs only.
+        """Mark the changes of before in an outbox that an older release began.
 
         Raises:
             PredicateFailed: always. The pass begins again.
         """
         found = await self._marks.read_feed()
+        # That release had events of refs only.
         if found is not None and not found[0].has_changes:
             more = await self._marks_of_changes(found[0].generation)
             await self._marks.switch(*found, more=more)
@@ -267,7 +269,8 @@ class Outbox:
         return lambda run: (here.mark((_Source.PLANNED, run)).log_ms, here.mark((_Source.RUN, run)).log_ms)
 
     async def _unmarked(self, here: _Pass) -> Sequence[Ref]:
-        """Return refs whose log is ahead of their mark: a deleted one's always is, by the note of its deletion."""
+        """Return the refs whose log is ahead of their mark."""
+        # The log of a deleted ref is always ahead, by the note of its deletion.
         return [
             (kind, name)
             for kind, _, _ in _REFS

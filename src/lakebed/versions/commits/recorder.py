@@ -50,8 +50,6 @@ class Recorder:
     async def record(self, commit_id: str, commit: Commit) -> None:
         """Write the record of a commit that no branch has. A branch or tag can be made at it. Twice is the same.
 
-        Retention counts from now, whatever its date: else it could be taken before it is named.
-
         Raises:
             Invalid: the id is not that of these contents, the generation is not that of these parents, or a
                 parent is repeated.
@@ -67,6 +65,8 @@ class Recorder:
         if commit.generation != generation:
             raise Invalid(f"the generation is {commit.generation}, and that of these parents {generation}")
         now_ms = self._context.ports.clock.now_ms()
+        # Retention counts from now, whatever the commit's date: else a run could take it before a branch or tag names
+        # it.
         commit = replace(commit, written_ms=now_ms, counted_ms=now_ms, published=False)
         commit = await self._context.commits.ancestors.placed(commit)
 

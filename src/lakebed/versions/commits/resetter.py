@@ -326,8 +326,7 @@ class Resetter:
         return done
 
     async def _drop_intent(self, intent: bytes) -> None:
-        """Try to remove the intent. Where that fails the cleaner does it: it is not to be taken for a failure of the
-        reset.
-        """
+        """Try to remove the intent."""
+        # A failure here is no failure of the reset. The cleaner removes the intent then.
         with suppress(Unavailable, OutcomeUnknown):
             await self._context.delete(intent)

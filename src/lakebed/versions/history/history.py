@@ -289,7 +289,7 @@ class History:
     async def _mark_conflicts(
         self, theirs: AsyncIterator[list[Difference]], base: MetarangeId, ours: MetarangeId
     ) -> AsyncIterator[list[Difference]]:
-        """A path that ours changed too, to something else, is a conflict; to the same, no difference at all."""
+        """Mark paths that ours changed, too, to something else. Leave out paths that both changed to the same."""
         async for batch in theirs:
             for first in range(0, len(batch), TOGETHER):
                 part = batch[first : first + TOGETHER]

@@ -236,11 +236,9 @@ class _Front:
         self.one_sided += (after != _BOTH) - (before in {_LEFT, _RIGHT})
 
     async def _pass_together(self, level: list[Located], floor: int) -> list[Located]:
-        """Return ancestors of these commits of one generation, at least `floor`; or the commits themselves.
-
-        Each has passed single parents only, and no two have met: so nothing that was passed is common to two of them.
-        Below `floor` another commit of the queue could have in its history what is passed.
-        """
+        """Return ancestors of these commits of one generation, at least `floor`; or the commits themselves."""
+        # Each passes single parents only, and no two have met: so no passed commit is common to two of them. Below
+        # `floor` a passed commit could be in the history of another commit of the queue.
         ancestors = self._context.commits.ancestors
         if len(level) == 1:
             return [await ancestors.up(level[0], generation=floor, past_merges=False)]

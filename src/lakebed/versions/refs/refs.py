@@ -168,14 +168,13 @@ class Refs:
         return await self._make_branch(name, record, operation="create", by=by)
 
     async def create_first_branch(self, name: str, commit_id: CommitId) -> None:
-        """Make the branch of a repository that no one sees yet.
-
-        It is usable at once: no one can make a tag of its name, or begin a run that takes its commit.
+        """Make the branch of a repository that no one sees yet. It is usable at once.
 
         Raises:
             NameTaken: the name is a commit id.
         """
         check_no_commit(name)
+        # No one can make a tag of its name, or begin a run that takes its commit: so skip `creating`.
         record = replace(self._new_branch(commit_id), state=RefState.ACTIVE)
         record = await self._reflog.first_move(name, record, operation="create", by="")
         exists = BranchExists("branch already exists", branch=name)
@@ -227,9 +226,7 @@ class Refs:
     ) -> bool:
         """Delete a branch, as `delete_branch` does, if no one uses it meanwhile. Return whether it is gone.
 
-        `may_go` is asked once, when the branch is marked, so it finds all writes that were acknowledged before. A
-        writer that acknowledges later takes the mark off first (`BranchRecords.used`); a flow that moves the branch
-        changes the record. In both cases it stays. So it does in doubt, with the mark, which harms nothing.
+        `may_go` is asked once. In doubt the branch stays.
 
         Raises:
             BranchNotFound: there is none.
@@ -238,6 +235,9 @@ class Refs:
         seen = await self._context.branches.fresh(name)
         marked = replace(seen.record, leaving=self._context.ports.ids.fresh())
         try:
+            # Mark first: then `may_go` finds all writes that were acknowledged before. A writer that acknowledges later
+            # takes the mark off first (`BranchRecords.used`), and a flow that moves the branch changes the record. In
+            # both cases it stays. A mark that is left over harms nothing.
             seen = await self._context.branches.set(name, marked, seen)
         except PredicateFailed:
             return False

@@ -102,10 +102,8 @@ class Owning:
         return bool(claims) and await self._has(mine.head, key, mine)
 
     async def _met_another(self, key: bytes, own: Sequence[OwnCell], claims: Sequence[ClaimRecord]) -> bool:
-        """Answer whether a later token had the same content of another write, which its commit took for no change.
-
-        Our cell came into a sealed token after that writer had looked there. It was acknowledged, and so we lost.
-        """
+        """Answer whether a later token had the same content of another write, which its commit took for no change."""
+        # Our cell came into a sealed token after that writer had looked there. It was acknowledged, and so we lost.
         tokens, since = {mine.token for mine in own}, await self._generation(own[0].head)
         for claim in claims:
             if claim.commit_id is not None and await self._generation(claim.commit_id) <= since:

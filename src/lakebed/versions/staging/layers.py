@@ -95,9 +95,8 @@ class Layers:
         return await self._context.trees.lookup(await self._context.commits.metarange(view.commit_id), key)
 
     async def _look_beneath(self, view: View, key: bytes) -> Row | None:
-        """Look up a path over which a move is under way, or died: its tombstone hides one version, and a merge may have
-        brought another. So a read shows the entry that a commit would leave there.
-        """
+        """Look up a path over which a move is under way, or died. Show the entry that a commit would leave there."""
+        # The tombstone of the move hides one version, and a merge may have brought another.
         staged, committed = await self.look_up_all_staged(view.tokens, key), await self._committed(view, key)
         beneath = None if committed is None else (0, committed)
         shown = beneath if staged is None else shown_over(staged, beneath)
@@ -158,7 +157,7 @@ class Layers:
         return Span([key for key, _ in rows], [(0, row) for _, row in rows], next_start)
 
     async def _folder_span(self, metarange: MetarangeId, start: bytes, prefix: bytes, delimiter: bytes) -> Span | None:
-        """Return the commit's next key alone, where it lies in a folder: a listing shows nothing of its row.
+        """Return the commit's next key alone, where it lies in a folder.
 
         None where the key is an entry of the listing, or where reading rows costs no more.
         """
@@ -166,6 +165,7 @@ class Layers:
         def folder_of(key: bytes) -> bytes:
             return common_prefix(key, prefix, delimiter)
 
+        # A listing shows a folder by its name alone, so the row need not be read.
         key = await self._context.trees.first_key(metarange, start, folder_of)
         if key is None:
             return None

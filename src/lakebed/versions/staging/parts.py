@@ -141,9 +141,6 @@ class Parts:
     async def aim(self, multipart_id: str, address: str, *, instead_of: str) -> None:
         """Note the address that a completion is about to link. Empty: none any more.
 
-        An address is linked once. So a completion that is sent again finds the outcome of the first, and never sets
-        the path a second time, over the later write of another writer.
-
         Raises:
             MultipartNotFound: the upload ended meanwhile.
             CompletionUnderWay: another completion noted an address in place of `instead_of`.
@@ -155,6 +152,8 @@ class Parts:
             if found is None or found[0].etag:
                 raise MultipartNotFound("the upload was completed or aborted meanwhile", id=multipart_id)
             record, held = found
+            # An address is linked once. So a completion that is sent again finds the outcome of the first, and never
+            # sets the path a second time, over the later write of another writer.
             if record.target == address:
                 return
             if record.target != instead_of:
@@ -168,12 +167,13 @@ class Parts:
                 retry.lost(error)
 
     async def complete(self, multipart_id: str, etag: str) -> None:
-        """Note that an upload was completed, so that the same request may be sent again, and give up its parts.
+        """Note that an upload was completed, and give up its parts.
 
         Raises:
             MultipartNotFound: it ended meanwhile.
         """
         record = await self.get(multipart_id)
+        # The record stays with its etag, so that the same request may be sent again.
         await self._context.set(_upload_key(multipart_id), replace(record, etag=etag))
         await self._give_up_parts(multipart_id)
 

@@ -162,8 +162,9 @@ class Trees:
     async def total(self, metarange: MetarangeId, start: bytes, end: bytes | None) -> tuple[int, int]:
         """Return how many entries lie between two keys, and the sum of their sizes.
 
-        Lists have these numbers of whole ranges. So it reads at most two sublists and two ranges.
+        Reads at most two sublists and two ranges.
         """
+        # Lists have these numbers of whole ranges. Only the ranges at both edges must be read.
         count, size_bytes, edges = (await self._files.tree(metarange)).total(start, end)
         while edges:
             edge = edges.pop()
@@ -246,9 +247,8 @@ class Trees:
     ) -> Merged:
         """Apply to the destination the changes of the source since the base.
 
-        Where both changed a key, and not to the same, it is a conflict; "source-wins" and "dest-wins" settle it,
-        and `choices` those of single keys.
-        Only ranges that both sides changed are read.
+        A key that both changed to different rows is a conflict. "source-wins" and "dest-wins" settle it, and `choices`
+        settle single keys. Reads only ranges that both sides changed.
         """
         trees = [await self._files.tree(id_) for id_ in (base, source, destination)]
         id_, conflicts = await merge_trees(

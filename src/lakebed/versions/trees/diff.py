@@ -88,8 +88,8 @@ def _compare(left: Stretch, right: Stretch) -> list[DiffRow]:
 def _replaced(
     left: Stretch, right: Stretch, of_left: npt.NDArray[np.int64], keys: dict[int, bytes]
 ) -> tuple[set[bytes], npt.NDArray[np.int64]]:
-    """Keys of rows that were replaced in place, for which nothing of the left must be read, since the key is the one
-    there now (`keys`, by row); and the other rows."""
+    """Return the keys of rows that were replaced in place (`keys`, by row), and the other rows."""
+    # A replaced row has the key that is there now, so nothing of the left must be read.
     known = left.has_keys_of(right, of_left) & np.array([row in keys for row in of_left.tolist()], np.bool_)
     return {keys[row] for row in of_left[known].tolist()}, of_left[~known]
 

@@ -182,12 +182,11 @@ class TreeFiles:
     async def first_key(self, info: RangeInfo, start: bytes, folder_of: Callable[[bytes], bytes]) -> bytes | None:
         """Return the range's first key at or after `start`; None where rows of its view should be read.
 
-        That is where the cache has the view and the key's folder is short, or where the range was read in part
-        `PARTS_MAX` times. A part is the keys of one row group. The answer is kept, so a repeated listing reads nothing.
-        Errors as `view`.
+        A part is the keys of one row group. Errors as `view`.
         """
         if start <= info.min_key:
             return info.min_key
+        # With the view in the cache and a short folder, rows cost no more.
         view = self._cache.find((self._uri, info.id), RangeView)
         if view is not None:
             at = view.position(start)
@@ -196,6 +195,7 @@ class TreeFiles:
         name = (self._uri, f"gaps {info.id}")
         gaps = self._cache.find(name, Gaps) or Gaps(())
         key = gaps.first_key(start)
+        # After PARTS_MAX reads of a part the whole range is cheaper.
         if key is not None or len(gaps.found) >= PARTS_MAX:
             return key
         file = await self.file(info)
@@ -205,6 +205,7 @@ class TreeFiles:
             key = file.find(start)[1]
             if key is None:
                 raise RangeCorrupt(info.id, "it ends before the last key that its list names")
+        # Keep the answer: a repeated listing reads nothing.
         self._cache.keep(name, Gaps((*gaps.found, (start, key))))
         return key
 
