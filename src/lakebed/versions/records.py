@@ -111,24 +111,23 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class BranchRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """`sealed` is newest first. `epoch` changes nothing but the record: a flow that acts on an older reading fails.
-
-    `expires_ms`: from then on a sweep of branches may delete it, 0: never. `leaving` names the sweep that is about to
-    delete it if no one uses it (`Refs.delete_unused_branch`). `sandbox` names the sandbox that made it, and whose end
-    deletes it; a branch that was brought back has none. `work_of` names the flow of this package whose branch it is:
-    no request can set it.
-    """
+    """A branch: its head, its staging token, and its sealed tokens, newest first."""
 
     state: RefState
     commit_id: CommitId
     staging_token: StagingToken
     sealed: tuple[Sealed, ...] = ()
+    # Changes nothing but the record: a flow that acts on an older reading fails.
     epoch: int = 0
     created_ms: int = 0
     moved: Moved | None = None
+    # From then on a sweep of branches may delete it. 0: never.
     expires_ms: int = 0
+    # The sweep that is about to delete it if no one uses it (`Refs.delete_unused_branch`).
     leaving: str = ""
+    # The sandbox that made it, and whose end deletes it. A branch that was brought back has none.
     sandbox: str = ""
+    # The flow of this package whose branch it is. No request can set it.
     work_of: str = ""
 
     def tokens(self) -> tuple[StagingToken, ...]:
@@ -183,17 +182,10 @@ class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A commit. `id` hashes everything before `published`; `nonce` keeps two equal commits apart.
+    """A commit. `id` hashes everything before `published`; `nonce` keeps two equal commits apart."""
 
-    `made_for` is the branch it was built for. `published` is a note that the branch took it, written after the fact:
-    without it, a look into the history of `made_for` decides (`Commits.find_published`). `created_ms` may be given,
-    `written_ms` is the clock of the server that wrote it, and from `counted_ms` retention counts, where that is later.
-    `tried`, until it is noted: only a `set_if` of the branch `made_for` can publish it.
-    `depth`, `jump` and `merges` shorten the way to far ancestors (ancestors.py).
-
-    Nothing that it holds can lead back to it, so Python need not look for cycles through a million of them.
-    """
-
+    # With `gc=False`: nothing that a commit holds can lead back to it, so Python need not look for cycles through a
+    # million of them.
     version: int = 1
     generation: int
     message: str
@@ -202,12 +194,19 @@ class Commit(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     metarange_id: MetarangeId
     parents: tuple[CommitId, ...]
     metadata: dict[str, str] = {}
+    # The branch it was built for.
     made_for: str = ""
     nonce: str = ""
+    # A note that the branch took it, written after the fact. Without it, a look into the history of `made_for` decides
+    # (`Commits.find_published`).
     published: bool = False
+    # Until it is noted: only a `set_if` of the branch `made_for` can publish it.
     tried: bool = False
+    # A client may give `created_ms`. This is the clock of the server that wrote the record. Retention counts from
+    # `counted_ms`, where that is later.
     written_ms: int = 0
     counted_ms: int = 0
+    # These shorten the way to far ancestors (ancestors.py).
     depth: int = 0
     jump: str = ""
     merges: int = 0
@@ -241,20 +240,18 @@ class ClaimReason(StrEnum):
 
 
 class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt that may have taken these tokens from this branch; written before it, and noted by cleaners alone.
-
-    `building`: the tokens are fresh ones that a freeze fills, not yet the branch's. They may be cleaned only after the
-    branch was bumped, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
-    `why` of a record without one is a freeze, after which nothing of the tokens may be deleted. `retired_ms`: a cleaner
-    saw that no branch holds any of the tokens.
-    """
+    """An attempt that may have taken these tokens from this branch; written before it, and noted by cleaners alone."""
 
     branch: str
     tokens: tuple[StagingToken, ...]
     commit_id: CommitId | None = None
+    # The tokens are fresh ones that a freeze fills, not yet the branch's. They may be cleaned only after the branch was
+    # bumped, which makes the freeze fail (docs/design/protocols.md, "Giving up on a dead owner").
     building: bool = False
     created_ms: int
+    # A record of an older release has none. It counts as a freeze, after which nothing of the tokens may be deleted.
     why: ClaimReason = ClaimReason.FREEZE
+    # When a cleaner saw that no branch holds any of the tokens.
     retired_ms: int = 0
 
 
@@ -279,11 +276,7 @@ class UploadState(StrEnum):
 
 
 class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """An address handed out to a client, for this path alone. `attempt` names the link that moved it to LINKING.
-
-    `watchers` names the runs that marked when a cleaner first saw it finished. `is_signed`: a URL was
-    signed that can replace the bytes.
-    """
+    """An address handed out to a client, for this path alone. `attempt` names the link that moved it to LINKING."""
 
     state: UploadState
     branch: str
@@ -292,7 +285,9 @@ class UploadRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     path: bytes = b""
     multipart_id: str = ""
     attempt: str = ""
+    # The runs that marked when a cleaner first saw it finished.
     watchers: tuple[str, ...] | None = None
+    # A URL was signed that can replace the bytes.
     is_signed: bool = False
 
 
@@ -350,47 +345,45 @@ class IntentRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A collection run. The commits it expires are the keys of `expiring_partition`, filled while it is PLANNING,
-    which takes nothing, and emptied when it has ended; `listed` is emptied last, when no flow can fill it any more.
-
-    `rules_version` is that of the retention rules the plan was made with. `attempt` names the latest publication of
-    what is expiring. `listed` is the digest of the list it published, `recheck` of what it found still expiring, and
-    `plan` of the plan (lakebed.gc.messages.Manifest). These name what may be deleted, so a plan from an earlier
-    attempt is refused. `began`: an apply of a MARKED run began, so only this apply may end the run. `swept`: each
-    commit that it takes has its SweptRecord, so it may end. `until_ms`: its deletes are deferred until then, for a
-    `window` that an operator chose; `purging`: the window is over, and it deletes. `planned_ms`: when its plan was
-    made. `secret` seals the continuation
-    tokens of the run, or of its attempt, and no answer shows it. `sweeps` is the digest of the table that an apply
-    made by looking again, and may delete in place of the plan's. `saved` is the digest of its saved state.
-
-    `unpublished_ms`: when the oldest commit was written that it expires and that has no note of its publication; 0
-    without one. Since then something else may have deleted what such a commit names.
-
-    `counts`: runs that may still be undone, whose commits the recheck took for gone. `counted_by`: runs that were let
-    to delete what the commits of this run name, or that took the same commits. While these may delete, or did, this
-    run cannot be undone. One that is UNDONE took nothing, whatever SweptRecords say: its record is never removed.
-    `changes`: each step that users get an event of, written by `Retired.write_run`.
+    which takes nothing, and emptied when it has ended.
     """
 
     kind: RunKind
     state: RunState
     started_ms: int
+    # The latest publication of what is expiring. `listed` is the digest of the list that it published, `recheck` of the
+    # commits that it found still expiring, `plan` of the plan. These name what may be deleted, so a plan from an
+    # earlier attempt is refused. `listed` is emptied last, when no flow can fill the partition any more.
     attempt: str = ""
     listed: str = ""
     recheck: str = ""
     plan: str = ""
     rules_version: str = ""
+    # Seals the continuation tokens of the run, or of its attempt. No answer shows it.
     secret: str = ""
+    # Each commit that it takes has its SweptRecord, so it may end.
     swept: bool = False
+    # An apply of a MARKED run began, so only this apply may end the run.
     began: bool = False
+    # Its deletes are deferred until then, for a `window` that an operator chose. `purging`: the window is over.
     until_ms: int = 0
     window: str = ""
     purging: bool = False
     planned_ms: int = 0
+    # The digest of the table that an apply made by looking again, and may delete in place of the plan's.
     sweeps: str = ""
+    # The digest of its saved state.
     saved: str = ""
+    # When the oldest commit was written that it expires and that has no note of its publication, or 0. Since then
+    # something else may have deleted what such a commit names.
     unpublished_ms: int = 0
+    # Runs that may still be undone, whose commits the recheck took for gone.
     counts: tuple[str, ...] = ()
+    # Runs that were let to delete what the commits of this run name, or that took the same commits. While these may
+    # delete, or did, this run cannot be undone. One that is UNDONE took nothing, whatever SweptRecords say: its record
+    # is never removed.
     counted_by: tuple[str, ...] = ()
+    # Each step that users get an event of, written by `Retired.write_run`.
     changes: tuple[Change, ...] = ()
 
     @property
