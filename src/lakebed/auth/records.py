@@ -156,9 +156,7 @@ class SandboxState(StrEnum):
 class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A sandbox: its branch and its user have its `id`. Only an active sandbox gives its user rights.
 
-    `user_uid` and `access_key_id` are those of its user, or of the user being made. `ending_ms`: when its end began.
-    `was_half_made`: it ends without having been active, and a stalled request may still be making it.
-    `quota_bytes`: its branch has a quota, 0: none. The quota's own record counts.
+    `user_uid` and `access_key_id` are those of its user, or of the user being made.
     """
 
     id: str
@@ -173,9 +171,12 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     created_by: str
     expires_ms: int
     statements: tuple[Statement, ...]
+    # When its end began.
     ending_ms: int = 0
+    # It ends without having been active, and a stalled request may still be making it.
     was_half_made: bool = False
     keeps_branch: bool = False
+    # Its branch has a quota, 0: none. The quota's own record counts.
     quota_bytes: int = 0
 
 

@@ -32,16 +32,14 @@ class HookFailed(LakebedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookOptions:
-    """`loopback`: webhooks may go to this machine and its link-local neighbours. `private`: and to private networks.
-
-    `lua`: Lua hooks may run.
-    `lua_network`: Lua scripts may send HTTP requests. `environment` holds the variables that action files may name.
-    """
+    """`loopback`: webhooks may go to this machine and its link-local neighbours. `private`: and to private networks."""
 
     enabled: bool = True
     loopback: bool = False
     private: bool = False
+    # Lua hooks may run.
     lua: bool = True
+    # Lua scripts may send HTTP requests. `environment` holds the variables that action files may name.
     lua_network: bool = False
     lua_memory_bytes: int = 64 << 20
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -124,13 +124,11 @@ async def files_apart(
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """`files`: those that are reached. `snapshots`: the ids of those that reach one, in the order of the metadata.
-
-    `is_current`: the current snapshot is among them, or the metadata file itself is one of the files.
-    """
+    """`files`: those that are reached. `snapshots`: the ids of those that reach one, in the order of the metadata."""
 
     files: frozenset[str]
     snapshots: tuple[int, ...]
+    # The current snapshot is among them, or the metadata file itself is one of the files.
     is_current: bool
 
 

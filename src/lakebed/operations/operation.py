@@ -132,11 +132,8 @@ PAGE: Final = (Parameter("after"), Parameter("amount", "integer", default=100))
 class Operation(Generic[B, A]):
     """One thing that a caller may ask for: its route, records, permissions and promises.
 
-        `path` is relative to `root`. `body` and `answer` are records; `bytes` and `str` are plain bodies.
-        `permissions` are asked for before the handler runs, all of them; `asked_later` by the handler itself.
-        `repeatable`: doing it twice ends like doing it once; None: as HTTP defines the method.
-    `creates`: a conflict means that the name is taken. `body_bytes_max`: a larger record is refused unread.
-    `other_statuses`: successes without a record.
+    `path` is relative to `root`. `body` and `answer` are records; `bytes` and `str` are plain bodies. `permissions` are
+    asked for before the handler runs, all of them; `asked_later` by the handler itself.
     """
 
     id: str
@@ -149,10 +146,14 @@ class Operation(Generic[B, A]):
     parameters: tuple[Parameter, ...] = ()
     asked_later: tuple[Permission, ...] = ()
     status: int = 200
+    # Successes without a record.
     other_statuses: tuple[int, ...] = ()
     is_body_optional: bool = False
+    # Doing it twice ends like doing it once; None: as HTTP defines the method.
     repeatable: bool | None = None
+    # A conflict means that the name is taken.
     creates: bool = False
+    # A larger record is refused unread.
     body_bytes_max: int = RECORD_BYTES_MAX
     root: str = API_ROOT
 

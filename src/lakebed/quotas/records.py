@@ -40,14 +40,12 @@ def of_user(user_id: str) -> Scope:
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that a process may admit without asking again. `at_ms`: when it last asked.
-
-    `spent_bytes`: of what it admitted since its first grant, so many are in `used_bytes`. So an answer that was lost,
-    and a settlement that is repeated, count nothing twice.
-    """
+    """Bytes that a process may admit without asking again. `at_ms`: when it last asked."""
 
     size_bytes: int
     at_ms: int
+    # Of what it admitted since its first grant, so many are in `used_bytes`. So an answer that was lost, and a
+    # settlement that is repeated, count nothing twice.
     spent_bytes: int = 0
 
 
@@ -55,7 +53,6 @@ class QuotaRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A quota. `used_bytes` were written, and `grants` may have been: the sum is never over the limit by a grant.
 
     `counting` names the count under way, which was alive at `counting_ms`; `since_bytes` were settled since it began.
-    `counted_ms`: when the last one ended, 0: never. `is_stale`: objects were deleted since.
     """
 
     limit_bytes: int
@@ -66,7 +63,9 @@ class QuotaRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     counting: str = ""
     counting_ms: int = 0
     since_bytes: int = 0
+    # When the last one ended, 0: never.
     counted_ms: int = 0
+    # Objects were deleted since.
     is_stale: bool = False
 
     def alive(self, now_ms: int) -> dict[str, Grant]:

@@ -38,34 +38,33 @@ BLOCKSTORES: Final = ("local", "s3", "gs", "az")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """`blockstore` is the scheme of storage namespaces on this server: local, s3, gs, az or mem.
-
-    `store_uri`: None means a SQLite file in the data folder.
-    `server_secret`: None means a secret that the first start makes and stores.
-    `setup_secret`: None means that callers on this machine may set up without a secret.
-    `audit`: the requests that the audit log records; `audit_days`: days to keep records, 0 keeps all;
-    `audit_printed`: write records to standard output as well.
-    `cache_bytes`: the size of a process's cache of decoded committed data.
-    `trust_denials`: treat a namespace as unmarked when the object store denies reading its mark.
-    `presign`: return signed URLs if the object store supports them. `s3`: the options of the S3 gateway.
-    `trusted_proxies`: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto the server believes.
-    """
+    """`blockstore` is the scheme of storage namespaces on this server: local, s3, gs, az or mem."""
 
     data_dir: Path
     blockstore: str = "local"
+    # None means a SQLite file in the data folder.
     store_uri: str | None = None
+    # None means a secret that the first start makes and stores.
     server_secret: bytes | None = field(default=None, repr=False)
+    # None means that callers on this machine may set up without a secret.
     setup_secret: str | None = field(default=None, repr=False)
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
+    # Treat a namespace as unmarked when the object store denies reading its mark.
     trust_denials: bool = False
+    # The requests that the audit log records; `audit_days`: days to keep records, 0 keeps all; `audit_printed`: write
+    # records to standard output as well.
     audit: AuditMode = "changes"
     audit_days: int = 0
     audit_printed: bool = False
     deleted_days: int = DELETED_DAYS
     tables_days: int = TABLES_DAYS
+    # The size of a process's cache of decoded committed data.
     cache_bytes: int = TREE_CACHE_BYTES
+    # Return signed URLs if the object store supports them.
     presign: bool = True
+    # Addresses and networks whose X-Forwarded-For and X-Forwarded-Proto the server believes.
     trusted_proxies: tuple[str, ...] = ()
+    # The options of the S3 gateway.
     s3: S3Options = field(default_factory=S3Options)
     hooks: HookOptions = field(default_factory=HookOptions)
     brokers: Brokers = field(default_factory=Brokers)

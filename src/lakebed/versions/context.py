@@ -59,10 +59,7 @@ BRANCHES_CACHED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`owner` names this server instance in slice records. Ages bound garbage and staleness, never safety.
-
-    `tables_ms`: a file of a table that nothing names is pruned at this age.
-    """
+    """`owner` names this server instance in slice records. Ages bound garbage and staleness, never safety."""
 
     owner: str = "lakebed"
     branch_cache_ms: int = 500
@@ -74,6 +71,7 @@ class Options:
     deleted_refs_ms: int = 7 * 86_400_000
     reflog_age_ms_max: int = 90 * 86_400_000
     events_age_ms_max: int = 7 * 86_400_000
+    # A file of a table that nothing names is pruned at this age.
     tables_ms: int = 3 * 86_400_000
     scan_page: int = 5_000
 

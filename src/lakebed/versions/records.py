@@ -167,10 +167,7 @@ class Change(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A branch or tag that was deleted, or was about to be. Until `kept_until_ms` collectors take it for a ref.
-
-    `is_hidden`: listings left the branch out.
-    """
+    """A branch or tag that was deleted, or was about to be. Until `kept_until_ms` collectors take it for a ref."""
 
     kind: RefKind
     name: str
@@ -178,6 +175,7 @@ class DeletedRefRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     deleted_ms: int
     deleted_by: str = ""
     kept_until_ms: int
+    # Listings left the branch out.
     is_hidden: bool = False
 
 

@@ -184,14 +184,12 @@ class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxCreation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request for a sandbox. `ttl` is a duration, such as 36h or 2d. `name` becomes a part of the id.
-
-    `quota_bytes`: how many may be written to its branch, 0: any number.
-    """
+    """A request for a sandbox. `ttl` is a duration, such as 36h or 2d. `name` becomes a part of the id."""
 
     source: str
     ttl: str
     name: str = ""
+    # How many may be written to its branch, 0: any number.
     quota_bytes: int = 0
 
 
@@ -238,10 +236,7 @@ class QuotaSetting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota. `of` is repository, branch or user. `reserved_bytes` are in flight, or granted to a process.
-
-    `counted_date`: when `used_bytes` was last counted from the store; only that of a repository is. 0: never.
-    """
+    """A quota. `of` is repository, branch or user. `reserved_bytes` are in flight, or granted to a process."""
 
     of: str
     name: str
@@ -250,6 +245,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     set_by: str
     set_date: int
+    # When `used_bytes` was last counted from the store; only that of a repository is. 0: never.
     counted_date: int = 0
 
 

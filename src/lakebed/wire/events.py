@@ -51,25 +51,22 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to send events to an http or https URL, `nats:SUBJECT` or `kafka:TOPIC`.
-
-    `refs`: patterns of branches and tags, and of the branches of pull requests; runs have none. `operations`: of
-    events; `kinds`: branch, tag, pull, run, erasure. Empty means all. Without `secret` the server
-    makes one. `after`: begin behind this position; None means at the next event.
-    """
+    """A request to send events to an http or https URL, `nats:SUBJECT` or `kafka:TOPIC`."""
 
     target: str
+    # Patterns of branches and tags, and of the branches of pull requests; runs have none.
     refs: Patterns = []
+    # Of events; `kinds`: branch, tag, pull, run, erasure. Empty means all. Without `secret` the server makes one.
     operations: Annotated[list[str], msgspec.Meta(max_length=LIST_MAX)] = []
     kinds: Annotated[list[EventKind], msgspec.Meta(max_length=5)] = []
     secret: str | None = None
+    # Begin behind this position; None means at the next event.
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription and its progress. `behind`: the number of waiting events.
 
-    `missed`: of events removed before delivery.
 
     `failures` in a row, with the last `error`. Only the answer to its creation contains `secret`.
     """
@@ -83,6 +80,7 @@ class EventSubscription(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str
     position: int
     behind: int
+    # Of events removed before delivery.
     missed: int
     failures: int
     error: str

@@ -12,13 +12,11 @@ GRACE_S_MAX: Final = 10 * 366 * 24 * 3600
 
 
 class SetHardDelete(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of the settings of hard delete. A setting that is absent is kept.
-
-    `grace_s`: the grace for readers; -1 restores that of the object store.
-    """
+    """A change of the settings of hard delete. A setting that is absent is kept."""
 
     is_on: bool | None = None
     is_paused: bool | None = None
+    # The grace for readers; -1 restores that of the object store.
     grace_s: Annotated[int, msgspec.Meta(ge=-1, le=GRACE_S_MAX)] | None = None
 
 

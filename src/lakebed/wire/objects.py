@@ -123,13 +123,12 @@ class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request to move an object.
-
-    `src_branch`: another branch of the repository. `if_absent`: fail if the target exists.
-    """
+    """A request to move an object."""
 
     src_path: str
+    # Another branch of the repository.
     src_branch: str = ""
+    # Fail if the target exists.
     if_absent: bool = False
     force: bool = False
 

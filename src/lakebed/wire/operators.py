@@ -96,11 +96,7 @@ class ReclaimedWeek(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a server. `checks` has `ok` or a reason for each part, as `/_ready` has.
-
-    `audit_failures`: unwritten lines. `collections` and `weeks` (the oldest first) are at most a minute old, and of the
-    first repositories alone.
-    """
+    """The state of a server. `checks` has `ok` or a reason for each part, as `/_ready` has."""
 
     ready: bool
     checks: dict[str, str]
@@ -110,6 +106,8 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     object_store: str
     disk_bytes: int
     disk_free_bytes: int
+    # Unwritten lines. `collections` and `weeks` (the oldest first) are at most a minute old, and of the first
+    # repositories alone.
     audit_failures: int
     processes: list[ServerProcess]
     collections: list[CollectedKind]

@@ -47,7 +47,6 @@ PARENTS_MAX: Final = 64
 class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A branch or a tag, and the commit it names.
 
-    `expiration_date`: the end of the branch's lifetime, as its maker set it.
 
     On request, a branch has its commit's date (Unix seconds) and message, and whether it has uncommitted changes. The
     latter is absent if it cannot be read.
@@ -55,6 +54,7 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     commit_id: str
     id: str
+    # The end of the branch's lifetime, as its maker set it.
     expiration_date: int | None = None
     commit_date: int | None = None
     commit_message: str | None = None

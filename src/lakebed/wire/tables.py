@@ -242,12 +242,7 @@ class TableCommitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A table at a ref.
-
-    `data`: what the current snapshot has, by its summary; None where the writer did not count. `stored_files` and
-    `stored_bytes`: all that the ref keeps for the table, older snapshots and metadata too. `commit` is the last that
-    changed it; None where it is further back than a log is searched.
-    """
+    """A table at a ref."""
 
     table: str
     uuid: str
@@ -264,15 +259,15 @@ class TableDetails(msgspec.Struct, frozen=True, kw_only=True):
     stored_files: int
     stored_bytes: int
     snapshot: TableSnapshot | None = None
+    # What the current snapshot has, by its summary; None where the writer did not count. `stored_files` and
+    # `stored_bytes`: all that the ref keeps for the table, older snapshots and metadata too. `commit` is the last that
+    # changed it; None where it is further back than a log is searched.
     data: TableCount | None = None
     commit: TableCommitted | None = None
 
 
 class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that changed a table. `added` and `removed` are snapshots, against the version before.
-
-    `is_gone`: the metadata file was deleted, so nothing more is known of this version.
-    """
+    """A commit that changed a table. `added` and `removed` are snapshots, against the version before."""
 
     commit: TableCommitted
     metadata_location: str = ""
@@ -281,6 +276,7 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
     removed: list[str] = []
     fields_changed: bool = False
     is_dropped: bool = False
+    # The metadata file was deleted, so nothing more is known of this version.
     is_gone: bool = False
 
 

@@ -50,18 +50,16 @@ class PolicyNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether a user may do an action, and the deciding statement: the `number`th of `policy`, from 1.
-
-    `group`: the group through which the user has the policy; empty if it is attached to the user. If no statement
-    names the action and the resource, `policy` is empty and the action is not allowed. `unsaid`: keys of conditions on
-    which the answer depends, but for which the question gives no value.
-    """
+    """Whether a user may do an action, and the deciding statement: the `number`th of `policy`, from 1."""
 
     is_allowed: bool
     policy: str = ""
+    # The group through which the user has the policy; empty if it is attached to the user. If no statement names the
+    # action and the resource, `policy` is empty and the action is not allowed.
     group: str = ""
     number: int = 0
     statement: Statement | None = None
+    # Keys of conditions on which the answer depends, but for which the question gives no value.
     unsaid: tuple[str, ...] = ()
 
 

@@ -68,22 +68,21 @@ def silent(_: str) -> None:
 class Collector:
     """Collect the garbage of one repository. `engine` and `tasks` are defaults for requests. With `tasks` None,
     use enough tasks to keep the session's cores busy.
-
-    `objectstore`: options to reach the storage namespace from the tasks.
-    `session` is called only when Spark is needed. It may return any session, also of a cluster or of Spark Connect.
-    `deleted`: uid of a deleted repository. ONLY selects it by name when the name is unique.
-    `command_options`: options that the commands in its messages must repeat, such as `--data DIR`.
     """
 
     client: Caller
     repository: str
+    # Options to reach the storage namespace from the tasks. `session` is called only when Spark is needed. It may
+    # return any session, also of a cluster or of Spark Connect.
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     session: Callable[[], SparkSession] = active_session
     engine: messages.EngineName = messages.EngineName.SPARK
     tasks: int | None = None
     progress: Progress = silent
     metadata: MetadataRule = field(default_factory=MetadataRule)
+    # Uid of a deleted repository. ONLY selects it by name when the name is unique.
     deleted: str = ""
+    # Options that the commands in its messages must repeat, such as `--data DIR`.
     command_options: tuple[str, ...] = ()
 
     def command(self, run_id: str, kind: messages.RunKind, *, everywhere: bool = False) -> str:

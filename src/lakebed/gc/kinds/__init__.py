@@ -49,15 +49,14 @@ class SweepRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limit the objects of a run of any kind, by a request or by a plan. Each kind reads its own fields.
-
-    `expired`: expire no other commits. `again`: keep the folder of this run, which is planned once more.
-    """
+    """Limit the objects of a run of any kind, by a request or by a plan. Each kind reads its own fields."""
 
     options: UncommittedOptions
     metadata: MetadataRule = field(default_factory=MetadataRule)
     erasure: ErasureOrder | None = None
+    # If given, the plan expires no other commits.
     expired: frozenset[str] | None = None
+    # Keep the folder of this run, which is planned once more.
     again: str = ""
 
 

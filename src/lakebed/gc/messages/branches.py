@@ -30,25 +30,25 @@ BRANCH_NOT_TRIED: Final = "not tried: the key-value store was away at a branch b
 
 
 class PlannedBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch, and whether a sweep deletes it now (`goes`).
-
-    `why`: the reason in words, for each branch. `rule`: the pattern that applies, or empty.
-    `active_ms`: the last use. `expires_ms`: the end date that the branch was made with.
-    `due_ms`: the instant from which a sweep deletes the branch if it stays unused and nothing else keeps it.
-    `goes_ms`: the first instant at which a sweep deletes it if nothing changes, or None.
-    `state`: all facts that the plan read of the branch. A sweep deletes the branch only if they are the same.
-    """
+    """A branch, and whether a sweep deletes it now (`goes`)."""
 
     branch: str
     commit_id: str
     goes: bool
+    # The reason in words, for each branch.
     why: str
+    # The pattern that applies, or empty.
     rule: str
+    # The last use.
     active_ms: int
+    # The end date that the branch was made with.
     expires_ms: int | None
+    # The instant from which a sweep deletes the branch if it stays unused and nothing else keeps it.
     due_ms: int | None
     has_uncommitted: bool
+    # All facts that the plan read of the branch. A sweep deletes the branch only if they are the same.
     state: str
+    # The first instant at which a sweep deletes it if nothing changes, or None.
     goes_ms: int | None = None
 
 
@@ -80,14 +80,12 @@ class SweepBranches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SweptBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for a branch.
-
-    `why`: the reason that it was not deleted. It stays, it does not exist (`BRANCH_GONE`), an error leaves the outcome
-    open (begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
-    """
+    """The outcome for a branch."""
 
     branch: str
     is_deleted: bool
+    # The reason that it was not deleted. It stays, it does not exist (`BRANCH_GONE`), an error leaves the outcome open
+    # (begins with `BRANCH_IN_DOUBT`), or the sweep ended before it (`BRANCH_NOT_TRIED`).
     why: str
 
 

@@ -72,12 +72,10 @@ __all__ = [
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """Allow the caller to plan. Without rules, committed data can only be planned by rules in the request.
-
-    `namespace`: the storage namespace's URI.
-    """
+    """Allow the caller to plan. Without rules, committed data can only be planned by rules in the request."""
 
     has_rules: bool
+    # The storage namespace's URI.
     namespace: str = ""
 
 
@@ -86,31 +84,29 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it starts.
-
-    `closed_slices` (names, ascending): read after the run's record was written. Only objects in them may be garbage.
-    `namespace`: the storage namespace's URI, without a slash at its end. `folder`: the run's folder inside it.
-    `state`: `marking`, or `planning` for a committed run, which has no record yet.
-    `uploads` (table UNCOMMITTED): addresses issued before the closed slices were known. Bytes may arrive at them after
-    the slice was listed. A committed run has no uploads.
-    `open_slices`, `open_slice_names`: the number and the names of the slices that are not closed.
-    `delete_from_ms`: for a deleted repository, no plan begun before this time may be applied, as the repository can
-    return until then.
-    `uid`: the repository's uid, which every later step sends: another repository may have the name by then. Servers of
-    earlier releases send none.
-    """
+    """A run as it starts."""
 
     run_id: str
     kind: RunKind
+    # `marking`, or `planning` for a committed run, which has no record yet.
     state: RunState
+    # The storage namespace's URI, without a slash at its end.
     namespace: str
+    # The run's folder inside it.
     folder: str
     now_ms: int
+    # Read after the run's record was written. Only objects in them may be garbage (names, ascending).
     closed_slices: tuple[str, ...]
+    # The number and the names of the slices that are not closed.
     open_slices: int = 0
     open_slice_names: tuple[str, ...] = ()
+    # Addresses issued before the closed slices were known. Bytes may arrive at them after the slice was listed. A
+    # committed run has no uploads (table UNCOMMITTED).
     uploads: Manifest | None = None
+    # For a deleted repository, no plan begun before this time may be applied, as the repository can return until then.
     delete_from_ms: int = 0
+    # The repository's uid, which every later step sends: another repository may have the name by then. Servers of
+    # earlier releases send none.
     uid: str = ""
 
     def all_slices(self) -> tuple[str, ...] | None:
@@ -120,16 +116,7 @@ class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run by its record. `expiring` counts commits; `plan` is the digest of the plan's manifest.
-
-    `until_ms`: the end of the `window` for which the deletes are deferred. `is_purging`: the window is over, and the
-    run deletes.
-    `planned_by`: the user who made the plan, or empty.
-    `looks_again` (answer to `applying`): the caller did not make the plan, so the apply must plan again.
-    `sweeps`: the digest of the table that the run may delete instead of the plan's. `saved`: the digest of the run's
-    saved state.
-    `unpublished_ms`: no branch may have taken some of its expired commits, and the oldest of these was written then.
-    """
+    """A run by its record. `expiring` counts commits; `plan` is the digest of the plan's manifest."""
 
     run_id: str
     kind: RunKind
@@ -137,13 +124,20 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
     expiring: int = 0
     plan: str = ""
+    # The end of the `window` for which the deletes are deferred.
     until_ms: int | None = None
     window: str = ""
+    # The window is over, and the run deletes.
     is_purging: bool = False
+    # The user who made the plan, or empty.
     planned_by: str = ""
+    # The caller did not make the plan, so the apply must plan again (answer to `applying`).
     looks_again: bool = False
+    # The digest of the table that the run may delete instead of the plan's.
     sweeps: str = ""
+    # The digest of the run's saved state.
     saved: str = ""
+    # No branch may have taken some of its expired commits, and the oldest of these was written then.
     unpublished_ms: int | None = None
 
 
@@ -196,12 +190,6 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     """Every commit record (table COMMITS), every ref (REFS), the rules, and their version for `Expire`.
 
     `rules` None: the repository has no rules, and a committed run must stop.
-    `policy` (JSON, or empty): a lifecycle run gets the policy and its version instead of rules.
-    `holds`: the legal holds.
-    `tables_ms`: a file of a table that nothing names is pruned at this age. None: the repository has no tables, or the
-    kind takes no object that commits name.
-    `has_lost_trees`: a commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges,
-    so it takes none.
     """
 
     run_id: str
@@ -209,9 +197,14 @@ class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):
     refs: Manifest
     rules: Rules | None
     rules_version: int
+    # A lifecycle run gets the policy and its version instead of rules (JSON, or empty).
     policy: str = ""
     holds: Holds = Holds()
+    # A commit that was recently marked as gone has no metarange. A metadata run cannot know its ranges, so it takes
+    # none.
     has_lost_trees: bool = False
+    # A file of a table that nothing names is pruned at this age. None: the repository has no tables, or the kind takes
+    # no object that commits name.
     tables_ms: int | None = None
 
 
@@ -222,29 +215,26 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """`plan`: the digest of the plan's manifest. `rules_version`: the version of the rules to expire by, or 0.
-
-    `begins`: this request begins the apply. From now on no metadata run ends a run of uncommitted data.
-    `plan_file`: the SHA-256 of `plan.json`. `sweeps`, `saved`: digests for the run's record (RunView).
-    """
+    """`plan`: the digest of the plan's manifest. `rules_version`: the version of the rules to expire by, or 0."""
 
     kind: RunKind
     plan: str
     rules_version: int = 0
+    # This request begins the apply. From now on no metadata run ends a run of uncommitted data.
     begins: bool = False
     uid: str = ""
+    # The SHA-256 of `plan.json`.
     plan_file: str = ""
+    # Digests for the run's record (RunView).
     sweeps: str = ""
     saved: str = ""
 
 
 class Purging(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository's storage namespace. The caller may delete there, and nowhere else.
-
-    `mark`: a file that the server wrote there for this answer. A caller that cannot find it reads another store.
-    """
+    """The repository's storage namespace. The caller may delete there, and nowhere else."""
 
     namespace: str
+    # A file that the server wrote there for this answer. A caller that cannot find it reads another store.
     mark: str
 
 
@@ -307,21 +297,18 @@ class Expire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecheckInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The last page has every field but the token. Other pages have only the token and `run_id`.
-
-    `commits`: the table COMMITS as read now. The plan may take objects that `expiring` rows name. It must keep every
-    object that a row names which is neither expiring nor swept, and every object of `uncommitted`.
-    `taken_out`: the number of requested commits that are kept after all.
-    `closed_slices` bounds the plan as in StartedRun.
-    """
+    """The last page has every field but the token. Other pages have only the token and `run_id`."""
 
     run_id: str
     continuation_token: str | None = None
+    # The table COMMITS as read now. The plan may take objects that `expiring` rows name. It must keep every object that
+    # a row names which is neither expiring nor swept, and every object of `uncommitted`.
     commits: Manifest | None = None
     refs: Manifest | None = None
     uncommitted: Manifest | None = None
     closed_slices: tuple[str, ...] = ()
     expiring: int = 0
+    # The number of requested commits that are kept after all. `closed_slices` bounds the plan as in StartedRun.
     taken_out: int = 0
 
 
@@ -367,11 +354,12 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 class Defer(msgspec.Struct, frozen=True, kw_only=True):
     """`plan` (table GARBAGE): the objects that the run may delete. They stay for the `window` (`7d`).
 
-    A repeated request restarts the window if that makes it longer. `saved`: the digest of the run's saved state.
+    A repeated request restarts the window if that makes it longer.
     """
 
     plan: Manifest
     window: str
+    # The digest of the run's saved state.
     saved: str = ""
 
 

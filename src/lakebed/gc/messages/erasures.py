@@ -31,11 +31,7 @@ COPIES_ROWS_MAX: Final = 5_000_000
 
 
 class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that is staged on a branch, a part of an upload (`multipart_id`), or an object in hard delete's queue.
-
-    `is_sealed`: a commit may be taking the entry, so it cannot be deleted now. A part has no checksum. An object in the
-    queue has neither branch nor checksum. `source`: the address from which a restore copied the object.
-    """
+    """An entry staged on a branch, a part of an upload (`multipart_id`), or an object in the queue of hard delete."""
 
     branch: str
     path: str
@@ -43,8 +39,11 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     checksum: str
     modified_ms: int
+    # A commit may be taking the entry, so it cannot be deleted now. A part has no checksum. An object in the queue has
+    # neither branch nor checksum.
     is_sealed: bool = False
     multipart_id: str = ""
+    # The address from which a restore copied the object.
     source: str = ""
 
     @property
@@ -54,18 +53,16 @@ class StagedEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasureOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Erase every object that an entry selected by `selection` ever named.
-
-    `takes_shared`: erase the objects that entries outside the selection name, too.
-    `staged`: the staged entries to delete with the objects.
-    `finds_copies`: look for copies of the content at other paths, whatever the number of rows to read.
-    `checksums`, by address: checksums of objects without a recorded entry; the plan reads their bytes.
-    """
+    """Erase every object that an entry selected by `selection` ever named."""
 
     selection: Selection
     why: str = ""
+    # Erase the objects that entries outside the selection name, too.
     takes_shared: bool = False
+    # Look for copies of the content at other paths, whatever the number of rows to read. `checksums`, by address:
+    # checksums of objects without a recorded entry; the plan reads their bytes.
     finds_copies: bool = False
+    # The staged entries to delete with the objects.
     staged: tuple[StagedEntry, ...] = ()
     checksums: dict[str, str] = {}
 
@@ -83,28 +80,27 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """The content that an erasure would leave, at the time of the plan. The certificate has the final list.
 
-    `stands_count` counts all of `stands`, which has at most `STANDING_MAX` items. `unmatched`: paths, globs and digests
-    of the order that match no object. `remains`: the places that were not searched.
+    `stands_count` counts all of `stands`, which has at most `STANDING_MAX` items.
     """
 
     stands: tuple[Standing, ...] = ()
     stands_count: int = 0
+    # Paths, globs and digests of the order that match no object.
     unmatched: tuple[str, ...] = ()
+    # The places that were not searched.
     remains: tuple[str, ...] = ()
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):
-    """Find staged entries, or with `in_queue` the objects in hard delete's queue, by path only.
-
-    `or_restored`: find also entries whose metadata says that a restore copied the object.
-    `addresses`: find also entries that name one of these objects, at most STANDING_MAX.
-    `with_others`: write the objects of all other entries into the run's folder, as a table `uncommitted`.
-    """
+    """Find staged entries, or with `in_queue` the objects in hard delete's queue, by path only."""
 
     selection: Selection
     in_queue: bool = False
+    # Find also entries whose metadata says that a restore copied the object.
     or_restored: bool = False
+    # Find also entries that name one of these objects, at most STANDING_MAX.
     addresses: Annotated[tuple[str, ...], msgspec.Meta(max_length=STANDING_MAX)] = ()
+    # Write the objects of all other entries into the run's folder, as a table `uncommitted`.
     with_others: bool = False
     continuation_token: str | None = None
 
@@ -118,12 +114,10 @@ class StagedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unstage(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete these entries, at most 500, if their cells are unchanged. Abort uploads in parts.
-
-    `uid`: the repository in which the entries were found. A repository with another uid refuses the request.
-    """
+    """Delete these entries, at most 500, if their cells are unchanged. Abort uploads in parts."""
 
     entries: Annotated[tuple[StagedEntry, ...], msgspec.Meta(max_length=UNSTAGED_AT_ONCE)]
+    # The repository in which the entries were found. A repository with another uid refuses the request.
     uid: str = ""
 
 

@@ -107,20 +107,18 @@ class EngineName(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncommittedOptions:
-    """Options of runs of uncommitted data. `mode` and `active_only` (see `PlanRequest`) apply to lifecycle runs, too.
-
-    `clean_every`: one of this many automatic runs is clean.
-    `clean_after_ms`: no automatic run is optimised when the last clean run began longer ago.
-    `token_expiry_ms`: leave slices opened within this time to a later run (the cut-off of
-    docs/design/0001-uncommitted-gc.md). Runs read only closed slices in any case.
-    `old_layout_age_ms`: the age at which an object outside slices may be deleted.
-    """
+    """Options of uncommitted runs. `mode` and `active_only` (see `PlanRequest`) apply to lifecycle runs, too."""
 
     mode: Mode = Mode.AUTOMATIC
     active_only: bool = False
+    # One of this many automatic runs is clean.
     clean_every: int = CLEAN_EVERY
+    # No automatic run is optimised when the last clean run began longer ago.
     clean_after_ms: int = CLEAN_AFTER_MS
+    # Leave slices opened within this time to a later run (the cut-off of docs/design/0001-uncommitted-gc.md). Runs read
+    # only closed slices in any case.
     token_expiry_ms: int = 0
+    # The age at which an object outside slices may be deleted.
     old_layout_age_ms: int = OLD_LAYOUT_AGE_MS
 
 
@@ -139,7 +137,6 @@ class _Planning(_Any, frozen=True, kw_only=True):
     """Options of a plan, besides `UncommittedOptions`. Durations are written as in rules (`36h`, `7d`).
 
     No `kinds`: every kind but `lifecycle`, and committed data only if the repository has rules.
-    `active_only`: in a lifecycle run, commits that the retention rules let expire keep no objects, as if swept.
     """
 
     kinds: tuple[RunKind, ...] = ()
@@ -148,6 +145,7 @@ class _Planning(_Any, frozen=True, kw_only=True):
     clean_after: str | None = None
     token_expiry: str | None = None
     older_than: str | None = None
+    # In a lifecycle run, commits that the retention rules let expire keep no objects, as if swept.
     active_only: bool = False
 
     def uncommitted(self) -> UncommittedOptions:
@@ -270,12 +268,10 @@ class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
 
 
 class EraseRequest(_Any, frozen=True, kw_only=True, tag="erase"):
-    """Carry out the plan of an erasure, and certify it. Repeat after a crash.
-
-    `everywhere`: then delete every object that no entry names, too, because some bytes have no recorded path.
-    """
+    """Carry out the plan of an erasure, and certify it. Repeat after a crash."""
 
     run_id: str
+    # Then delete every object that no entry names, too, because some bytes have no recorded path.
     everywhere: bool = False
     readers_grace: str | None = None
 

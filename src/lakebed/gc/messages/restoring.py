@@ -61,21 +61,19 @@ def restored_from(metadata: Mapping[str, str]) -> RestoredFrom | None:
 
 
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for a restore.
+    """Ask for a restore."""
 
-    `path`: the path of one object, of a folder (with a slash at its end), or an address.
-    `run_id` empty: the latest run that holds the object; for a folder, every run.
-    `branch`: the target, or the default branch. Objects return to their own paths; those of uncommitted data to
-    `restored/<run>/<address>`. With `prefix` they return to their path or address below it.
-    `overwrite`: replace objects that were there before.
-    `all_versions`: restore each version, to `<path>@<run>/<address>`.
-    """
-
+    # The target, or the default branch. Objects return to their own paths; those of uncommitted data to
+    # `restored/<run>/<address>`. With `prefix` they return to their path or address below it.
     branch: str = ""
     run_id: str = ""
+    # The path of one object, of a folder (with a slash at its end), or an address. `run_id` empty: the latest run that
+    # holds the object; for a folder, every run.
     path: str = ""
     prefix: str = ""
+    # Replace objects that were there before.
     overwrite: bool = False
+    # Restore each version, to `<path>@<run>/<address>`.
     all_versions: bool = False
     continuation_token: str | None = None
 
@@ -89,16 +87,14 @@ class RestoreFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
-    """`restored`: objects read back and staged. `present`: objects that were there already, byte for byte.
-
-    `older`: objects whose path has a later version. A page that replaces an object of an earlier page subtracts it, so
-    only the sums of all pages are exact.
-    """
+    """`restored`: objects read back and staged. `present`: objects that were there already, byte for byte."""
 
     run_id: str
     restored: int = 0
     bytes_restored: int = 0
     present: int = 0
+    # Objects whose path has a later version. A page that replaces an object of an earlier page subtracts it, so only
+    # the sums of all pages are exact.
     older: int = 0
     failed: int = 0
     failures: tuple[RestoreFailure, ...] = ()
@@ -108,12 +104,11 @@ class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Add up the pages of a restore. `failures`: the first thousand of `failed`.
+    """Add up the pages of a restore. `failures`: the first thousand of `failed`."""
 
-    `runs`: the runs that took the objects, latest first. `run_id`: the first of `runs`.
-    """
-
+    # The first of `runs`.
     run_id: str
+    # The runs that took the objects, latest first.
     runs: tuple[str, ...] = ()
     restored: int = 0
     bytes_restored: int = 0

@@ -72,22 +72,22 @@ class TriedDay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """The commits that the retention rules of a request would expire now. Nothing is saved or deleted.
-
-    `kept`, `expired`: numbers of commits. `gone`: commits swept before. `expired_in_force`: the number by the rules in
-    force, or None without rules. `branches`: the largest; `commits`: the newest.
-    `at_most`: the objects that only expired commits name; None if they are too many to add up. Staged data, open
-    uploads, and the holds named by `path_holds` may keep some of them.
-    """
+    """The commits that the retention rules of a request would expire now. Nothing is saved or deleted."""
 
     now_ms: int
+    # Numbers of commits.
     kept: int
     expired: int
+    # Commits swept before.
     gone: int
+    # The number by the rules in force, or None without rules.
     expired_in_force: int | None
+    # The largest; `commits`: the newest.
     branches: tuple[TriedBranch, ...]
     branches_count: int
     commits: tuple[TriedCommit, ...]
     days: tuple[TriedDay, ...]
+    # The objects that only expired commits name; None if they are too many to add up. Staged data, open uploads, and
+    # the holds named by `path_holds` may keep some of them.
     at_most: Total | None
     path_holds: tuple[str, ...]

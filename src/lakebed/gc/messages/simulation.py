@@ -32,11 +32,7 @@ class SimulatedBranch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by date, rule and branch; days without deletes have no row. `policy_version` None: the policy is not saved.
-
-    `branches`: the branches that each day's sweep would delete, by date and name. None for a policy that is not saved:
-    the server judges branches by the policy in force.
-    """
+    """Rows by date, rule and branch; days without deletes have no row. `policy_version` None: it is not saved."""
 
     run_id: str
     now_ms: int
@@ -44,4 +40,6 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     policy_version: int | None
     total: Total
     rows: tuple[SimulatedRow, ...]
+    # The branches that each day's sweep would delete, by date and name. None for a policy that is not saved: the server
+    # judges branches by the policy in force.
     branches: tuple[SimulatedBranch, ...] | None = None

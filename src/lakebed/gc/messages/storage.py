@@ -41,18 +41,17 @@ class StoragePart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the storage, each counted at its own time. The server lists no objects for this answer.
+    """Parts of the storage, each counted at its own time. The server lists no objects for this answer."""
 
-    `listed`: all objects in closed slices, by the newest clean run of uncommitted data. `rest`: `listed` less the
-    parts: history, other branches, tags, holds, uncommitted objects, and objects that no record explains. Both are None
-    before such a run. `branches`, `tags` and `history` are upper bounds, counted on request; `history` excludes
-    `waiting` objects. `uncounted`: the keepers with too many trees to count. A head's count includes an object once for
-    each of its paths, and objects outside the namespace.
-    """
-
+    # All objects in closed slices, by the newest clean run of uncommitted data.
     listed: Total | None
     listed_by: str
     listed_ms: int
     parts: tuple[StoragePart, ...]
+    # `listed` less the parts: history, other branches, tags, holds, uncommitted objects, and objects that no record
+    # explains. Both are None before such a run. `branches`, `tags` and `history` are upper bounds, counted on request;
+    # `history` excludes `waiting` objects.
     rest: Total | None
+    # The keepers with too many trees to count. A head's count includes an object once for each of its paths, and
+    # objects outside the namespace.
     uncounted: tuple[Keeper, ...] = ()

@@ -33,8 +33,6 @@ class TakesAgain(msgspec.Struct, frozen=True, kw_only=True):
 class Undone(msgspec.Struct, frozen=True, kw_only=True):
     """`commits`: commits that are readable again, or would be. `objects`: the objects of the run's table.
 
-    `again`: see `TakesAgain`. It is empty for a run of uncommitted data, because the next run takes every object that
-    no entry names.
 
     The run is undone once `state` says so. Until `is_done` some of its records must be removed, which cost readers of
     its commits a read each.
@@ -45,5 +43,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     commits: int = 0
     objects: int = 0
+    # See `TakesAgain`. It is empty for a run of uncommitted data, because the next run takes every object that no entry
+    # names.
     again: tuple[TakesAgain, ...] = ()
     is_done: bool = True

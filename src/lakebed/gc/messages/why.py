@@ -90,43 +90,36 @@ class CommittedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueName(msgspec.Struct, frozen=True, kw_only=True):
-    """A path at which commits have the object, judged by the lifecycle policy. Equal names of several commits are one.
-
-    `due_ms`: the first instant at which the name is due, or None for never; `keeps` gives the reason.
-    `rule`: the rule that applies, as a plan shows it. `branch`: the branch that keeps the name longest, or empty.
-    `branches`: some of the branches that reach the commits; `branches_count` counts all.
-    `commit`: the newest of the commits.
-    """
+    """A path at which commits have the object, judged by the policy. Equal names of several commits are one."""
 
     path: str
     modified_ms: int
+    # The rule that applies, as a plan shows it.
     rule: str = ""
+    # The first instant at which the name is due, or None for never; `keeps` gives the reason.
     due_ms: int | None = None
     keeps: Keeps = Keeps.NOTHING
+    # The branch that keeps the name longest, or empty.
     branch: str = ""
+    # Some of the branches that reach the commits; `branches_count` counts all.
     branches: tuple[str, ...] = ()
     branches_count: int = 0
+    # The newest of the commits.
     commit: str
     commits_count: int = 1
 
 
 class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
-    """One object. `address` is relative to the namespace, or absolute outside of it.
-
-    `goes_ms`: the first instant at which a run may take the object if nothing changes, or None.
-    `slice_closed`: uploads into its slice have ended, which a run waits for; None for foreign addresses.
-    `stays` (reasons that keep it first), `commits` (newest first), `uncommitted`: the first few; the counts are of all.
-    `taken`: the ledger's rows of a missing object, latest first. `holds`: the names of the legal holds that keep it.
-    `run`: the run that deletes a deferred object, at `goes_ms`.
-    `due_ms`: when all `due_names` are due (latest first, the first few). None: never, no policy, or no commit names it.
-    `elsewhere`: other repositories that name an object of a deleted repository, so that it stays.
-    """
+    """One object. `address` is relative to the namespace, or absolute outside of it."""
 
     address: str
     fate: Fate
     size_bytes: int | None = None
     modified_ms: int | None = None
+    # The first instant at which a run may take the object if nothing changes, or None.
     goes_ms: int | None = None
+    # Uploads into its slice have ended, which a run waits for; None for foreign addresses. `stays` (reasons that keep
+    # it first), `commits` (newest first), `uncommitted`: the first few; the counts are of all.
     slice_closed: bool | None = None
     stays: tuple[Stay, ...] = ()
     stays_count: int = 0
@@ -134,32 +127,35 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     commits_count: int = 0
     uncommitted: tuple[UncommittedName, ...] = ()
     uncommitted_count: int = 0
+    # The ledger's rows of a missing object, latest first.
     taken: tuple[LedgerRow, ...] = ()
+    # The names of the legal holds that keep it.
     holds: tuple[str, ...] = ()
+    # The run that deletes a deferred object, at `goes_ms`.
     run: str = ""
+    # When all `due_names` are due (latest first, the first few). None: never, no policy, or no commit names it.
     due_ms: int | None = None
     due_names: tuple[DueName, ...] = ()
     due_names_count: int = 0
+    # Other repositories that name an object of a deleted repository, so that it stays.
     elsewhere: tuple[str, ...] = ()
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of the question: the object at the path, or every object that was ever at the path, newest first.
-
-    `at_ref`: the path names an object at the ref now. `objects_count` includes objects that are not in `objects`.
-    `policy_version`: the version of the lifecycle policy in force, or None. `deleted_uid`: the uid of the deleted
-    repository of the question; neither commits nor rules keep its objects.
-    """
+    """The objects of the question: the object at the path, or every object that was ever at the path, newest first."""
 
     repository_uri: str
     address: str = ""
     ref: str = ""
     path: str = ""
+    # The path names an object at the ref now. `objects_count` includes objects that are not in `objects`.
     at_ref: bool = False
     now_ms: int
     rules_version: int
     has_rules: bool
+    # The version of the lifecycle policy in force, or None.
     policy_version: int | None = None
+    # The uid of the deleted repository of the question; neither commits nor rules keep its objects.
     deleted_uid: str = ""
     objects: tuple[WhyObject, ...]
     objects_count: int

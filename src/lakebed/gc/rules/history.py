@@ -43,15 +43,14 @@ class CommitFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Hold every commit record of a repository, reachable or not, and every ref that names a commit.
-
-    `heads`: branches by name. `tags` by name. `held`: commits that an operation is about to name, and targets of refs
-    that are being made. Held commits are kept whatever the rules are.
-    """
+    """Hold every commit record of a repository, reachable or not, and every ref that names a commit."""
 
     commits: Mapping[CommitId, CommitFacts]
+    # Branches by name. `tags` by name.
     heads: Mapping[str, CommitId]
     tags: Mapping[str, CommitId] = field(default_factory=dict)
+    # Commits that an operation is about to name, and targets of refs that are being made. Held commits are kept
+    # whatever the rules are.
     held: AbstractSet[CommitId] = frozenset()
 
     def check(self) -> None:

@@ -21,15 +21,14 @@ __all__ = ["NOTHING_SAVED", "Saved", "new_addresses", "optimised_run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Hold the saved state of a run, once its deletes are done. Keys are relative to the namespace.
+    """Hold the saved state of a run, once its deletes are done. Keys are relative to the namespace."""
 
-    `kept`: candidates that it did not delete and no commit named, also after a failed delete. `slices`: all slices
-    that this run or an earlier one listed. `committed`: at least the objects that `commits` name.
-    """
-
+    # Candidates that it did not delete and no commit named, also after a failed delete.
     kept: frozenset[str] = frozenset()
+    # All slices that this run or an earlier one listed.
     slices: frozenset[str] = frozenset()
     commits: frozenset[CommitId] = frozenset()
+    # At least the objects that `commits` name.
     committed: frozenset[str] = frozenset()
 
 

@@ -313,8 +313,6 @@ class KeepLast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`default` is for branches that no rule matches and for commits on no branch.
 
-    `tags_pin`: a tag keeps its commit. The bare rule of the design document has only branches.
-    `uncommitted_min_age`: no plan for uncommitted data has an object uploaded within this age before the run's now.
 
     A field that this release does not know is an error, never ignored: it might keep data.
     """
@@ -322,7 +320,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     default: str
     branches: tuple[BranchRule, ...] = ()
     keep_last: tuple[KeepLast, ...] = ()
+    # A tag keeps its commit. The bare rule of the design document has only branches.
     tags_pin: bool = True
+    # No plan for uncommitted data has an object uploaded within this age before the run's now.
     uncommitted_min_age: str | None = None
 
     def rule_of(self, branch: str) -> BranchRule | None:

@@ -47,10 +47,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """Hold the ports of a run. The flow, the kinds and the sweep await only these.
-
-    `names_tables`: plans name the tables that they break. It decides nothing, so the simulator spares its schedules.
-    """
+    """Hold the ports of a run. The flow, the kinds and the sweep await only these."""
 
     repository: str
     service: Service
@@ -58,6 +55,7 @@ class RunContext:
     store: ObjectStore
     ports: Ports
     progress: Progress
+    # Plans name the tables that they break. It decides nothing, so the simulator spares its schedules.
     names_tables: bool = True
 
     async def read(self, manifest: Manifest, table: messages.Table) -> pa.Table:

@@ -83,10 +83,7 @@ def ledger_of(names: Sequence[str]) -> Ledger:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the outcomes of a sweep, or of a part. `errors`: at most `ERRORS_SHOWN` messages about failed keys.
-
-    `objects_held`: failed objects that legal holds keep. `objects_gone`: objects that something else deleted.
-    """
+    """Count the outcomes of a sweep, or of a part. `errors`: at most `ERRORS_SHOWN` messages about failed keys."""
 
     objects_deleted: int = 0
     bytes_deleted: int = 0
@@ -94,8 +91,10 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     bytes_kept: int = 0
     objects_failed: int = 0
     bytes_failed: int = 0
+    # Objects that something else deleted.
     objects_gone: int = 0
     bytes_gone: int = 0
+    # Failed objects that legal holds keep.
     objects_held: int = 0
     parts_skipped: int = 0
     errors: tuple[str, ...] = ()
@@ -295,12 +294,10 @@ _GONE: Final = Table("an object that something else deleted", required(("address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Name the objects that other runs deleted. Travels to tasks.
-
-    `last_page`: the newest file of hard delete that was read; empty if the run deletes no users' objects.
-    """
+    """Name the objects that other runs deleted. Travels to tasks."""
 
     rows: Pieces = field(default_factory=lambda: Pieces(folder=""))
+    # The newest file of hard delete that was read; empty if the run deletes no users' objects.
     last_page: str = ""
 
     async def among(self, store: ObjectStore, addresses: Sequence[str]) -> dict[str, LedgerState]:

@@ -87,19 +87,19 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose deletes may have begun.
-
-    `window`: see `Begun`; empty once it is over. `is_deferred`: the run waits for the end of its window.
-    `is_purging`: the window is over. `may_delete`: the run took its turn to delete at once, so a window comes too late.
-    """
+    """A run whose deletes may have begun."""
 
     run_id: str
     kind: RunKind
     state: RunState
     began_ms: int
+    # See `Begun`; empty once it is over.
     window: str
+    # The run waits for the end of its window.
     is_deferred: bool = False
+    # The window is over.
     is_purging: bool = False
+    # The run took its turn to delete at once, so a window comes too late.
     may_delete: bool = False
 
 

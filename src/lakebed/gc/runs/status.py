@@ -37,28 +37,27 @@ DEFERRED: Final = "deferred"
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a run.
-
-    `state`: the state in the run's record, or `deferred` until `until_ms`. Without a record it is `planned`, or
-    `supposed` for a plan by rules that are not saved.
-    `plan`: the digest in the record. `expiring`: commits that the run expires, until it is over.
-    `objects`, `size_bytes`: the objects to delete. `objects_done`: the objects of recorded parts, whatever their
-    outcome. These three are None where unknown.
-    `began_ms`, `ended_ms`: the start of the run's first apply and its end, or None.
-    `window`: the requested window, or empty.
-    """
+    """The progress of a run."""
 
     run_id: str
     kind: RunKind
+    # The state in the run's record, or `deferred` until `until_ms`. Without a record it is `planned`, or `supposed` for
+    # a plan by rules that are not saved.
     state: str
     started_ms: int
+    # Commits that the run expires, until it is over.
     expiring: int = 0
+    # The digest in the record.
     plan: str = ""
+    # The objects to delete.
     objects: int | None = None
     size_bytes: int | None = None
+    # The objects of recorded parts, whatever their outcome. These three are None where unknown.
     objects_done: int | None = None
+    # The start of the run's first apply and its end, or None.
     began_ms: int | None = None
     ended_ms: int | None = None
+    # The requested window, or empty.
     window: str = ""
     until_ms: int | None = None
     nothing_deleted: bool = False
@@ -158,25 +157,25 @@ def _state_of(view: RunView) -> str:
 
 
 class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the list of runs.
-
-    `state`: as in `RunStatus`. `objects`, `size_bytes`: the objects of the plan; None without a finished plan, or if
-    the run ended without deleting (`nothing_deleted`). `planned_by`: the plan's author by the server's record.
-    `is_own`: the author is the caller, or a job of the server. `has_begun`: the deletes may have begun, and the run has
-    not ended. `until_ms`: the end of a deferred run's window.
-    """
+    """A row of the list of runs."""
 
     run_id: str
     kind: RunKind
+    # As in `RunStatus`.
     state: str
     started_ms: int
+    # The objects of the plan; None without a finished plan, or if the run ended without deleting (`nothing_deleted`).
     objects: int | None = None
     size_bytes: int | None = None
     what_if: bool = False
     nothing_deleted: bool = False
+    # The deletes may have begun, and the run has not ended.
     has_begun: bool = False
+    # The end of a deferred run's window.
     until_ms: int | None = None
+    # The plan's author by the server's record.
     planned_by: str = ""
+    # The author is the caller, or a job of the server.
     is_own: bool = False
 
 

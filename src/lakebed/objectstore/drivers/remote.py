@@ -82,14 +82,13 @@ class Conditions(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """The ways in which a service differs from S3.
+    """The ways in which a service differs from S3."""
 
-    `forbidden`: a pattern that no key may contain. `copies_later`: a copy may continue after it was answered. `signs`:
-    the credentials at hand can sign URLs.
-    """
-
+    # A pattern that no key may contain.
     forbidden: re.Pattern[str] | None = None
+    # A copy may continue after it was answered.
     copies_later: bool = False
+    # The credentials at hand can sign URLs.
     signs: bool = True
 
 

@@ -65,13 +65,13 @@ class InvalidProvider(Invalid):
 class ProviderOptions:
     """`oidc_issuer`: empty turns OpenID Connect off. `aws_server_id`: empty turns AWS off.
 
-    The secret is used only to exchange codes. `oidc_redirect_uri`: the URL of `oauthCallback` for browsers, as the
-    provider knows it. Empty turns browser logins off.
+    The secret is used only to exchange codes.
     """
 
     oidc_issuer: str = ""
     oidc_audience: str = ""
     oidc_client_secret: str = field(default="", repr=False)
+    # The URL of `oauthCallback` for browsers, as the provider knows it. Empty turns browser logins off.
     oidc_redirect_uri: str = ""
     aws_server_id: str = ""
     aws_sts_endpoint: str = ""

@@ -18,12 +18,10 @@ class InvalidGatewaySetting(Invalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """`domains`: hosts whose first labels name a bucket. `ports`: ports for S3 requests only.
-
-    `repository`: every bucket is a branch of this repository. Empty: a bucket is a repository, or a ref of one.
-    """
+    """`domains`: hosts whose first labels name a bucket. `ports`: ports for S3 requests only."""
 
     domains: tuple[str, ...] = ()
+    # Every bucket is a branch of this repository. Empty: a bucket is a repository, or a ref of one.
     repository: str = ""
     ports: tuple[int, ...] = ()
 

@@ -40,18 +40,17 @@ Handler: TypeAlias = "Callable[[Visit], Awaitable[Response]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page or a form: its path, the operations that it may call, and its handler.
-
-    `shown_by`: the page with the form. If a form fails, this page is shown again, with the error.
-    `is_public`: no login is needed. `is_upload`: the handler reads the body.
-    """
+    """A page or a form: its path, the operations that it may call, and its handler."""
 
     method: str
     path: str
     operations: tuple[AnyOperation, ...]
     handler: Handler
+    # The page with the form. If a form fails, this page is shown again, with the error.
     shown_by: Page | None = None
+    # No login is needed.
     is_public: bool = False
+    # The handler reads the body.
     is_upload: bool = False
 
 
@@ -104,10 +103,7 @@ def carry_out(operation: AnyOperation, names: str, to: str, notice: str, *, type
 
 @dataclass(slots=True)
 class Visit:
-    """`address` is the query, `entered` the form; `problem` is the reason why the form failed.
-
-    `hidden`: reasons why parts of the page are not shown.
-    """
+    """`address` is the query, `entered` the form; `problem` is the reason why the form failed."""
 
     page: Page
     request: RestRequest
@@ -121,6 +117,7 @@ class Visit:
     entered: Mapping[str, list[str]] = field(default_factory=dict)
     problem: str = ""
     status: int = 200
+    # Reasons why parts of the page are not shown.
     hidden: list[str] = field(default_factory=list)
     cookies: list[str] = field(default_factory=list)
 

@@ -35,15 +35,14 @@ _PAGE: Final = 1_000
 
 
 class FeedRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The marks of the events up to `tail` are written. Events before `oldest` were removed.
-
-    `announced`: a generation that may come to count. `has_changes`: pull requests and runs of before have marks.
-    """
+    """The marks of the events up to `tail` are written. Events before `oldest` were removed."""
 
     generation: str
     tail: int = 0
     oldest: int = 1
+    # A generation that may come to count.
     announced: str = ""
+    # Pull requests and runs of before have marks.
     has_changes: bool = False
 
 

@@ -74,8 +74,7 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One move of a ref. `before` is empty where the ref was made, `after` where it was deleted.
 
     `log_ms` is the moment of the move in the ref's log; of a deletion, that of the move before it. For a change of a
-    pull request or run it is the number of the change. `about`: the branch into which a pull request asks, or the kind
-    of the run.
+    pull request or run it is the number of the change.
     """
 
     kind: EventKind
@@ -87,6 +86,7 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""
     log_ms: int
     gathered_ms: int
+    # The branch into which a pull request asks, or the kind of the run.
     about: str = ""
 
     @property
@@ -103,16 +103,14 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass of a gatherer: the end, the first position that it wrote or saw, and the marks as they were and are.
-
-    `is_checked`: its marks counted after all of them were read.
-    """
+    """One pass of a gatherer: the end, the first position that it wrote or saw, and the marks as they were and are."""
 
     feed: FeedRecord
     first: int
     end: int
     marks: dict[Ref, MarkRecord] = field(default_factory=dict)
     moved: dict[Ref, MarkRecord] = field(default_factory=dict)
+    # Its marks counted after all of them were read.
     is_checked: bool = False
 
     def mark(self, ref: Ref) -> MarkRecord:

@@ -56,14 +56,12 @@ ANY = Condition()
 
 @dataclass(frozen=True, slots=True)
 class OwnCell:
-    """A cell that the write set, or may have set, in an earlier round. `head`: the branch's commit in that round.
-
-    `is_fresh`: the address was made for this write alone. A copy names the address of its source.
-    """
+    """A cell that the write set, or may have set, in an earlier round. `head`: the branch's commit in that round."""
 
     token: StagingToken
     head: CommitId
     row: Row
+    # The address was made for this write alone. A copy names the address of its source.
     is_fresh: bool
 
 

@@ -63,9 +63,10 @@ from .slices import Place, Slices
 class AddressSpent(LakebedError):
     """No further cell may name this address. Never leaves this package: an upload begins again at a fresh address.
 
-    Its slice was fenced, or its cell is not there to take the exclusive mark off. `own`: cells of earlier rounds.
+    Its slice was fenced, or its cell is not there to take the exclusive mark off.
     """
 
+    # Cells of earlier rounds.
     own: tuple[OwnCell, ...] = ()
 
 

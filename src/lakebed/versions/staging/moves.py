@@ -45,16 +45,14 @@ class Source:
 
 @dataclass(slots=True)
 class Moved:
-    """A move whose copy is done. `name` is in its tombstones, and in no others.
-
-    `put`: the tokens that may hold one, and in which token the cell that was moved lay then; None: in the head.
-    """
+    """A move whose copy is done. `name` is in its tombstones, and in no others."""
 
     branch: str
     key: bytes
     row: Row
     target: Entry
     name: str
+    # The tokens that may hold one, and in which token the cell that was moved lay then; None: in the head.
     put: dict[StagingToken, StagingToken | None] = field(default_factory=dict)
 
     def tombstone(self, *, hides_all: bool) -> bytes:

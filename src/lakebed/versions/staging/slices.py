@@ -26,10 +26,6 @@ class OpenSlice:
 
     `record` is the record in the store under `key` while the slice is open.
 
-    `in_doubt`: the cell of one of them may still be set. Such a slice is never closed by its
-    owner, but by a collector that gives it up, which makes sure that the cell does not count.
-
-    `is_unused`: each upload failed before its address was named, and none can bring bytes any more.
     """
 
     number: int
@@ -39,7 +35,10 @@ class OpenSlice:
     next_sequence: int = 0
     uploads: int = 0
     ended: bool = False
+    # The cell of one of them may still be set. Such a slice is never closed by its owner, but by a collector that gives
+    # it up, which makes sure that the cell does not count.
     in_doubt: bool = False
+    # Each upload failed before its address was named, and none can bring bytes any more.
     is_unused: bool = True
 
 

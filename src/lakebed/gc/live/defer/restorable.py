@@ -42,18 +42,17 @@ class NotRestorable(NotFound):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Mark the next row of a part of the run's table. `restore` names the request with all its pages.
-
-    `has_found`: a row matched. `has_last`: a matched object was last seen at the path. `is_lost`: no run has the
-    object, and the search continues in ledger files before `ledger`.
-    """
+    """Mark the next row of a part of the run's table. `restore` names the request with all its pages."""
 
     run_id: str
     restore: str = ""
     part: int = 0
     row: int = 0
+    # A row matched.
     has_found: bool = False
+    # A matched object was last seen at the path.
     has_last: bool = False
+    # No run has the object, and the search continues in ledger files before `ledger`.
     is_lost: bool = False
     ledger: str = ""
 

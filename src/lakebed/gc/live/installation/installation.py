@@ -45,19 +45,18 @@ _MARK: Final = re.compile(INSTALLATION_MARK, re.ASCII)
 
 
 class InstallationRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Hold the last mark: `number`, `mark`, and `before`, the mark of the number before, "" after an adoption.
-
-    `is_stopped`: another installation was seen. `adopted_by`, `adopted_ms`: the user who last chose this installation,
-    and the time. `awaits`: the repository was created bare, and must have this branch before any collection.
-    """
+    """Hold the last mark: `number`, `mark`, and `before`, the mark of the number before, "" after an adoption."""
 
     number: int = 0
     mark: str = ""
     before: str = ""
     stepped_ms: int = 0
+    # Another installation was seen.
     is_stopped: bool = False
+    # The user who last chose this installation, and the time.
     adopted_by: str = ""
     adopted_ms: int = 0
+    # The repository was created bare, and must have this branch before any collection.
     awaits: str = ""
 
 

@@ -97,12 +97,12 @@ class _Surroundings:
 class _Staged:
     """Hold facts about a branch's staged cells, as far as its rule needs them.
 
-    `digest` covers all cells, if the rule drops them. `has_undated`: a cell has no date, so each check treats it as
-    staged now.
+    `digest` covers all cells, if the rule drops them.
     """
 
     has_any: bool = False
     is_held: bool = False
+    # A cell has no date, so each check treats it as staged now.
     has_undated: bool = False
     active_ms: int = 0
     digest: str = ""

@@ -24,9 +24,7 @@ class FindTables(msgspec.Struct, frozen=True, kw_only=True):
 class BrokenTable(msgspec.Struct, frozen=True, kw_only=True):
     """A table of some branches or tags, and its files that the plan takes.
 
-    `refs`, `snapshots`: some of `refs_count` and `snapshots_count`. `is_current`: the current snapshot, or the metadata
-    itself, is among those that cannot be read any more. `is_known`: false where the metadata cannot be read, or the
-    server has no catalog of tables; then the snapshots are not known.
+    `refs`, `snapshots`: some of `refs_count` and `snapshots_count`.
     """
 
     table: str
@@ -36,7 +34,9 @@ class BrokenTable(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     snapshots: tuple[int, ...] = ()
     snapshots_count: int = 0
+    # The current snapshot, or the metadata itself, is among those that cannot be read any more.
     is_current: bool = False
+    # False where the metadata cannot be read, or the server has no catalog of tables; then the snapshots are not known.
     is_known: bool = True
 
 

@@ -48,42 +48,37 @@ CERTIFICATE_KEY: Final = rf"{CERTIFICATES_PREFIX}[0-9a-z][0-9a-z-]*\.json"
 
 
 class ErasedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An erased object. `paths`: the selected paths that named it. `is_part`: a part of an upload, without checksum.
-
-    `is_absent`: the store has no object at the address. `is_kept`: after the plan, only a deferred run kept the object.
-    The certificate lists it so that a later certificate looks for restored copies.
-    """
+    """An erased object. `paths`: the selected paths that named it. `is_part`: a part of an upload, without checksum."""
 
     address: str
     paths: tuple[str, ...]
     size_bytes: int
     checksum: str = ""
     is_part: bool = False
+    # The store has no object at the address.
     is_absent: bool = False
+    # After the plan, only a deferred run kept the object. The certificate lists it so that a later certificate looks
+    # for restored copies.
     is_kept: bool = False
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The run of uncommitted data that proves that no garbage from before the erasure is left.
 
-    It deleted `total`, by the plan of digest `plan`, and began at `began_ms`. `proof`: PROOF of the release that made
-    the proof. 0: the run left out objects that may become garbage later, so the proof is repeated each time.
+    It deleted `total`, by the plan of digest `plan`, and began at `began_ms`.
     """
 
     run_id: str
     began_ms: int
     plan: str
     total: Total
+    # PROOF of the release that made the proof. 0: the run left out objects that may become garbage later, so the proof
+    # is repeated each time.
     proof: int = 0
 
 
 class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part that the server compares with the records of the run, and signs.
-
-    `made_by`: the user who applied the plan or verified the certificate.
-    `contents`: the SHA-256 of the other part, in hex. `signature`: the server's signature of `signed_bytes`, in hex.
-    The JSON leaves out defaults, so fields of later releases do not break the signature.
-    """
+    """The part that the server compares with the records of the run, and signs."""
 
     repository: str
     namespace: str
@@ -93,11 +88,15 @@ class CertificateHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     takes_shared: bool
     planned_ms: int
     made_ms: int = 0
+    # The user who applied the plan or verified the certificate.
     made_by: str = ""
     plan: str
     # The server signs only the head, which has the digest of all other fields. So no server decodes the objects of a
     # certificate (up to 300,000), and a public key is enough to check one.
+    # The SHA-256 of the other part, in hex.
     contents: str = ""
+    # The server's signature of `signed_bytes`, in hex. The JSON leaves out defaults, so fields of later releases do not
+    # break the signature.
     signature: str = ""
 
 

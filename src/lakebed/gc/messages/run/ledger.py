@@ -224,13 +224,14 @@ def deleted_in(rows: pa.Table) -> set[str]:
 class LedgerQuery:
     """Select rows of the ledger. Empty fields do not filter.
 
-    `path` with a slash at its end selects all paths below it. `since_ms`: the earliest `deleted_at`.
+    `path` with a slash at its end selects all paths below it.
     """
 
     run_id: str = ""
     path: str = ""
     address: str = ""
     state: LedgerState | None = None
+    # The earliest `deleted_at`.
     since_ms: int | None = None
 
     def matches(self, name: str) -> bool:
@@ -328,16 +329,7 @@ class StageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of an apply.
-
-    `last_read_slice`: the newest listed slice (names sort newest first), or empty. `inputs`: the digest of each input's
-    manifest, by the input's name. `mode`, `based_on`, `token_expiry_ms`, `slices_skipped`: see the plan.
-    `deferred_until_ms`: nothing is deleted yet, and the garbage stays until then.
-    `objects_kept`: objects in no slice that were written again since the plan.
-    `objects_gone`: objects that another run or hard delete had deleted before.
-    `errors`: messages about some of the failed objects. Legal holds keep `objects_held` of the failed objects.
-    `unknown_files`: files of other programs, which are never deleted. `tables`: see the plan.
-    """
+    """The report of an apply."""
 
     format: int = REPORT_FORMAT
     run_id: str
@@ -348,12 +340,15 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     run_start_time_ms: int
     run_end_time_ms: int
     dry_run: bool
+    # See the plan.
     mode: RunMode = RunMode.CLEAN
     based_on: str = ""
     token_expiry_ms: int = 0
     slices_skipped: int = 0
+    # The newest listed slice (names sort newest first), or empty.
     last_read_slice: str
     slices_listed: int
+    # The digest of each input's manifest, by the input's name.
     inputs: dict[str, str]
     garbage_objects: int
     garbage_bytes: int
@@ -361,29 +356,33 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_deleted: int
     objects_failed: int
     objects_held: int = 0
+    # Nothing is deleted yet, and the garbage stays until then.
     deferred_until_ms: int | None = None
+    # Messages about some of the failed objects. Legal holds keep `objects_held` of the failed objects.
     errors: tuple[str, ...] = ()
+    # Objects in no slice that were written again since the plan.
     objects_kept: int = 0
     bytes_kept: int = 0
+    # Objects that another run or hard delete had deleted before.
     objects_gone: int = 0
     bytes_gone: int = 0
     commits_expired: int = 0
+    # Files of other programs, which are never deleted.
     unknown_files: tuple[str, ...] = ()
+    # See the plan.
     tables: tuple[BrokenTable, ...] = ()
     stages: tuple[StageReport, ...] = ()
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a purge. `purged`: the runs whose window is over. `waiting`: the other deferred runs.
-
-    `errors`: messages about some of the failed objects.
-    """
+    """The report of a purge. `purged`: the runs whose window is over. `waiting`: the other deferred runs."""
 
     purged: tuple[str, ...]
     waiting: tuple[str, ...]
     objects_purged: int
     bytes_purged: int
     objects_failed: int
+    # Messages about some of the failed objects.
     errors: tuple[str, ...] = ()
 
 

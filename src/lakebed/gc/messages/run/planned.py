@@ -63,16 +63,14 @@ class GarbagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExpiringCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit whose data a plan deletes. `branch`: the branch whose rule would have kept it longest, or empty.
-
-    `message`: the first line. `message` and `author` are empty if the commit cannot be read.
-    """
+    """A commit whose data a plan deletes. `branch`: the branch whose rule would have kept it longest, or empty."""
 
     id: str
     created_ms: int
     reason: str
     branch: str
     rule: str
+    # The first line. `message` and `author` are empty if the commit cannot be read.
     message: str = ""
     author: str = ""
 

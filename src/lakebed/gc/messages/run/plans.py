@@ -151,48 +151,41 @@ class RangeCounts(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of a run and all its inputs.
 
-    `expired`, `rules`: for committed runs. `leftovers`: the metadata to delete, for metadata runs.
-    `erasure`, `outlook`: the order of an erasure, and the content that it would leave.
-    `slices` (collectors' table CLOSED): all slices at the start, open ones too.
-    `policy` (JSON): for lifecycle runs, whose `rules_version` is the policy's version.
-    `holds_version`: the version of the legal holds that the plan respects.
-
-    `dues`: the state that a lifecycle run saves for the next run. `active_only`: commits that the retention rules let
-    expire keep no objects, now and when the plan is applied.
+    `expired`, `rules`: for committed runs.
 
     For uncommitted and lifecycle runs: `mode`, with its reason in `mode_note`. The run continues from the saved state
     of the run `based_on`. For uncommitted runs: `listing`, and `keeps`, the state for the next run. Slices opened
     within `token_expiry_ms` before the run were not listed (`slices_skipped`). The plan has no object of the unfinished
     runs in `beside`. `erasures` were published when the run began to read.
 
-    `unknown_files`: some of `unknown_files_count` keys and folders (with a slash at the end) of other programs.
-    `has_tables`: the repository has Iceberg tables. `tables`: those that could not be read any more.
-    `what_if`: the plan's rules were not saved, and have no version.
-    `open_slices`: slices open when the run began; a later run considers their objects.
-    `delete_from_ms`: for deleted repositories; a plan whose `now_ms` is earlier is never applied.
-    `uid`: the repository's uid ("" in plans of earlier releases). Another repository of this name refuses the plan.
-    `now_ms`, `made_ms`: the start of the run, and the plan's completion (0 in plans of earlier releases).
     """
 
     run_id: str
     kind: RunKind
     repository: str
     namespace: str
+    # The start of the run, and the plan's completion (0 in plans of earlier releases).
     now_ms: int
     made_ms: int = 0
     closed_slices: int
+    # Slices open when the run began; a later run considers their objects.
     open_slices: int = 0
     rules: Rules | None
     rules_version: int
+    # For lifecycle runs, whose `rules_version` is the policy's version (JSON).
     policy: str = ""
+    # The order of an erasure, and the content that it would leave.
     erasure: ErasureOrder | None = None
     outlook: Outlook | None = None
+    # All slices at the start, open ones too (collectors' table CLOSED).
     slices: Pieces | None = None
+    # The version of the legal holds that the plan respects.
     holds_version: int = 0
     commits: Manifest
     refs: Manifest
     uncommitted: Manifest | None = None
     expired: Manifest | None = None
+    # The metadata to delete, for metadata runs.
     leftovers: Manifest | None = None
     listing: Found | None = None
     mode: RunMode = RunMode.CLEAN
@@ -201,8 +194,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[str, ...] = ()
     erasures: tuple[str, ...] = ()
     keeps: Keeps | None = None
+    # The state that a lifecycle run saves for the next run.
     dues: KnownDues | None = None
+    # Commits that the retention rules let expire keep no objects, now and when the plan is applied.
     active_only: bool = False
+    # The repository's uid ("" in plans of earlier releases). Another repository of this name refuses the plan.
     uid: str = ""
     token_expiry_ms: int = 0
     slices_skipped: int = 0
@@ -211,11 +207,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     range_counts: RangeCounts
     garbage: Manifest
     totals: Totals
+    # Some of `unknown_files_count` keys and folders (with a slash at the end) of other programs.
     unknown_files: tuple[str, ...] = ()
     unknown_files_count: int = 0
+    # The repository has Iceberg tables.
     has_tables: bool = False
+    # Those that could not be read any more.
     tables: tuple[BrokenTable, ...] = ()
+    # The plan's rules were not saved, and have no version.
     what_if: bool = False
+    # For deleted repositories; a plan whose `now_ms` is earlier is never applied.
     delete_from_ms: int = 0
 
     @property
@@ -360,21 +361,21 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of a plan that a later run need not compute again, in the run's folder.
+    """The results of a plan that a later run need not compute again, in the run's folder."""
 
-    `kept`: candidates that stay although no commit names them. `committed`: a bitmap for each slice, with at least the
-    objects that the unswept commits in `commits` name. `ranges`: the ids of the ranges behind these bitmaps.
-    `slices`: the slices that this run or an earlier one listed. `clean_run`: the first run of the chain.
-    `runs_since_clean`: the number of optimised runs since.
-    """
-
+    # Candidates that stay although no commit names them.
     kept: Pieces
+    # A bitmap for each slice, with at least the objects that the unswept commits in `commits` name.
     committed: Pieces
+    # The ids of the ranges behind these bitmaps.
     ranges: Pieces
+    # The slices that this run or an earlier one listed.
     slices: Pieces
     commits: Manifest
+    # The first run of the chain.
     clean_run: str
     clean_ms: int
+    # The number of optimised runs since.
     runs_since_clean: int = 0
 
 
@@ -406,18 +407,19 @@ class KnownDues(msgspec.Struct, frozen=True, kw_only=True):
     """The results of a lifecycle run for all objects that commits name, in the run's folder.
 
     `ranges` were read by `terms`: for each rule the periods of the branches that reach a range, or None for never.
-    `hours`: the time from which each object is due. The objects that the runs in `taken` took are marked in `hours`.
-    `clean_run`: the first run of the chain. `runs_since_clean`: the number of runs that continued from it.
     """
 
     trees: tuple[TreePart, ...]
     wide: tuple[TreePart, ...] = ()
     sublists: tuple[TreePart, ...] = ()
     ranges: Pieces
+    # The time from which each object is due. The objects that the runs in `taken` took are marked in `hours`.
     hours: Pieces
     terms: tuple[tuple[tuple[str, ...] | None, ...], ...]
     taken: tuple[str, ...] = ()
+    # The first run of the chain.
     clean_run: str
+    # The number of runs that continued from it.
     runs_since_clean: int = 0
 
 

@@ -26,15 +26,13 @@ __all__ = [
 
 
 class IdleRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete branches that no client moved for longer than `idle`.
-
-    `merged`: delete only branches whose head one of the branches `into` reaches, or (false) none of `into` reaches.
-    None selects both. `into` defaults to the default branch. Uncommitted changes keep a branch, unless its rule
-    `drops_uncommitted`.
-    """
+    """Delete branches that no client moved for longer than `idle`."""
 
     pattern: str
     idle: str
+    # Delete only branches whose head one of the branches `into` reaches, or (false) none of `into` reaches. None
+    # selects both. `into` defaults to the default branch. Uncommitted changes keep a branch, unless its rule
+    # `drops_uncommitted`.
     merged: bool | None = None
     into: tuple[str, ...] = ()
     drops_uncommitted: bool = False
@@ -84,14 +82,12 @@ class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BranchVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`rule` is the pattern that applies, empty without a rule.
-
-    `due_ms`: when the branch is deleted if no client uses it and no other reason keeps it, or None for never.
-    """
+    """`rule` is the pattern that applies, empty without a rule."""
 
     goes: bool
     why: str
     rule: str = ""
+    # When the branch is deleted if no client uses it and no other reason keeps it, or None for never.
     due_ms: int | None = None
 
 
