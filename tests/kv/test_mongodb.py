@@ -142,7 +142,7 @@ def test_the_partitions_of_a_server_that_stands_alone_are_listed() -> None:
     alone: Any = Alone()
     database._collection = lambda: alone  # type: ignore[method-assign]  # no such server is at hand
 
-    assert partitions_of(StoreUri("mongodb://h/db"), lambda uri, wait_s: database) == [b"p"]
+    assert partitions_of(lambda uri, wait_s: database, StoreUri("mongodb://h/db")) == [b"p"]
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

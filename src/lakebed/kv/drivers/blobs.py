@@ -18,6 +18,7 @@ import re
 import struct
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import obstore
@@ -32,7 +33,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -77,21 +78,11 @@ _STALE: Final = {"s3": '"00000000000000000000000000000000"', "az": '"0x0"', "gs"
 """A version that no object has."""
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
+def _from(uri: StoreUri, wait_s: float) -> BlobDatabase:
     """Open `s3://bucket/prefix?region=&endpoint=&connections=32&wait_s=10`.
 
     Credentials are looked up as the service's own tools do.
     """
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
-def _from(uri: StoreUri, wait_s: float) -> BlobDatabase:
     endpoint, connections = uri.text("endpoint", ""), uri.count("connections", CONNECTIONS)
     region = uri.text("region", "") if uri.scheme == "s3" else ""
     account = uri.text("account", "") if uri.scheme == "az" else ""
@@ -117,6 +108,10 @@ def _from(uri: StoreUri, wait_s: float) -> BlobDatabase:
     except BaseError as error:
         raise InvalidStoreUri(f"{uri.scheme}: {_brief(error)}", scheme=uri.scheme) from error
     return BlobDatabase(uri.scheme, made, prefix, connections=connections)
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 def _client_of(scheme: str, bucket: str, endpoint: str, place: str, client: ClientConfig, retry: RetryConfig) -> Client:

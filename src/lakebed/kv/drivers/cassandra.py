@@ -28,7 +28,7 @@ from cassandra.query import BatchStatement, BatchType, PreparedStatement, Simple
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.http_client import certificates_of
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 FORMAT: Final = b"1"
@@ -75,18 +75,8 @@ _REFUSED: Final = (
 )
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`cassandra://host/keyspace?table=lakebed&replicas=3&serial=SERIAL&datacenter=&tls=no&ca_file=&wait_s=10`."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names. Reads the whole table."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> CassandraDatabase:
+    """Open `cassandra://host/keyspace?table=lakebed&replicas=3&serial=SERIAL&datacenter=&tls=no&ca_file=&wait_s=10`."""
     keyspace, table = uri.path.removeprefix("/"), uri.text("table", "lakebed")
     for name in (keyspace, table):
         if not re.fullmatch("[a-z][a-z0-9_]{0,47}", name):
@@ -126,6 +116,10 @@ def _from(uri: StoreUri, wait_s: float) -> CassandraDatabase:
         datacenter=datacenter,
         timeout_s=max(wait_s, 1),
     )
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)  # reads the whole table
 
 
 class CassandraDatabase:

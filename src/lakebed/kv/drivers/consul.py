@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlencode
 
@@ -21,7 +22,7 @@ import msgspec
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, NotSent, Servers, certificates_of, origin_of
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 T = TypeVar("T")
@@ -70,18 +71,8 @@ class _Agent(msgspec.Struct, rename="pascal", kw_only=True):
     debug_config: _Debug
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`consul://:TOKEN@host:8500,other:8500?name=lakebed&connections=16&tls=no&ca_file=&wait_s=10`."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
+    """Open `consul://:TOKEN@host:8500,other:8500?name=lakebed&connections=16&tls=no&ca_file=&wait_s=10`."""
     name, connections = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS)
     tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
     uri.check_all_taken()
@@ -109,6 +100,10 @@ def _from(uri: StoreUri, wait_s: float) -> ConsulDatabase:
         certificates=certificates_of(uri, ca_file, is_tls=tls == "yes"),
     )
     return ConsulDatabase(servers, token=unquote(token), name=name)
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class ConsulDatabase:

@@ -18,6 +18,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -30,7 +31,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.pace import Paces, Throttled, pause_asked_for
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 FORMAT: Final = b"1"
@@ -67,18 +68,8 @@ _BEING_MADE: Final = "1013"
 """The substatus, beside NOT_FOUND, of a container that another process just asked Cosmos to make."""
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`cosmos://:KEY@account.documents.azure.com/database/container?tls=yes&connections=32&wait_s=10`."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names. Reads the partition of every item."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> CosmosDatabase:
+    """Open `cosmos://:KEY@account.documents.azure.com/database/container?tls=yes&connections=32&wait_s=10`."""
     tls, connections = uri.choice("tls", "yes", "no"), uri.count("connections", CONNECTIONS)
     uri.check_all_taken()
     uri.check_ports()
@@ -106,6 +97,10 @@ def _from(uri: StoreUri, wait_s: float) -> CosmosDatabase:
         connections=connections,
         timeout_s=max(wait_s, 1),
     )
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)  # reads the partition of every item
 
 
 class _NotAsExpected(Exception):

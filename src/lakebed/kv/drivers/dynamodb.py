@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -31,10 +31,8 @@ from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, HttpClient, No
 from lakebed.kv.remote.pace import BURST_S, Pace, Paces, Throttled
 from lakebed.kv.remote.store import (
     PAUSE_S,
-    WAIT_S,
     Passing,
     Place,
-    RemoteStore,
     answer_of,
     open_database,
     partitions_of,
@@ -76,23 +74,13 @@ _OLD_CREDENTIALS: Final = frozenset(
 )
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """Open `dynamodb://eu-central-1/lakebed?connections=32&wait_s=10&endpoint=`. Make the table where it is missing."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
 def size_uri(uri: StoreUri) -> StoreSize:
     """Return the size of the table. DynamoDB updates it every six hours, and has no free space."""
     return answer_of(uri, _from, DynamoDatabase.size)
 
 
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names. Reads the whole table."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> DynamoDatabase:
+    """Open `dynamodb://eu-central-1/lakebed?connections=32&wait_s=10&endpoint=`. Make the table where it is missing."""
     region, table = uri.authority, uri.path.strip("/")
     endpoint = uri.text("endpoint", f"https://dynamodb.{region}.amazonaws.com")
     connections = uri.count("connections", CONNECTIONS)
@@ -104,6 +92,10 @@ def _from(uri: StoreUri, wait_s: float) -> DynamoDatabase:
     except ValueError as error:
         raise InvalidStoreUri(f"dynamodb: endpoint: {error}", scheme=uri.scheme) from error
     return DynamoDatabase(region, table, endpoint=origin, connections=connections, timeout_s=max(wait_s, 1))
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)  # reads the whole table
 
 
 class _Binary(msgspec.Struct, gc=False):

@@ -9,6 +9,7 @@ Predicates are modification revisions. etcd never uses one twice, so a value tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -17,7 +18,7 @@ import msgspec
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, answer_of, harmless, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, answer_of, harmless, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable, prefix_end
 
 T = TypeVar("T")
@@ -93,12 +94,6 @@ class _Refusal(_Record):
     message: str = ""
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`etcd://user:password@host:2379,other:2379?name=lakebed&connections=16&wait_s=10`; `etcds://` for TLS."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
 def size_uri(uri: StoreUri) -> StoreSize:
     """Return the size of the whole etcd database. etcd has no size for a part of it."""
     return answer_of(uri, _from, EtcdDatabase.size)
@@ -112,12 +107,8 @@ def compact_uri(uri: StoreUri) -> None:
     answer_of(uri, _from, EtcdDatabase.compact)
 
 
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
+    """Open `etcd://user:password@host:2379,other:2379?name=lakebed&connections=16&wait_s=10`; `etcds://` for TLS."""
     name, connections, certificates = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS), ""
     if uri.scheme == "etcds":
         certificates = uri.text("ca_file", "")
@@ -137,6 +128,10 @@ def _from(uri: StoreUri, wait_s: float) -> EtcdDatabase:
         certificates=certificates_of(uri, certificates, is_tls=is_tls),
     )
     return EtcdDatabase(servers, login=login, name=name)
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class EtcdDatabase:

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import fdb
@@ -23,7 +24,7 @@ import msgspec
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable, prefix_end
 
 T = TypeVar("T")
@@ -48,18 +49,8 @@ _PERHAPS_DONE: Final = frozenset({1004, 1021, 1025, 1026, 1031, 1039})
 """The client does not know whether it committed: lost result, timeout, or a changed version of the cluster."""
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`foundationdb:///etc/foundationdb/fdb.cluster?name=lakebed&threads=16&wait_s=10`."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> FoundationDatabase:
+    """Open `foundationdb:///etc/foundationdb/fdb.cluster?name=lakebed&threads=16&wait_s=10`."""
     file, name, threads = uri.file(), uri.text("name", "lakebed"), uri.count("threads", THREADS)
     uri.check_all_taken()
     if not name or "/" in name or not name.isascii():
@@ -74,6 +65,10 @@ def _from(uri: StoreUri, wait_s: float) -> FoundationDatabase:
             scheme=uri.scheme,
         ) from error
     return FoundationDatabase(fdb.open(str(file)), name=name, threads=threads, timeout_s=max(wait_s, 1))
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class FoundationDatabase:

@@ -17,6 +17,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
@@ -27,9 +28,7 @@ from lakebed.kv.opening import PORT_MAX, InvalidStoreUri, StoreUri
 from lakebed.kv.remote.gathered import Gathered, copied
 from lakebed.kv.remote.http_client import AnswerLost, HttpAnswer, NotSent, Origin, Servers, certificates_of, origin_of
 from lakebed.kv.remote.store import (
-    WAIT_S,
     Passing,
-    RemoteStore,
     answers_of_each,
     open_database,
     partitions_of,
@@ -96,20 +95,10 @@ class _Schema(msgspec.Struct, kw_only=True):
     durability: str = msgspec.field(name="DURABILITY", default="USE_DEFAULT")
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
+def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
     """Open `hbase://host:8080,other:8080/table?connections=16&tls=no&ca_file=&wait_s=10`. Make the table where it is
     missing.
     """
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
-def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
     connections = uri.count("connections", CONNECTIONS)
     tls, ca_file = uri.choice("tls", "no", "yes"), uri.text("ca_file", "")
     uri.check_all_taken()
@@ -131,6 +120,10 @@ def _from(uri: StoreUri, wait_s: float) -> HBaseDatabase:
         certificates=certificates_of(uri, ca_file, is_tls=tls == "yes"),
     )
     return HBaseDatabase(servers, table=table, timeout_s=timeout_s)
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 def _origin(uri: StoreUri, host: str, *, is_tls: bool) -> Origin:

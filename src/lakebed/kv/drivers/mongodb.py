@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -24,7 +25,7 @@ from pymongo.write_concern import WriteConcern
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 FORMAT: Final = b"1"
@@ -49,18 +50,8 @@ _PERHAPS_DONE: Final = frozenset({50, 64, 91, 175, 189, 262, 11600, 11602})
 """A time limit, a shutdown or a step-down interrupted the operation."""
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`mongodb://user:password@host:27017,other:27017/database?name=lakebed&connections=16&wait_s=10`."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> MongoDatabase:
+    """Open `mongodb://user:password@host:27017,other:27017/database?name=lakebed&connections=16&wait_s=10`."""
     name, connections = uri.text("name", "lakebed"), uri.count("connections", CONNECTIONS)
     passed = {each: value for each in OF_THE_CLIENT if (value := uri.text(each, ""))}
     passed |= {each: value for each in FILES_OF_THE_CLIENT if (value := uri.readable(each))}
@@ -76,6 +67,10 @@ def _from(uri: StoreUri, wait_s: float) -> MongoDatabase:
         return MongoDatabase(address, database, name=name, connections=connections, timeout_s=max(wait_s, 1))
     except errors.PyMongoError as error:
         raise InvalidStoreUri(f"{uri.scheme}: {error}", scheme=uri.scheme) from error
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class MongoDatabase:

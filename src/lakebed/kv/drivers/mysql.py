@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +23,7 @@ from lakebed.base import LakebedError, OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
 from lakebed.kv.remote.http_client import certificates_of
 from lakebed.kv.remote.kept import Kept
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, answer_of, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, answer_of, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
 FORMAT: Final = 1
@@ -88,12 +89,6 @@ a restart.
 _AWAY: Final = {CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR}
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """`mysql://user:password@host:3306/database?prefix=lakebed&connections=16&wait_s=10&tls=no&ca_file=`."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
 def size_uri(uri: StoreUri) -> StoreSize:
     """Return the size of the table with its index, as the database last counted it."""
     return answer_of(uri, _from, MysqlDatabase.size)
@@ -104,12 +99,8 @@ def compact_uri(uri: StoreUri) -> None:
     answer_of(uri, _from, MysqlDatabase.compact)
 
 
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> MysqlDatabase:
+    """Open `mysql://user:password@host:3306/database?prefix=lakebed&connections=16&wait_s=10&tls=no&ca_file=`."""
     prefix = uri.text("prefix", "lakebed")
     if not prefix.isascii() or not prefix.isidentifier() or len(prefix) > 48:
         raise InvalidStoreUri(f"{uri.scheme}: prefix is letters, digits and _, not {prefix!r}", scheme=uri.scheme)
@@ -132,6 +123,10 @@ def _from(uri: StoreUri, wait_s: float) -> MysqlDatabase:
         "ssl": certificates_of(uri, ca_file, is_tls=tls == "yes"),
     }
     return MysqlDatabase(target, prefix=prefix, connections=connections, timeout_s=max(wait_s, 1))
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class MysqlDatabase:

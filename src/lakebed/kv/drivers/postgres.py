@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -24,7 +25,6 @@ from lakebed.kv.remote.store import (
     WAIT_S,
     Passing,
     Place,
-    RemoteStore,
     SetIf,
     answer_of,
     open_database,
@@ -122,17 +122,6 @@ connection.
 _BROKEN: Final = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """Open `postgres://user:password@host:5432/database?schema=lakebed&connections=16&wait_s=10`.
-
-    With several hosts, every connection uses the primary. Options of libpq for TLS are passed on. A password may also
-    come from PGPASSWORD or a password file.
-    """
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    database = _from(uri, wait_s)
-    return open_database(uri, database, wait_s=wait_s)
-
-
 def size_uri(uri: StoreUri) -> StoreSize:
     """Return the size of the table with its index. Only the database's own tools show the free space in it."""
     database = _from(uri, uri.seconds("wait_s", WAIT_S))
@@ -144,11 +133,6 @@ def compact_uri(uri: StoreUri) -> None:
     answer_of(uri, _from, PostgresDatabase.compact)
 
 
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def snapshot_uri(uri: StoreUri, target: Path) -> None:
     """Copy the store, as of one moment, into a new SQLite file. Writers continue."""
     database = _from(uri, uri.seconds("wait_s", WAIT_S))
@@ -156,6 +140,11 @@ def snapshot_uri(uri: StoreUri, target: Path) -> None:
 
 
 def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
+    """Open `postgres://user:password@host:5432/database?schema=lakebed&connections=16&wait_s=10`.
+
+    With several hosts, every connection uses the primary. Options of libpq for TLS are passed on. A password may also
+    come from PGPASSWORD or a password file.
+    """
     schema = uri.text("schema", "lakebed")
     if not schema or '"' in schema or "\0" in schema or len(schema.encode()) > IDENTIFIER_BYTES_MAX:
         raise InvalidStoreUri(f"{uri.scheme}: schema is the name of one, not {schema!r}", scheme=uri.scheme)
@@ -166,6 +155,10 @@ def _from(uri: StoreUri, wait_s: float) -> PostgresDatabase:
     uri.check_all_taken()
     dsn = f"postgresql://{uri.authority}{quote(uri.path)}?{urlencode(passed)}"
     return PostgresDatabase(dsn, schema=schema, connections=connections, timeout_s=max(wait_s, 1))
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class PostgresDatabase:

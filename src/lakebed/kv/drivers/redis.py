@@ -14,6 +14,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -24,7 +25,7 @@ from redis.backoff import NoBackoff
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.remote.store import WAIT_S, Passing, Place, RemoteStore, SetIf, answer_of, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, Place, SetIf, answer_of, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreSize, StoreUnavailable
 
 FORMAT: Final = b"1"
@@ -72,19 +73,6 @@ _PASSING: Final = (
 )
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """Open `redis://:password@host:6379/0?name=lakebed&fsync=always&replicas=0&connections=16&wait_s=10`.
-
-    `rediss`: TLS.
-
-    `fsync=everysec` accepts that a crash loses the writes of the last second. `fsync=unchecked` is for services that
-    hide their settings and promise to keep every answered write. `replicas=N`: a write is answered when N replicas have
-    it too.
-    """
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
 def size_uri(uri: StoreUri) -> StoreSize:
     """Return the size of the append-only file, which is that of the whole server."""
     return answer_of(uri, _from, RedisDatabase.size)
@@ -98,12 +86,15 @@ def compact_uri(uri: StoreUri) -> None:
     answer_of(uri, _from, RedisDatabase.compact)
 
 
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> RedisDatabase:
+    """Open `redis://:password@host:6379/0?name=lakebed&fsync=always&replicas=0&connections=16&wait_s=10`.
+
+    `rediss`: TLS.
+
+    `fsync=everysec` accepts that a crash loses the writes of the last second. `fsync=unchecked` is for services that
+    hide their settings and promise to keep every answered write. `replicas=N`: a write is answered when N replicas have
+    it too.
+    """
     name = uri.text("name", "lakebed")
     if not name or not name.isascii() or not name.isprintable() or "{" in name:
         raise InvalidStoreUri(f"{uri.scheme}: name is printable, without braces, not {name!r}", scheme=uri.scheme)
@@ -119,6 +110,10 @@ def _from(uri: StoreUri, wait_s: float) -> RedisDatabase:
     return RedisDatabase(
         address, name=name, fsync=fsync, replicas=replicas, connections=connections, timeout_s=max(wait_s, 1)
     )
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class RedisDatabase:

@@ -122,20 +122,21 @@ class WritesTogether(Protocol):
         ...
 
 
-def open_database(uri: StoreUri, database: Database, *, wait_s: float) -> RemoteStore:
+def open_database(made_from: Callable[[StoreUri, float], Database], uri: StoreUri) -> RemoteStore:
     """Prepare the database and return its store. Blocks; an event loop may run in the calling thread.
 
     Raises:
         StoreUnavailable: the database cannot be reached within `wait_s`, or one of its settings would lose writes.
         StoreFormat: the database is of another program, or of another format.
     """
-
+    wait_s = uri.seconds("wait_s", WAIT_S)
+    database = made_from(uri, wait_s)
     deadline = time.monotonic() + wait_s
     run_apart(lambda: repeated(harmless(database.prepare), deadline))
     return RemoteStore(database, name=uri.scheme, wait_s=wait_s)
 
 
-def partitions_of(uri: StoreUri, made_from: Callable[[StoreUri, float], Database]) -> list[bytes]:
+def partitions_of(made_from: Callable[[StoreUri, float], Database], uri: StoreUri) -> list[bytes]:
     """List the partitions of a database that no store has opened. Blocks, and waits out short failures."""
     wait_s = uri.seconds("wait_s", WAIT_S)
     database = made_from(uri, wait_s)

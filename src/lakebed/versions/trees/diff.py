@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakebed.base import Row
+from lakebed.kv import prefix_end
 from lakebed.ranges import RangeList, differing
 
 from .files import Ahead, Item, Tree, TreeFiles
@@ -38,7 +39,7 @@ async def diff_trees(
     files: TreeFiles, left: Tree, right: Tree, *, start: bytes, prefix: bytes
 ) -> AsyncIterator[list[DiffRow]]:
     """Rows in key order, in batches that are never empty: keys at or after `start` that begin with `prefix`."""
-    first, behind = max(start, prefix), _behind_prefix(prefix)
+    first, behind = max(start, prefix), prefix_end(prefix)
 
     def is_asked(info: Item) -> bool:
         return info.max_key >= first and (behind is None or info.min_key < behind)
@@ -92,9 +93,3 @@ def _replaced(
     # A replaced row has the key that is there now, so nothing of the left must be read.
     known = left.has_keys_of(right, of_left) & np.array([row in keys for row in of_left.tolist()], np.bool_)
     return {keys[row] for row in of_left[known].tolist()}, of_left[~known]
-
-
-def _behind_prefix(prefix: bytes) -> bytes | None:
-    """The first key behind all that begin with the prefix; None where there is no such key."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -35,7 +36,7 @@ from google.cloud.bigtable_v2.types import (
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, open_database, partitions_of
+from lakebed.kv.remote.store import Passing, open_database, partitions_of
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable, prefix_end
 
 from .gcloud import NotThere, emulator_of, open_transport, translated
@@ -52,18 +53,8 @@ VALUE: Final = b"v"
 VERSION: Final = b"n"
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
-    """Open `bigtable://project/instance/table?app_profile=&wait_s=10&endpoint=`. Make the table where it is missing."""
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names."""
-    return partitions_of(uri, _from)
-
-
 def _from(uri: StoreUri, wait_s: float) -> BigtableDatabase:
+    """Open `bigtable://project/instance/table?app_profile=&wait_s=10&endpoint=`. Make the table where it is missing."""
     profile, emulator = uri.text("app_profile", ""), emulator_of(uri)
     uri.check_all_taken()
     instance, _, table = uri.path.removeprefix("/").partition("/")
@@ -71,6 +62,10 @@ def _from(uri: StoreUri, wait_s: float) -> BigtableDatabase:
         raise InvalidStoreUri(f"{uri.scheme}: an example: bigtable://project/instance/lakebed", scheme=uri.scheme)
     parent = f"projects/{uri.authority}/instances/{instance}"
     return BigtableDatabase(parent, table, profile=profile, emulator=emulator, timeout_s=max(wait_s, 1))
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)
 
 
 class BigtableDatabase:

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -47,7 +48,7 @@ from google.protobuf.struct_pb2 import ListValue, Value
 
 from lakebed.base import OutcomeUnknown
 from lakebed.kv.opening import InvalidStoreUri, StoreUri
-from lakebed.kv.remote.store import WAIT_S, Passing, RemoteStore, harmless, open_database, partitions_of, repeated
+from lakebed.kv.remote.store import Passing, harmless, open_database, partitions_of, repeated
 from lakebed.kv.store import Held, Predicate, StoreFormat, StoreUnavailable
 
 from .gcloud import Aborted, AlreadyThere, NotThere, emulator_of, open_transport, translated
@@ -76,21 +77,11 @@ _ABORTED: Final = (grpc.StatusCode.ABORTED,)
 """Another transaction interfered: Spanner did nothing, and asks to begin again."""
 
 
-def open_uri(uri: StoreUri) -> RemoteStore:
+def _from(uri: StoreUri, wait_s: float) -> SpannerDatabase:
     """Open `spanner://project/instance/database?table=lakebed&sessions=16&wait_s=10&endpoint=`.
 
     Make the table where it is missing.
     """
-    wait_s = uri.seconds("wait_s", WAIT_S)
-    return open_database(uri, _from(uri, wait_s), wait_s=wait_s)
-
-
-def partitions_uri(uri: StoreUri) -> list[bytes]:
-    """List the partitions of the store that this URI names. Reads the whole table's keys."""
-    return partitions_of(uri, _from)
-
-
-def _from(uri: StoreUri, wait_s: float) -> SpannerDatabase:
     table, sessions, emulator = uri.text("table", "lakebed"), uri.count("sessions", SESSIONS), emulator_of(uri)
     uri.check_all_taken()
     instance, _, database = uri.path.removeprefix("/").partition("/")
@@ -102,6 +93,10 @@ def _from(uri: StoreUri, wait_s: float) -> SpannerDatabase:
         )
     name = f"projects/{uri.authority}/instances/{instance}/databases/{database}"
     return SpannerDatabase(name, table, sessions=sessions, emulator=emulator, timeout_s=max(wait_s, 1))
+
+
+open_uri = partial(open_database, _from)
+partitions_uri = partial(partitions_of, _from)  # reads the whole table's keys
 
 
 class SpannerDatabase:
