@@ -60,11 +60,10 @@ from .standing import (
     kept_at_paths,
     kept_by_bucket,
     names_by_branch,
-    open_or,
+    objects_that_stand,
     read_names,
     staged_copies,
     staged_elsewhere,
-    why_named,
     with_any,
 )
 
@@ -150,14 +149,14 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
     # Read staged entries before commits: an entry that is committed in between would be in neither.
     staged = await context.service.staged(run.run_id, before.selection)
 
-    async def find(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
+    async def look(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
         seen = await _read_commits(context, run, prepared, before.selection)
         return seen, await read_names(
             context, seen.ranges.meeting, before.selection, lambda rows: selected(rows, before.selection)
         )
 
-    seen, found = await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), find)
-    objects = _objects(_with_staged(before, staged), found)
+    seen, committed = await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), look)
+    objects = _with_named(before, staged, committed)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await addresses_there(context, objects)
     read: dict[str, str] = {}
@@ -322,14 +321,14 @@ async def _look(
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     holds, others = copies.seen.prepared.holds, copies.others
     names = names_by_branch(copies.elsewhere, before.namespace, beside=staged)
-    stands = [
-        Standing(
-            what="object",
-            where=address,
-            why=why_named(address, objects[address].paths, holds, others, names, open_or(address, closed, _LATER)),
-        )
-        for address in sorted(frozenset(there) - {one.where for one in deferred})
-    ]
+    stands = objects_that_stand(
+        {address: objects[address].paths for address in frozenset(there) - {one.where for one in deferred}},
+        holds,
+        others,
+        names,
+        closed,
+        _LATER,
+    )
     stands += (await copies_that_stand(context, others, copies.content, objects))[:STANDING_MAX]
     stands += _unsought(objects, there)
     stands += (await staged_copies(context, copies.elsewhere, copies.content, objects, beside=staged))[:STANDING_MAX]
@@ -425,38 +424,33 @@ async def queued_of(
     return await context.service.staged(run_id, selection, in_queue=True)
 
 
-def _with_staged(before: Certificate, staged: Sequence[StagedEntry]) -> Certificate:
-    """Return the certificate with the objects of staged entries at the paths.
+def _with_named(before: Certificate, staged: Sequence[StagedEntry], committed: pa.Table) -> dict[str, ErasedObject]:
+    """Return every selected object by address: those of the certificate, of staged entries, and of commits (NAMES).
 
-    Once such an entry is overwritten, no record has the path of its object. Only a certificate that names the object
-    can ask for it again.
+    Once an entry is overwritten, no record has the path of its object. Only a certificate that names the object can ask
+    for it again.
     """
-    objects = {one.address: one for one in before.objects}
-    for one in staged:
-        address = key_of(one, before.namespace)
-        known = objects.get(address)
-        objects[address] = ErasedObject(
-            address=address,
-            paths=tuple(sorted({one.path, *(known.paths if known else ())})),
-            size_bytes=one.size_bytes,
-            checksum=one.checksum or (known.checksum if known else ""),
-            is_part=bool(one.multipart_id),
+    objects = {known.address: known for known in before.objects}
+    seen = [
+        ErasedObject(
+            address=key_of(entry, before.namespace),
+            paths=(entry.path,),
+            size_bytes=entry.size_bytes,
+            checksum=entry.checksum,
+            is_part=bool(entry.multipart_id),
         )
-    return replace(before, objects=tuple(objects.values()))
-
-
-def _objects(before: Certificate, found: pa.Table) -> dict[str, ErasedObject]:
-    """Return every selected object by address: those of the certificate, and those that commits name now."""
-    objects = {one.address: one for one in before.objects}
-    for row in found.to_pylist():
-        known = objects.get(row["address"])
-        paths = {row["path"], *(known.paths if known else ())} - {""}
-        objects[row["address"]] = ErasedObject(
-            address=row["address"],
-            paths=tuple(sorted(paths)),
-            size_bytes=row["size_bytes"],
-            checksum=row["checksum"] or (known.checksum if known else ""),
+        for entry in staged
+    ]
+    seen += [
+        ErasedObject(
+            address=row["address"], paths=(row["path"],), size_bytes=row["size_bytes"], checksum=row["checksum"]
         )
+        for row in committed.to_pylist()
+    ]
+    for named in seen:
+        known = objects.get(named.address, named)
+        paths = tuple(sorted({*named.paths, *known.paths} - {""}))
+        objects[named.address] = replace(named, paths=paths, checksum=named.checksum or known.checksum)
     return objects
 
 

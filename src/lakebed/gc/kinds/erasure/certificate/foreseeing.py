@@ -42,11 +42,10 @@ from .standing import (
     kept_at_paths,
     kept_by_bucket,
     names_by_branch,
-    open_or,
+    objects_that_stand,
     read_names,
     staged_copies,
     staged_elsewhere,
-    why_named,
     with_any,
 )
 
@@ -82,14 +81,8 @@ async def foresee(
     others, elsewhere = far.others, far.elsewhere
     closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
     names = names_by_branch(elsewhere, context.store.uri.rstrip("/"), beside=order.staged)
-    stands = [
-        Standing(
-            what="object",
-            where=address,
-            why=why_named(address, left[address], prepared.holds, others, names, open_or(address, closed, otherwise)),
-        )
-        for address in sorted(there)
-    ]
+    left_there = {address: left[address] for address in there}
+    stands = objects_that_stand(left_there, prepared.holds, others, names, closed, otherwise)
     known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
     stands += await copies_that_stand(context, others, far.content, known)
     stands += await staged_copies(context, elsewhere, far.content, known, beside=order.staged)

@@ -111,13 +111,6 @@ def held_back(holds: Holds) -> str:
     return f". A collection takes nothing while legal hold {names} is in force" if names else ""
 
 
-def open_or(address: str, closed: Collection[int], otherwise: str) -> str:
-    place = parse_address(address)
-    # Plans take objects of closed slices only.
-    is_open = place is not None and place[0] not in closed
-    return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
-
-
 async def copies_that_stand(
     context: RunContext, others: pa.Table, content: Content, known: Collection[str]
 ) -> list[Standing]:
@@ -323,22 +316,33 @@ def is_other(
     return chosen & ~selected(rows, selection) if is_by_name else chosen
 
 
-def why_named(
-    address: str,
-    paths: Sequence[str],
-    in_force: Holds,
+def objects_that_stand(
+    objects: Mapping[str, Sequence[str]],
+    holds: Holds,
     others: pa.Table,
     staged: Mapping[str, StagedEntry],
+    closed: Collection[int],
     otherwise: str,
-) -> str:
-    if "://" in address:
-        return "lies outside of the storage namespace"
-    if holds := in_force.at_any(paths):
-        return _held_by(holds)
-    rows = others.filter(pc.equal(others["address"], address))
-    names = sorted(set(rows["path"].to_pylist()) - set(paths))
-    if names:
-        return _named_by(names)
-    if entry := staged.get(address):
-        return f"an entry that is not selected names it: {entry.path}, which {entry.where}"
-    return otherwise
+) -> list[Standing]:
+    """Return a standing for each selected object that is there, given with its paths, by address.
+
+    `others` (NAMES) are entries of commits outside of the selection, `staged` such entries of branches by address.
+    `otherwise`: the reason if none of these keeps the object.
+    """
+
+    def why(address: str, paths: Sequence[str]) -> str:
+        if "://" in address:
+            return "lies outside of the storage namespace"
+        if names := holds.at_any(paths):
+            return _held_by(names)
+        rows = others.filter(pc.equal(others["address"], address))
+        if shared := sorted(set(rows["path"].to_pylist()) - set(paths)):
+            return _named_by(shared)
+        if entry := staged.get(address):
+            return f"an entry that is not selected names it: {entry.path}, which {entry.where}"
+        place = parse_address(address)
+        # Plans take objects of closed slices only.
+        is_open = place is not None and place[0] not in closed
+        return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
+
+    return [Standing(what="object", where=at, why=why(at, paths)) for at, paths in sorted(objects.items())]
