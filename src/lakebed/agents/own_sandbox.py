@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from lakebed.base import Conflict, Denied, NotFound
 from lakebed.operations import AnyOperation, Operation, repositories, sandboxes
 from lakebed.wire import SandboxCreation, SandboxWithSecret
 
-from .asking import Operations, Value
+from .asking import Operations
 from .scope import Writer
 
 A = TypeVar("A")
@@ -122,21 +122,9 @@ class _Lent:
         self._sandbox = sandbox
         self._operations = operations
 
-    async def call(
-        self,
-        operation: Operation[B, A],
-        args: tuple[str, ...],
-        query: Mapping[str, Value],
-        *,
-        tool: str,
-        body: B | None = None,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> A:
+    async def call(self, operation: Operation[B, A], *args: Any, **sent: Any) -> A:
         try:
-            return await self._operations.call(
-                operation, args, query, tool=tool, body=body, content=content, headers=headers
-            )
+            return await self._operations.call(operation, *args, **sent)
         except (Denied, NotFound) as error:
             try:
                 await self._own.check(self._repository, self._sandbox)
