@@ -34,7 +34,7 @@ from lakebed.gc.engines.files import Lake
 from lakebed.gc.kinds.committed.plan import Committed
 from lakebed.gc.machine.sweep import sweep_part
 from lakebed.gc.mark.holding import Held
-from lakebed.gc.runs.fencing import Fence
+from lakebed.gc.runs.context import Fence
 from lakebed.gc.runs.recording import Gone, Ledger
 from lakebed.objectstore import open_deleter
 from lakebed.runtime import live_ports

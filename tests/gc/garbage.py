@@ -21,8 +21,7 @@ from lakebed.gc.machine import sweep
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.messages import Service
 from lakebed.gc.rules import MetadataRule
-from lakebed.gc.runs.context import RunContext
-from lakebed.gc.runs.fencing import Fence
+from lakebed.gc.runs.context import Fence, RunContext
 from lakebed.gc.runs.recording import Gone, Ledger, Swept
 from lakebed.objectstore import (
     Deleter,

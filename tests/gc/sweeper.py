@@ -22,7 +22,7 @@ from lakebed.gc import messages
 from lakebed.gc.machine.sweep import remove_with
 from lakebed.gc.mark.inputs.named import deal_keys, from_tables
 from lakebed.gc.mark.sets.bucketed import BUCKETS, NAMED, Share, read_bucketed
-from lakebed.gc.runs.fencing import claim
+from lakebed.gc.runs.context import claim
 from lakebed.gc.runs.recording import Ledger, Swept
 from lakebed.objectstore import DeleteFailure, Deleter, ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakebed.gc.messages import APPLYING_PREFIX
-from lakebed.gc.runs.fencing import Overtaken, claim
+from lakebed.gc.runs.context import Overtaken, claim
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectOutcomeUnknown
 from lakebed.runtime import LiveClock
 

@@ -16,7 +16,7 @@ from lakebed.gc.machine.sweep import BATCH_KEYS, remove_files, remove_with, swee
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.mark.mark import sum_parts, write_portions
 from lakebed.gc.messages import part_name
-from lakebed.gc.runs.fencing import Overtaken, claim
+from lakebed.gc.runs.context import Overtaken, claim
 from lakebed.gc.runs.recording import Gone, Ledger
 from lakebed.objectstore import (
     DeleteFailure,

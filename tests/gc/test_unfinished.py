@@ -32,8 +32,7 @@ from lakebed.gc.messages import (
     run_folder,
 )
 from lakebed.gc.runs import resume
-from lakebed.gc.runs.context import write_plan
-from lakebed.gc.runs.fencing import Overtaken
+from lakebed.gc.runs.context import Overtaken, write_plan
 from lakebed.gc.runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate, finish_each
 from lakebed.gc.runs.status import RunStatus, left_off
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions

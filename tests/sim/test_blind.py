@@ -14,7 +14,7 @@ from sim.planted.apart import ROOT
 from sim.planted.blind import FILES, blind, draw, fitting, look_at, mutated, mutated_files, mutations_of
 from sim.planted.planting import SOURCE
 
-FILE = "versions/amortized.py"
+FILE = "versions/context.py"
 
 
 def test_equal_seeds_draw_equal_mutations() -> None:

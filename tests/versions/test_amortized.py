@@ -9,7 +9,7 @@ import pytest
 from lakebed.kv import Held, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_ports
-from lakebed.versions.amortized import AmortizedReads
+from lakebed.versions.context import AmortizedReads
 
 
 class SlowStore(MemoryStore):

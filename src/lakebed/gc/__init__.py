@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         UnknownChoice,
     )
     from .rules import NoRules
-    from .runs.fencing import Overtaken
+    from .runs.context import Overtaken
     from .runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, WindowTooLate
     from .runs.status import ListedRun, RunStatus, apply_command, run_status_by_record
 
@@ -144,7 +144,7 @@ _NAMES: Final = {
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",
     ".kinds.erasure.certificate.standing": "REMAINS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",
-    ".runs.fencing": "Overtaken",
+    ".runs.context": "Overtaken",
     ".engines.files": "Lake",
     ".api.functions": "Planned Where apply diff ledger plan purge restore run show why",
     ".api.http_requests": "HttpRequests finish",

@@ -26,8 +26,7 @@ from lakebed.gc.messages import (
     Unstage,
 )
 from lakebed.gc.rules import MetadataRule, Selection, days_rules
-from lakebed.gc.runs.context import RunContext
-from lakebed.gc.runs.fencing import Overtaken
+from lakebed.gc.runs.context import Overtaken, RunContext
 from lakebed.versions import Note
 from tests.gc.live.test_deleted_repositories import Installation
 from tests.gc.live.test_dumps import closed, distrust, service_of

@@ -3,7 +3,7 @@
 Each function is a coroutine that awaits only ports, so the simulator runs the same code. An apply takes these steps:
 
 1. check the caller, the run, the rules and the store; a refused apply has changed nothing (preflight.py)
-2. claim: applies of this repository that began earlier stop at their next check (runs/fencing.py)
+2. claim: applies of this repository that began earlier stop at their next check (runs/context.py)
 3. record how the run is carried out, so that a later apply can continue it (runs/resume.py)
 4. clear: a kind that publishes does so, rechecks, and writes the remaining objects as a second table (kinds/)
 5. with a window, defer and stop here; after the window, recheck (docs/design/0010-deferred-delete.md)
@@ -56,8 +56,18 @@ from lakebed.gc.messages import (
     window_end_ms,
 )
 from lakebed.gc.rules import Rules
-from lakebed.gc.runs.context import RunContext, find, read_plan_file, sizes, slice_numbers, whole, write_plan
-from lakebed.gc.runs.fencing import Fence, Overtaken, claim
+from lakebed.gc.runs.context import (
+    Fence,
+    Overtaken,
+    RunContext,
+    claim,
+    find,
+    read_plan_file,
+    sizes,
+    slice_numbers,
+    whole,
+    write_plan,
+)
 from lakebed.gc.runs.recording import Ledger, Swept, correct_report, find_gone, settle
 from lakebed.gc.runs.resume import (
     begin,

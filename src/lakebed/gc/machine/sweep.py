@@ -6,7 +6,7 @@
 4. delete in batches of 1,000 keys, 16 batches at a time
 5. record one row for each object: deleted, kept, gone or failed
 
-Before each batch, check for a new hold (holding.py) and for a newer claim (runs/fencing.py). Either stops the sweep.
+Before each batch, check for a new hold (holding.py) and for a newer claim (runs/context.py). Either stops the sweep.
 Batches under way still end (up to 16 of a task), and the ledger gets the outcome of the part.
 """
 
@@ -28,7 +28,7 @@ from lakebed.gc.kinds import Look, SweepRule
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.mark.sets.places import is_elsewhere, may_be_swept
 from lakebed.gc.messages import GC_PREFIX, LedgerState, Manifest, Part
-from lakebed.gc.runs.fencing import Fence, Overtaken
+from lakebed.gc.runs.context import Fence, Overtaken
 from lakebed.gc.runs.recording import Gone, Ledger, Outcomes, Swept, count, ledger_rows, read_recorded, record, without
 from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, read_adoption
 

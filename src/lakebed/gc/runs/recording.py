@@ -49,8 +49,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import ObjectExists, ObjectOutcomeUnknown, ObjectStore
 
-from .context import RunContext, find, folder_in, read_all, write_piece
-from .fencing import Fence
+from .context import Fence, RunContext, find, folder_in, read_all, write_piece
 
 ATTEMPTS_MAX: Final = 8
 """Attempts to record a part. Each attempt but the last lost an answer, or lost to another apply."""

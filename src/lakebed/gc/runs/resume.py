@@ -42,8 +42,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.objectstore import ObjectStore
 
-from .context import Progress, RunContext, find, read_plan, sizes, write_once
-from .fencing import Overtaken
+from .context import Overtaken, Progress, RunContext, find, read_plan, sizes, write_once
 
 APPLY_FILE: Final = "apply.json"
 SWEEP_FILE: Final = "sweep.json"
