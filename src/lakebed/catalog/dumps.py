@@ -160,8 +160,8 @@ class Dumps:
             writer.add(keys.SLICE + name.encode(), encode_record(replace(slice_, state=SliceState.CLOSED)))
         # The record of a run shows that it was undone, and is not dumped. So do not dump the swept records of such a
         # run.
-        found = {name: one async for name, one in inventory.every(SweptRecord) if name in needed}
-        undone = await self._versions.retired.undone(RunId(one.run) for one in found.values())
+        found = {name: record async for name, record in inventory.every(SweptRecord) if name in needed}
+        undone = await self._versions.retired.undone(RunId(record.run) for record in found.values())
         for name, swept in found.items():
             if swept.run not in undone:
                 writer.add(keys.SWEPT + name.encode(), encode_record(swept))
@@ -218,7 +218,7 @@ class Dumps:
         await self._make(dict(branches), await self._branches(), make)
 
     async def _read(self, ids: DumpIds) -> _Dump:
-        found = {
+        file_ids = {
             kind: parse_file_id(text)
             for kind, text in (
                 (DumpKind.BRANCHES, ids.branches),
@@ -226,15 +226,15 @@ class Dumps:
                 (DumpKind.COMMITS, ids.commits),
             )
         }
-        for kind, file_id in found.items():
+        for kind, file_id in file_ids.items():
             if file_id is None:
                 raise NotFound(f"not a Lakebed dump: invalid {kind} id")
-        if len({file_id.dump for file_id in found.values() if file_id}) > 1:
+        if len({file_id.dump for file_id in file_ids.values() if file_id}) > 1:
             raise InvalidDump("the ids are of different dumps")
-        branches = await self._refs(found[DumpKind.BRANCHES], DumpKind.BRANCHES, keys.BRANCH)
-        tags = await self._refs(found[DumpKind.TAGS], DumpKind.TAGS, keys.TAG)
+        branches = await self._refs(file_ids[DumpKind.BRANCHES], DumpKind.BRANCHES, keys.BRANCH)
+        tags = await self._refs(file_ids[DumpKind.TAGS], DumpKind.TAGS, keys.TAG)
         dump = _Dump(branches, tags)
-        for count, (key, value) in enumerate(await self._rows(found[DumpKind.COMMITS], DumpKind.COMMITS)):
+        for count, (key, value) in enumerate(await self._rows(file_ids[DumpKind.COMMITS], DumpKind.COMMITS)):
             if count % _BATCH == 0:
                 await self._ports.clock.sleep(0)
             prefix, _, name = key.partition(b"/")
@@ -353,16 +353,17 @@ class Dumps:
         Retention counts from now on, because no ref keeps the commits until the restore ends.
         """
         now_ms = self._ports.clock.now_ms()
-        found: dict[CommitId, Commit] = {}
+        unpublished: dict[CommitId, Commit] = {}
         # Compute the links to far ancestors again: the id does not cover them.
         commits = await self._ports.tasks.apart(partial(place_all, dump.commits))
         for ids in _batches(commits):
             for id_, there in zip(ids, await self._versions.inventory.commits(ids), strict=True):
                 if there is None or not there.published:
-                    one = commits[id_]
-                    written_ms, counted_ms = max(now_ms, one.written_ms), max(now_ms, one.counted_ms)
-                    found[id_] = replace(one, published=True, tried=False, written_ms=written_ms, counted_ms=counted_ms)
-        return found
+                    commit = commits[id_]
+                    written_ms, counted_ms = max(now_ms, commit.written_ms), max(now_ms, commit.counted_ms)
+                    dated = replace(commit, written_ms=written_ms, counted_ms=counted_ms)
+                    unpublished[id_] = replace(dated, published=True, tried=False)
+        return unpublished
 
     async def _set_all(self, items: Iterable[tuple[bytes, bytes]]) -> None:
         for batch in _batches(items):
@@ -403,15 +404,15 @@ def _reachable(parents: Mapping[CommitId, Sequence[CommitId]], heads: Sequence[C
     Raises:
         CommitNotFound: a commit is not in `parents`.
     """
-    found: set[CommitId] = set()
+    reachable: set[CommitId] = set()
     waiting = [*heads]
     while waiting:
-        if (id_ := waiting.pop()) not in found:
+        if (id_ := waiting.pop()) not in reachable:
             if id_ not in parents:
                 raise CommitNotFound("commit not found", commit=id_)
-            found.add(id_)
+            reachable.add(id_)
             waiting += parents[id_]
-    return found
+    return reachable
 
 
 def _check(dump: _Dump) -> None:

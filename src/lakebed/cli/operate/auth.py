@@ -99,22 +99,22 @@ def create_user(
 @users.command("list")
 def list_users(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List users."""
-    found = session.client.users.list(prefix=prefix, limit=limit)
+    listed = session.client.users.list(prefix=prefix, limit=limit)
     columns: dict[str, Callable[[Any], object]] = {
-        "user": lambda one: one.id,
-        "created": lambda one: human_time(one.creation_date),
+        "user": lambda user: user.id,
+        "created": lambda user: human_time(user.creation_date),
     }
-    session.show_table(found, columns, otherwise=no_such("user", prefix))
+    session.show_table(listed, columns, otherwise=no_such("user", prefix))
 
 
 @users.command("show")
 def show_user(session: Session, user: UserArgument) -> None:
     """Show a user's groups and policies."""
     of = session.client.users
-    found = of.get(user)
+    record = of.get(user)
     shown = ShownUser(
-        id=found.id,
-        creation_date=found.creation_date,
+        id=record.id,
+        creation_date=record.creation_date,
         groups=[group.id for group in of.groups(user)],
         policies=[policy.id for policy in of.policies(user)],
         effective=[policy.id for policy in of.policies(user, is_effective=True)],
@@ -155,8 +155,8 @@ def detach_from_user(session: Session, user: UserArgument, policy: PolicyArgumen
 def keys(session: Session, user: UserArgument) -> None:
     """List a user's access keys."""
     columns: dict[str, Callable[[Any], object]] = {
-        "access key id": lambda one: one.access_key_id,
-        "created": lambda one: human_time(one.creation_date),
+        "access key id": lambda pair: pair.access_key_id,
+        "created": lambda pair: human_time(pair.creation_date),
     }
     session.show_table(session.client.users.keys(user), columns, otherwise=f"{user} has no access key")
 
@@ -190,23 +190,23 @@ def create_group(
 @groups.command("list")
 def list_groups(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List groups, also those that come with every server."""
-    found = session.client.groups.list(prefix=prefix, limit=limit)
+    listed = session.client.groups.list(prefix=prefix, limit=limit)
     columns: dict[str, Callable[[Any], object]] = {
-        "group": lambda one: one.id,
-        "description": lambda one: one.description,
+        "group": lambda group: group.id,
+        "description": lambda group: group.description,
     }
-    session.show_table(found, columns, otherwise=no_such("group", prefix))
+    session.show_table(listed, columns, otherwise=no_such("group", prefix))
 
 
 @groups.command("show")
 def show_group(session: Session, group: GroupArgument) -> None:
     """Show the members of a group, and its policies."""
     of = session.client.groups
-    found = of.get(group)
+    record = of.get(group)
     shown = ShownGroup(
-        id=found.id,
-        description=found.description,
-        creation_date=found.creation_date,
+        id=record.id,
+        description=record.description,
+        creation_date=record.creation_date,
         members=[user.id for user in of.members(group)],
         policies=[policy.id for policy in of.policies(group)],
     )
@@ -279,22 +279,22 @@ def create_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
 @policies.command("list")
 def list_policies(session: Session, prefix: PrefixOption = "", limit: LimitOption = None) -> None:
     """List policies, also those that come with every server."""
-    found = session.client.policies.list(prefix=prefix, limit=limit)
+    listed = session.client.policies.list(prefix=prefix, limit=limit)
     columns: dict[str, Callable[[Any], object]] = {
-        "policy": lambda one: one.id,
-        "statements": lambda one: len(one.statement),
+        "policy": lambda policy: policy.id,
+        "statements": lambda policy: len(policy.statement),
     }
-    session.show_table(found, columns, otherwise=no_such("policy", prefix))
+    session.show_table(listed, columns, otherwise=no_such("policy", prefix))
 
 
 @policies.command("show")
 def show_policy(session: Session, policy: PolicyArgument) -> None:
     """Show a policy's statements. With -o json as `create` and `update` read them."""
     columns: dict[str, Callable[[Statement], object]] = {
-        "effect": lambda one: one.effect,
-        "actions": lambda one: " ".join(one.action),
-        "resource": lambda one: one.resource,
-        "condition": lambda one: msgspec.json.encode(one.condition).decode() if one.condition else "",
+        "effect": lambda statement: statement.effect,
+        "actions": lambda statement: " ".join(statement.action),
+        "resource": lambda statement: statement.resource,
+        "condition": lambda statement: msgspec.json.encode(statement.condition).decode() if statement.condition else "",
     }
     session.show(session.client.policies.get(policy), lambda found: columns_of(found.statement, columns))
 
@@ -361,12 +361,14 @@ def detach_principal(
 @principals.command("list")
 def list_principals(session: Session, user: UserArgument) -> None:
     """List the identities that stand for a user."""
-    found = session.client.users.principals(user)
-    session.show_table(found, {"principal": lambda one: one.id}, otherwise=f"no identity stands for {user}")
+    listed = session.client.users.principals(user)
+    session.show_table(
+        listed, {"principal": lambda principal: principal.id}, otherwise=f"no identity stands for {user}"
+    )
 
 
 @principals.command("show")
 def show_principal(session: Session, principal: PrincipalArgument) -> None:
     """Show which user an identity stands for."""
-    found = session.client.users.principal(principal)
-    session.show_fields(found, [("Principal", found.id), ("User", found.user_id)])
+    record = session.client.users.principal(principal)
+    session.show_fields(record, [("Principal", record.id), ("User", record.user_id)])

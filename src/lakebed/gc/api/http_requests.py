@@ -114,7 +114,7 @@ class HttpRequests:
         return convert(self._client.call(operation.method, path, json=body), operation.answer)
 
     def _path(self, operation: Operation[Any, Any], *arguments: str, **asked: str | None) -> str:
-        if self._deleted and not any(one.name == "deleted" for one in operation.parameters):
+        if self._deleted and not any(parameter.name == "deleted" for parameter in operation.parameters):
             # Without the parameter the server would answer for a repository that has the same name now.
             raise Conflict(f"a deleted repository has no {operation.id}", repository=self._repository)
         given = {name: text for name, text in {**asked, "deleted": self._deleted}.items() if text}

@@ -114,8 +114,8 @@ class Refs:
 
     async def sandboxes_of(self, names: Sequence[str]) -> list[str]:
         """Return for each branch the sandbox that made it: "" where none did, or where there is no such branch."""
-        found = await self._context.get_many([keys.BRANCH + name.encode() for name in names])
-        records = [None if held is None else decode_record(BranchRecord, held.value) for held in found]
+        branches = await self._context.get_many([keys.BRANCH + name.encode() for name in names])
+        records = [None if branch is None else decode_record(BranchRecord, branch.value) for branch in branches]
         return [record.sandbox if record and record.state is RefState.ACTIVE else "" for record in records]
 
     async def is_work_of(self, name: str, flow: str) -> bool:
@@ -130,21 +130,21 @@ class Refs:
 
     async def list_branches(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> tuple[list[Branch], bool]:
         """At most `limit` branches after the name `after`, in order, and whether there are more."""
-        found: list[Branch] = []
+        branches: list[Branch] = []
         start = keys.BRANCH + after.encode() + b"\0" if after else b""
         context = self._context
         async for names, values in scan_pages(
             context.store, context.partition, keys.BRANCH + prefix.encode(), start=start, first=limit + 1
         ):
             records = decode_records(BranchRecord, values)
-            found += [
+            branches += [
                 Branch(branch_of(key), record.commit_id, record.expires_ms)
                 for key, record in zip(names, records, strict=True)
                 if record.state is RefState.ACTIVE
             ]
-            if len(found) > limit:
-                return found[:limit], True
-        return found, False
+            if len(branches) > limit:
+                return branches[:limit], True
+        return branches, False
 
     def every_branch(self, prefix: str = "") -> AsyncIterator[Branch]:
         """Yield every branch in use with this prefix, by name."""
@@ -333,19 +333,19 @@ class Refs:
         """Return the deleted branches or tags that can come back, by name: of a name that is free the newest."""
         now_ms = self._context.ports.clock.now_ms()
         newest: dict[str, DeletedRefRecord] = {}
-        async for _, one in self._context.records(DeletedRefRecord, keys.deleted_refs(kind)):
-            newest.setdefault(one.name, one)
+        async for _, record in self._context.records(DeletedRefRecord, keys.deleted_refs(kind)):
+            newest.setdefault(record.name, record)
         if newest:
             prefix = keys.BRANCH if kind is RefKind.BRANCH else keys.TAG
             async for key, _ in self._context.scan(prefix):
                 newest.pop(key[len(prefix) :].decode(), None)
-        return [one for one in newest.values() if now_ms < one.kept_until_ms]
+        return [record for record in newest.values() if now_ms < record.kept_until_ms]
 
     async def clean_deleted(self) -> int:
         """Remove the notes of refs that are kept no more."""
         now_ms = self._context.ports.clock.now_ms()
         records = self._context.records(DeletedRefRecord, keys.DELETED)
-        over = [key async for key, one in records if one.kept_until_ms < now_ms]
+        over = [key async for key, record in records if record.kept_until_ms < now_ms]
         if over:
             await self._context.store.delete_many(self._context.partition, over)
         return len(over)
@@ -392,11 +392,11 @@ class Refs:
         Raises:
             DeletedRefNotFound: none of this name is kept.
         """
-        async for _, one in self._context.records(DeletedRefRecord, keys.deleted_refs(kind, name)):
-            if one.name == name:
-                if self._context.ports.clock.now_ms() >= one.kept_until_ms:
+        async for _, record in self._context.records(DeletedRefRecord, keys.deleted_refs(kind, name)):
+            if record.name == name:
+                if self._context.ports.clock.now_ms() >= record.kept_until_ms:
                     break
-                return one
+                return record
         raise DeletedRefNotFound(f"no deleted {kind} {name} is kept any more", name=name)
 
     # Tags
@@ -413,14 +413,14 @@ class Refs:
 
     async def list_tags(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> tuple[list[Tag], bool]:
         """At most `limit` tags after the name `after`, in order, and whether there are more."""
-        found: list[Tag] = []
+        tags: list[Tag] = []
         start = keys.TAG + after.encode() + b"\0" if after else b""
         async for key, record in self._context.records(TagRecord, keys.TAG + prefix.encode(), start=start):
             if record.state is RefState.ACTIVE:
-                found.append(Tag(TagName(key[len(keys.TAG) :].decode()), record.commit_id))
-            if len(found) > limit:
-                return found[:limit], True
-        return found, False
+                tags.append(Tag(TagName(key[len(keys.TAG) :].decode()), record.commit_id))
+            if len(tags) > limit:
+                return tags[:limit], True
+        return tags, False
 
     def every_tag(self) -> AsyncIterator[Tag]:
         """Yield every tag in use, by name."""

@@ -74,10 +74,10 @@ async def read_ranges_by_span(engine: Engine, commits: pa.Table, selection: Sele
     def is_apart(min_key: bytes, max_key: bytes, _: bool) -> bool:
         return not spans.meets(min_key, max_key)
 
-    found = await read_ranges(engine, metaranges_of(dict.fromkeys(trees, True)), folder=folder, sort=is_apart)
-    if trees and not found.count:
+    ranges = await read_ranges(engine, metaranges_of(dict.fromkeys(trees, True)), folder=folder, sort=is_apart)
+    if trees and not ranges.count:
         raise EmptyLiveSet("there are commits with entries, but no range of theirs was read")
-    return RangesBySpan(found)
+    return RangesBySpan(ranges)
 
 
 async def deal_selected(
@@ -168,7 +168,7 @@ async def add_others(
     # No commit or tag names these objects any more, so a legal hold keeps them by their paths alone.
     slices = pa.array(sorted(closed), pa.int64())
     dealer = Dealer(CANDIDATES)
-    free = [one for one in staged if not holds.of(path=one.path)]
+    free = [entry for entry in staged if not holds.of(path=entry.path)]
     for packed in _pack(_rows_of(free), Namespace(uri)):
         dealer.add(in_closed_slices(packed, slices))
     # A selection by path and metadata selects only some objects at a path, and the tables cannot tell which.
@@ -213,21 +213,21 @@ async def deal_staying(
     return files_of(folder, await dealer.write(context.store, folder))
 
 
-def key_of(one: StagedEntry, uri: str) -> str:
+def key_of(entry: StagedEntry, uri: str) -> str:
     """Return the address of the entry's object as tables have it: a key, or a full URI outside of the namespace."""
-    return key_inside(one.address, uri.rstrip("/")) or one.address
+    return key_inside(entry.address, uri.rstrip("/")) or entry.address
 
 
 def _rows_of(staged: Sequence[StagedEntry]) -> pa.Table:
     """Return staged entries as rows of a range, sorted by key."""
-    entries = sorted(staged, key=lambda one: path_to_key(one.path))
-    places = [parse_address(one.address) or (FOREIGN_SLICE, 0) for one in entries]
+    entries = sorted(staged, key=lambda entry: path_to_key(entry.path))
+    places = [parse_address(entry.address) or (FOREIGN_SLICE, 0) for entry in entries]
     columns = {
-        "key": pa.array([path_to_key(one.path) for one in entries], pa.binary()),
-        "slice": pa.array([place[0] for place in places], pa.int64()),
-        "sequence": pa.array([place[1] for place in places], pa.int32()),
-        "address": pa.array([one.address for one in entries], pa.string()),
-        "size_bytes": pa.array([one.size_bytes for one in entries], pa.int64()),
-        "modified_ms": pa.array([one.modified_ms for one in entries], pa.int64()),
+        "key": pa.array([path_to_key(entry.path) for entry in entries], pa.binary()),
+        "slice": pa.array([numbers[0] for numbers in places], pa.int64()),
+        "sequence": pa.array([numbers[1] for numbers in places], pa.int32()),
+        "address": pa.array([entry.address for entry in entries], pa.string()),
+        "size_bytes": pa.array([entry.size_bytes for entry in entries], pa.int64()),
+        "modified_ms": pa.array([entry.modified_ms for entry in entries], pa.int64()),
     }
     return pa.table(columns)

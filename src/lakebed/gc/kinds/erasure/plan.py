@@ -77,7 +77,7 @@ class Erasure:
         holds = await context.service.holds()
         if holds.version != plan.holds_version:
             raise Conflict(f"the legal holds changed since run {plan.run_id} was planned; plan again")
-        staged = [one for one in self.order.staged if not one.is_sealed and not holds.of(path=one.path)]
+        staged = [entry for entry in self.order.staged if not entry.is_sealed and not holds.of(path=entry.path)]
         going = await _that_go(context, plan, self.order, staged)
         # Unstage before the recheck, which keeps each object that a staged entry still names.
         if going:
@@ -103,11 +103,12 @@ async def _that_go(
     if not staged:
         return ()
     goes = frozenset((await context.read(plan.garbage, messages.GARBAGE))["address"].to_pylist())
-    in_parts = any(one.multipart_id for one in staged)
+    in_parts = any(entry.multipart_id for entry in staged)
     # An upload ends with all of its parts. So keep one that got a part after the plan.
     now = await context.service.staged(plan.run_id, order.selection) if in_parts else ()
-    kept = {one.multipart_id for one in (*staged, *now) if one.multipart_id and key_of(one, plan.namespace) not in goes}
-    return [one for one in staged if key_of(one, plan.namespace) in goes and one.multipart_id not in kept]
+    parts = [entry for entry in (*staged, *now) if entry.multipart_id]
+    kept = {part.multipart_id for part in parts if key_of(part, plan.namespace) not in goes}
+    return [entry for entry in staged if key_of(entry, plan.namespace) in goes and entry.multipart_id not in kept]
 
 
 async def _plan(
@@ -142,7 +143,7 @@ async def _plan(
         all_names=True,
         # An earlier erasure deleted objects whose entries remain, so ask the store which objects exist. Do not ask for
         # staged ones: their bytes may still be on the way.
-        unasked=frozenset(key_of(one, run.namespace) for one in order.staged),
+        unasked=frozenset(key_of(entry, run.namespace) for entry in order.staged),
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
@@ -174,7 +175,7 @@ async def _candidates(
 
     Objects of deferred runs and of the queue of hard delete are candidates if a path alone selects them.
     """
-    found, stays = await deal_selected(
+    due, stays = await deal_selected(
         context.engine,
         meeting,
         order.selection,
@@ -184,7 +185,7 @@ async def _candidates(
     )
     candidates = await add_others(
         context,
-        found,
+        due,
         (*order.staged, *queued),
         await deferred_runs(context),
         order.selection,
@@ -202,8 +203,8 @@ async def _write_slices(context: RunContext, run: StartedRun) -> Pieces | None:
         return None
     # Write unrecorded slices as well. A restore may record one later, and a proof must have listed it.
     data = await context.store.level(DATA_PREFIX)
-    found = {folder[len(DATA_PREFIX) : -1] for folder in data.folders}
-    lying = {name for name in found if parse_slice_name(name) is not None}
+    folders = {folder[len(DATA_PREFIX) : -1] for folder in data.folders}
+    lying = {name for name in folders if parse_slice_name(name) is not None}
     rows = CLOSED.rows({"bucket": slice_numbers(sorted(lying.union(names)))})
     return await write_piece(context.store, folder_in(run, "slices"), messages.part_name(0), CLOSED, rows)
 

@@ -114,13 +114,13 @@ class Comparing:
         match stage:
             case _Stage.RUNS:
                 ended = sorted((view for view in views if view.state is RunState.ENDED), key=lambda view: view.run_id)
-                found, after = await self._compare_runs(ledger, _only(ended, run_id), *position)
+                disagreements, after = await self._compare_runs(ledger, _only(ended, run_id), *position)
             case _Stage.ROWS:
-                found, after = await self._compare_rows(ledger, views, run_id, *position)
+                disagreements, after = await self._compare_rows(ledger, views, run_id, *position)
             case _Stage.TWICE:
-                found, after = await self._compare_records(ledger, run_id, *position)
+                disagreements, after = await self._compare_records(ledger, run_id, *position)
         following = _NEXT[stage] if after is None else _token(stage, *after)
-        return DisagreementPage(disagreements=tuple(found), continuation_token=following)
+        return DisagreementPage(disagreements=tuple(disagreements), continuation_token=following)
 
     # Stages: each returns disagreements and the next position
 
@@ -128,13 +128,13 @@ class Comparing:
         self, ledger: _Ledger, views: Sequence[RunView], first: str, part: str
     ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
         """Check for a row of each object that an ended run swept."""
-        found: list[Disagreement] = []
+        disagreements: list[Disagreement] = []
         looked = 0
         for view in views:
             if view.run_id < first or not view.plan:
                 continue
             if looked > PARTS_MAX:
-                return found, (view.run_id, "0")
+                return disagreements, (view.run_id, "0")
             begin = _number(part) if view.run_id == first else 0
             looked += 1  # Count the read of its plan as a part.
             taken = await self._taken(view)
@@ -142,24 +142,24 @@ class Comparing:
                 continue
             for number, one in list(enumerate(taken.parts))[begin:]:
                 if looked > PARTS_MAX:
-                    return found, (view.run_id, str(number))
+                    return disagreements, (view.run_id, str(number))
                 looked += 1
                 planned = (await read_garbage(self._versions, taken, one))["address"]
                 rest = await self._without_rows(ledger, view.run_id, one.name, planned)
-                found += _of(view.run_id, rest, Disagrees.UNRECORDED)
-        return found, None
+                disagreements += _of(view.run_id, rest, Disagrees.UNRECORDED)
+        return disagreements, None
 
     async def _compare_rows(
         self, ledger: _Ledger, views: Sequence[RunView], run_id: str, first: str, after: str
     ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
         """Check each row against its run's plan, and each deleted object against the store."""
-        found: list[Disagreement] = []
+        disagreements: list[Disagreement] = []
         asked = 0
         kinds = {view.run_id: view.kind for view in views}
         plans: dict[str, Plan | None] = {}
         for number, names in enumerate(names for names in _of_interest(ledger, run_id) if names[0] >= first):
             if number == RECORDS_MAX or asked >= LOOKED_MAX:
-                return found, (names[0], "")
+                return disagreements, (names[0], "")
             rows = await self._read(names)
             is_from_begin = names[0] != first or not after
             run = run_of_record(names)
@@ -167,14 +167,14 @@ class Comparing:
                 if run not in plans:
                     plans = {run: await self._plan(run, kinds.get(run))}
                 if (plan := plans[run]) is not None:
-                    found += _of(run, await self._unplanned(plan, names, _tried(rows)), Disagrees.UNPLANNED)
+                    disagreements += _of(run, await self._unplanned(plan, names, _tried(rows)), Disagrees.UNPLANNED)
             rows = await self._apart(partial(_deleted_from, rows, "" if is_from_begin else after))
             some = rows.slice(0, LOOKED_MAX - asked)
             asked += some.num_rows
-            found += await self._there(some)
+            disagreements += await self._there(some)
             if some.num_rows < rows.num_rows:
-                return found, (names[0], some["address"][-1].as_py())
-        return found, None
+                return disagreements, (names[0], some["address"][-1].as_py())
+        return disagreements, None
 
     async def _compare_records(
         self, ledger: _Ledger, run_id: str, first: str, last: str, other: str
@@ -186,19 +186,20 @@ class Comparing:
             return [], None
         last = block[-1][0]
         mine = pa.concat_tables(tables)
-        found = [] if other else await self._apart(partial(_twice_in, mine))
+        disagreements = [] if other else await self._apart(partial(_twice_in, mine))
         is_mine = set(_of_interest(ledger, run_id)) if run_id else set[_Record]()
         others = [names for names in ledger.records if names[0] > last or (run_id and names not in is_mine)]
         some, tables = await self._block([names for names in others if names[0] >= other])
         if tables:
             rows = pa.concat_tables(tables)
-            one, two = (mine, rows) if run_id else (rows, mine)  # Report the later of two runs, or the requested run.
-            found += await self._apart(partial(_in_both, one, two))
+            # Report the later of two runs, or the requested run.
+            reported, beside = (mine, rows) if run_id else (rows, mine)
+            disagreements += await self._apart(partial(_in_both, reported, beside))
         if some and (following := [names for names in others if names[0] > some[-1][0]]):
-            return found, (first or block[0][0], last, following[0][0])
+            return disagreements, (first or block[0][0], last, following[0][0])
         if following := [names for names in rest if names[0] > last]:
-            return found, (following[0][0], "", "")
-        return found, None
+            return disagreements, (following[0][0], "", "")
+        return disagreements, None
 
     async def _block(self, records: Sequence[_Record]) -> tuple[Sequence[_Record], list[pa.Table]]:
         """Read the first records, at least one, until a block is full. Return the rows of deleted objects.
@@ -241,15 +242,15 @@ class Comparing:
 
     async def _there(self, rows: pa.Table) -> list[Disagreement]:
         """Return the rows, in the order of addresses, with an object that exists and was not written later."""
-        found: list[Disagreement] = []
+        disagreements: list[Disagreement] = []
         for folder, by_address in await self._apart(partial(_by_folder, rows)):
             # A later object is new: a client may use a signed URL, and keys outside of slices are reused.
-            found += [
+            disagreements += [
                 _disagreement(by_address[address], Disagrees.THERE)
                 for address, modified_ms in await self._modified(folder, list(by_address))
                 if modified_ms <= int(by_address[address]["deleted_at"].timestamp() * 1000)
             ]
-        return found
+        return disagreements
 
     async def _modified(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
         """Return the present objects of a folder with their modification times."""
@@ -266,7 +267,7 @@ class Comparing:
         for start in range(0, len(addresses), AT_ONCE):
             some = [stat(address) for address in addresses[start : start + AT_ONCE]]
             there += await self._versions.ports.tasks.gather(some)
-        return [one for one in there if one is not None]
+        return [modified_ms for modified_ms in there if modified_ms is not None]
 
     async def _listed(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
         wanted, there = set(addresses), list[tuple[str, int]]()
@@ -293,8 +294,8 @@ class Comparing:
         return await self._apart(lambda: decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"]))
 
     async def _plan(self, run_id: str, kind: RunKind | None) -> Plan | None:
-        for one in [kind] if kind else RunKind:
-            data = await self._find(plan_path(one, run_id))
+        for each in [kind] if kind else RunKind:
+            data = await self._find(plan_path(each, run_id))
             if data is not None:
                 return decode_plan(data, run_id)
         return None

@@ -67,12 +67,12 @@ class DueNames:
         refs = self.snapshot.refs
         commits = pa.concat_tables(self.snapshot.commits_tables())
         # Intents, and refs that are being made, hold their commits beside the branches (NO_BRANCH).
-        found, names = branch_sets(
+        branches, names = branch_sets(
             commits,
             branches={name: commit for kind, name, commit, _ in refs if kind == "branch"},
             held=[commit for kind, _, commit, state in refs if kind == "intent" or state != "active"],
         )
-        self._set_of, self._sets = found.set_of, [[names[bit] for bit in bits_of(set_)] for set_ in found.sets]
+        self._set_of, self._sets = branches.set_of, [[names[bit] for bit in bits_of(set_)] for set_ in branches.sets]
         pins = {*self.policy.pins.commits}
         pins |= {commit for kind, name, commit, _ in refs if kind == "tag" and self.policy.pins_tag(name)}
         is_pinned = pc.is_in(commits["id"], value_set=pa.array(sorted(pins), pa.string()))
@@ -100,13 +100,13 @@ class DueNames:
             for row in dict.fromkeys(row for row in rows if row.address == address):
                 for place, commits in self._places(tree).items():
                     entries.setdefault(row, {}).setdefault(place, _Commits()).add(commits)
-        found = [
+        due_names = [
             self._name(row, place, commits, counted)
             for row, places in entries.items()
             for place, commits in places.items()
         ]
         # A path that is never due comes first: it keeps the object.
-        return sorted(found, key=lambda name: (-(NEVER_MS if name.due_ms is None else name.due_ms), name.path))
+        return sorted(due_names, key=lambda name: (-(NEVER_MS if name.due_ms is None else name.due_ms), name.path))
 
     def _count(self, versions: EntriesOf) -> PathVersions:
         counted = PathVersions()
@@ -119,10 +119,10 @@ class DueNames:
     def _places(self, tree: MetarangeId) -> dict[_Place, list[int]]:
         """Return the rows of commits with this tree that were not swept, by place."""
         is_named = pc.is_in(self.snapshot.commits.column("metarange_id"), value_set=packed([tree]))
-        found: dict[_Place, list[int]] = {}
+        places: dict[_Place, list[int]] = {}
         for row in np.flatnonzero(pc.and_(is_named, self.snapshot.there()).to_numpy(zero_copy_only=False)).tolist():
-            found.setdefault(_Place(int(self._set_of[row]), bool(self._pinned[row])), []).append(row)
-        return found
+            places.setdefault(_Place(int(self._set_of[row]), bool(self._pinned[row])), []).append(row)
+        return places
 
     def _name(self, row: Named, place: _Place, commits: _Commits, counted: PathVersions) -> DueName:
         branches = self._sets[place.set]

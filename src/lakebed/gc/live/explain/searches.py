@@ -159,8 +159,8 @@ class Searches:
                 del self._searches[other]
         if len(self._searches) >= SEARCHES_MAX:
             raise TooManySearches(f"{SEARCHES_MAX} searches are at work here; ask again in a minute")
-        found = self._searches[name] = _Search(name[1], steps(), now_ms)
-        return found
+        begun = self._searches[name] = _Search(name[1], steps(), now_ms)
+        return begun
 
     async def _go_on(self, search: _Search) -> None:
         left = self._files_a_page

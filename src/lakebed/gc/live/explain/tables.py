@@ -64,15 +64,15 @@ class TableLosses:
         if not body.files.folder.startswith(messages.run_folder(body.kind, messages.check_run_id(run_id))):
             raise messages.BadInput(f"{body.files.folder} is not of run {run_id}", input=messages.TABLE_FILES.name)
         files = await self._read(body.files)
-        found = []
+        broken_tables = []
         for table in await self._tables():
             wanted = {f"{table.uuid}/{file}" for file in files.get(table.folder, ())}
             wanted |= {file for file in files.get("", ()) if file.startswith(f"{table.uuid}/")}
             if RECORD in files.get(table.folder, ()):
                 wanted.add(table.metadata)
             if wanted and (broken := await self._broken(table, wanted)) is not None:
-                found.append(broken)
-        return messages.BrokenTables(tables=tuple(sorted(found, key=lambda one: (one.table, one.refs))))
+                broken_tables.append(broken)
+        return messages.BrokenTables(tables=tuple(sorted(broken_tables, key=lambda one: (one.table, one.refs))))
 
     async def _read(self, manifest: messages.Manifest) -> Mapping[str, Set[str]]:
         """Return the plan's files by the folder of their table."""

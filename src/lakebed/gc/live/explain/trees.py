@@ -93,12 +93,12 @@ async def only_in(versions: Versions, gone: Sequence[MetarangeId], kept: Sequenc
 
 async def _lists(versions: Versions, trees: Sequence[MetarangeId]) -> dict[str, RangeInfo | SublistInfo]:
     """Return the ranges of these trees, or the sublists of wide trees. Reads one file for each tree."""
-    found: dict[str, RangeInfo | SublistInfo] = {}
+    infos: dict[str, RangeInfo | SublistInfo] = {}
     async for tree, sublists in versions.ports.tasks.ahead(trees, versions.trees.sublists):
         # `sublists` put the metarange of a tree without sublists into the cache, so `ranges` reads no file.
         for info in sublists or await versions.trees.ranges(tree):
-            found[info.id] = info
-    return found
+            infos[info.id] = info
+    return infos
 
 
 async def _compared(versions: Versions, lost: Sequence[RangeInfo], kept: Sequence[RangeInfo]) -> Total:

@@ -72,8 +72,8 @@ async def try_rules(versions: Versions, rules: Rules, *, in_force: Rules | None,
 
 def _judge(snapshot: Snapshot, rules: Rules, in_force: Rules | None, holds: Holds, now_ms: int) -> _Judged:
     there = snapshot.there().to_numpy(zero_copy_only=False)
-    held = pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(holds.commit_ids())))
-    may_go = there & ~held.to_numpy(zero_copy_only=False)
+    is_held = pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(holds.commit_ids())))
+    may_go = there & ~is_held.to_numpy(zero_copy_only=False)
 
     def expired(roots: Roots, rules: Rules, at_ms: int) -> Flags:
         gone: Flags = may_go & ~roots.kept(rules, now_ms=at_ms)

@@ -220,18 +220,18 @@ class Why:
             now_ms=self._versions.ports.clock.now_ms(),
             expiring_by=await self._expiring(),
             deleted_until_ms={
-                name_of_deleted(key, one): one.kept_until_ms
-                async for key, one in self._versions.inventory.every(DeletedRefRecord)
+                name_of_deleted(key, ref): ref.kept_until_ms
+                async for key, ref in self._versions.inventory.every(DeletedRefRecord)
             },
         )
 
     async def _expiring(self) -> dict[CommitId, str]:
         """Return the expiring commits with their runs."""
-        found: dict[CommitId, str] = {}
+        runs: dict[CommitId, str] = {}
         for run, record in await self._versions.retired.runs():
             if record.state in _TAKING:
-                found |= dict.fromkeys(await self._versions.retired.expiring(run), run)
-        return found
+                runs |= dict.fromkeys(await self._versions.retired.expiring(run), run)
+        return runs
 
     # One object
 
@@ -280,7 +280,7 @@ class Why:
             for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
         ]
         stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
-        held = () if is_own else _holds_on([name for _, name in names], known.holds)
+        hold_names = () if is_own else _holds_on([name for _, name in names], known.holds)
         goes: int | None = None
         if is_absolute(address):
             fate = Fate.OUTSIDE
@@ -292,7 +292,7 @@ class Why:
             fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
         elif is_own:
             fate = Fate.OWN
-        elif uncommitted or held:
+        elif uncommitted or hold_names:
             fate = Fate.KEPT
         elif names:
             goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
@@ -316,7 +316,7 @@ class Why:
             uncommitted=tuple(uncommitted[:SHOWN]),
             uncommitted_count=len(uncommitted),
             taken=taken,
-            holds=held,
+            holds=hold_names,
             run=found.deferred[address].run_id if fate is Fate.DEFERRED else "",
         )
 
@@ -327,10 +327,10 @@ class Why:
             return None
 
     async def _is_closed(self, address: str) -> bool | None:
-        place = parse_address(address)
-        if place is None:
+        numbers = parse_address(address)
+        if numbers is None:
             return None
-        record = await self._versions.inventory.find(SliceRecord, slice_name(place[0]))
+        record = await self._versions.inventory.find(SliceRecord, slice_name(numbers[0]))
         return record is not None and record.state is SliceState.CLOSED
 
     # Deferred runs and the ledger
@@ -433,15 +433,15 @@ def ancestry_of(snapshot: Snapshot) -> Ancestry:
     rows = {id_: row for row, id_ in enumerate(ids)}
     refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
     active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
-    held = {name: row for kind, name, row in active if kind == "intent"}
-    held |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
+    pinned = {name: row for kind, name, row in active if kind == "intent"}
+    pinned |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
     return Ancestry(
         ids=ids,
         first_parent=[rows.get(commit.parents[0], -1) if commit.parents else -1 for _, commit in snapshot.commits],
         created_ms=snapshot.commits.column("created_ms").to_pylist(),
         heads={name: row for kind, name, row in active if kind == "branch"},
         tags={name: row for kind, name, row in active if kind == "tag"},
-        held=held,
+        held=pinned,
     )
 
 
@@ -454,9 +454,9 @@ def _without_returned(snapshot: Snapshot) -> Snapshot:
     return replace(
         snapshot,
         refs=[
-            one
-            for one in snapshot.refs
-            if plain_name(one[1]) == one[1] or (one[0], plain_name(one[1]), one[2]) not in live
+            ref
+            for ref in snapshot.refs
+            if plain_name(ref[1]) == ref[1] or (ref[0], plain_name(ref[1]), ref[2]) not in live
         ],
     )
 
@@ -483,11 +483,11 @@ def _commits_naming(
     commits = known.snapshot.commits
     named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))
     rows = np.flatnonzero(pc.and_(named, known.snapshot.there()).to_numpy(zero_copy_only=False))
-    found: list[tuple[int, CommittedName]] = []
+    commits_naming: list[tuple[int, CommittedName]] = []
     for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
         path, run = paths[commit.metarange_id], known.expiring_by.get(id_, "")
-        found.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
-    return found[::-1]
+        commits_naming.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
+    return commits_naming[::-1]
 
 
 def _over_age(known: _Known, modified_ms: int) -> int | None:

@@ -129,5 +129,7 @@ class DeletedWhy:
         )
 
     async def _is_recorded(self, address: str) -> bool:
-        place = parse_address(address)
-        return place is not None and await self._versions.inventory.find(SliceRecord, slice_name(place[0])) is not None
+        numbers = parse_address(address)
+        return (
+            numbers is not None and await self._versions.inventory.find(SliceRecord, slice_name(numbers[0])) is not None
+        )

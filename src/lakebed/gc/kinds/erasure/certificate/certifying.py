@@ -184,14 +184,14 @@ class _Deferred(NamedTuple):
         left = mine.keys() - later.keys()
         return [
             *last.runs,
-            *[one.standing for one in last.at_paths.values()][:STANDING_MAX],
+            *[kept.standing for kept in last.at_paths.values()][:STANDING_MAX],
             *last.copies[:STANDING_MAX],
             *[replace(mine[where], why=f"{mine[where].why}; {_LEFT_RUN}") for where in sorted(left)][:STANDING_MAX],
         ]
 
     def _standings(self) -> dict[str, Standing]:
-        each = (*self.runs, *(one.standing for one in self.at_paths.values()), *self.copies)
-        return {one.where: one for one in each}
+        each = (*self.runs, *(kept.standing for kept in self.at_paths.values()), *self.copies)
+        return {standing.where: standing for standing in each}
 
 
 async def _deferred_now(context: RunContext, before: Certificate) -> _Deferred:
@@ -200,28 +200,28 @@ async def _deferred_now(context: RunContext, before: Certificate) -> _Deferred:
     # Tables of deferred runs have neither digests nor metadata. Then `runs` has the whole runs.
     if selection.digests or selection.metadata:
         return _Deferred(runs, {})
-    known = frozenset(one.address for one in before.objects if not one.is_kept)
+    known = frozenset(erased.address for erased in before.objects if not erased.is_kept)
     holds = await context.service.holds()
     return _Deferred(
         runs, await kept_at_paths(context, selection, holds, takes_shared=before.takes_shared, known=known)
     )
 
 
-async def _with_kept(context: RunContext, before: Certificate, found: _Deferred) -> Certificate:
+async def _with_kept(context: RunContext, before: Certificate, deferred: _Deferred) -> Certificate:
     """Return the certificate with the objects of deferred runs at the paths, and their checksums.
 
     Once such a run ends, no record has the paths of its objects. Only a certificate that names the objects can look for
     restored copies.
     """
-    objects = {one.address: one for one in before.objects}
-    fresh = {address: one for address, one in found.at_paths.items() if address not in objects}
-    checksums = await read_checksums(context.engine, {address: one.size_bytes for address, one in fresh.items()})
+    objects = {erased.address: erased for erased in before.objects}
+    fresh = {address: kept for address, kept in deferred.at_paths.items() if address not in objects}
+    checksums = await read_checksums(context.engine, {address: kept.size_bytes for address, kept in fresh.items()})
     matcher = Matcher(before.selection)
-    for address, one in fresh.items():
+    for address, kept in fresh.items():
         objects[address] = ErasedObject(
             address=address,
-            paths=tuple(sorted(filter(matcher.selects_path, one.paths))),
-            size_bytes=one.size_bytes,
+            paths=tuple(sorted(filter(matcher.selects_path, kept.paths))),
+            size_bytes=kept.size_bytes,
             checksum=checksums.get(address, ""),
             is_kept=True,
         )
@@ -229,7 +229,7 @@ async def _with_kept(context: RunContext, before: Certificate, found: _Deferred)
 
 
 def _contents_of(objects: Mapping[str, ErasedObject]) -> frozenset[tuple[str, int]]:
-    return frozenset((one.checksum, one.size_bytes) for one in objects.values() if one.checksum)
+    return frozenset((erased.checksum, erased.size_bytes) for erased in objects.values() if erased.checksum)
 
 
 class _Commits(NamedTuple):
@@ -275,7 +275,7 @@ async def _find_copies(
 ) -> _Copies:
     """Look for copies at any path, in at most _TURNS_MAX turns. A copy with a new checksum causes another turn."""
     uri = context.store.uri.rstrip("/")
-    own = frozenset(one.checksum for one in objects.values()) - {""}
+    own = frozenset(erased.checksum for erased in objects.values()) - {""}
     content, sought = Content(own, own, frozenset(objects)), frozenset[str]()
     elsewhere: dict[StagedEntry, None] = {}
     for _ in range(_TURNS_MAX):
@@ -322,7 +322,7 @@ async def _look(
     holds, others = copies.seen.prepared.holds, copies.others
     names = names_by_branch(copies.elsewhere, before.namespace, beside=staged)
     stands = objects_that_stand(
-        {address: objects[address].paths for address in frozenset(there) - {one.where for one in deferred}},
+        {address: objects[address].paths for address in frozenset(there) - {standing.where for standing in deferred}},
         holds,
         others,
         names,
@@ -335,7 +335,7 @@ async def _look(
     if copies.unsought:
         why = f"copies were not sought of {count_of(len(copies.unsought), 'more checksum')} that restored copies have"
         stands.append(Standing(what="copy", where=context.store.uri, why=why))
-    stands += [Standing(what="staged", where=one.path, why=one.where) for one in staged]
+    stands += [Standing(what="staged", where=entry.path, why=entry.where) for entry in staged]
     stands += await _in_queue(context, run_id, before.selection, objects)
     stands += deferred
     # A proof of this release is final. The files that it was found in may be gone.
@@ -356,7 +356,7 @@ async def _look(
         made_ms=context.ports.clock.now_ms(),
         made_by=by,
         commits_read=copies.seen.rows.num_rows,
-        objects=tuple(replace(one, is_absent=address not in there) for address, one in sorted(objects.items())),
+        objects=tuple(replace(erased, is_absent=address not in there) for address, erased in sorted(objects.items())),
         stands=tuple(stands),
         remains=(*REMAINS, *unknown),
         collected=collected,
@@ -367,7 +367,7 @@ async def _in_queue(
     context: RunContext, run_id: str, selection: Selection, objects: Mapping[str, ErasedObject]
 ) -> list[Standing]:
     """Return the selected objects in the queue of hard delete that the erasure did not name."""
-    queued = {one.address: one.path for one in await queued_of(context, run_id, selection, narrowed=True)}
+    queued = {entry.address: entry.path for entry in await queued_of(context, run_id, selection, narrowed=True)}
     waiting = await addresses_there(context, queued.keys() - objects.keys())
     return [
         Standing(what="queued", where=address, why=f"waits in the queue of hard delete, was at {queued[address]}")
@@ -381,7 +381,9 @@ _LATER: Final = "is not deleted yet: it was staged, under way, held by a commit,
 def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> list[Standing]:
     """Return a standing if absent objects have no known checksum: no search can find their copies."""
     # An object that is there has a standing of its own. A part of an upload has no checksum.
-    left = sorted(address for address, one in objects.items() if not (one.checksum or one.is_part or address in there))
+    left = sorted(
+        address for address, erased in objects.items() if not (erased.checksum or erased.is_part or address in there)
+    )
     if not left:
         return []
     why = f"copies were not sought of {count_of(len(left), 'erased object')}: no record has the checksum"
@@ -393,7 +395,7 @@ async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> li
 
     A restore of a dump or a backup leaves such folders: it has no records of slices that were made later.
     """
-    names = run.closed_slices if (found := run.all_slices()) is None else found
+    names = run.closed_slices if (listed := run.all_slices()) is None else listed
     known = frozenset(f"{DATA_PREFIX}{name}/" for name in names)
 
     async def has_objects(folder: str) -> bool:
@@ -403,7 +405,7 @@ async def _on_no_record(context: RunContext, data: Level, run: StartedRun) -> li
         return False
 
     folders = [folder for folder in data.folders if folder not in known]
-    found_in = [folder async for folder, found in context.ports.tasks.ahead(folders, has_objects) if found]
+    found_in = [folder async for folder, is_used in context.ports.tasks.ahead(folders, has_objects) if is_used]
     left = [*sorted(found_in), *data.keys]
     if not left:
         return []

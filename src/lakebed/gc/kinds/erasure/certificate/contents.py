@@ -49,14 +49,16 @@ async def read_checksums(engine: Engine, sizes: Mapping[str, int]) -> dict[str, 
                 return ""
             return md5.hexdigest()
 
-        found = [one async for one in task.ahead(share["address"].to_pylist(), read) if one[1]]
-        yield CHECKSUMS.rows({"address": [one[0] for one in found], "checksum": [one[1] for one in found]})
+        read_ones = [one async for one in task.ahead(share["address"].to_pylist(), read) if one[1]]
+        yield CHECKSUMS.rows({"address": [one[0] for one in read_ones], "checksum": [one[1] for one in read_ones]})
 
     # Sort the largest first. The engine deals addresses to shares in turn, so each share gets some large objects.
     addresses = sorted(sizes, key=lambda address: (-sizes[address], address))
     effort = Effort(requests=len(sizes), size_bytes=sum(max(size, 0) for size in sizes.values()))
-    found = await engine.run(work, pa.table({"address": pa.array(addresses, pa.string())}), CHECKSUMS, effort=effort)
-    return dict(zip(found["address"].to_pylist(), found["checksum"].to_pylist(), strict=True))
+    checksums = await engine.run(
+        work, pa.table({"address": pa.array(addresses, pa.string())}), CHECKSUMS, effort=effort
+    )
+    return dict(zip(checksums["address"].to_pylist(), checksums["checksum"].to_pylist(), strict=True))
 
 
 def sources_of(rows: pa.Table) -> list[str]:
@@ -68,8 +70,8 @@ def sources_of(rows: pa.Table) -> list[str]:
     # Few rows have the mark. Make Python objects of these rows only: metadata may differ in every row.
     marked = pc.fill_null(pc.match_substring(metadata, RESTORED_FROM), False)
     sources = [""] * len(metadata)
-    for place in np.flatnonzero(marked.to_numpy()).tolist():
-        sources[place] = _source(metadata[place].as_py())
+    for row in np.flatnonzero(marked.to_numpy()).tolist():
+        sources[row] = _source(metadata[row].as_py())
     return sources
 
 
@@ -90,12 +92,12 @@ async def deferred_copies(
         return []
     # The checksum of an upload in parts is not the MD5 of its bytes. Only its size can be compared.
     unsure = frozenset(size for checksum, size in erased if not _MD5.fullmatch(checksum))
-    wanted, left, found = frozenset(checksum for checksum, _ in erased), set(known), []
+    wanted, left, standings = frozenset(checksum for checksum, _ in erased), set(known), []
     for run in await deferred_runs(context):
         rows = await _of_sizes(context, run, frozenset(size for _, size in erased), left)
         if rows.num_rows > DEFERRED_READ_MAX:
             why = "is deferred and may keep erased content: too many of its objects have the size of an erased one"
-            found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
+            standings.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
             continue
         addresses, sizes = rows["address"].to_pylist(), rows["size_bytes"].to_pylist()
         read = {} if seen is None else seen
@@ -118,8 +120,8 @@ async def deferred_copies(
             left.add(address)
             names = ", ".join([path for path in paths if path][:3])
             kept = f"{why}; run {run.run_id} keeps it{f', it was at {names}' if names else ''}"
-            found.append(Standing(what="deferred", where=address, why=kept))
-    return found
+            standings.append(Standing(what="deferred", where=address, why=kept))
+    return standings
 
 
 async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int], known: Collection[str]) -> pa.Table:
@@ -128,7 +130,7 @@ async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int
     Stop once there are more than DEFERRED_READ_MAX.
     """
     task = Task(store=context.store, ports=context.ports)
-    found, count = [GARBAGE.schema.empty_table()], 0
+    tables, count = [GARBAGE.schema.empty_table()], 0
     wanted, others = pa.array(sorted(sizes), pa.int64()), pa.array(sorted(known), pa.string())
     # A negative size is unknown. If an erased size is unknown, every object may be a copy.
     is_any = any(size < 0 for size in sizes)
@@ -136,11 +138,11 @@ async def _of_sizes(context: RunContext, run: DeferredRun, sizes: Collection[int
         may_be = pc.or_(pc.is_in(rows["size_bytes"], value_set=wanted), pc.less(rows["size_bytes"], 0))
         may_be = pc.or_(may_be, pa.scalar(is_any))
         chosen = rows.filter(pc.and_(may_be, pc.invert(pc.is_in(rows["address"], value_set=others))))
-        found.append(chosen.cast(GARBAGE.schema))
+        tables.append(chosen.cast(GARBAGE.schema))
         count += chosen.num_rows
         if count > DEFERRED_READ_MAX:
             break
-    return pa.concat_tables(found)
+    return pa.concat_tables(tables)
 
 
 async def addresses_there(context: RunContext, addresses: Collection[str]) -> set[str]:
@@ -155,4 +157,4 @@ async def addresses_there(context: RunContext, addresses: Collection[str]) -> se
             return False
         return True
 
-    return {address async for address, found in context.ports.tasks.ahead([*addresses], is_there) if found}
+    return {address async for address, is_present in context.ports.tasks.ahead([*addresses], is_there) if is_present}

@@ -44,7 +44,7 @@ async def planned_of(context: RunContext, plan: Plan, order: ErasureOrder) -> tu
     """
     garbage = await context.read(plan.garbage, messages.GARBAGE)
     columns = garbage["address"].to_pylist(), paths_of(garbage), garbage["size_bytes"].to_pylist()
-    staged = {key_of(one, plan.namespace): one.checksum for one in order.staged}
+    staged = {key_of(entry, plan.namespace): entry.checksum for entry in order.staged}
     checksums = {**staged, **order.checksums}
     parts = addresses_of_parts(order.staged, plan.namespace)
     planned = tuple(
@@ -58,17 +58,17 @@ async def planned_of(context: RunContext, plan: Plan, order: ErasureOrder) -> tu
         for address, paths, size in zip(*columns, strict=True)
     )
     # Staged objects that the plan keeps are selected, too. Only the store shows whether they were deleted since.
-    asked = frozenset(one.address for one in planned)
+    asked = frozenset(erased.address for erased in planned)
     others: dict[str, ErasedObject] = {}
-    for one in order.staged:
-        address = key_of(one, plan.namespace)
+    for entry in order.staged:
+        address = key_of(entry, plan.namespace)
         if address not in asked:
-            paths = tuple(sorted({one.path, *(others[address].paths if address in others else ())}))
+            paths = tuple(sorted({entry.path, *(others[address].paths if address in others else ())}))
             others[address] = ErasedObject(
                 address=address,
                 paths=paths,
-                size_bytes=one.size_bytes,
-                checksum=one.checksum,
+                size_bytes=entry.size_bytes,
+                checksum=entry.checksum,
                 is_part=address in parts,
             )
     return (*planned, *others.values())
@@ -126,13 +126,13 @@ async def with_earlier(context: RunContext, before: Certificate) -> _Earlier:
     unread: list[Standing] = []
     left_out = 0
 
-    def add(found: Sequence[ErasedObject] | Standing | None) -> bool:
+    def add(objects: Sequence[ErasedObject] | Standing | None) -> bool:
         """Add the objects, or the standing of an unreadable record. Return False if the erasure is left out."""
-        if isinstance(found, Standing):
-            unread.append(found)
-        for one in found if found and not isinstance(found, Standing) else ():
-            joined[one.address] = _joined(joined.get(one.address, one), one)
-        return found is not None
+        if isinstance(objects, Standing):
+            unread.append(objects)
+        for erased in objects if objects and not isinstance(objects, Standing) else ():
+            joined[erased.address] = _joined(joined.get(erased.address, erased), erased)
+        return objects is not None
 
     async for _, found in context.ports.tasks.ahead(keys, read):
         left_out += not add(found)
@@ -154,9 +154,9 @@ async def _other_erasures(context: RunContext, run_id: str) -> list[str]:
     ]
 
 
-def _joined(known: ErasedObject, one: ErasedObject) -> ErasedObject:
-    paths = tuple(sorted({*known.paths, *one.paths}))
-    return replace(known, paths=paths, checksum=known.checksum or one.checksum)
+def _joined(known: ErasedObject, other: ErasedObject) -> ErasedObject:
+    paths = tuple(sorted({*known.paths, *other.paths}))
+    return replace(known, paths=paths, checksum=known.checksum or other.checksum)
 
 
 def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[ErasedObject]]:
@@ -166,9 +166,9 @@ def _at_paths(selection: Selection) -> Callable[[Sequence[ErasedObject]], list[E
 
     def choose(objects: Sequence[ErasedObject]) -> list[ErasedObject]:
         met = [
-            one if one.checksum in digests else replace(one, paths=tuple(filter(is_selected, one.paths)))
-            for one in objects
+            erased if erased.checksum in digests else replace(erased, paths=tuple(filter(is_selected, erased.paths)))
+            for erased in objects
         ]
-        return [one for one in met if one.paths or one.checksum in digests]
+        return [erased for erased in met if erased.paths or erased.checksum in digests]
 
     return choose

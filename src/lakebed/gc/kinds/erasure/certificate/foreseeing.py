@@ -74,7 +74,7 @@ async def foresee(
         NothingSelected: the order selects no object of the repository.
     """
     meant = await _meant(context, order, prepared, queued, ranges, garbage)
-    found, taken, deferred = meant.found, meant.taken, meant.deferred
+    found, taken, deferred = meant.named, meant.taken, meant.deferred
     left = _left(found, (*order.staged, *queued), taken["address"])
     there = await addresses_there(context, left)
     far = await _seek_copies(context, run, order, ranges, meant, there)
@@ -83,19 +83,20 @@ async def foresee(
     names = names_by_branch(elsewhere, context.store.uri.rstrip("/"), beside=order.staged)
     left_there = {address: left[address] for address in there}
     stands = objects_that_stand(left_there, prepared.holds, others, names, closed, otherwise)
-    known = frozenset((*found["address"].to_pylist(), *(one.address for one in order.staged)))
+    known = frozenset((*found["address"].to_pylist(), *(entry.address for entry in order.staged)))
     stands += await copies_that_stand(context, others, far.content, known)
     stands += await staged_copies(context, elsewhere, far.content, known, beside=order.staged)
     stands += [
-        Standing(what="staged", where=one.path, why=f"a commit of branch {one.branch} may be taking it: plan again")
-        for one in order.staged
-        if one.is_sealed
+        Standing(what="staged", where=entry.path, why=f"a commit of branch {entry.branch} may be taking it: plan again")
+        for entry in order.staged
+        if entry.is_sealed
     ]
     stands += deferred
     if far.has_sought:
         # Report each object once.
-        told = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *(one.where for one in deferred)}
-        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), told)
+        deferred_at = (standing.where for standing in deferred)
+        reported = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *deferred_at}
+        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), reported)
     bucket, unknown = await kept_by_bucket(context)
     # Never cut off the bucket's standing: no second plan can mend that one.
     named = (*bucket, *stands[:STANDING_MAX])
@@ -109,11 +110,11 @@ async def foresee(
 
 
 class _Meant(NamedTuple):
-    """Hold the objects that an order selects. `found` are entries of commits (NAMES), `taken` the plan's objects
+    """Hold the objects that an order selects. `named` are entries of commits (NAMES), `taken` the plan's objects
     (GARBAGE), `deferred` standings of deferred runs, `read` checksums that no entry has, by address.
     """
 
-    found: pa.Table
+    named: pa.Table
     taken: pa.Table
     checksums: pa.Array
     deferred: list[Standing]
@@ -135,26 +136,26 @@ async def _meant(
         NothingSelected: the order selects no object of the repository.
     """
     selection = order.selection
-    found = await read_names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
+    named = await read_names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
     taken = await context.read(garbage, messages.GARBAGE)
-    paths = _texts(found["path"], taken["path"], [one.path for one in (*order.staged, *queued)])
-    checksums = _texts(found["checksum"], [one.checksum for one in order.staged])
+    paths = _texts(named["path"], taken["path"], [entry.path for entry in (*order.staged, *queued)])
+    checksums = _texts(named["checksum"], [entry.checksum for entry in order.staged])
     deferred = await deferred_by_run(context, selection)
     # Tables of deferred runs have no metadata, so an object at a selected path may not be selected.
     if not selection.metadata:
-        met = frozenset((*found["address"].to_pylist(), *taken["address"].to_pylist()))
+        met = frozenset((*named["address"].to_pylist(), *taken["address"].to_pylist()))
         kept = await kept_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
-        paths = _texts(paths, [path for one in kept.values() for path in one.paths])
-        deferred += [one.standing for one in kept.values()]
+        paths = _texts(paths, [path for item in kept.values() for path in item.paths])
+        deferred += [item.standing for item in kept.values()]
     unmatched = _unmatched(selection, paths, checksums)
     # Read the bytes now: after an apply, the certificate could not tell copies of these objects.
-    read = await _of_no_entry(context, order.staged, found, taken)
+    read = await _of_no_entry(context, order.staged, named, taken)
     if not (len(paths) or deferred):
         raise NothingSelected(
             "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
             " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
         )
-    return _Meant(found, taken, checksums, deferred, unmatched, read)
+    return _Meant(named, taken, checksums, deferred, unmatched, read)
 
 
 class _Far(NamedTuple):
@@ -202,29 +203,29 @@ async def _seek_copies(
 
 
 def _sizes_of(
-    found: pa.Table, taken: pa.Table, staged: Sequence[StagedEntry], read: Mapping[str, str]
+    named: pa.Table, taken: pa.Table, staged: Sequence[StagedEntry], read: Mapping[str, str]
 ) -> frozenset[tuple[str, int]]:
-    """Return each checksum with its size: of entries `found` (NAMES), of staged entries, and of objects `read`."""
+    """Return each checksum with its size: of entries `named` (NAMES), of staged entries, and of objects `read`."""
     sizes = dict(zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True))
     each = [
-        *zip(found["checksum"].to_pylist(), found["size_bytes"].to_pylist(), strict=True),
-        *((one.checksum, one.size_bytes) for one in staged),
+        *zip(named["checksum"].to_pylist(), named["size_bytes"].to_pylist(), strict=True),
+        *((entry.checksum, entry.size_bytes) for entry in staged),
         *((checksum, sizes[address]) for address, checksum in read.items()),
     ]
-    return frozenset(one for one in each if one[0])
+    return frozenset(content for content in each if content[0])
 
 
 async def _of_no_entry(
-    context: RunContext, staged: Sequence[StagedEntry], found: pa.Table, taken: pa.Table
+    context: RunContext, staged: Sequence[StagedEntry], named: pa.Table, taken: pa.Table
 ) -> dict[str, str]:
     """Return checksums, by address, of objects `taken` without one in an entry. Leave out unreadable objects.
 
     Objects of deferred runs and of the queue of hard delete have no such entry.
     """
     uri = context.store.uri
-    known = {row["address"] for row in found.select(["address", "checksum"]).to_pylist() if row["checksum"]}
+    known = {row["address"] for row in named.select(["address", "checksum"]).to_pylist() if row["checksum"]}
     # No entry has the checksum of a part, so do not read parts.
-    known |= {key_of(one, uri) for one in staged if one.checksum} | addresses_of_parts(staged, uri)
+    known |= {key_of(entry, uri) for entry in staged if entry.checksum} | addresses_of_parts(staged, uri)
     sizes = zip(taken["address"].to_pylist(), taken["size_bytes"].to_pylist(), strict=True)
     asked = {address: size for address, size in sizes if address not in known}
     if asked:
@@ -247,7 +248,7 @@ class NothingSelected(NotFound):
 
 def _texts(*columns: pa.ChunkedArray | pa.Array | list[str]) -> pa.Array:
     """Return the distinct texts of these columns."""
-    return pc.unique(pa.chunked_array([piece for one in columns for piece in _pieces(one)], pa.string()))
+    return pc.unique(pa.chunked_array([piece for column in columns for piece in _pieces(column)], pa.string()))
 
 
 def _pieces(column: pa.ChunkedArray | pa.Array | list[str]) -> list[pa.Array]:
@@ -258,26 +259,26 @@ def _pieces(column: pa.ChunkedArray | pa.Array | list[str]) -> list[pa.Array]:
 
 def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tuple[str, ...]:
     """Return the paths, globs and digests of a selection that match no path and no checksum of these."""
-    found = frozenset((*paths.to_pylist(), *checksums.to_pylist()))
-    names = [name for name in (*selection.paths, *selection.digests) if name not in found]
+    texts = frozenset((*paths.to_pylist(), *checksums.to_pylist()))
+    names = [name for name in (*selection.paths, *selection.digests) if name not in texts]
     patterns = zip(selection.globs, selection.patterns(), strict=True)
     return (*names, *(glob for glob, pattern in patterns if not matching(paths, pattern).any()))
 
 
-def _left(found: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
+def _left(named: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
     """Return the paths of each selected object that the plan does not delete. `goes`: addresses that it deletes."""
-    rows = found.filter(pc.invert(pc.is_in(found["address"], value_set=goes.combine_chunks())))
+    rows = named.filter(pc.invert(pc.is_in(named["address"], value_set=goes.combine_chunks())))
     left: dict[str, set[str]] = {}
     for address, path in zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True):
         left.setdefault(address, set()).add(path)
     taken = frozenset(goes.to_pylist()) if staged else frozenset()
-    for one in staged:
+    for entry in staged:
         # A sealed entry has a standing of its own.
-        if one.address not in taken and not one.is_sealed:
-            left.setdefault(one.address, set()).add(one.path)
+        if entry.address not in taken and not entry.is_sealed:
+            left.setdefault(entry.address, set()).add(entry.path)
     return {address: tuple(sorted(paths)) for address, paths in left.items()}
 
 
 def _held_or_unknown(holds: Holds) -> str:
-    names = ", ".join(one.name for one in holds.holds if one.commit_ids())
+    names = ", ".join(hold.name for hold in holds.holds if hold.commit_ids())
     return f"a commit that has it is held by {names}" if names else _UNKNOWN

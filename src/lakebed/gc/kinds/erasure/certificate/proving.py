@@ -96,8 +96,8 @@ def _candidates(views: Iterable[messages.RunView]) -> Sequence[messages.RunView]
     """Return at most RUNS_READ_MAX runs of uncommitted data that have a plan on record, the latest first."""
     # A run that ended without an apply has no plan on record.
     states = (RunState.MARKED, RunState.ENDED)
-    found = [view for view in views if view.kind is RunKind.UNCOMMITTED and view.state in states and view.plan]
-    return found[:RUNS_READ_MAX]
+    candidates = [view for view in views if view.kind is RunKind.UNCOMMITTED and view.state in states and view.plan]
+    return candidates[:RUNS_READ_MAX]
 
 
 async def _doubt(

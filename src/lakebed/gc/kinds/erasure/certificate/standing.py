@@ -77,7 +77,7 @@ class Content(NamedTuple):
         """Return the content with its copies in `others` (NAMES) and `elsewhere`, and copies of copies to any depth."""
         # Every client may write the mark of a restore. A forged mark adds a false copy, and never hides a true one.
         committed = zip(*(others[name].to_pylist() for name in ("address", "checksum", "source")), strict=True)
-        rows = frozenset((*committed, *((key_of(one, uri), one.checksum, one.source) for one in elsewhere)))
+        rows = frozenset((*committed, *((key_of(entry, uri), entry.checksum, entry.source) for entry in elsewhere)))
         by_source: dict[str, list[tuple[str, str, str]]] = {}
         by_checksum: dict[str, list[tuple[str, str, str]]] = {}
         for row in rows:
@@ -103,7 +103,7 @@ def with_any(checksums: Sequence[str]) -> Selection:
 
 def addresses_of_parts(staged: Sequence[StagedEntry], uri: str) -> frozenset[str]:
     """Return the addresses of parts of uploads. No entry has the checksum of a part."""
-    return frozenset(key_of(one, uri) for one in staged if one.multipart_id)
+    return frozenset(key_of(entry, uri) for entry in staged if entry.multipart_id)
 
 
 def held_back(holds: Holds) -> str:
@@ -138,8 +138,10 @@ async def staged_elsewhere(
     # Without checksums ask once all the same, for restored copies and for objects `there`.
     asked = [*digests_in(sorted(checksums))] or [with_any(())]
     named = sorted(there)[:STANDING_MAX]
-    found = [await context.service.staged(run_id, one, or_restored=True, addresses=named) for one in asked]
-    return tuple(dict.fromkeys(entry for entries in found for entry in entries))
+    answers = [
+        await context.service.staged(run_id, selection, or_restored=True, addresses=named) for selection in asked
+    ]
+    return tuple(dict.fromkeys(entry for entries in answers for entry in entries))
 
 
 def names_by_branch(
@@ -159,22 +161,22 @@ async def staged_copies(
     beside: Sequence[StagedEntry],
 ) -> list[Standing]:
     """Return the same for staged entries `elsewhere`. Skip the entries in `beside`, which are selected."""
-    places = frozenset((one.branch, one.path) for one in beside)
+    places = frozenset((entry.branch, entry.path) for entry in beside)
     copies = {
-        one: address
-        for one in elsewhere
-        if content.has(one.checksum, one.source)
-        and (one.branch, one.path) not in places
-        and (address := key_of(one, context.store.uri)) not in known
+        entry: address
+        for entry in elsewhere
+        if content.has(entry.checksum, entry.source)
+        and (entry.branch, entry.path) not in places
+        and (address := key_of(entry, context.store.uri)) not in known
     }
     there = await addresses_there(context, frozenset(copies.values()))
     return [
         Standing(
             what="copy",
             where=address,
-            why=f"{content.why(one.checksum, one.source)}, {one.where} at {one.path}",
+            why=f"{content.why(entry.checksum, entry.source)}, {entry.where} at {entry.path}",
         )
-        for one, address in copies.items()
+        for entry, address in copies.items()
         if address in there
     ]
 
@@ -193,7 +195,7 @@ async def kept_by_bucket(context: RunContext) -> tuple[list[Standing], list[str]
 
 async def deferred_by_run(context: RunContext, selection: Selection) -> list[Standing]:
     """Return a standing for each deferred run that may keep selected objects, and has no record to tell which."""
-    found: list[Standing] = []
+    standings: list[Standing] = []
     for run in await deferred_runs(context):
         count, unknown = run.table.rows, "digests and metadata are not on record"
         if not run.has_all_paths:
@@ -205,8 +207,8 @@ async def deferred_by_run(context: RunContext, selection: Selection) -> list[Sta
         if count:
             objects = count_of(count, "object")
             why = f"is deferred and may keep erased content: {objects}, {unknown}"
-            found.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
-    return found
+            standings.append(Standing(what="deferred", where=f"run {run.run_id}", why=why))
+    return standings
 
 
 async def kept_at_paths(
@@ -217,14 +219,14 @@ async def kept_at_paths(
     A legal hold keeps such an object, or other paths share it, or its run was deferred while the erasure was planned.
     """
     left = frozenset(known)
-    found: dict[str, Kept] = {}
+    kept: dict[str, Kept] = {}
     for run in await deferred_runs(context):
-        rows = [one async for one in at_selected_paths(context, run, selection)]
+        rows = [table async for table in at_selected_paths(context, run, selection)]
         each = {
             address: (paths, size)
-            for one in rows
+            for table in rows
             for address, paths, size in zip(
-                one["address"].to_pylist(), paths_of(one), one["size_bytes"].to_pylist(), strict=True
+                table["address"].to_pylist(), paths_of(table), table["size_bytes"].to_pylist(), strict=True
             )
         }
         # A restore or the end of the window may have removed an object of the table.
@@ -236,8 +238,8 @@ async def kept_at_paths(
                 reasons.append(_held_by(names))
             elif others and not takes_shared:
                 reasons.append(_named_by(others))
-            found[address] = Kept(paths, size, Standing(what="deferred", where=address, why="; ".join(reasons)))
-    return found
+            kept[address] = Kept(paths, size, Standing(what="deferred", where=address, why="; ".join(reasons)))
+    return kept
 
 
 def _held_by(names: Sequence[str]) -> str:
@@ -340,9 +342,9 @@ def objects_that_stand(
             return _named_by(shared)
         if entry := staged.get(address):
             return f"an entry that is not selected names it: {entry.path}, which {entry.where}"
-        place = parse_address(address)
+        numbers = parse_address(address)
         # Plans take objects of closed slices only.
-        is_open = place is not None and place[0] not in closed
+        is_open = numbers is not None and numbers[0] not in closed
         return "its slice is still written to: plan again when its server has moved on" if is_open else otherwise
 
     return [Standing(what="object", where=at, why=why(at, paths)) for at, paths in sorted(objects.items())]
