@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from lakebed import wire
 from lakebed.operations import history, objects
-from lakebed.wire import (
-    AheadCount,
-    Commit,
-    CommitCreation,
-    Diff,
-    FindMergeBaseResult,
-    ImportCreation,
-    ImportLocation,
-    ImportStatus,
-    Merge,
-)
 
 from .connection import Connection
 from .paging import listing
@@ -39,7 +29,7 @@ class History:
         metadata: Mapping[str, str] | None = None,
         date_s: int | None = None,
         allow_empty: bool = False,
-    ) -> Commit:
+    ) -> wire.Commit:
         """Commit the uncommitted changes of the branch. `date_s`: the Unix time of the commit instead of now.
 
         Sent once. When the answer is lost, compare the branch's head and its uncommitted changes before you repeat it.
@@ -47,10 +37,10 @@ class History:
         Raises:
             BadRequest: nothing to commit, unless `allow_empty`.
         """
-        body = CommitCreation(message=message, metadata=dict(metadata or {}), date=date_s, allow_empty=allow_empty)
+        body = wire.CommitCreation(message=message, metadata=dict(metadata or {}), date=date_s, allow_empty=allow_empty)
         return self._connection.do(history.COMMIT, repository, branch, body=body)
 
-    def get(self, repository: str, commit_id: str) -> Commit:
+    def get(self, repository: str, commit_id: str) -> wire.Commit:
         return self._connection.do(history.GET_COMMIT, repository, commit_id)
 
     def log(
@@ -65,7 +55,7 @@ class History:
         committer: str = "",
         since: str = "",
         stop_at: str = "",
-    ) -> Iterator[Commit]:
+    ) -> Iterator[wire.Commit]:
         """List commits, newest first. `objects` and `prefixes`: only commits that changed one of them.
         `committer`: only commits of this user.
 
@@ -102,7 +92,7 @@ class History:
                 source brings objects that lifecycle runs took, and `refuse_expired`.
             BadRequest: nothing to merge.
         """
-        body = Merge(
+        body = wire.Merge(
             message=message or None,
             metadata=dict(metadata or {}),
             strategy=strategy,
@@ -117,7 +107,7 @@ class History:
         """Count entries of `right`, unlike `left`, whose objects lifecycle runs took."""
         return self._connection.do(history.COUNT_EXPIRED, repository, left, right).objects
 
-    def ahead(self, repository: str, left: str, right: str) -> AheadCount:
+    def ahead(self, repository: str, left: str, right: str) -> wire.AheadCount:
         """Count the commits that only `left` reaches (ahead), and those that only `right` reaches (behind)."""
         return self._connection.do(history.COUNT_AHEAD, repository, left, right)
 
@@ -125,7 +115,7 @@ class History:
         self,
         repository: str,
         branch: str,
-        locations: Sequence[ImportLocation],
+        locations: Sequence[wire.ImportLocation],
         message: str,
         *,
         metadata: Mapping[str, str] | None = None,
@@ -136,11 +126,11 @@ class History:
         Raises:
             BadRequest: a location cannot be imported, or the branch has uncommitted changes.
         """
-        commit = CommitCreation(message=message, metadata=dict(metadata or {}))
-        body = ImportCreation(paths=[*locations], commit=commit, force=force)
+        commit = wire.CommitCreation(message=message, metadata=dict(metadata or {}))
+        body = wire.ImportCreation(paths=[*locations], commit=commit, force=force)
         return self._connection.do(objects.IMPORT_START, repository, branch, body=body).id
 
-    def import_status(self, repository: str, branch: str, import_id: str) -> ImportStatus:
+    def import_status(self, repository: str, branch: str, import_id: str) -> wire.ImportStatus:
         return self._connection.do(objects.IMPORT_STATUS, repository, branch, query={"id": import_id})
 
     def cancel_import(self, repository: str, branch: str, import_id: str) -> None:
@@ -150,12 +140,12 @@ class History:
         """
         self._connection.do(objects.IMPORT_CANCEL, repository, branch, query={"id": import_id})
 
-    def merge_base(self, repository: str, source: str, destination: str) -> FindMergeBaseResult:
+    def merge_base(self, repository: str, source: str, destination: str) -> wire.FindMergeBaseResult:
         return self._connection.do(history.FIND_MERGE_BASE, repository, source, destination)
 
     def uncommitted(
         self, repository: str, branch: str, *, prefix: str = "", delimiter: str = "", limit: int | None = None
-    ) -> Iterator[Diff]:
+    ) -> Iterator[wire.Diff]:
         """List the uncommitted changes of a branch by path."""
         query = {"prefix": prefix or None, "delimiter": delimiter or None}
         return listing(self._connection, history.DIFF_BRANCH, repository, branch, query=query, limit=limit)
@@ -170,7 +160,7 @@ class History:
         prefix: str = "",
         delimiter: str = "",
         limit: int | None = None,
-    ) -> Iterator[Diff]:
+    ) -> Iterator[wire.Diff]:
         """List changes of `right` since it parted from `left`, by path; or, `two_dot`, all differences."""
         query = {
             "type": "two_dot" if two_dot else "three_dot",

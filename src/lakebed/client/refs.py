@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from lakebed import wire
 from lakebed.operations import deleted, history
-from lakebed.wire import (
-    BranchCreation,
-    CherryPickCreation,
-    Commit,
-    DeletedRef,
-    Ref,
-    RefMove,
-    ResetCreation,
-    RevertCreation,
-    TagCreation,
-)
 
 from .connection import Connection
 from .paging import listing
@@ -37,15 +27,15 @@ class Branches:
             Taken: there is such a branch.
             Missing: no such repository or source.
         """
-        body = BranchCreation(name=name, source=source, hidden=hidden, ttl=ttl or None)
+        body = wire.BranchCreation(name=name, source=source, hidden=hidden, ttl=ttl or None)
         return self._connection.do(history.CREATE_BRANCH, repository, body=body)
 
-    def get(self, repository: str, name: str) -> Ref:
+    def get(self, repository: str, name: str) -> wire.Ref:
         return self._connection.do(history.GET_BRANCH, repository, name)
 
     def list(
         self, repository: str, *, prefix: str = "", limit: int | None = None, details: bool = False
-    ) -> Iterator[Ref]:
+    ) -> Iterator[wire.Ref]:
         """By name, ascending. `details`: with date and message of the commit, and whether there are uncommitted
         changes, where the caller may read commits."""
         query = {"prefix": prefix or None, "details": "true" if details else None}
@@ -57,13 +47,13 @@ class Branches:
 
     def list_deleted(
         self, repository: str, *, prefix: str = "", show_hidden: bool = False, limit: int | None = None
-    ) -> Iterator[DeletedRef]:
+    ) -> Iterator[wire.DeletedRef]:
         """List deleted branches that can come back, by name, the newest of a name first."""
         query = {"prefix": prefix or None, "show_hidden": "true" if show_hidden else None}
         found = listing(self._connection, deleted.LIST_DELETED_BRANCHES, repository, query=query, limit=limit)
         return islice(found, limit)
 
-    def undelete(self, repository: str, name: str) -> Ref:
+    def undelete(self, repository: str, name: str) -> wire.Ref:
         """Make a deleted branch again at the commit that it named, without its uncommitted changes.
 
         Raises:
@@ -80,18 +70,18 @@ class Branches:
         """
         self._connection.do(deleted.FORGET_BRANCH, repository, name)
 
-    def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[RefMove]:
+    def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[wire.RefMove]:
         """List where the branch was before, the newest move first."""
         return listing(self._connection, deleted.LIST_BRANCH_MOVES, repository, name, query={}, limit=limit)
 
     def reset(self, repository: str, name: str, *, path: str = "", prefix: str = "") -> None:
         """Forget uncommitted changes: of one path, of a prefix, or all of them."""
         if path:
-            body = ResetCreation(type="object", path=path)
+            body = wire.ResetCreation(type="object", path=path)
         elif prefix:
-            body = ResetCreation(type="common_prefix", path=prefix)
+            body = wire.ResetCreation(type="common_prefix", path=prefix)
         else:
-            body = ResetCreation(type="reset")
+            body = wire.ResetCreation(type="reset")
         self._connection.do(history.RESET_BRANCH, repository, name, body=body)
 
     def hard_reset(self, repository: str, name: str, *, ref: str, refuse_expired: bool = False) -> None:
@@ -118,16 +108,16 @@ class Branches:
         Raises:
             Clash: later changes rest on the undone ones.
         """
-        body = RevertCreation(
+        body = wire.RevertCreation(
             ref=ref, parent_number=parent_number, allow_empty=allow_empty, refuse_expired=refuse_expired
         )
         self._connection.do(history.REVERT_BRANCH, repository, name, body=body)
 
     def cherry_pick(
         self, repository: str, name: str, *, ref: str, parent_number: int = 0, refuse_expired: bool = False
-    ) -> Commit:
+    ) -> wire.Commit:
         """Commit the changes of `ref` against its parent of this number on the branch."""
-        body = CherryPickCreation(ref=ref, parent_number=parent_number, refuse_expired=refuse_expired)
+        body = wire.CherryPickCreation(ref=ref, parent_number=parent_number, refuse_expired=refuse_expired)
         return self._connection.do(history.CHERRY_PICK, repository, name, body=body)
 
 
@@ -137,30 +127,30 @@ class Tags:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def create(self, repository: str, name: str, *, ref: str) -> Ref:
+    def create(self, repository: str, name: str, *, ref: str) -> wire.Ref:
         """
         Raises:
             Taken: there is such a tag. A tag never moves.
         """
-        return self._connection.do(history.CREATE_TAG, repository, body=TagCreation(id=name, ref=ref))
+        return self._connection.do(history.CREATE_TAG, repository, body=wire.TagCreation(id=name, ref=ref))
 
-    def get(self, repository: str, name: str) -> Ref:
+    def get(self, repository: str, name: str) -> wire.Ref:
         return self._connection.do(history.GET_TAG, repository, name)
 
-    def list(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[Ref]:
+    def list(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[wire.Ref]:
         """By name, ascending."""
         return listing(self._connection, history.LIST_TAGS, repository, query={"prefix": prefix or None}, limit=limit)
 
     def delete(self, repository: str, name: str) -> None:
         self._connection.do(history.DELETE_TAG, repository, name)
 
-    def list_deleted(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[DeletedRef]:
+    def list_deleted(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[wire.DeletedRef]:
         """List deleted tags that can come back, by name, the newest of a name first."""
         query = {"prefix": prefix or None}
         found = listing(self._connection, deleted.LIST_DELETED_TAGS, repository, query=query, limit=limit)
         return islice(found, limit)
 
-    def undelete(self, repository: str, name: str) -> Ref:
+    def undelete(self, repository: str, name: str) -> wire.Ref:
         """
         Raises:
             Missing: no such tag is kept.
@@ -176,6 +166,6 @@ class Tags:
         """
         self._connection.do(deleted.FORGET_TAG, repository, name)
 
-    def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[RefMove]:
+    def moves(self, repository: str, name: str, *, limit: int | None = None) -> Iterator[wire.RefMove]:
         """List when the tag was made, deleted and made again, the newest first; of a deleted tag too."""
         return listing(self._connection, deleted.LIST_TAG_MOVES, repository, name, query={}, limit=limit)

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from lakebed import wire
 from lakebed.operations import deleted, repositories
 from lakebed.operations.gc import collections
-from lakebed.wire import (
-    BranchProtectionRule,
-    DeletedRepository,
-    DeleteProtection,
-    GarbageCollectionRules,
-    RefsDump,
-    RefsRestore,
-    Repository,
-    RepositoryCreation,
-    RepositoryDumpStatus,
-    RepositoryRestoreStatus,
-    RepositoryUndeletion,
-)
 
 from .connection import Connection, decode
 from .paging import listing
@@ -41,7 +29,7 @@ class Repositories:
         sample_data: bool = False,
         reuse: bool = False,
         bare: bool = False,
-    ) -> Repository:
+    ) -> wire.Repository:
         """Make a repository over an unused namespace, with a first commit and a default branch.
 
         `sample_data`: and a second commit, of a few small files. `reuse`: the namespace may also be that of a deleted
@@ -52,7 +40,7 @@ class Repositories:
             Taken: the name is taken.
             BadRequest: a bad name, or a namespace that is in use.
         """
-        body = RepositoryCreation(
+        body = wire.RepositoryCreation(
             name=name,
             storage_namespace=storage_namespace,
             default_branch=default_branch,
@@ -63,7 +51,7 @@ class Repositories:
             repositories.CREATE_REPOSITORY, body=body, query={"reuse": reuse or None, "bare": bare or None}
         )
 
-    def dump_refs(self, name: str) -> RefsDump:
+    def dump_refs(self, name: str) -> wire.RefsDump:
         """Write branches, tags and commits to the namespace, and name the files."""
         return self._connection.do(repositories.DUMP_REFS, name)
 
@@ -71,10 +59,10 @@ class Repositories:
         """Begin a dump, and return the id of the task."""
         return self._connection.do(repositories.DUMP_SUBMIT, name).id
 
-    def dump_status(self, name: str, task: str) -> RepositoryDumpStatus:
+    def dump_status(self, name: str, task: str) -> wire.RepositoryDumpStatus:
         return self._connection.do(repositories.DUMP_STATUS, name, query={"task_id": task})
 
-    def restore_refs(self, name: str, dump: RefsDump, *, force: bool = False, check_objects: bool = False) -> None:
+    def restore_refs(self, name: str, dump: wire.RefsDump, *, force: bool = False, check_objects: bool = False) -> None:
         """Make the refs of a dump in a bare repository. `force`: even where it is read-only.
 
         `check_objects`: only if each object of its commits is there.
@@ -87,18 +75,20 @@ class Repositories:
         body = _restoring(dump, force=force, check_objects=check_objects)
         self._connection.do(repositories.RESTORE_REFS, name, body=body)
 
-    def submit_restore(self, name: str, dump: RefsDump, *, force: bool = False, check_objects: bool = False) -> str:
+    def submit_restore(
+        self, name: str, dump: wire.RefsDump, *, force: bool = False, check_objects: bool = False
+    ) -> str:
         """Begin a restore, as `restore_refs`, and return the id of the task."""
         body = _restoring(dump, force=force, check_objects=check_objects)
         return self._connection.do(repositories.RESTORE_SUBMIT, name, body=body).id
 
-    def restore_status(self, name: str, task: str) -> RepositoryRestoreStatus:
+    def restore_status(self, name: str, task: str) -> wire.RepositoryRestoreStatus:
         return self._connection.do(repositories.RESTORE_STATUS, name, query={"task_id": task})
 
-    def get(self, name: str) -> Repository:
+    def get(self, name: str) -> wire.Repository:
         return self._connection.do(repositories.GET_REPOSITORY, name)
 
-    def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[Repository]:
+    def list(self, *, prefix: str = "", limit: int | None = None) -> Iterator[wire.Repository]:
         """List repositories by name, ascending."""
         return listing(self._connection, repositories.LIST_REPOSITORIES, query={"prefix": prefix or None}, limit=limit)
 
@@ -106,21 +96,21 @@ class Repositories:
         """Delete a repository, which can be undeleted for a while. `force`: even where it is read-only."""
         self._connection.do(repositories.DELETE_REPOSITORY, name, query={"force": force or None})
 
-    def list_deleted(self, *, prefix: str = "", limit: int | None = None) -> Iterator[DeletedRepository]:
+    def list_deleted(self, *, prefix: str = "", limit: int | None = None) -> Iterator[wire.DeletedRepository]:
         """By name, the newest of a name first."""
         query = {"prefix": prefix or None}
         # A page has all of a name, so it may be longer than asked.
         found = listing(self._connection, deleted.LIST_DELETED_REPOSITORIES, query=query, limit=limit)
         return islice(found, limit)
 
-    def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> Repository:
+    def undelete(self, name: str, *, uid: str = "", new_name: str = "") -> wire.Repository:
         """Bring a deleted repository back with all that it had, under its name or a new one.
 
         Raises:
             Missing: no such repository is kept.
             Clash: the name is taken, or several had it and no `uid` says which.
         """
-        body = RepositoryUndeletion(uid=uid, name=new_name or None)
+        body = wire.RepositoryUndeletion(uid=uid, name=new_name or None)
         return self._connection.do(deleted.UNDELETE_REPOSITORY, name, body=body)
 
     def forget(self, name: str, *, uid: str = "") -> None:
@@ -131,15 +121,15 @@ class Repositories:
         """
         self._connection.do(deleted.FORGET_REPOSITORY, name, query={"uid": uid or None})
 
-    def delete_protection(self, name: str) -> DeleteProtection:
+    def delete_protection(self, name: str) -> wire.DeleteProtection:
         return self._connection.do(deleted.GET_DELETE_PROTECTION, name)
 
     def protect_deletion(self, name: str, *, repository: bool, branches: Sequence[str]) -> None:
         """Protect the repository, and branches by pattern, against being deleted."""
-        body = DeleteProtection(repository=repository, branches=list(branches))
+        body = wire.DeleteProtection(repository=repository, branches=list(branches))
         self._connection.do(deleted.SET_DELETE_PROTECTION, name, body=body)
 
-    def retention_rules(self, name: str) -> GarbageCollectionRules:
+    def retention_rules(self, name: str) -> wire.GarbageCollectionRules:
         """
         Raises:
             Missing: there are none.
@@ -149,7 +139,7 @@ class Repositories:
     def metadata(self, name: str) -> dict[str, str]:
         return self._connection.do(repositories.GET_REPOSITORY_METADATA, name)
 
-    def set_retention_rules(self, name: str, rules: GarbageCollectionRules) -> None:
+    def set_retention_rules(self, name: str, rules: wire.GarbageCollectionRules) -> None:
         """Replace all rules."""
         self._connection.do(collections.SET_GC_RULES, name, body=rules)
 
@@ -169,13 +159,13 @@ class Repositories:
         self._connection.do(
             repositories.SET_BRANCH_PROTECTION_RULES,
             name,
-            body=[BranchProtectionRule(pattern=pattern) for pattern in patterns],
+            body=[wire.BranchProtectionRule(pattern=pattern) for pattern in patterns],
             headers={"If-Match": version},
         )
 
 
-def _restoring(dump: RefsDump, *, force: bool, check_objects: bool) -> RefsRestore:
-    return RefsRestore(
+def _restoring(dump: wire.RefsDump, *, force: bool, check_objects: bool) -> wire.RefsRestore:
+    return wire.RefsRestore(
         branches_meta_range_id=dump.branches_meta_range_id,
         tags_meta_range_id=dump.tags_meta_range_id,
         commits_meta_range_id=dump.commits_meta_range_id,

@@ -16,34 +16,7 @@ from msgspec.structs import replace
 from lakebed.base import Conflict, Corrupt, NotFound, RunKind
 from lakebed.gc.rules import Holds, Selection
 
-from .calls import (
-    AdoptedSlices,
-    Adopting,
-    Apply,
-    Defer,
-    End,
-    Expire,
-    LeftoversRetired,
-    Mark,
-    MissingCommits,
-    NotePlanned,
-    PlannedBy,
-    Planning,
-    PrepareCommits,
-    PreparedCommits,
-    Purge,
-    Purging,
-    ReadUncommitted,
-    RecheckInputs,
-    RetireLeftovers,
-    RunList,
-    RunView,
-    StartedRun,
-    StartRun,
-    Sweep,
-    UncommittedPage,
-    UnlistedSlices,
-)
+from . import calls
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .restoring import Restore, RestorePage
 from .rules import RulesVersion
@@ -73,34 +46,34 @@ class Requests(Protocol):
     """
 
     async def namespace(self) -> str: ...
-    async def planning(self) -> Planning: ...
-    async def purging(self) -> Purging: ...
-    async def adopting(self) -> Adopting: ...
-    async def find_slices(self) -> UnlistedSlices: ...
-    async def adopt_slices(self) -> AdoptedSlices: ...
-    async def find_missing(self, token: str | None = None) -> MissingCommits: ...
-    async def mark_missing(self, token: str | None = None) -> MissingCommits: ...
-    async def start(self, body: StartRun) -> StartedRun: ...
-    async def read_uncommitted(self, run_id: str, body: ReadUncommitted) -> UncommittedPage: ...
-    async def prepare_commits(self, run_id: str, body: PrepareCommits | None = None) -> PreparedCommits: ...
-    async def mark(self, run_id: str, body: Mark) -> RunView: ...
-    async def note_planned(self, run_id: str, body: NotePlanned) -> PlannedBy: ...
+    async def planning(self) -> calls.Planning: ...
+    async def purging(self) -> calls.Purging: ...
+    async def adopting(self) -> calls.Adopting: ...
+    async def find_slices(self) -> calls.UnlistedSlices: ...
+    async def adopt_slices(self) -> calls.AdoptedSlices: ...
+    async def find_missing(self, token: str | None = None) -> calls.MissingCommits: ...
+    async def mark_missing(self, token: str | None = None) -> calls.MissingCommits: ...
+    async def start(self, body: calls.StartRun) -> calls.StartedRun: ...
+    async def read_uncommitted(self, run_id: str, body: calls.ReadUncommitted) -> calls.UncommittedPage: ...
+    async def prepare_commits(self, run_id: str, body: calls.PrepareCommits | None = None) -> calls.PreparedCommits: ...
+    async def mark(self, run_id: str, body: calls.Mark) -> calls.RunView: ...
+    async def note_planned(self, run_id: str, body: calls.NotePlanned) -> calls.PlannedBy: ...
     async def find_tables(self, run_id: str, body: FindTables) -> BrokenTables: ...
-    async def apply(self, run_id: str, body: Apply) -> RunView: ...
-    async def expire(self, run_id: str, body: Expire) -> RecheckInputs: ...
+    async def apply(self, run_id: str, body: calls.Apply) -> calls.RunView: ...
+    async def expire(self, run_id: str, body: calls.Expire) -> calls.RecheckInputs: ...
     async def find_staged(self, run_id: str, body: FindStaged) -> StagedPage: ...
     async def unstage(self, run_id: str, body: Unstage) -> Unstaged: ...
     async def sign_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead: ...
     async def check_certificate(self, run_id: str, body: CertificateHead) -> CertificateHead: ...
-    async def retire(self, run_id: str, body: RetireLeftovers) -> LeftoversRetired: ...
-    async def sweep(self, run_id: str, body: Sweep) -> RunView: ...
-    async def defer(self, run_id: str, body: Defer) -> RunView: ...
-    async def purge(self, run_id: str, body: Purge) -> RecheckInputs: ...
+    async def retire(self, run_id: str, body: calls.RetireLeftovers) -> calls.LeftoversRetired: ...
+    async def sweep(self, run_id: str, body: calls.Sweep) -> calls.RunView: ...
+    async def defer(self, run_id: str, body: calls.Defer) -> calls.RunView: ...
+    async def purge(self, run_id: str, body: calls.Purge) -> calls.RecheckInputs: ...
     async def undo(self, run_id: str, body: Undo) -> Undone: ...
-    async def end(self, run_id: str, body: End) -> RunView: ...
-    async def abandon(self, run_id: str) -> RunView: ...
-    async def run(self, run_id: str) -> RunView: ...
-    async def runs(self, *, forgotten: bool = False) -> RunList: ...
+    async def end(self, run_id: str, body: calls.End) -> calls.RunView: ...
+    async def abandon(self, run_id: str) -> calls.RunView: ...
+    async def run(self, run_id: str) -> calls.RunView: ...
+    async def runs(self, *, forgotten: bool = False) -> calls.RunList: ...
     async def rules_in_force(self) -> RulesVersion: ...
     async def holds_in_force(self) -> Holds: ...
     async def restore(self, body: Restore) -> RestorePage: ...
@@ -125,7 +98,7 @@ class Service:
         """Return the repository's storage namespace."""
         return await self._requests.namespace()
 
-    async def planning(self) -> Planning:
+    async def planning(self) -> calls.Planning:
         """Check that the caller may plan. Call it before any slow step of a plan.
 
         Raises:
@@ -133,9 +106,9 @@ class Service:
         """
         return await self._requests.planning()
 
-    async def start(self, kind: RunKind) -> StartedRun:
+    async def start(self, kind: RunKind) -> calls.StartedRun:
         """Begin a run. A repeated call begins another run."""
-        return await self._requests.start(StartRun(kind=kind))
+        return await self._requests.start(calls.StartRun(kind=kind))
 
     async def uncommitted(self, run_id: str) -> Manifest:
         """Write every address that is staged, being uploaded or being copied into the run's folder.
@@ -147,23 +120,23 @@ class Service:
         token: str | None = None
         turns = _Turns("the uncommitted listing", run_id)
         while True:
-            page = await self._requests.read_uncommitted(run_id, ReadUncommitted(continuation_token=token))
+            page = await self._requests.read_uncommitted(run_id, calls.ReadUncommitted(continuation_token=token))
             parts += page.parts
             token = turns.next(page.continuation_token)
             if token is None:
                 return _complete(page.manifest, parts)
 
-    async def commits(self, run_id: str) -> PreparedCommits:
+    async def commits(self, run_id: str) -> calls.PreparedCommits:
         """Write every commit and ref into the run's folder, and return the rules in force."""
         return await self._requests.prepare_commits(run_id)
 
-    async def commits_for(self, run_id: str, kind: RunKind) -> PreparedCommits:
+    async def commits_for(self, run_id: str, kind: RunKind) -> calls.PreparedCommits:
         """Answer as `commits` does, for a run of this kind.
 
         A kind that uses the lifecycle policy gets the policy in force instead of the rules. For metadata a commit is
         swept only after the readers' grace.
         """
-        return await self._requests.prepare_commits(run_id, PrepareCommits(kind=kind))
+        return await self._requests.prepare_commits(run_id, calls.PrepareCommits(kind=kind))
 
     async def staged(
         self,
@@ -234,30 +207,30 @@ class Service:
         """
         await self._requests.check_certificate(certificate.run_id, head_of(certificate))
 
-    async def marked(self, run_id: str, plan: Manifest) -> RunView:
+    async def marked(self, run_id: str, plan: Manifest) -> calls.RunView:
         """Bind a marking run to its plan.
 
         Raises:
             RunAbandoned: the run no longer marks.
         """
         try:
-            return await self._requests.mark(run_id, Mark(plan=plan))
+            return await self._requests.mark(run_id, calls.Mark(plan=plan))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned while it was marking: {error}", run_id=run_id) from error
 
-    async def planned(self, run_id: str, kind: RunKind, plan: str) -> PlannedBy:
+    async def planned(self, run_id: str, kind: RunKind, plan: str) -> calls.PlannedBy:
         """Have the server record the author of the plan whose file has this SHA-256.
 
         Raises:
             Conflict: another plan of this run is recorded.
         """
-        return await self._requests.note_planned(run_id, NotePlanned(kind=kind, plan=plan))
+        return await self._requests.note_planned(run_id, calls.NotePlanned(kind=kind, plan=plan))
 
     async def broken_tables(self, run_id: str, kind: RunKind, files: Manifest) -> tuple[BrokenTable, ...]:
         """Return the tables of branches and tags whose metadata reach one of these files (TABLE_FILES)."""
         return (await self._requests.find_tables(run_id, FindTables(kind=kind, files=files))).tables
 
-    async def applying(self, run_id: str, request: Apply) -> RunView:
+    async def applying(self, run_id: str, request: calls.Apply) -> calls.RunView:
         """Check that the plan may be carried out. Call it before an apply writes or deletes anything.
 
         Raises:
@@ -266,7 +239,7 @@ class Service:
         """
         return await self._requests.apply(run_id, request)
 
-    async def purging(self) -> Purging:
+    async def purging(self) -> calls.Purging:
         """Return the namespace in which the caller may delete, and a mark that the server has just written there.
 
         Raises:
@@ -274,22 +247,22 @@ class Service:
         """
         return await self._requests.purging()
 
-    async def expire(self, run_id: str, request: Expire) -> RecheckInputs:
+    async def expire(self, run_id: str, request: calls.Expire) -> calls.RecheckInputs:
         """Publish the run, so that from now on no writer can name its commits. Return the last page's answer."""
 
-        async def ask(token: str | None) -> RecheckInputs:
+        async def ask(token: str | None) -> calls.RecheckInputs:
             return await self._requests.expire(run_id, replace(request, continuation_token=token))
 
         return await _last_page("the recheck", run_id, ask)
 
-    async def deferred(self, run_id: str, plan: Manifest, window: str, *, saved: str = "") -> RunView:
+    async def deferred(self, run_id: str, plan: Manifest, window: str, *, saved: str = "") -> calls.RunView:
         """Keep the objects of `plan` until the end of a window that starts now.
 
         Raises:
             RunAbandoned: the run may not delete any more, or its window is over and it deletes.
         """
         try:
-            return await self._requests.defer(run_id, Defer(plan=plan, window=window, saved=saved))
+            return await self._requests.defer(run_id, calls.Defer(plan=plan, window=window, saved=saved))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} cannot be deferred: {error}", run_id=run_id) from error
 
@@ -304,7 +277,7 @@ class Service:
             page = await self._requests.undo(run_id, Undo())
         return replace(undone, is_done=True)
 
-    async def purged(self, run_id: str) -> RecheckInputs:
+    async def purged(self, run_id: str) -> calls.RecheckInputs:
         """Let a deferred run delete, and return the inputs of its recheck. From now on the window cannot be made
         longer.
 
@@ -312,12 +285,12 @@ class Service:
             Conflict: the window is not over.
         """
 
-        async def ask(token: str | None) -> RecheckInputs:
-            return await self._requests.purge(run_id, Purge(continuation_token=token))
+        async def ask(token: str | None) -> calls.RecheckInputs:
+            return await self._requests.purge(run_id, calls.Purge(continuation_token=token))
 
         return await _last_page("the look before a purge", run_id, ask)
 
-    async def retire(self, run_id: str, request: RetireLeftovers) -> LeftoversRetired:
+    async def retire(self, run_id: str, request: calls.RetireLeftovers) -> calls.LeftoversRetired:
         """Publish the files that a metadata run takes: from now on no writer uses one of their ids.
 
         Raises:
@@ -328,38 +301,38 @@ class Service:
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
-    async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest, *, uid: str = "") -> RunView:
+    async def sweeping(self, run_id: str, plan: Manifest, commits: Manifest, *, uid: str = "") -> calls.RunView:
         """Let the run of the repository `uid` delete the objects of `plan`. `commits`: the table used for the recheck.
 
         Raises:
             RunAbandoned: the run may not sweep any more.
         """
         try:
-            return await self._requests.sweep(run_id, Sweep(plan=plan, commits=commits, uid=uid))
+            return await self._requests.sweep(run_id, calls.Sweep(plan=plan, commits=commits, uid=uid))
         except Conflict as error:
             raise RunAbandoned(f"run {run_id} was abandoned before its sweep: {error}", run_id=run_id) from error
 
-    async def ended(self, run_id: str, plan: Manifest, *, saved: str = "") -> RunView:
+    async def ended(self, run_id: str, plan: Manifest, *, saved: str = "") -> calls.RunView:
         """End the run after every object of this plan was deleted. `saved`: the digest of its saved state."""
-        return await self._requests.end(run_id, End(plan=plan.digest(), saved=saved))
+        return await self._requests.end(run_id, calls.End(plan=plan.digest(), saved=saved))
 
-    async def abandoned(self, run_id: str) -> RunView:
+    async def abandoned(self, run_id: str) -> calls.RunView:
         """End the run before its deletes begin."""
         return await self._requests.abandon(run_id)
 
-    async def adopting(self) -> Adopting:
+    async def adopting(self) -> calls.Adopting:
         """Choose this installation, of several in the namespace."""
         return await self._requests.adopting()
 
-    async def find_slices(self) -> UnlistedSlices:
+    async def find_slices(self) -> calls.UnlistedSlices:
         """List the slices that `adopt_slices` would record, or refuse as it would."""
         return await self._requests.find_slices()
 
-    async def adopt_slices(self) -> AdoptedSlices:
+    async def adopt_slices(self) -> calls.AdoptedSlices:
         """Record the slices that have no record."""
         return await self._requests.adopt_slices()
 
-    async def missing(self, *, marks: bool) -> MissingCommits:
+    async def missing(self, *, marks: bool) -> calls.MissingCommits:
         """Find all commits whose trees lack files. With `marks` mark those that no ref names as gone."""
         ask = self._requests.mark_missing if marks else self._requests.find_missing
         page = marked = await ask()
@@ -403,22 +376,22 @@ class Service:
             if token is None:
                 return
 
-    async def run(self, run_id: str) -> RunView | None:
+    async def run(self, run_id: str) -> calls.RunView | None:
         """Return the run's record. None: a committed or metadata run was only planned, or there is no such run."""
         try:
             return await self._requests.run(run_id)
         except NotFound:
             return None
 
-    async def runs(self) -> tuple[RunView, ...]:
+    async def runs(self) -> tuple[calls.RunView, ...]:
         """Return every run, newest first."""
         return (await self._requests.runs()).runs
 
-    async def run_list(self) -> RunList:
+    async def run_list(self) -> calls.RunList:
         """Return every run, newest first, and the authors of plans."""
         return await self._requests.runs()
 
-    async def forgotten_runs(self) -> tuple[RunView, ...]:
+    async def forgotten_runs(self) -> tuple[calls.RunView, ...]:
         """Return every run, and runs without a record that took objects which commits go on naming."""
         return (await self._requests.runs(forgotten=True)).runs
 
@@ -470,7 +443,9 @@ class _Turns:
         return token
 
 
-async def _last_page(what: str, run_id: str, ask: Callable[[str | None], Awaitable[RecheckInputs]]) -> RecheckInputs:
+async def _last_page(
+    what: str, run_id: str, ask: Callable[[str | None], Awaitable[calls.RecheckInputs]]
+) -> calls.RecheckInputs:
     turns, token = _Turns(what, run_id), None
     while True:
         answer = await ask(token)

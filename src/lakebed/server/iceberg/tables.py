@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed import iceberg
+from lakebed import iceberg, wire
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import TableExists, TableName
 from lakebed.operations import tables as operations
@@ -16,18 +16,6 @@ from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.wire import (
-    CommittedTable,
-    LoadedTable,
-    TableCommit,
-    TableCreation,
-    TableCredentials,
-    TableIdentifier,
-    TableList,
-    TableRegistration,
-    TableRename,
-    TablesCommit,
-)
 
 from .changing import Changing
 from .credentials import files_settings, lent_settings, wants_keys
@@ -44,17 +32,17 @@ class TableRoutes:
 
     # Reading
 
-    async def list(self, request: RestRequest) -> TableList:
+    async def list(self, request: RestRequest) -> wire.TableList:
         repository = await self._repository(request)
         found, has_more = await repository.tables.list(
             request.args[1], namespace_of(request), after=request.query("pageToken"), limit=limit_of(request)
         )
-        return TableList(
+        return wire.TableList(
             identifiers=[shown_name(request, each) for each in found],
             next_page_token=found[-1].name if has_more else None,
         )
 
-    async def load(self, request: RestRequest) -> LoadedTable:
+    async def load(self, request: RestRequest) -> wire.LoadedTable:
         """Answer with the metadata file as it lies there: the library is not asked."""
         repository = await self._repository(request)
         table = await repository.tables.load(request.args[1], table_of(request))
@@ -66,27 +54,29 @@ class TableRoutes:
     async def exists(self, request: RestRequest) -> None:
         await (await self._repository(request)).tables.load(request.args[1], table_of(request))
 
-    async def credentials(self, request: RestRequest) -> TableCredentials:
+    async def credentials(self, request: RestRequest) -> wire.TableCredentials:
         repository = await self._repository(request)
         table = await repository.tables.load(request.args[1], table_of(request))
         lent = await lent_settings(self._state.authenticator, request, table.name, table.uuid, repository.tables)
-        return TableCredentials(storage_credentials=lent)
+        return wire.TableCredentials(storage_credentials=lent)
 
     async def _loaded(
         self, request: RestRequest, repository: Repository, name: TableName, uuid: str, uri: str | None, data: bytes
-    ) -> LoadedTable:
+    ) -> wire.LoadedTable:
         lent = []
         if wants_keys(request):
             lent = await lent_settings(self._state.authenticator, request, name, uuid, repository.tables)
         config = {**files_settings(request), **(lent[0].config if lent else {})}
-        return LoadedTable(metadata_location=uri, metadata=msgspec.Raw(data), config=config, storage_credentials=lent)
+        return wire.LoadedTable(
+            metadata_location=uri, metadata=msgspec.Raw(data), config=config, storage_credentials=lent
+        )
 
     async def report(self, request: RestRequest) -> None:
         await request.small_body(REPORT_BYTES_MAX)
 
     # Changing
 
-    async def create(self, request: RestRequest, body: TableCreation) -> LoadedTable:
+    async def create(self, request: RestRequest, body: wire.TableCreation) -> wire.LoadedTable:
         repository, branch = await self._repository(request), request.args[1]
         name = TableName(namespace_of(request), body.name)
         changing = self._changing(repository)
@@ -105,7 +95,7 @@ class TableRoutes:
         uri = await changing.create(branch, name, new, data, partial(note_of, request))
         return await self._loaded(request, repository, name, new.uuid, uri, data)
 
-    async def register(self, request: RestRequest, body: TableRegistration) -> LoadedTable:
+    async def register(self, request: RestRequest, body: wire.TableRegistration) -> wire.LoadedTable:
         repository, branch = await self._repository(request), request.args[1]
         name = TableName(namespace_of(request), body.name)
         file = repository.tables.file_of(body.metadata_location)
@@ -117,16 +107,16 @@ class TableRoutes:
         uri, data, _ = await changing.register(branch, name, file, overwrite=body.overwrite, note=note)
         return await self._loaded(request, repository, name, file.partition("/")[0], uri, data)
 
-    async def commit(self, request: RestRequest, body: TableCommit) -> CommittedTable:
+    async def commit(self, request: RestRequest, body: wire.TableCommit) -> wire.CommittedTable:
         name = table_of(request)
         if body.identifier is not None and _name_of(request, body.identifier) != name:
             raise InvalidBody(f"the body is about another table than the path, {name}")
         changing = self._changing(await self._repository(request))
         [changed] = await changing.commit(request.args[1], {name: body}, partial(note_of, request))
-        return CommittedTable(metadata_location=changed.metadata.uri, metadata=msgspec.Raw(changed.data))
+        return wire.CommittedTable(metadata_location=changed.metadata.uri, metadata=msgspec.Raw(changed.data))
 
-    async def commit_many(self, request: RestRequest, body: TablesCommit) -> None:
-        commits: dict[TableName, TableCommit] = {}
+    async def commit_many(self, request: RestRequest, body: wire.TablesCommit) -> None:
+        commits: dict[TableName, wire.TableCommit] = {}
         for each in body.table_changes:
             if each.identifier is None:
                 raise InvalidBody("each change of a transaction names its table")
@@ -143,7 +133,7 @@ class TableRoutes:
         # To purge is no more: other branches and older commits may name the same files, and retention knows.
         await repository.tables.drop(request.args[1], name, note_of(request, f"{name}: drop"))
 
-    async def rename(self, request: RestRequest, body: TableRename) -> None:
+    async def rename(self, request: RestRequest, body: wire.TableRename) -> None:
         source, target = _name_of(request, body.source), _name_of(request, body.destination)
         for permission, name in ((operations.REMOVES, source), (operations.READS, source), (operations.WRITES, target)):
             await ask((permission,), request.permissions, names_in(request, name.namespace, name.name))
@@ -158,7 +148,7 @@ class TableRoutes:
         return Changing(repository, self._state.ports, self._state.authenticator.lent_key)
 
 
-def _name_of(request: RestRequest, identifier: TableIdentifier) -> TableName:
+def _name_of(request: RestRequest, identifier: wire.TableIdentifier) -> TableName:
     return TableName(inner(request, identifier.namespace), identifier.name)
 
 

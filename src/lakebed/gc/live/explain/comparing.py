@@ -22,38 +22,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import RunId
+from lakebed.base import RunId, RunKind, RunState
+from lakebed.gc import messages
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.publish.expiring import read_garbage
 from lakebed.gc.live.records.runs import RunBook
-from lakebed.gc.messages import (
-    DATA_PREFIX,
-    DELETED_AT_ONCE,
-    LEDGER_PREFIX,
-    RECHECK,
-    BadInput,
-    Disagreement,
-    DisagreementPage,
-    Disagrees,
-    LedgerState,
-    Manifest,
-    Plan,
-    RunKind,
-    RunState,
-    RunView,
-    check_run_id,
-    decode_deferred,
-    decode_plan,
-    decode_recheck,
-    decode_record,
-    ledger_name,
-    ledger_records,
-    plan_path,
-    purge_path,
-    record_of,
-    run_folder,
-    run_of_record,
-)
 from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.versions import Versions
 
@@ -87,7 +60,7 @@ class _Ledger:
     records: Sequence[_Record]
 
     def of_run(self, run_id: str) -> list[_Record]:
-        return [names for names in self.records if run_of_record(names) == run_id]
+        return [names for names in self.records if messages.run_of_record(names) == run_id]
 
 
 class Comparing:
@@ -97,7 +70,7 @@ class Comparing:
         self._store: ObjectStore = versions.objectstore
         self._apart = versions.ports.tasks.apart
 
-    async def page(self, run_id: str = "", token: str | None = None) -> DisagreementPage:
+    async def page(self, run_id: str = "", token: str | None = None) -> messages.DisagreementPage:
         """Compare a page of the ledger, for this run or all.
 
         Raises:
@@ -106,7 +79,7 @@ class Comparing:
             BadInput: a file of the ledger or of a plan is damaged; the message names it.
         """
         if run_id:
-            check_run_id(run_id)
+            messages.check_run_id(run_id)
         stage, position = _parse(token)
         # Runs before the ledger: skip a run that ends later, because the listing may lack its rows.
         views = await self._runs.views({})
@@ -120,15 +93,15 @@ class Comparing:
             case _Stage.TWICE:
                 disagreements, after = await self._compare_records(ledger, run_id, *position)
         following = _NEXT[stage] if after is None else _token(stage, *after)
-        return DisagreementPage(disagreements=tuple(disagreements), continuation_token=following)
+        return messages.DisagreementPage(disagreements=tuple(disagreements), continuation_token=following)
 
     # Stages: each returns disagreements and the next position
 
     async def _compare_runs(
-        self, ledger: _Ledger, views: Sequence[RunView], first: str, part: str
-    ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
+        self, ledger: _Ledger, views: Sequence[messages.RunView], first: str, part: str
+    ) -> tuple[list[messages.Disagreement], tuple[str, ...] | None]:
         """Check for a row of each object that an ended run swept."""
-        disagreements: list[Disagreement] = []
+        disagreements: list[messages.Disagreement] = []
         looked = 0
         for view in views:
             if view.run_id < first or not view.plan:
@@ -146,28 +119,30 @@ class Comparing:
                 looked += 1
                 planned = (await read_garbage(self._versions, taken, one))["address"]
                 rest = await self._without_rows(ledger, view.run_id, one.name, planned)
-                disagreements += _of(view.run_id, rest, Disagrees.UNRECORDED)
+                disagreements += _of(view.run_id, rest, messages.Disagrees.UNRECORDED)
         return disagreements, None
 
     async def _compare_rows(
-        self, ledger: _Ledger, views: Sequence[RunView], run_id: str, first: str, after: str
-    ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
+        self, ledger: _Ledger, views: Sequence[messages.RunView], run_id: str, first: str, after: str
+    ) -> tuple[list[messages.Disagreement], tuple[str, ...] | None]:
         """Check each row against its run's plan, and each deleted object against the store."""
-        disagreements: list[Disagreement] = []
+        disagreements: list[messages.Disagreement] = []
         asked = 0
         kinds = {view.run_id: view.kind for view in views}
-        plans: dict[str, Plan | None] = {}
+        plans: dict[str, messages.Plan | None] = {}
         for number, names in enumerate(names for names in _of_interest(ledger, run_id) if names[0] >= first):
             if number == RECORDS_MAX or asked >= LOOKED_MAX:
                 return disagreements, (names[0], "")
             rows = await self._read(names)
             is_from_begin = names[0] != first or not after
-            run = run_of_record(names)
-            if is_from_begin and DELETED_AT_ONCE not in f"/{names[0]}":
+            run = messages.run_of_record(names)
+            if is_from_begin and messages.DELETED_AT_ONCE not in f"/{names[0]}":
                 if run not in plans:
                     plans = {run: await self._plan(run, kinds.get(run))}
                 if (plan := plans[run]) is not None:
-                    disagreements += _of(run, await self._unplanned(plan, names, _tried(rows)), Disagrees.UNPLANNED)
+                    disagreements += _of(
+                        run, await self._unplanned(plan, names, _tried(rows)), messages.Disagrees.UNPLANNED
+                    )
             rows = await self._apart(partial(_deleted_from, rows, "" if is_from_begin else after))
             some = rows.slice(0, LOOKED_MAX - asked)
             asked += some.num_rows
@@ -178,7 +153,7 @@ class Comparing:
 
     async def _compare_records(
         self, ledger: _Ledger, run_id: str, first: str, last: str, other: str
-    ) -> tuple[list[Disagreement], tuple[str, ...] | None]:
+    ) -> tuple[list[messages.Disagreement], tuple[str, ...] | None]:
         """Compare a block of records with itself and one later block. For one run, compare its records with all."""
         rest = [names for names in _of_interest(ledger, run_id) if names[0] >= first]
         block, tables = await self._block([names for names in rest if not last or names[0] <= last])
@@ -221,18 +196,18 @@ class Comparing:
         """Return the addresses without a row of the run's sweeps."""
         records = ledger.of_run(run_id)
         # The part's own record first: it mostly has all rows. An overtaken apply may have distributed them otherwise.
-        own = record_of(ledger_name(part, 0))
-        for names in sorted(records, key=lambda names: not record_of(names[0]).endswith(f"/{run_id}-{own}")):
+        own = messages.record_of(messages.ledger_name(part, 0))
+        for names in sorted(records, key=lambda names: not messages.record_of(names[0]).endswith(f"/{run_id}-{own}")):
             if not len(planned):
                 break
             recorded = _tried(await self._read(names))["address"]
             planned = await self._apart(partial(_without, planned, recorded))
         return planned
 
-    async def _unplanned(self, plan: Plan, names: _Record, rows: pa.Table) -> pa.ChunkedArray:
+    async def _unplanned(self, plan: messages.Plan, names: _Record, rows: pa.Table) -> pa.ChunkedArray:
         """Return the addresses of these rows that the plan lacks."""
         rest = rows["address"]
-        own = record_of(names[0])
+        own = messages.record_of(names[0])
         for part in sorted(plan.garbage.parts, key=lambda part: not own.endswith(f"/{plan.run_id}-{part.name}")):
             if not len(rest):
                 break
@@ -240,13 +215,13 @@ class Comparing:
             rest = await self._apart(partial(_without, rest, planned))
         return rest
 
-    async def _there(self, rows: pa.Table) -> list[Disagreement]:
+    async def _there(self, rows: pa.Table) -> list[messages.Disagreement]:
         """Return the rows, in the order of addresses, with an object that exists and was not written later."""
-        disagreements: list[Disagreement] = []
+        disagreements: list[messages.Disagreement] = []
         for folder, by_address in await self._apart(partial(_by_folder, rows)):
             # A later object is new: a client may use a signed URL, and keys outside of slices are reused.
             disagreements += [
-                _disagreement(by_address[address], Disagrees.THERE)
+                _disagreement(by_address[address], messages.Disagrees.THERE)
                 for address, modified_ms in await self._modified(folder, list(by_address))
                 if modified_ms <= int(by_address[address]["deleted_at"].timestamp() * 1000)
             ]
@@ -254,7 +229,7 @@ class Comparing:
 
     async def _modified(self, folder: str, addresses: Sequence[str]) -> list[tuple[str, int]]:
         """Return the present objects of a folder with their modification times."""
-        if len(addresses) >= LISTED_FROM and folder.startswith(DATA_PREFIX):
+        if len(addresses) >= LISTED_FROM and folder.startswith(messages.DATA_PREFIX):
             return await self._listed(folder, addresses)
 
         async def stat(address: str) -> tuple[str, int] | None:
@@ -282,44 +257,50 @@ class Comparing:
 
     async def _ledger(self) -> _Ledger:
         names = [
-            stat.key.removeprefix(LEDGER_PREFIX) async for page in self._store.list(LEDGER_PREFIX) for stat in page
+            stat.key.removeprefix(messages.LEDGER_PREFIX)
+            async for page in self._store.list(messages.LEDGER_PREFIX)
+            for stat in page
         ]
-        return _Ledger(records=await self._apart(partial(ledger_records, names)))
+        return _Ledger(records=await self._apart(partial(messages.ledger_records, names)))
 
     async def _read(self, names: _Record) -> pa.Table:
         """Return `run_id`, `address`, `state` and `deleted_at` of a record's rows."""
-        keys = [LEDGER_PREFIX + name for name in names]
+        keys = [messages.LEDGER_PREFIX + name for name in names]
         data = await self._versions.ports.tasks.gather([self._store.get(key) for key in keys])
         # Apart, one record at a time: decoding would block the event loop.
-        return await self._apart(lambda: decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"]))
+        return await self._apart(
+            lambda: messages.decode_record(keys, data).select(["run_id", "address", "state", "deleted_at"])
+        )
 
-    async def _plan(self, run_id: str, kind: RunKind | None) -> Plan | None:
+    async def _plan(self, run_id: str, kind: RunKind | None) -> messages.Plan | None:
         for each in [kind] if kind else RunKind:
-            data = await self._find(plan_path(each, run_id))
+            data = await self._find(messages.plan_path(each, run_id))
             if data is not None:
-                return decode_plan(data, run_id)
+                return messages.decode_plan(data, run_id)
         return None
 
-    async def _taken(self, view: RunView) -> Manifest | None:
+    async def _taken(self, view: messages.RunView) -> messages.Manifest | None:
         """Return the table that an ended run swept, by its record, or None if its plan was deleted."""
         plan = await self._plan(view.run_id, view.kind)
         if plan is None:
             return None
-        data = await self._find(purge_path(plan.kind, plan.run_id))
+        data = await self._find(messages.purge_path(plan.kind, plan.run_id))
         if data is not None:
-            listed = decode_deferred(data, plan.run_id)
+            listed = messages.decode_deferred(data, plan.run_id)
             if listed.garbage.digest() == view.sweeps:
                 return listed.garbage
         return await self._rechecked(plan, view) if view.sweeps or plan.kind.publishes else plan.garbage
 
-    async def _rechecked(self, plan: Plan, view: RunView) -> Manifest:
+    async def _rechecked(self, plan: messages.Plan, view: messages.RunView) -> messages.Manifest:
         digest = view.plan if plan.kind.publishes else view.sweeps
-        async for page in self._store.list(run_folder(plan.kind, RunId(plan.run_id)) + RECHECK):
+        async for page in self._store.list(messages.run_folder(plan.kind, RunId(plan.run_id)) + messages.RECHECK):
             for stat in page:
-                cleared = decode_recheck(await self._store.get(stat.key), name=stat.key)
+                cleared = messages.decode_recheck(await self._store.get(stat.key), name=stat.key)
                 if cleared.is_of(digest):
                     return cleared.garbage
-        raise BadInput(f"run {plan.run_id} has swept, and what it was let to sweep is missing", input="recheck")
+        raise messages.BadInput(
+            f"run {plan.run_id} has swept, and what it was let to sweep is missing", input="recheck"
+        )
 
     async def _find(self, key: str) -> bytes | None:
         try:
@@ -328,7 +309,7 @@ class Comparing:
             return None
 
 
-def _only(views: Iterable[RunView], run_id: str) -> list[RunView]:
+def _only(views: Iterable[messages.RunView], run_id: str) -> list[messages.RunView]:
     return [view for view in views if run_id in ("", view.run_id)]
 
 
@@ -338,11 +319,11 @@ def _of_interest(ledger: _Ledger, run_id: str) -> Sequence[_Record]:
 
 def _tried(rows: pa.Table) -> pa.Table:
     """Return the rows without restored objects: these rows are not a sweep's."""
-    return rows.filter(pc.not_equal(rows["state"], LedgerState.RESTORED.value))
+    return rows.filter(pc.not_equal(rows["state"], messages.LedgerState.RESTORED.value))
 
 
 def _deleted(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.equal(rows["state"], LedgerState.DELETED.value))
+    return rows.filter(pc.equal(rows["state"], messages.LedgerState.DELETED.value))
 
 
 def _deleted_from(rows: pa.Table, after: str) -> pa.Table:
@@ -361,24 +342,24 @@ def _without(addresses: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedA
     return addresses.filter(pc.invert(pc.is_in(addresses, value_set=others.combine_chunks())))
 
 
-def _twice_in(rows: pa.Table) -> list[Disagreement]:
+def _twice_in(rows: pa.Table) -> list[messages.Disagreement]:
     counts = pc.value_counts(rows["address"].combine_chunks())
     more = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     twice = rows.filter(pc.is_in(rows["address"], value_set=more)).to_pylist()
-    return [_disagreement(row, Disagrees.TWICE) for row in {row["address"]: row for row in twice}.values()]
+    return [_disagreement(row, messages.Disagrees.TWICE) for row in {row["address"]: row for row in twice}.values()]
 
 
-def _in_both(rows: pa.Table, others: pa.Table) -> list[Disagreement]:
+def _in_both(rows: pa.Table, others: pa.Table) -> list[messages.Disagreement]:
     same = rows.filter(pc.is_in(rows["address"], value_set=others["address"].combine_chunks()))
-    return [_disagreement(row, Disagrees.TWICE) for row in same.to_pylist()]
+    return [_disagreement(row, messages.Disagrees.TWICE) for row in same.to_pylist()]
 
 
-def _of(run_id: str, addresses: pa.ChunkedArray, what: Disagrees) -> list[Disagreement]:
-    return [Disagreement(run_id=run_id, address=address, what=what) for address in addresses.to_pylist()]
+def _of(run_id: str, addresses: pa.ChunkedArray, what: messages.Disagrees) -> list[messages.Disagreement]:
+    return [messages.Disagreement(run_id=run_id, address=address, what=what) for address in addresses.to_pylist()]
 
 
-def _disagreement(row: dict[str, str], what: Disagrees) -> Disagreement:
-    return Disagreement(run_id=row["run_id"], address=row["address"], what=what)
+def _disagreement(row: dict[str, str], what: messages.Disagrees) -> messages.Disagreement:
+    return messages.Disagreement(run_id=row["run_id"], address=row["address"], what=what)
 
 
 def _token(stage: _Stage, *position: str) -> str:

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import AT_ONCE, FOREIGN_SLICE, Basis, CommitId, RunId, in_waves
+from lakebed.base import AT_ONCE, FOREIGN_SLICE, Basis, CommitId, RunId, RunState, in_waves
+from lakebed.gc import messages
 from lakebed.gc.live.errors import BadContinuation, RulesChanged, RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot, read_swept, without_tables
@@ -30,24 +31,6 @@ from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.live.reading.reading import Continuations, Cursor, Phase, Reader, Reading, fresh_secret
 from lakebed.gc.live.records.runs import RunBook, check_uid
 from lakebed.gc.live.records.settings import HoldBook, PolicyBook, RuleBook
-from lakebed.gc.messages import (
-    COMMITS,
-    EXPIRED,
-    GARBAGE,
-    REFS,
-    BadInput,
-    Expire,
-    Manifest,
-    Part,
-    RecheckInputs,
-    RunState,
-    RunView,
-    Sweep,
-    check_manifest,
-    check_run_id,
-    read_part,
-    run_folder,
-)
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import ERASED, PRUNED, Numbers, RunRecord, TakingRecord, Versions, keys
@@ -68,7 +51,7 @@ class Expiring:
         self._holds = HoldBook(versions)
         self._installation = Installation(versions)
 
-    async def expire(self, run_id: RunId, body: Expire) -> RecheckInputs:
+    async def expire(self, run_id: RunId, body: messages.Expire) -> messages.RecheckInputs:
         """Do one page. The first page publishes, the first pages bump, later pages read staging, the last rechecks.
 
         A call without a token begins a new *attempt*, for example after a lost answer.
@@ -89,7 +72,7 @@ class Expiring:
             cursor = Continuations(run_id, record, Reader.COLLECTOR).cursor(body.continuation_token)
             if record.listed != body.commits.digest():
                 raise BadContinuation("this token is of another list of commits", run_id=run_id)
-        whole: Manifest | None = None
+        whole: messages.Manifest | None = None
         further: Cursor | None = cursor
         if cursor.phase is Phase.BUMP_FIRST:
             further = await self._bump_first(inputs, body, cursor)
@@ -98,11 +81,11 @@ class Expiring:
             further, whole = page.cursor, page.whole
         if further is not None:
             token = Continuations(run_id, record, Reader.COLLECTOR).token(further)
-            return RecheckInputs(run_id=run_id, continuation_token=token)
+            return messages.RecheckInputs(run_id=run_id, continuation_token=token)
         assert whole is not None
         return await self._recheck(run_id, inputs, record.attempt, body, whole)
 
-    async def _publish(self, run_id: RunId, inputs: Inputs, body: Expire) -> RunRecord:
+    async def _publish(self, run_id: RunId, inputs: Inputs, body: messages.Expire) -> RunRecord:
         """Check the list of commits and begin an attempt."""
         commits = await self._commits(inputs, body)
         _, unpublished_ms = await self._look_at(commits)
@@ -118,11 +101,11 @@ class Expiring:
         # Also before: a commit swept later may be the source of a copy that our read of staging missed.
         await inputs.write_swept((await read_swept(self._versions)).commits, attempt=attempt)
 
-    async def _commits(self, inputs: Inputs, body: Expire) -> list[CommitId]:
-        table = await inputs.read_table(EXPIRED, body.commits)
+    async def _commits(self, inputs: Inputs, body: messages.Expire) -> list[CommitId]:
+        table = await inputs.read_table(messages.EXPIRED, body.commits)
         return [CommitId(id_) for id_ in table.column("id").to_pylist()]
 
-    async def _bump_first(self, inputs: Inputs, body: Expire, cursor: Cursor) -> Cursor:
+    async def _bump_first(self, inputs: Inputs, body: messages.Expire, cursor: Cursor) -> Cursor:
         """Bump the next branches after `cursor.branch`. Return the next cursor: after the last branch, staging."""
         # The run is published. A collection of metadata may have looked at the list just before, and removed a commit.
         made_for, _ = await self._look_at(await self._commits(inputs, body), may_miss=True)
@@ -134,7 +117,7 @@ class Expiring:
         return Cursor(name=cursor.name)
 
     async def _begin_attempt(
-        self, run_id: RunId, attempt: str, body: Expire, commits: list[CommitId], *, unpublished_ms: int
+        self, run_id: RunId, attempt: str, body: messages.Expire, commits: list[CommitId], *, unpublished_ms: int
     ) -> RunRecord:
         now_ms = self._versions.ports.clock.now_ms()
         record = RunRecord(
@@ -179,21 +162,21 @@ class Expiring:
                     if may_miss:
                         continue
                     # Or it was never published, and a collection of metadata removed it since the plan.
-                    raise BadInput(f"expiring commit {commit} does not exist: plan again", commit=commit)
+                    raise messages.BadInput(f"expiring commit {commit} does not exist: plan again", commit=commit)
                 branches.add(record.made_for)
                 if not record.published:
                     unpublished_ms.append(max(record.written_ms, 1))
         return sorted(branches - {""}), min(unpublished_ms, default=0)
 
     async def _recheck(
-        self, run_id: RunId, inputs: Inputs, attempt: str, body: Expire, uncommitted: Manifest
-    ) -> RecheckInputs:
+        self, run_id: RunId, inputs: Inputs, attempt: str, body: messages.Expire, uncommitted: messages.Manifest
+    ) -> messages.RecheckInputs:
         """Look and recheck. Reads the record first and replaces it last, so a change in between voids the recheck."""
         record, held = await self._runs.read_as(run_id, body.kind, RunState.EXPIRING)
         if record.attempt != attempt:
             raise RunMoved(f"run {run_id} was published again", run_id=run_id, state=record.state.value)
         # Another call may have published more commits. This call did not bump their branches, so skip them.
-        ours = (await inputs.read_table(EXPIRED, body.commits)).column("id").to_pylist()
+        ours = (await inputs.read_table(messages.EXPIRED, body.commits)).column("id").to_pylist()
         published = set(await self._versions.retired.expiring(run_id)).intersection(ours)
         # An operation writes the name of a commit, then checks whether the commit is expiring. This run published
         # before it reads names. So the operation sees the run, or the run sees the name.
@@ -207,11 +190,14 @@ class Expiring:
         # Commits taken out stay published until the run sweeps. Releasing a commit too early would be unsafe.
         expiring = published - kept - snapshot.swept - snapshot.late
         commits = await inputs.write_tables(
-            COMMITS, f"{COMMITS.name}.{attempt}", snapshot.commits_tables(expiring), self._versions.ports.tasks
+            messages.COMMITS,
+            f"{messages.COMMITS.name}.{attempt}",
+            snapshot.commits_tables(expiring),
+            self._versions.ports.tasks,
         )
-        refs = await inputs.write_table(REFS, f"{REFS.name}.{attempt}", snapshot.refs_table())
+        refs = await inputs.write_table(messages.REFS, f"{messages.REFS.name}.{attempt}", snapshot.refs_table())
         await self._runs.write(run_id, replace(record, recheck=commits.digest(), counts=snapshot.counts), held)
-        return RecheckInputs(
+        return messages.RecheckInputs(
             run_id=run_id,
             commits=commits,
             refs=refs,
@@ -249,7 +235,7 @@ class Expiring:
             now=now,
         )
 
-    async def sweep(self, run_id: str, body: Sweep) -> RunView:
+    async def sweep(self, run_id: str, body: messages.Sweep) -> messages.RunView:
         """Move the run to `sweeping` and write its swept commits. From then on deletes may begin.
 
         A metadata run, which expires no commits, uses this step too. A lifecycle or erasure run records its addresses
@@ -264,12 +250,12 @@ class Expiring:
                 run relies on was undone.
             BadInput: an input contradicts its manifest.
         """
-        id_ = check_run_id(run_id)
+        id_ = messages.check_run_id(run_id)
         check_uid(self._versions, body.uid)
         await self._installation.check()
-        check_manifest(body.plan, name="plan")
-        if body.plan.table != GARBAGE.name:
-            raise BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
+        messages.check_manifest(body.plan, name="plan")
+        if body.plan.table != messages.GARBAGE.name:
+            raise messages.BadInput(f"the plan is a {body.plan.table} table", input=body.plan.table)
         kind = (await self._runs.read(id_))[0].kind
         if not kind.publishes:
             raise WrongKind(f"run {run_id} is of kind {kind.value}, which publishes nothing", run_id=run_id)
@@ -277,7 +263,7 @@ class Expiring:
         if record.recheck != body.commits.digest():
             raise StalePlan("the plan was not made from the latest recheck of this run", run_id=run_id)
         inputs = Inputs(self._versions.objectstore, kind, id_)
-        expiring = _expiring_in(await inputs.read_table(COMMITS, body.commits))
+        expiring = _expiring_in(await inputs.read_table(messages.COMMITS, body.commits))
         if record.state is RunState.EXPIRING:
             # A run that selects by path did not see the paths of swept commits, even if it deletes nothing.
             if body.plan.rows or kind.spec.by_order:
@@ -292,10 +278,10 @@ class Expiring:
         await self._versions.retired.release(id_, set(await self._versions.retired.expiring(id_)) - set(expiring))
         return await self._runs.view(id_, record)
 
-    async def _write_taken(self, run_id: RunId, record: RunRecord, plan: Manifest) -> None:
+    async def _write_taken(self, run_id: RunId, record: RunRecord, plan: messages.Manifest) -> None:
         """Record the objects that the run deletes, for readers and copies. Repeated from the start after a crash."""
-        if not plan.folder.startswith(run_folder(record.kind, run_id)):
-            raise BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
+        if not plan.folder.startswith(messages.run_folder(record.kind, run_id)):
+            raise messages.BadInput(f"{plan.folder} is not in the folder of run {run_id}", input=plan.table)
         version, rules = int(record.rules_version), [ERASED if record.kind.spec.by_order else PRUNED]
         if record.kind.spec.basis is Basis.POLICY:
             policy = await self._policies.version(version)
@@ -342,7 +328,7 @@ class Expiring:
                     await self._runs.write(run_id, replace(record, listed=""), held)
 
 
-async def read_garbage(versions: Versions, garbage: Manifest, part: Part) -> pa.Table:
+async def read_garbage(versions: Versions, garbage: messages.Manifest, part: messages.Part) -> pa.Table:
     """Read one part of a table GARBAGE and check it against its manifest.
 
     Raises:
@@ -352,9 +338,9 @@ async def read_garbage(versions: Versions, garbage: Manifest, part: Part) -> pa.
     try:
         data = await versions.objectstore.get(name)
     except ObjectMissing as error:
-        raise BadInput(f"{name} is missing", part=part.name) from error
+        raise messages.BadInput(f"{name} is missing", part=part.name) from error
     # Apart: a part may have a million rows, and decoding them would block the event loop.
-    return await versions.ports.tasks.apart(partial(read_part, garbage, GARBAGE, part, data))
+    return await versions.ports.tasks.apart(partial(messages.read_part, garbage, messages.GARBAGE, part, data))
 
 
 def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Numbers, Numbers, list[str]]]:
@@ -365,7 +351,7 @@ def _by_rule(rows: pa.Table, rules: Sequence[str]) -> Iterator[tuple[int, Number
     """
     for text in pc.unique(rows["rule"]).to_pylist():
         if text not in rules:
-            raise BadInput(f"the plan names a rule that its policy does not have: {text}", rule=text)
+            raise messages.BadInput(f"the plan names a rule that its policy does not have: {text}", rule=text)
         mine = rows.filter(pc.equal(rows["rule"], text))
         own = mine.filter(pc.not_equal(mine["slice"], FOREIGN_SLICE))
         others = mine.filter(pc.equal(mine["slice"], FOREIGN_SLICE))["address"].to_pylist()

@@ -17,36 +17,15 @@ from lakebed.base import (
     ROW_FIELDS,
     CommitId,
     RunId,
+    RunKind,
     StagingToken,
     Tasks,
     key_inside,
     parse_address,
     slice_name,
 )
+from lakebed.gc import messages
 from lakebed.gc.live.errors import OutOfOrder
-from lakebed.gc.messages import (
-    EXPIRED,
-    BadInput,
-    Manifest,
-    Part,
-    PartWriter,
-    RunKind,
-    Table,
-    arrow_schema,
-    check_manifest,
-    decode_manifest,
-    encode_manifest,
-    encode_part,
-    input_folder,
-    join_parts,
-    manifest_of,
-    manifest_path,
-    page_manifest_path,
-    part_name,
-    part_of,
-    read_part,
-    run_folder,
-)
 from lakebed.kv import Page
 from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.versions import TOMBSTONE, cell_columns
@@ -61,43 +40,49 @@ class Inputs:
         self.run_id = run_id
 
     def folder(self, name: str) -> str:
-        return input_folder(self.kind, self.run_id, name)
+        return messages.input_folder(self.kind, self.run_id, name)
 
-    async def write_part(self, name: str, number: int, data: bytes, *, rows: int) -> Part:
-        part = part_of(part_name(number), data, rows=rows)
+    async def write_part(self, name: str, number: int, data: bytes, *, rows: int) -> messages.Part:
+        part = messages.part_of(messages.part_name(number), data, rows=rows)
         await self._objectstore.put(self.folder(name) + part.name, data, size_bytes=len(data))
         return part
 
-    async def write_page(self, table: Table, name: str, page: int, writer: PartWriter) -> Manifest:
+    async def write_page(
+        self, table: messages.Table, name: str, page: int, writer: messages.PartWriter
+    ) -> messages.Manifest:
         """End a page: write its part if it has rows, then its manifest."""
         rows = writer.rows
         data = writer.close()
         parts = [await self.write_part(name, page, data, rows=rows)] if rows else []
         # The manifest is last, so it never names a part that was not written.
-        manifest = manifest_of(table, self.folder(name), parts)
-        await self._objectstore.put(page_manifest_path(self.kind, self.run_id, name, page), encode_manifest(manifest))
+        manifest = messages.manifest_of(table, self.folder(name), parts)
+        await self._objectstore.put(
+            messages.page_manifest_path(self.kind, self.run_id, name, page), messages.encode_manifest(manifest)
+        )
         return manifest
 
-    async def join_pages(self, table: Table, name: str, pages: int, digest: str) -> Manifest:
+    async def join_pages(self, table: messages.Table, name: str, pages: int, digest: str) -> messages.Manifest:
         """Complete the input: write one manifest from those of its first `pages` pages.
 
         Raises:
             BadInput: a page's manifest is missing or unreadable, or was replaced after a later page continued from it.
         """
-        parts: list[Part] = []
+        parts: list[messages.Part] = []
         found = ""
         for page in range(pages):
-            path = page_manifest_path(self.kind, self.run_id, name, page)
+            path = messages.page_manifest_path(self.kind, self.run_id, name, page)
             try:
                 data = await self._objectstore.get(path)
             except ObjectMissing as error:
-                raise BadInput(f"{path} is missing", input=name) from error
-            manifest = decode_manifest(data, name=path)
+                raise messages.BadInput(f"{path} is missing", input=name) from error
+            manifest = messages.decode_manifest(data, name=path)
             found = digest_of_pages(found, manifest)
             parts += manifest.parts
         # A repeated page may have ended elsewhere, and its successor would then leave a gap.
         if found != digest:
-            raise BadInput(f"a page of {name} was written again while the reading went on: begin again", input=name)
+            raise messages.BadInput(
+                f"a page of {name} was written again while the reading went on: begin again", input=name
+            )
         return await self.complete(table, name, parts)
 
     async def check_complete(self, name: str) -> None:
@@ -120,39 +105,43 @@ class Inputs:
 
     async def _is_complete(self, name: str) -> bool:
         try:
-            await self._objectstore.stat(manifest_path(self.kind, self.run_id, name))
+            await self._objectstore.stat(messages.manifest_path(self.kind, self.run_id, name))
         except ObjectMissing:
             return False
         return True
 
-    async def write_table(self, table: Table, name: str, data: pa.Table) -> Manifest:
+    async def write_table(self, table: messages.Table, name: str, data: pa.Table) -> messages.Manifest:
         """Write a whole input that fits into memory, as one part."""
         parts = []
         if data.num_rows:
-            parts.append(await self.write_part(name, 0, encode_part(table, data), rows=data.num_rows))
+            parts.append(await self.write_part(name, 0, messages.encode_part(table, data), rows=data.num_rows))
         return await self.complete(table, name, parts)
 
-    async def write_tables(self, table: Table, name: str, tables: Iterable[pa.Table], tasks: Tasks) -> Manifest:
+    async def write_tables(
+        self, table: messages.Table, name: str, tables: Iterable[pa.Table], tasks: Tasks
+    ) -> messages.Manifest:
         """Write a whole input, a part for each table with rows. Other tasks run while a table is made and encoded."""
-        parts: list[Part] = []
+        parts: list[messages.Part] = []
         remaining = iter(tables)
         while (data := await tasks.apart(lambda: next(remaining, None))) is not None:
             if data.num_rows:
-                encoded = await tasks.apart(partial(encode_part, table, data))
+                encoded = await tasks.apart(partial(messages.encode_part, table, data))
                 parts.append(await self.write_part(name, len(parts), encoded, rows=data.num_rows))
         return await self.complete(table, name, parts)
 
-    async def complete(self, table: Table, name: str, parts: list[Part]) -> Manifest:
+    async def complete(self, table: messages.Table, name: str, parts: list[messages.Part]) -> messages.Manifest:
         """Write the manifest of an input whose parts are written."""
-        manifest = manifest_of(table, self.folder(name), parts)
-        await self._objectstore.put(manifest_path(self.kind, self.run_id, name), encode_manifest(manifest))
+        manifest = messages.manifest_of(table, self.folder(name), parts)
+        await self._objectstore.put(
+            messages.manifest_path(self.kind, self.run_id, name), messages.encode_manifest(manifest)
+        )
         return manifest
 
     async def write_swept(self, commits: Iterable[CommitId], *, attempt: str = "") -> None:
         """Store the commits that were swept before a reading of staging, for the read of commits after it."""
         name = _swept_name(attempt)
         ids = pa.array(sorted(commits), pa.string())
-        await self.write_table(EXPIRED, name, pa.table([ids], schema=arrow_schema(EXPIRED)))
+        await self.write_table(messages.EXPIRED, name, pa.table([ids], schema=messages.arrow_schema(messages.EXPIRED)))
 
     async def read_swept(self, *, attempt: str = "") -> frozenset[CommitId]:
         """Return the commits that `write_swept` stored.
@@ -161,12 +150,12 @@ class Inputs:
             BadInput: the file is missing or altered.
         """
         name = _swept_name(attempt)
-        path = manifest_path(self.kind, self.run_id, name)
+        path = messages.manifest_path(self.kind, self.run_id, name)
         try:
-            manifest = decode_manifest(await self._objectstore.get(path), name=path)
+            manifest = messages.decode_manifest(await self._objectstore.get(path), name=path)
         except ObjectMissing as error:
-            raise BadInput(f"{path} is missing", input=name) from error
-        return frozenset(map(CommitId, (await self.read_table(EXPIRED, manifest)).column("id").to_pylist()))
+            raise messages.BadInput(f"{path} is missing", input=name) from error
+        return frozenset(map(CommitId, (await self.read_table(messages.EXPIRED, manifest)).column("id").to_pylist()))
 
     async def write_loose(self, commits: Iterable[CommitId]) -> None:
         """Store the commits without a note of their publication, as a plan sees them."""
@@ -181,7 +170,7 @@ class Inputs:
         return frozenset(map(CommitId, ids))
 
     def _loose_path(self) -> str:
-        return f"{run_folder(self.kind, self.run_id)}loose.json"
+        return f"{messages.run_folder(self.kind, self.run_id)}loose.json"
 
     async def write_closed(self, attempt: str, slices: tuple[str, ...]) -> None:
         """Store the names of closed slices at the first page of a reading, for its last page."""
@@ -197,37 +186,39 @@ class Inputs:
         try:
             return msgspec.json.decode(await self._objectstore.get(path), type=tuple[str, ...])
         except (ObjectMissing, msgspec.MsgspecError) as error:
-            raise BadInput(f"{path} is missing or unreadable: {error}", input="closed") from error
+            raise messages.BadInput(f"{path} is missing or unreadable: {error}", input="closed") from error
 
     def _closed_path(self, attempt: str) -> str:
-        return f"{run_folder(self.kind, self.run_id)}closed.{attempt}.json"
+        return f"{messages.run_folder(self.kind, self.run_id)}closed.{attempt}.json"
 
-    async def read_table(self, table: Table, manifest: Manifest) -> pa.Table:
+    async def read_table(self, table: messages.Table, manifest: messages.Manifest) -> pa.Table:
         """Return the rows of an input.
 
         Raises:
             BadInput: not an input of this run and table, or a part is missing, short or altered.
         """
-        if check_manifest(manifest, name=manifest.folder) is not table:
-            raise BadInput(f"{manifest.folder} is no {table.name} table", input=manifest.table)
+        if messages.check_manifest(manifest, name=manifest.folder) is not table:
+            raise messages.BadInput(f"{manifest.folder} is no {table.name} table", input=manifest.table)
         # Collectors send manifests: never read outside of the run's folder.
         if not manifest.folder.startswith(self.folder("")[:-1]):
-            raise BadInput(f"{manifest.folder} is not in the folder of run {self.run_id}", input=manifest.table)
+            raise messages.BadInput(
+                f"{manifest.folder} is not in the folder of run {self.run_id}", input=manifest.table
+            )
         parts: list[pa.Table] = []
         for part in manifest.parts:
             try:
                 data = await self._objectstore.get(manifest.folder + part.name)
             except ObjectMissing as error:
-                raise BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
-            parts.append(read_part(manifest, table, part, data))
-        return join_parts(manifest, table, parts)
+                raise messages.BadInput(f"{manifest.folder}{part.name} is missing", part=part.name) from error
+            parts.append(messages.read_part(manifest, table, part, data))
+        return messages.join_parts(manifest, table, parts)
 
 
 def _swept_name(attempt: str) -> str:
     return f"swept.{attempt}" if attempt else "swept"
 
 
-def digest_of_pages(before: str, manifest: Manifest) -> str:
+def digest_of_pages(before: str, manifest: messages.Manifest) -> str:
     """Return the digest of a page and all pages before it. `before` is their digest, empty for the first page."""
     return hashlib.sha256(f"{before} {manifest.digest()}".encode()).hexdigest()
 
@@ -258,7 +249,7 @@ class Rows(Protocol):
 class AddressRows:
     """Gather rows and write them in row groups."""
 
-    def __init__(self, writer: PartWriter, *, group_rows: int) -> None:
+    def __init__(self, writer: messages.PartWriter, *, group_rows: int) -> None:
         self.count = 0
         self._writer = writer
         self._group_rows = group_rows
