@@ -8,7 +8,7 @@ may take minutes, it runs in steps, which searches.py cuts into pages.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -251,10 +251,17 @@ class Why:
         if not there <= found.deferred.keys():
             async for step in reported("deferred", self._held(there, "", found.deferred)):
                 yield step
-        gone = frozenset(address for address, stat in found.stats.items() if stat is None)
-        if not gone <= {row.address for row in found.taken}:
-            found.taken.clear()
-            async for step in reported("ledger", self.ledger(gone, "", found.taken)):
+        async for step in self.deletions(found.stats, found.taken):
+            yield step
+
+    async def deletions(
+        self, stats: Mapping[str, ObjectStat | None], taken: list[LedgerRow]
+    ) -> AsyncIterator[WhyProgress]:
+        """Find the ledger rows of the objects that are not in the store, unless `taken` has a row of each."""
+        gone = frozenset(address for address, stat in stats.items() if stat is None and not is_absolute(address))
+        if not gone <= {row.address for row in taken}:
+            taken.clear()
+            async for step in reported("ledger", self.ledger(gone, "", taken)):
                 yield step
 
     async def _find_committed(
@@ -327,11 +334,14 @@ class Why:
             return None
 
     async def _is_closed(self, address: str) -> bool | None:
-        numbers = parse_address(address)
-        if numbers is None:
+        if parse_address(address) is None:
             return None
-        record = await self._versions.inventory.find(SliceRecord, slice_name(numbers[0]))
+        record = await self.slice_of(address)
         return record is not None and record.state is SliceState.CLOSED
+
+    async def slice_of(self, address: str) -> SliceRecord | None:
+        numbers = parse_address(address)
+        return None if numbers is None else await self._versions.inventory.find(SliceRecord, slice_name(numbers[0]))
 
     # Deferred runs and the ledger
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import TypeAlias
 
-from lakebed.base import Corrupt, RepositoryUid, is_absolute, key_inside, parse_address, slice_name
+from lakebed.base import Corrupt, RepositoryUid, is_absolute, key_inside
 from lakebed.catalog import DeletedRepositories
 from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
 from lakebed.gc.live.records.settings import HoldBook
 from lakebed.gc.messages import Fate, LedgerRow, LedgerState, Question, WhyAnswer, WhyObject, WhyProgress, is_special
 from lakebed.objectstore import ObjectStat
-from lakebed.versions import BranchRecord, SliceRecord, Versions
+from lakebed.versions import BranchRecord, Versions
 
 from .why import OBJECTS_SHOWN, Why, check_question, reported
 
@@ -56,11 +56,8 @@ class DeletedWhy:
             addresses = list(dict.fromkeys(row.address for row in taken))
         shown = addresses[:OBJECTS_SHOWN]
         stats = {one: None if is_absolute(one) else await self._why.stat(one) for one in shown}
-        gone = frozenset(one for one in shown if stats[one] is None and not is_absolute(one))
-        if not gone <= {row.address for row in taken}:
-            taken.clear()
-            async for step in reported("ledger", self._why.ledger(gone, "", taken)):
-                yield step
+        async for step in self._why.deletions(stats, taken):
+            yield step
         names: Mapping[str, str] = {}
         if any(stats.values()):
             done = 0
@@ -111,7 +108,7 @@ class DeletedWhy:
             fate = Fate.TAKEN if went else Fate.UNKNOWN
         elif is_special(address):
             fate = Fate.OWN
-        elif not await self._is_recorded(address):
+        elif await self._why.slice_of(address) is None:
             fate = Fate.UNRECORDED
         else:
             # Any hold stops the whole collection.
@@ -126,10 +123,4 @@ class DeletedWhy:
             taken=rows,
             holds=holds,
             elsewhere=tuple(sorted(elsewhere)),
-        )
-
-    async def _is_recorded(self, address: str) -> bool:
-        numbers = parse_address(address)
-        return (
-            numbers is not None and await self._versions.inventory.find(SliceRecord, slice_name(numbers[0])) is not None
         )
