@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from .harness import Bench, Figure, Result, run
 FOLDERS = {
     "collecting": ("commits", "erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
     "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "tables", "wide"),
-    "marks": ("cluster", "incremental", "mark", "ranges", "repository"),
+    "marks": ("cluster", "document", "incremental", "mark", "ranges", "repository"),
     "serving": (
         "extras",
         "gateway",
@@ -48,10 +49,15 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--against", default="", metavar="SRC", help="of operations: the sources to compare with")
+    parser.add_argument("--dir", type=Path, help="of document: keep all in this folder, and go on with what is there")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
     bench: Bench = importlib.import_module(NAMES[options.name]).BENCH
+    if options.dir is not None:
+        if not bench.in_folder:
+            parser.error(f"{options.name} keeps nothing in a folder")
+        bench = replace(bench, parts=partial(bench.parts, folder=options.dir))
     narrowed = bench.narrowed
     if options.against:
         if bench.against is None:

@@ -126,10 +126,12 @@ class Bench:
     """`parts` yields what a size consists of, and may clean up after the last. `narrowed` makes it of named parts."""
 
     name: str
-    parts: Callable[[str], Iterator[Part]]
+    parts: Callable[..., Iterator[Part]]
     narrowed: Callable[[Sequence[str]], Bench] | None = None
     against: Callable[[str, Sequence[str]], Bench] | None = None
     """Make it a comparison with other sources, of named parts or all."""
+    in_folder: bool = False
+    """Whether `parts` also gets a folder, in which a job that was stopped goes on."""
 
 
 @dataclass(frozen=True, slots=True)

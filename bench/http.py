@@ -146,12 +146,15 @@ def lakebed_server(
     options: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
     program: str = "lakebed",
+    key: tuple[str, str] | None = None,
 ) -> Iterator[Peer]:
-    """A real server over this data folder, with these options of `serve`, set up, with an authorised peer."""
+    """A real server over this data folder, with these options of `serve`, set up, with an authorised peer. `key` is
+    that of an earlier start over the same folder."""
     command = ["-m", program, "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
     with started(command, marker=" at http://127.0.0.1:", environment=environment) as peer:
-        made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
-        key = (made["access_key_id"], made["secret_access_key"])
+        if key is None:
+            made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
+            key = (made["access_key_id"], made["secret_access_key"])
         secret = ":".join(key).encode()
         yield Peer(peer.process, peer.port, f"Basic {base64.b64encode(secret).decode()}", key)
 

@@ -1,6 +1,6 @@
 """An S3 server to measure collectors against: `python -m bench.s3 SLICES OBJECTS DELETE_MS` serves one bucket from
-memory, with so many slices below `lake/data/`, each with so many objects of one byte. With `listed` behind them, these
-objects are in listings alone: a page costs a tenth of a millisecond, and ten million objects no memory.
+memory, with so many slices below `lake/data/`, each with so many objects of one byte. With a folder behind them it
+serves this folder: `lake/` has the files, and `names/PREFIX.npy` says which objects of slices are there (`Names`).
 
 Everything that the project's driver asks of S3: objects with conditions, ranges and copies, uploads in parts,
 ListObjectsV2, bulk deletes. No signatures are checked and nothing is written to disk, so it costs as little as a server
@@ -15,35 +15,50 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import islice
+from pathlib import Path
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape, unescape
+
+import numpy as np
+import numpy.typing as npt
 
 from lakebed.base import slice_name, slice_number
 
 BUCKET = "lake"
 NOW_MS = 1_790_000_000_000
+FIRST_SLICE = slice_number(opened_at_ms=NOW_MS, random_bits=0)
 MAX_KEYS = 1000
 XML = {"Content-Type": "application/xml"}
+_FOLDER = "{folder}"
 _KEYS = re.compile(rb"<Key>(.*?)</Key>")
 _PAGE = '<?xml version="1.0" encoding="UTF-8"?><{0} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{1}</{0}>'
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Object:
-    body: bytes
-    modified_ms: int
-    tag: str = field(init=False)
+    """`body` is the path of a file, where the server serves a folder."""
 
-    def __post_init__(self) -> None:
-        # Once, as stores do: who reads some bytes of a large file must not wait for a digest of all of it.
-        self.tag = f'"{hashlib.md5(self.body, usedforsecurity=False).hexdigest()}"'
+    body: bytes | str
+    size_bytes: int
+    modified_ms: int
+    tag: str
+
+    def read(self, start: int, end: int) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body[start:end]
+        with open(self.body, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(end - start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,9 @@ class Bucket:
         if folder not in self._objects:
             self._objects[folder] = {}
             self._enter(folder)
-        found = Object(body, time.time_ns() // 1_000_000 if modified_ms is None else modified_ms)
+        # Once, as stores do: who reads some bytes of a large file must not wait for a digest of all of it.
+        tag = f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+        found = Object(body, len(body), time.time_ns() // 1_000_000 if modified_ms is None else modified_ms, tag)
         self._objects[folder][name] = found
         return found
 
@@ -123,34 +140,118 @@ def _split(key: str) -> tuple[str, str]:
     return folder + slash, name
 
 
-class ListedSlices:
-    """Slices that are only listed. Their pages are those of the first, with another name in each key."""
+NAMED = Object(b"x", 1, NOW_MS, '"0"')
 
-    def __init__(self, slices: int, objects: int) -> None:
-        self._folders = {slice_folder(number) for number in range(slices)}
-        first = slice_folder(0)
-        pages = [range(start, min(start + MAX_KEYS, objects)) for start in range(0, objects, MAX_KEYS)]
-        keys = [[f"{first}{sequence:08d}" for sequence in page] for page in pages]
-        self._first = first.encode()
-        found = Object(b"x", NOW_MS)
-        # By what a request goes on after: at first nothing, and the last key for a client that asks once more.
-        afters = ["", *(of[-1].removeprefix(first) for of in keys)]
-        self._pages = {
-            after: _listing([(key, found) for key in of], more=after < afters[-2]).body
-            for after, of in zip(afters, [*keys, []], strict=True)
-        }
+
+class Names:
+    """Objects of slices that are names alone: each takes a byte of a file, which is 1 while the object is there.
+
+    The file is mapped. So what it says outlives the server, and other processes see each deletion, and make objects.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._slices: dict[str, npt.NDArray[np.uint8]] = {}
+        self._rows: list[bytes] = []
+        for file in folder.glob("*.npy"):
+            is_there = np.load(file, mmap_mode="r+")
+            self._slices |= {slice_folder(number, file.stem): row for number, row in enumerate(is_there)}
+            texts = [_contents(f"{_FOLDER}{sequence:08d}", NAMED) for sequence in range(is_there.shape[1])]
+            self._rows = max(self._rows, [text.encode() for text in texts], key=len)
+
+    def find(self, key: str) -> bool | None:
+        """Return whether the object is there. None: such a key is none of a name."""
+        folder, name = _split(key)
+        row = self._slices.get(folder)
+        if row is None or len(name) != 8 or not name.isdigit() or int(name) >= len(row):
+            return None
+        return bool(row[int(name)])
+
+    def delete(self, key: str) -> None:
+        folder, name = _split(key)
+        self._slices[folder][int(name)] = 0
 
     def page(self, folder: str, after: str) -> bytes | None:
         """None: there is no such slice."""
-        if folder not in self._folders:
+        row = self._slices.get(folder)
+        if row is None:
             return None
-        return self._pages[after.removeprefix(folder)].replace(self._first, folder.encode())
+        first = int(after.removeprefix(folder)) + 1 if after else 0
+        found = (np.flatnonzero(row[first:]) + first)[: MAX_KEYS + 1].tolist()
+        rows = b"".join([self._rows[sequence] for sequence in found[:MAX_KEYS]])
+        last = f"{folder}{found[MAX_KEYS - 1]:08d}" if len(found) > MAX_KEYS else ""
+        return _page(min(len(found), MAX_KEYS), last, rows.replace(_FOLDER.encode(), folder.encode()).decode())
+
+    def folders(self, above: str) -> list[str]:
+        return [folder for folder, row in self._slices.items() if folder.startswith(above) and row.any()]
+
+
+class Folder:
+    """A bucket as a folder of files. As `Bucket`, and it outlives the server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root, self.names = f"{folder / BUCKET}/", Names(folder / "names")
+
+    def find(self, key: str) -> Object | None:
+        is_there = self.names.find(key)
+        if is_there is not None:
+            return NAMED if is_there else None
+        path = self._root + key
+        try:
+            known = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _file(path, known) if stat.S_ISREG(known.st_mode) else None
+
+    def put(self, key: str, body: bytes) -> Object:
+        path = self._root + key
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}~", "wb", buffering=0) as file:
+            file.write(body)
+        os.replace(f"{path}~", path)
+        return _file(path, os.stat(path))
+
+    def delete(self, key: str) -> None:
+        if self.names.find(key) is not None:
+            self.names.delete(key)
+            return
+        with suppress(OSError):
+            os.unlink(self._root + key)
+        with suppress(OSError):  # until one that is not empty
+            while key := os.path.dirname(key):
+                os.rmdir(self._root + key)
+
+    def list(self, prefix: str, after: str, folder: str | None = None) -> Iterator[tuple[str, Object]]:
+        """Files alone: names are listed by the page."""
+        folder = _split(prefix)[0] if folder is None else folder
+        entries = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in self._entries(folder))
+        for name, entry in entries:
+            key = folder + name
+            if not name.endswith("/"):
+                if key > after and key.startswith(prefix):
+                    yield key, _file(entry.path, entry.stat())
+            elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+                yield from self.list(prefix, after, key)
+
+    def level(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
+        entries = self._entries(folder)
+        keys = [folder + entry.name for entry in entries if not entry.is_dir()]
+        folders = {f"{folder}{entry.name}/" for entry in entries if entry.is_dir()}
+        below = {folder + name[len(folder) :].partition("/")[0] + "/" for name in self.names.folders(folder)}
+        return sorted(keys), sorted(folders | below)
+
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root + folder) as entries:
+            return [entry for entry in entries if not entry.name.endswith("~")]
+        return []
+
+
+def _file(path: str, known: os.stat_result) -> Object:
+    return Object(path, known.st_size, known.st_mtime_ns // 1_000_000, f'"{known.st_mtime_ns:x}-{known.st_size:x}"')
 
 
 class Server:
-    def __init__(self, bucket: Bucket, *, delete_s: float, listed: ListedSlices | None = None) -> None:
+    def __init__(self, bucket: Bucket | Folder, *, delete_s: float) -> None:
         self._bucket = bucket
-        self._listed = listed
         self.delete_s = delete_s
         self._uploads: dict[str, dict[int, bytes]] = {}
 
@@ -178,7 +279,7 @@ class Server:
         prefix, after = request.of("prefix"), request.of("continuation-token") or request.of("start-after")
         if request.of("delimiter"):
             return self._level(prefix)
-        if self._listed is not None and (page := self._listed.page(prefix, after)) is not None:
+        if isinstance(self._bucket, Folder) and (page := self._bucket.names.page(prefix, after)) is not None:
             return Reply(200, page, XML)
         found = [*islice(self._bucket.list(prefix, after), MAX_KEYS + 1)]
         return _listing(found[:MAX_KEYS], more=len(found) > MAX_KEYS)
@@ -196,14 +297,14 @@ class Server:
             return _error(404, "NoSuchKey")
         headers = {"ETag": found.tag, "Last-Modified": formatdate(found.modified_ms / 1000, usegmt=True)}
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
+        size = found.size_bytes
         if asked is None:
-            return Reply(200, found.body, headers)
-        size = len(found.body)
+            return Reply(200, found.read(0, size), headers)
         start = int(asked[1]) if asked[1] else max(0, size - int(asked[2]))
         end = min(size, int(asked[2]) + 1) if asked[1] and asked[2] else size
         if start >= size:
             return _error(416, "InvalidRange")
-        return Reply(206, found.body[start:end], headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"})
+        return Reply(206, found.read(start, end), headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"})
 
     def _put(self, request: Request) -> Reply:
         if "uploadId" in request.query:
@@ -217,7 +318,7 @@ class Server:
         found = self._bucket.find(unquote(source).lstrip("/").removeprefix(f"{BUCKET}/"))
         if found is None:
             return _error(404, "NoSuchKey")
-        copied = self._bucket.put(request.key, found.body)
+        copied = self._bucket.put(request.key, found.read(0, found.size_bytes))
         return _xml("CopyObjectResult", f"<ETag>{escape(copied.tag)}</ETag>")
 
     def _upload(self, request: Request) -> Reply:
@@ -237,16 +338,22 @@ class Server:
 
 
 def _listing(found: Sequence[tuple[str, Object]], *, more: bool) -> Reply:
-    rows = [_contents(key, each) for key, each in found]
-    token = f"<NextContinuationToken>{escape(found[-1][0])}</NextContinuationToken>" if more else ""
-    head = f"<Name>{BUCKET}</Name><IsTruncated>{str(more).lower()}</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
-    return _xml("ListBucketResult", f"{head}{token}{''.join(rows)}")
+    rows = "".join([_contents(key, each) for key, each in found])
+    return Reply(200, _page(len(found), found[-1][0] if more else "", rows), XML)
+
+
+def _page(count: int, last: str, rows: str) -> bytes:
+    """A page of a listing. `last` is the key behind which the next page begins."""
+    token = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if last else ""
+    truncated = str(bool(last)).lower()
+    head = f"<Name>{BUCKET}</Name><IsTruncated>{truncated}</IsTruncated><KeyCount>{count}</KeyCount>"
+    return _PAGE.format("ListBucketResult", f"{head}{token}{rows}").encode()
 
 
 def _contents(key: str, found: Object) -> str:
     return (
         f"<Contents><Key>{escape(key)}</Key><LastModified>{_iso(found.modified_ms)}</LastModified>"
-        f"<ETag>&quot;0&quot;</ETag><Size>{len(found.body)}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+        f"<ETag>&quot;0&quot;</ETag><Size>{found.size_bytes}</Size><StorageClass>STANDARD</StorageClass></Contents>"
     )
 
 
@@ -285,21 +392,24 @@ async def _serve(server: Server, reader: asyncio.StreamReader, writer: asyncio.S
         writer.close()
 
 
-def slice_folder(number: int) -> str:
-    return f"lake/data/{slice_name(slice_number(opened_at_ms=NOW_MS, random_bits=0) + number)}/"
+def slice_folder(number: int, prefix: str = "lake") -> str:
+    return f"{prefix}/data/{slice_name(FIRST_SLICE + number)}/"
 
 
-async def main(slices: int, objects: int, delete_ms: int, *, only_listed: bool = False) -> None:
-    bucket = Bucket()
-    for number in range(0 if only_listed else slices):
-        for sequence in range(objects):
-            bucket.put(f"{slice_folder(number)}{sequence:08d}", b"x", NOW_MS)
-    listed = ListedSlices(slices, objects) if only_listed else None
-    server = Server(bucket, delete_s=delete_ms / 1000, listed=listed)
+async def main(slices: int, objects: int, delete_ms: int, folder: str = "") -> None:
+    bucket: Bucket | Folder
+    if folder:
+        bucket = Folder(Path(folder))
+    else:
+        bucket = Bucket()
+        for number in range(slices):
+            for sequence in range(objects):
+                bucket.put(f"{slice_folder(number)}{sequence:08d}", b"x", NOW_MS)
+    server = Server(bucket, delete_s=delete_ms / 1000)
     listening = await asyncio.start_server(lambda *pipe: _serve(server, *pipe), "127.0.0.1", 0, limit=1 << 22)
     print(f"s3 at port {listening.sockets[0].getsockname()[1]}", flush=True)
     await listening.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:4]), only_listed=sys.argv[4:] == ["listed"]))
+    asyncio.run(main(*map(int, sys.argv[1:4]), *sys.argv[4:]))

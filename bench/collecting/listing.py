@@ -42,11 +42,10 @@ PREFIX = "lake"
 
 @contextmanager
 def s3_server(
-    slices: int, objects: int, *, delete_ms: int = 0, only_listed: bool = False
+    slices: int, objects: int, *, delete_ms: int = 0
 ) -> Iterator[ObjectStoreOptions]:
     """A server of bench/s3.py, and how to reach it."""
-    how = [str(slices), str(objects), str(delete_ms), *(["listed"] if only_listed else [])]
-    with started(["-m", "bench.s3", *how], marker="s3 at port ") as peer:
+    with started(["-m", "bench.s3", str(slices), str(objects), str(delete_ms)], marker="s3 at port ") as peer:
         yield s3_options(f"http://127.0.0.1:{peer.port}")
 
 

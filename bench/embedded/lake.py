@@ -53,14 +53,14 @@ def puts(numbers: Numbers, *, generation: int) -> pa.Table:
     slices, sequences = numbers // 10_000, numbers % 10_000
     # A generation is a day in which everything was written anew, in slices of its own.
     slices += SLICE + generation * 1_000_000
-    mixed = _mixed(numbers, generation)
-    return _table(
+    mixed = mix(numbers, generation)
+    return changes_of(
         key=_keys(numbers),
         digest=mixed.view(np.int64),
         slice=slices,
         sequence=sequences.astype(np.int32),
         size_bytes=1_000_000 + (mixed >> np.uint64(44)).astype(np.int64),
-        checksum=_checksums(mixed),
+        checksum=checksums(mixed),
         modified_ms=1_790_000_000_000 + generation * 86_400_000 + numbers * 37,
     )
 
@@ -94,7 +94,7 @@ def scattered(count: int, of: int) -> Numbers:
     return np.arange(count) * stretch + np.random.default_rng(1).integers(0, stretch, count)
 
 
-def _table(**columns: Any) -> pa.Table:
+def changes_of(**columns: Any) -> pa.Table:
     rows = len(columns["key"])
     same = {"address": "", "content_type": "application/octet-stream", "metadata": b"", "tombstone": False}
     columns |= {
@@ -111,7 +111,7 @@ def _keys(numbers: Numbers) -> pa.Array:
     return joined.cast(pa.binary())
 
 
-def _mixed(numbers: Numbers, generation: int) -> npt.NDArray[np.uint64]:
+def mix(numbers: Numbers, generation: int) -> npt.NDArray[np.uint64]:
     """64 bits that differ wherever number or generation do, and look random (the finaliser of SplitMix64)."""
     mixed = numbers.astype(np.uint64) * np.uint64(1_000) + np.uint64(generation + 1)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -119,7 +119,7 @@ def _mixed(numbers: Numbers, generation: int) -> npt.NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _checksums(mixed: npt.NDArray[np.uint64]) -> pa.Array:
+def checksums(mixed: npt.NDArray[np.uint64]) -> pa.Array:
     """32 hex digits each."""
     both = np.stack((mixed, mixed * np.uint64(0x9E3779B97F4A7C15)), axis=1)
     octets = both.view(np.uint8).reshape(len(mixed), 16)

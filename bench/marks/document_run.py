@@ -1,0 +1,396 @@
+"""The driver of `document`: `python -m bench.marks.document_run GIVEN`, GIVEN a `Given` as JSON, does its phases in
+turn, each once, in one application of Spark, or in this process where there are no settings of Spark.
+
+Each step of a phase is a line of log.jsonl: seconds on the wall, CPU seconds and the peak of memory of each group of
+processes. A phase that is done is a line, too, with the run that it made. Every count is compared with what the lake
+was made of, and what the S3 server still names with what has to be left, name by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from bench.http import family, peak_mib
+from bench.s3 import BUCKET
+from lakebed.client import Client, Credentials
+from lakebed.gc import Collector
+from lakebed.gc.engines import Task
+from lakebed.gc.engines.files import Lake
+from lakebed.gc.engines.spark import frame
+from lakebed.gc.mark.sets.bucketed import SHARES
+from lakebed.gc.messages import ApplyRequest, EngineName, ErasureOrder, Mode, Plan, PlanRequest, RunKind
+from lakebed.gc.rules import Selection
+
+from .document_lake import (
+    COMMITTED,
+    DELETED,
+    GARBAGE,
+    REPOSITORY,
+    STAGED,
+    Flags,
+    Given,
+    Integers,
+    Size,
+    daily,
+    fill_later,
+    is_there,
+    name_of,
+    numbers_of,
+    removed,
+    staged,
+)
+from .mark_session import TICK_S
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PHASES: Final = (
+    "plan uncommitted",
+    "apply uncommitted",
+    "change",
+    "plan optimised",
+    "apply optimised",
+    "plan committed",
+    "apply committed",
+    "plan lifecycle",
+    "plan erasure",
+    "apply erasure",
+    "certify erasure",
+    "plan deleted",
+    "apply deleted",
+)
+POLL_S: Final = 0.1
+WARMING: Final = 8
+"""Small tasks for each core before anything is timed."""
+STEPS: Final = {
+    "listing": "list",
+    "reading": "read what is not committed, commits",
+    "marking": "read ranges, mark",
+    "deleting": "delete",
+}
+"""What a collector tells of its progress, by its first word: the steps of a run of uncommitted data."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a group of processes `cpu_s` and `peak_mib` are sums."""
+
+    phase: str
+    step: str
+    at: str
+    wall_s: float
+    cpu_s: dict[str, float]
+    peak_mib: dict[str, float]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    phase: str
+    done: dict[str, Any]
+
+
+class Log:
+    """The lines of log.jsonl. A line that a stop cut off is none."""
+
+    def __init__(self, folder: str) -> None:
+        self._file = Path(folder) / "log.jsonl"
+
+    def add(self, line: Step | Done) -> None:
+        with self._file.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+    def lines(self) -> Iterator[Step | Done]:
+        for text in self._file.read_bytes().splitlines() if self._file.exists() else []:
+            for kind in (Step, Done):
+                with suppress(msgspec.DecodeError):
+                    yield msgspec.json.decode(text, type=kind)
+
+    def done(self) -> dict[str, dict[str, Any]]:
+        return {line.phase: line.done for line in self.lines() if isinstance(line, Done)}
+
+
+class Meter:
+    """Steps of one phase. Each lasts until the next begins."""
+
+    def __init__(self, log: Log, phase: str, pids: dict[str, list[int]]) -> None:
+        self._log, self._phase, self._pids = log, phase, pids
+        self._step = ""
+
+    def progress(self, line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {self._phase}: {line}", file=sys.stderr, flush=True)
+        if (step := STEPS.get(line.partition(" ")[0])) is not None:
+            self.begin(step)
+
+    def begin(self, step: str) -> None:
+        self.end()
+        for pid in [pid for pids in self._families().values() for pid in pids]:
+            with suppress(OSError):  # it ended
+                Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
+        self._step, self._at = step, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._cpu_s, self._wall_s = self._spent_s(), time.perf_counter()
+
+    def end(self) -> None:
+        if not self._step:
+            return
+        spent = self._spent_s()
+        self._log.add(
+            Step(
+                phase=self._phase,
+                step=self._step,
+                at=self._at,
+                wall_s=round(time.perf_counter() - self._wall_s, 3),
+                cpu_s={group: round(spent[group] - before, 2) for group, before in self._cpu_s.items()},
+                peak_mib={group: round(sum(map(peak_mib, pids))) for group, pids in self._families().items()},
+            )
+        )
+        self._step = ""
+
+    def _families(self) -> dict[str, list[int]]:
+        own = os.getpid()
+        groups = {"driver": [own], "its JVM": family(own)[1:]}
+        return groups | {group: [one for pid in pids for one in family(pid)] for group, pids in self._pids.items()}
+
+    def _spent_s(self) -> dict[str, float]:
+        spent = {group: sum(map(spent_s, pids)) for group, pids in self._families().items()}
+        return spent | {"driver": time.process_time()}
+
+
+def spent_s(pid: int) -> float:
+    """Of a process, with its threads and children that have ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        # Behind the name, which ends with the last bracket: user, system, and those of children waited for.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) * TICK_S
+    return 0.0
+
+
+class Wrong(Exception):
+    """A count is not what the lake was made of."""
+
+
+def same(what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise Wrong(f"{what}: {found!r}, and not {expected!r}")
+
+
+# What has to be left
+
+
+def without(flags: Flags, numbers: Integers) -> None:
+    flags.reshape(-1)[numbers] = 0
+
+
+def left(size: Size, done: set[str]) -> Flags:
+    """The names that are there after these phases."""
+    flags = is_there(size)
+    later, branches = size.a_hundredth
+    if "apply uncommitted" in done:
+        without(flags, numbers_of(GARBAGE, 0, size.objects * len(GARBAGE) // 20))
+    if "change" in done:
+        flags[size.slices :] = 1
+    if "apply optimised" in done:
+        flags[size.slices :] = 0
+        for branch in range(branches):
+            without(flags, numbers_of(STAGED, *staged(size, branch)))
+    if "apply committed" in done:
+        for first, behind in removed(size):
+            without(flags, numbers_of(COMMITTED, first, behind))
+    if "apply erasure" in done:
+        for commit in range(size.commits):
+            without(flags, numbers_of(COMMITTED, *daily(size, 1, commit)))
+    return flags
+
+
+def erased(size: Size) -> int:
+    """Those of a branch that the committed run left."""
+    return size.commits * size.adds - (size.commits - 1) * size.removes
+
+
+def check_names(given: Given, done: set[str]) -> None:
+    """
+    Raises:
+        Wrong: an object is gone that has to be there, or is there and should be gone.
+    """
+    found, expected = np.load(given.names(REPOSITORY)), left(given.size, done)
+    lost, kept = int(np.sum(found < expected)), int(np.sum(found > expected))
+    if lost or kept:
+        raise Wrong(f"after {sorted(done)[-1]}: {lost:,} objects are gone that should be there, and {kept:,} the reverse")
+
+
+# The phases
+
+
+class Run:
+    def __init__(self, given: Given, client: Client, spark: SparkSession | None) -> None:
+        self.given, self.size, self.log = given, given.size, Log(given.folder)
+        self._client, self._spark = client, spark
+        self._meter = Meter(self.log, "", given.pids)
+        self.phases: dict[str, Callable[[], dict[str, Any]]] = {
+            "plan uncommitted": lambda: self.plan(RunKind.UNCOMMITTED, self._size_of_clean(), Mode.CLEAN),
+            "apply uncommitted": lambda: self.apply("plan uncommitted"),
+            "change": self.change,
+            "plan optimised": lambda: self.plan(RunKind.UNCOMMITTED, self._size_of_optimised(), Mode.OPTIMISED),
+            "apply optimised": lambda: self.apply("plan optimised"),
+            "plan committed": lambda: self.plan(RunKind.COMMITTED, sum(b - a for a, b in removed(self.size))),
+            "apply committed": lambda: self.apply("plan committed"),
+            "plan lifecycle": lambda: self.plan(RunKind.LIFECYCLE, self._size_of_lifecycle()),
+            "plan erasure": self.plan_erasure,
+            "apply erasure": lambda: self.apply("plan erasure"),
+            "certify erasure": self.certify,
+            "plan deleted": self.plan_deleted,
+            "apply deleted": self.apply_deleted,
+        }
+
+    def act(self, phase: str) -> None:
+        self._meter = Meter(self.log, phase, self.given.pids)
+        self._meter.begin("begin")
+        facts = self.phases[phase]()
+        self._meter.end()
+        done = {*self.log.done(), phase}
+        if phase.startswith("apply"):
+            check_names(self.given, done)
+        self.log.add(Done(phase=phase, done=facts))
+
+    def _size_of_clean(self) -> int:
+        return self.size.objects * len(GARBAGE) // 20
+
+    def _size_of_optimised(self) -> int:
+        later, branches = self.size.a_hundredth
+        return later * self.size.per_slice + sum(b - a for a, b in (staged(self.size, n) for n in range(branches)))
+
+    def _size_of_lifecycle(self) -> int:
+        """A tenth of the first commits of `main`: POLICY."""
+        return sum(b - a for a, b in (daily(self.size, 0, n) for n in range(min(10, self.size.commits))))
+
+    def collector(self, repository: str = REPOSITORY, **how: Any) -> Collector:
+        return Collector(
+            client=self._client,
+            repository=repository,
+            objectstore=self.given.objectstore,
+            engine=EngineName.LOCAL if self._spark is None else EngineName.SPARK,
+            session=self._session,
+            progress=lambda line: self._meter.progress(line),
+            **how,
+        )
+
+    def _session(self) -> SparkSession:
+        assert self._spark is not None
+        return self._spark
+
+    def _planned(self, plan: Plan, expected: int) -> dict[str, Any]:
+        same(f"objects of plan {plan.kind}", plan.totals.all.objects, expected)
+        listed = 0 if plan.listing is None else plan.listing.objects
+        return {"run": plan.run_id, "objects": expected, "listed": listed}
+
+    def plan(self, kind: RunKind, expected: int, mode: Mode = Mode.AUTOMATIC) -> dict[str, Any]:
+        [plan] = self.collector().plan(PlanRequest(kinds=(kind,), mode=mode))
+        if mode is Mode.CLEAN:
+            assert plan.listing is not None
+            same("objects listed", plan.listing.objects, self.size.objects)
+        return self._planned(plan, expected)
+
+    def plan_erasure(self) -> dict[str, Any]:
+        """All that one branch ever committed."""
+        order = ErasureOrder(selection=Selection(globs=("lake/daily/0001/",)), why="bench")
+        return self._planned(self.collector().plan_erasure(order), erased(self.size))
+
+    def apply(self, plan: str, collector: Collector | None = None) -> dict[str, Any]:
+        planned = self.log.done()[plan]
+        request = ApplyRequest(run_id=planned["run"], readers_grace="0")
+        report = (collector or self.collector()).apply(request)
+        same("objects deleted", (report.objects_deleted, report.objects_failed), (planned["objects"], 0))
+        return {"run": report.run_id, "objects": report.objects_deleted}
+
+    def change(self) -> dict[str, Any]:
+        """What a day brings: staged data that is given up, commits, and uploads that nothing names."""
+        _, branches = self.size.a_hundredth
+        base = f"/api/v1/repositories/{REPOSITORY}/branches"
+        for branch in range(branches):
+            self._client.call("PUT", f"{base}/{name_of(branch)}", json={"type": "reset"})
+        for branch in range(branches, 2 * branches):
+            self._client.call("POST", f"{base}/{name_of(branch)}/commits", json={"message": "more"})
+        asyncio.run(fill_later(self.given))
+        return {"reset": branches, "committed": branches}
+
+    def certify(self) -> dict[str, Any]:
+        certificate = self.collector().certify(self.log.done()["plan erasure"]["run"])
+        same("objects of the certificate", len(certificate.objects), erased(self.size))
+        same("objects that remain", [line for line in certificate.stands if line.what == "object"], [])
+        return {"objects": len(certificate.objects)}
+
+    def plan_deleted(self) -> dict[str, Any]:
+        self._client.call("DELETE", f"/api/v1/repositories/{DELETED}")
+        slices, _ = self.size.a_hundredth
+        [plan] = self.collector(DELETED, deleted="only").plan(PlanRequest(kinds=(RunKind.DELETED,)))
+        assert plan.listing is not None
+        same("objects listed", plan.listing.objects, slices * self.size.per_slice)
+        return {"run": plan.run_id, "objects": plan.totals.all.objects, "listed": plan.listing.objects}
+
+    def apply_deleted(self) -> dict[str, Any]:
+        facts = self.apply("plan deleted", self.collector(DELETED, deleted="only"))
+        same("objects left of a deleted repository", int(np.load(self.given.names(DELETED)).sum()), 0)
+        ranges = Path(self.given.folder) / BUCKET / DELETED / "_lakefs" / "ranges"
+        same("ranges left of it", [*ranges.glob("*")], [])
+        return facts
+
+
+# The session
+
+
+@contextmanager
+def session(given: Given) -> Iterator[SparkSession | None]:
+    if not given.settings:
+        yield None
+        return
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("bench")
+    for name, value in given.settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        spark.sparkContext.addPyFile(given.package)
+        wait_for_executors(spark, given)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def wait_for_executors(spark: SparkSession, given: Given) -> None:
+    """Wait until each core of the cluster has an executor whose Python worker loaded all that tasks use, and opened the
+    object store. Starting them is not timed.
+    """
+    cores = int(given.settings["spark.cores.max"])
+
+    async def touch(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        import lakebed.gc.machine.flow  # noqa: F401 - a worker loads it with the first task that needs it
+
+        await task.store.level("_lakefs/retention/")
+        yield share
+
+    while spark.sparkContext.defaultParallelism < cores:
+        time.sleep(POLL_S)
+    rows = SHARES.rows({"first": [*range(WARMING * cores)], "behind": [*range(WARMING * cores)]})
+    lake = Lake(uri=f"s3://{BUCKET}/{REPOSITORY}", options=given.objectstore)
+    frame(spark, lake, touch, rows, SHARES, tasks=rows.num_rows).count()
+
+
+def main(given: Given) -> None:
+    credentials = Credentials(access_key_id=given.key[0], secret_access_key=given.key[1])
+    with Client(given.endpoint, credentials) as client, session(given) as spark:
+        run = Run(given, client, spark)
+        for phase in given.phases:
+            run.act(phase)
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Given))
