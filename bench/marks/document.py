@@ -102,7 +102,7 @@ def job(size: str, folder: Path, log: Log) -> None:
             make(given, log)
         key_file = folder / "key.json"
         key = msgspec.json.decode(key_file.read_bytes(), type=tuple[str, str]) if key_file.exists() else None
-        environment = {**os.environ, "LAKEBED_BLOCKSTORE": "s3", "LAKEBED_DELETED_DAYS": "0"}
+        environment = {**os.environ, "LAKEBED_BLOCKSTORE": "s3"}
         environment |= environment_of(given.objectstore)
         server = ending.enter_context(lakebed_server(folder / "data", environment=environment, key=key))
         key_file.write_bytes(msgspec.json.encode(server.key))

@@ -30,12 +30,23 @@ from bench.collecting.listing import s3_options
 from bench.embedded.lake import changes_of, checksums, mix, open_trees
 from bench.s3 import BUCKET, FIRST_SLICE
 from lakebed.base import CommitId, Entry, MetarangeId, StagingToken, slice_name, to_row
+from lakebed.catalog.records import DELETED_REPOSITORIES, DeletedRecord
 from lakebed.gc.live import CollectionService, PolicyBook
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.kv import Store, open_store
 from lakebed.server import ServerOptions, opened, prepare_folder
-from lakebed.versions import EXCLUSIVE, Commit, SliceRecord, SliceState, Versions, encode_cell, encode_record, keys
+from lakebed.versions import (
+    EXCLUSIVE,
+    Commit,
+    SliceRecord,
+    SliceState,
+    Versions,
+    decode_record,
+    encode_cell,
+    encode_record,
+    keys,
+)
 from lakebed.versions.history.ancestors import jump_span
 
 REPOSITORY: Final = "lake"
@@ -43,6 +54,7 @@ DELETED: Final = "old"
 RULES: Final = days_rules(7)
 POLICY: Final = {"old": {"prefix": "lake/base/0", "days": 30}}
 WRITTEN_DAYS: Final = 100
+DELETED_DAYS: Final = 10
 TOGETHER: Final = 250_000
 PROCESSES: Final = 2
 _TWENTY: Final = np.arange(20)
@@ -297,6 +309,14 @@ async def make(given: Given) -> None:
         await PolicyBook(versions).write(msgspec.json.encode(POLICY))
         old = await state.catalog.create(DELETED, storage_namespace=f"s3://{BUCKET}/{DELETED}")
         await make_deleted(given, old.versions)
+        await state.catalog.delete(DELETED)
+        record_key = old.versions.uid.encode()
+        held = await versions.store.get(DELETED_REPOSITORIES, record_key)
+        assert held is not None
+        record = decode_record(DeletedRecord, held.value)
+        since_ms = record.deleted_ms - DELETED_DAYS * DAY_MS
+        long_ago = msgspec.structs.replace(record, deleted_ms=since_ms, kept_until_ms=since_ms)
+        await versions.store.set(DELETED_REPOSITORIES, record_key, encode_record(long_ago))
 
 
 async def stage(given: Given, versions: Versions, branch: int, token: StagingToken) -> None:

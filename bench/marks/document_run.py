@@ -328,7 +328,6 @@ class Run:
         return {"objects": len(certificate.objects)}
 
     def plan_deleted(self) -> dict[str, Any]:
-        self._client.call("DELETE", f"/api/v1/repositories/{DELETED}")
         slices, _ = self.size.a_hundredth
         [plan] = self.collector(DELETED, deleted="only").plan(PlanRequest(kinds=(RunKind.DELETED,)))
         assert plan.listing is not None
