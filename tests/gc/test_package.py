@@ -16,10 +16,29 @@ import lakebed
 from lakebed.cli import app
 from lakebed.gc import NEEDED, write_package
 from lakebed.gc.engines.spark import tasks_for
+from tests.spark.standalone import python_without_our_package
 
 IMPORTING = """
 import lakebed.gc.engines.spark, lakebed.gc.machine.flow, lakebed.gc.mark.mark, lakebed.gc.machine.sweep
 print(lakebed.gc.mark.mark.__file__)
+"""
+OPENING = """
+import asyncio
+import lakebed.gc.engines.spark, lakebed.gc.machine.flow, lakebed.gc.mark.mark, lakebed.gc.machine.sweep
+from pathlib import Path
+from lakebed.objectstore import ObjectStoreOptions, ObjectStoreUnavailable, open_deleter, open_objectstore
+options = ObjectStoreOptions(
+    s3_endpoint="http://127.0.0.1:9", s3_access_key_id="k", s3_secret_access_key="s", local_root=Path("."), retries_max=0,
+    azure_endpoint="http://127.0.0.1:9", azure_account="a", azure_key="aw==", gs_endpoint="http://127.0.0.1:9",
+)
+async def names(store):
+    try:
+        return [page async for page in store.list_all("data/")]
+    except ObjectStoreUnavailable as error:
+        return error
+for uri in ("s3://lake/x", "az://lake/x", "gs://lake/x", "local://lake/x"):
+    open_deleter(uri, options)
+    print(uri, asyncio.run(names(open_objectstore(uri, options))))
 """
 WRITING = """
 import pathlib, sys
@@ -66,6 +85,23 @@ def test_what_tasks_run_is_imported_from_the_zip(tmp_path: Path) -> None:
     )
 
     assert done.stdout.startswith(str(file))
+
+
+def test_a_worker_that_has_only_what_the_command_names_opens_every_object_store(tmp_path: Path) -> None:
+    file = tmp_path / "lakebed.zip"
+    write_package(file)
+
+    done = subprocess.run(
+        [python_without_our_package(tmp_path / "python"), "-c", OPENING],
+        env={"PYTHONPATH": str(file)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 4
 
 
 def test_a_package_is_written_again_from_the_zip_itself(tmp_path: Path) -> None:

@@ -17,13 +17,11 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
-import httpx
-
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import ObjectStat, ObjectStoreDenied, ObjectStoreUnavailable
 
 from .remote_answers import ms_of
-from .s3_listing import encoded, fetch
+from .s3_listing import encoded, fetch, open_http
 
 VERSION: Final = "2021-12-02"
 
@@ -46,7 +44,7 @@ class EveryBlob:
             ObjectStoreUnavailable: the service does not answer, or lists out of order.
         """
         last, marker = "", ""
-        async with httpx.AsyncClient(timeout=self._options.timeout_s) as http:
+        async with open_http(self._options) as http:
             while True:
                 query = {"comp": "list", "delimiter": delimiter, "marker": marker, "prefix": prefix}
                 query = {name: text for name, text in query.items() if text} | {"restype": "container"}

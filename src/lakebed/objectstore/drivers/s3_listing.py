@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree as ET
 
-import httpx
 import obstore
 
-from lakebed.base import LakebedError
+from lakebed.base import LakebedError, Later
 from lakebed.objectstore.options import ObjectStoreOptions
 from lakebed.objectstore.store import ObjectStat, ObjectStoreUnavailable
 
 from .remote_answers import ListingUnasked, done, ms_of, refusal
 
 if TYPE_CHECKING:
+    import httpx
     from obstore.store import GCSStore, S3Store
 
     Signer: TypeAlias = S3Store | GCSStore
+else:
+    httpx = Later("httpx")  # Spark's workers need not have it
 
 Ask: TypeAlias = Callable[[str], Awaitable[str]]
 """Returns the URL that sends this query to the bucket."""
@@ -77,7 +79,7 @@ class EveryKey:
             ListingUnasked: before the first page.
             ObjectStoreUnavailable: the service does not answer, or lists out of order.
         """
-        async with httpx.AsyncClient(timeout=self._options.timeout_s) as http:
+        async with open_http(self._options) as http:
             while True:
                 query = {"list-type": "2", "encoding-type": "url", "prefix": prefix, "start-after": after}
                 query["delimiter"] = delimiter
@@ -94,6 +96,17 @@ class EveryKey:
                 # A service may omit that more keys follow. A page that is not full is the last.
                 if not page or not (is_cut or len(page) % PAGE_KEYS == 0):
                     return
+
+
+def open_http(options: ObjectStoreOptions) -> httpx.AsyncClient:
+    """
+    Raises:
+        ListingUnasked: this process has no package for it.
+    """
+    try:
+        return httpx.AsyncClient(timeout=options.timeout_s)
+    except ModuleNotFoundError as error:
+        raise ListingUnasked(f"no listing can be sent: {error.name} is not installed here") from error
 
 
 def encoded(query: Mapping[str, str]) -> str:
