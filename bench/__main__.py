@@ -22,7 +22,7 @@ from .harness import Bench, Figure, Result, run
 FOLDERS = {
     "collecting": ("commits", "erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
     "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "tables", "wide"),
-    "marks": ("cluster", "document", "incremental", "mark", "ranges", "repository"),
+    "marks": ("document", "mark", "ranges"),
     "serving": (
         "extras",
         "gateway",
@@ -42,10 +42,12 @@ NAMES = {name: f"bench.{folder}.{name.replace('-', '_')}" for folder, names in F
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=sorted(NAMES))
-    parser.add_argument("of", nargs="*", help="of operations: names; of pages: pages, trial, doors")
+    parser.add_argument(
+        "of", nargs="*", help="of operations: names; of pages: pages, trial, doors; of document: one, two"
+    )
     sizes = ("small", "tenth", "full")
     parser.add_argument(
-        "--size", choices=sizes, default="full", help="tenth: of cluster, lifecycle, migrate and pages alone"
+        "--size", choices=sizes, default="full", help="tenth: of document, lifecycle, migrate and pages alone"
     )
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--against", default="", metavar="SRC", help="of operations: the sources to compare with")
@@ -54,10 +56,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
     bench: Bench = importlib.import_module(NAMES[options.name]).BENCH
-    if options.dir is not None:
-        if not bench.in_folder:
-            parser.error(f"{options.name} keeps nothing in a folder")
-        bench = replace(bench, parts=partial(bench.parts, folder=options.dir))
     narrowed = bench.narrowed
     if options.against:
         if bench.against is None:
@@ -70,6 +68,10 @@ def main(arguments: list[str]) -> int:
             bench = narrowed(options.of)
         except ValueError as error:
             parser.error(str(error))
+    if options.dir is not None:
+        if not bench.in_folder:
+            parser.error(f"{options.name} keeps nothing in a folder")
+        bench = replace(bench, parts=partial(bench.parts, folder=options.dir))
     result = run(bench, size=options.size, repeat=options.repeat)
     line = msgspec.json.encode(result).decode()
     if options.record:

@@ -48,7 +48,7 @@ _PAGE = '<?xml version="1.0" encoding="UTF-8"?><{0} xmlns="http://s3.amazonaws.c
 class Object:
     """`body` is the path of a file, where the server serves a folder."""
 
-    body: bytes | str
+    body: bytes | Path
     size_bytes: int
     modified_ms: int
     tag: str
@@ -56,7 +56,7 @@ class Object:
     def read(self, start: int, end: int) -> bytes:
         if isinstance(self.body, bytes):
             return self.body[start:end]
-        with open(self.body, "rb", buffering=0) as file:
+        with self.body.open("rb", buffering=0) as file:
             file.seek(start)
             return file.read(end - start)
 
@@ -189,36 +189,36 @@ class Folder:
     """A bucket as a folder of files. As `Bucket`, and it outlives the server."""
 
     def __init__(self, folder: Path) -> None:
-        self._root, self.names = f"{folder / BUCKET}/", Names(folder / "names")
+        self._root, self.names = folder / BUCKET, Names(folder / "names")
 
     def find(self, key: str) -> Object | None:
         is_there = self.names.find(key)
         if is_there is not None:
             return NAMED if is_there else None
-        path = self._root + key
+        path = self._root / key
         try:
-            known = os.stat(path)
+            known = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return _file(path, known) if stat.S_ISREG(known.st_mode) else None
 
     def put(self, key: str, body: bytes) -> Object:
-        path = self._root + key
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}~", "wb", buffering=0) as file:
-            file.write(body)
-        os.replace(f"{path}~", path)
-        return _file(path, os.stat(path))
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}~")
+        draft.write_bytes(body)
+        draft.replace(path)
+        return _file(path, path.stat())
 
     def delete(self, key: str) -> None:
         if self.names.find(key) is not None:
             self.names.delete(key)
             return
-        with suppress(OSError):
-            os.unlink(self._root + key)
+        path = self._root / key
+        path.unlink(missing_ok=True)
         with suppress(OSError):  # until one that is not empty
-            while key := os.path.dirname(key):
-                os.rmdir(self._root + key)
+            while (path := path.parent) != self._root:
+                path.rmdir()
 
     def list(self, prefix: str, after: str, folder: str | None = None) -> Iterator[tuple[str, Object]]:
         """Files alone: names are listed by the page."""
@@ -228,7 +228,7 @@ class Folder:
             key = folder + name
             if not name.endswith("/"):
                 if key > after and key.startswith(prefix):
-                    yield key, _file(entry.path, entry.stat())
+                    yield key, _file(Path(entry.path), entry.stat())
             elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
                 yield from self.list(prefix, after, key)
 
@@ -240,12 +240,12 @@ class Folder:
         return sorted(keys), sorted(folders | below)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root + folder) as entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root / folder) as entries:
             return [entry for entry in entries if not entry.name.endswith("~")]
         return []
 
 
-def _file(path: str, known: os.stat_result) -> Object:
+def _file(path: Path, known: os.stat_result) -> Object:
     return Object(path, known.st_size, known.st_mtime_ns // 1_000_000, f'"{known.st_mtime_ns:x}-{known.st_size:x}"')
 
 

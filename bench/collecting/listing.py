@@ -41,9 +41,7 @@ PREFIX = "lake"
 
 
 @contextmanager
-def s3_server(
-    slices: int, objects: int, *, delete_ms: int = 0
-) -> Iterator[ObjectStoreOptions]:
+def s3_server(slices: int, objects: int, *, delete_ms: int = 0) -> Iterator[ObjectStoreOptions]:
     """A server of bench/s3.py, and how to reach it."""
     with started(["-m", "bench.s3", str(slices), str(objects), str(delete_ms)], marker="s3 at port ") as peer:
         yield s3_options(f"http://127.0.0.1:{peer.port}")

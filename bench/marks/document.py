@@ -1,18 +1,13 @@
-"""The performance section of the document (docs/design/0001-uncommitted-gc.md) as one job: 20 M objects, 30,000 commits,
-1,000 branches, 5 M objects uncommitted, 1 M to delete, in an S3 server that keeps names alone (bench/s3.py), on a
-standalone cluster of Spark with two workers. `tenth` is a tenth of each; `small` runs without Spark.
+"""The performance section of the document (docs/design/0001-uncommitted-gc.md) as one job: 20 M objects, 1,000
+branches, 30,000 commits, 5 M objects uncommitted, 1 M to delete, in an S3 server that keeps names alone (bench/s3.py),
+on a standalone cluster of Spark with two workers. `tenth` is a tenth of each; `small` runs without Spark.
 
     python -m bench document --dir FOLDER [--size tenth]
 
-makes the lake (document_lake.py), plans and applies a clean run of uncommitted data, lets a day pass, and goes on with an
-optimised run, committed data, a plan of the lifecycle policy, an erasure and a deleted repository (document_run.py).
-Each count is compared with what the lake was made of, and after each apply every name that is left.
-
-A job that was stopped goes on when it is started again with the same folder: a phase that is done is not done again,
-and an apply goes on where it stopped. log.jsonl of the folder keeps what each step took. The start of the servers, of
-the session and of its executors is not timed. One run of each, whatever `--repeat` says.
-
-Sketch for `full`, 216 CPU seconds and what a cluster adds: see the end of bench/README.md.
+Makes the lake (document_lake.py), plans and applies a clean run of uncommitted data, lets a day pass, and goes on with
+an optimised run, committed data, a plan of the lifecycle policy, an erasure and a deleted repository (document_run.py).
+A job that was stopped goes on in its folder: what is done is not done again, and an apply goes on where it stopped.
+log.jsonl keeps what each step took. Not timed: the start of servers, session and executors. There is one run of each.
 """
 
 from __future__ import annotations
@@ -24,16 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from bench.harness import Bench, Figure
-from bench.http import lakebed_server, started
+from bench.http import Peer, lakebed_server, started
+from bench.shares import limited
 from lakebed.gc import write_package
 from lakebed.objectstore import environment_of
 from tests.spark.standalone import standalone
@@ -42,95 +38,117 @@ from .document_lake import SIZES, Given, make_names
 from .document_run import PHASES, Done, Log, Step
 
 WORKERS: Final = 2
+HELD: Final = {"one": 1, "two": 2}
+"""Named parts: so many workers, each of which gets HALF a core. What a second one adds is then seen on two cores."""
+HALF: Final = 0.5
 LIMIT_S: Final = 3 * 3_600.0
-"""The document's bottom line, for a clean run of uncommitted data."""
-MADE: Final = "make"
+"""The document's bottom line: a clean run of uncommitted data, planned and applied."""
+OPTIMISED_MAX: Final = 0.1
+"""An optimised run takes at most this much of a clean one, after a day that changed a hundredth."""
 PROMISED: Final = {
-    ("plan uncommitted", "list"): "a minute",
-    ("plan uncommitted", "read what is not committed, commits"): "1.5 minutes",
-    ("plan uncommitted", "read ranges, mark"): "15 minutes",
-    ("apply uncommitted", "delete"): "2.5 hours",
+    "plan uncommitted: list": "1 min",
+    "plan uncommitted: read what is not committed, commits": "1.5 min",
+    "plan uncommitted: read ranges, mark": "15 min",
+    "apply uncommitted: delete": "at most 150 min",
 }
 """What the document says of a step."""
+RUNS: Final = ("uncommitted", "optimised", "committed", "lifecycle", "erasure", "deleted")
+MAKE: Final = "make"
 
 
-def parts(size: str, folder: Path | None = None) -> Iterator[Figure]:
+def parts(size: str, *, folder: Path | None = None, held: int | None = None) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as temporary:
-        folder = folder or Path(temporary)
+        folder = (folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         log = Log(str(folder))
-        job(size, folder.absolute(), log)
-        steps = [line for line in log.lines() if isinstance(line, Step)]
+        job(size, folder, log, held=held)
+        steps = {f"{line.phase}: {line.step}": line for line in log.lines() if isinstance(line, Step)}
         print(table(steps, log.done()), file=sys.stderr)
-        for phases, limit in (
-            (("plan uncommitted", "apply uncommitted"), LIMIT_S),
-            (("plan optimised", "apply optimised"), None),
-            (("plan committed", "apply committed"), None),
-            (("plan lifecycle",), None),
-            (("plan erasure", "apply erasure", "certify erasure"), None),
-            (("plan deleted", "apply deleted"), None),
-        ):
-            yield figure(phases, [step for step in steps if step.phase in phases], limit)
+        of = {run: [step for step in steps.values() if step.phase.partition(" ")[2] == run] for run in RUNS}
+        for run, its in of.items():
+            yield figure(f"document: {run}", wall_s(its), "s", its, LIMIT_S if run == "uncommitted" else None)
+        share = cpu_s(of["optimised"]) / cpu_s(of["uncommitted"])
+        yield figure("document: optimised, CPU / clean", share, "×", of["optimised"], OPTIMISED_MAX)
 
 
-def figure(phases: Sequence[str], steps: Sequence[Step], limit: float | None) -> Figure:
-    wall_s = sum(step.wall_s for step in steps)
+def figure(what: str, value: float, unit: str, steps: Sequence[Step], limit: float | None) -> Figure:
+    """The memory is that of the driver."""
+    peak = max(step.peak_mib["driver"] + step.peak_mib["its JVM"] for step in steps)
     return Figure(
-        what=f"document: {', '.join(phases)}, on the wall",
-        value=wall_s,
-        unit="s",
-        limit=limit,
-        cpu_s=sum(sum(step.cpu_s.values()) for step in steps),
-        wall_s=wall_s,
-        peak_mib=max(step.peak_mib["driver"] + step.peak_mib["its JVM"] for step in steps),
+        what=what, value=value, unit=unit, limit=limit, cpu_s=cpu_s(steps), wall_s=wall_s(steps), peak_mib=peak
     )
 
 
-def job(size: str, folder: Path, log: Log) -> None:
+def wall_s(steps: Sequence[Step]) -> float:
+    return sum(step.wall_s for step in steps)
+
+
+def cpu_s(steps: Sequence[Step]) -> float:
+    return sum(sum(step.cpu_s.values()) for step in steps)
+
+
+def table(steps: Mapping[str, Step], done: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each step, as Markdown. Of a step that was stopped and begun again the last counts."""
+    groups = [*dict.fromkeys(group for step in steps.values() for group in step.cpu_s)]
+    lines = [f"| step | objects | wall s | {' | '.join(f'{group}: CPU s; MiB' for group in groups)} | the document |"]
+    lines.append("| --- " * (len(groups) + 4) + "|")
+    for name, step in steps.items():
+        took = [f"{step.cpu_s[each]:.1f}; {step.peak_mib[each]:,.0f}" if each in step.cpu_s else "" for each in groups]
+        objects = done.get(step.phase, {}).get("objects", "")
+        lines.append(f"| {name} | {objects} | {step.wall_s:,.1f} | {' | '.join(took)} | {PROMISED.get(name, '')} |")
+    return "\n".join(lines)
+
+
+def job(size: str, folder: Path, log: Log, *, held: int | None) -> None:
     done = log.done()
     left = tuple(phase for phase in PHASES if phase not in done)
     if not left:
         return
+    given = Given(folder=str(folder), size=SIZES[size], phases=left)
     with ExitStack() as ending:
-        if MADE not in done:
-            for made in ("data", "lake", "names", "log.jsonl"):
-                shutil.rmtree(folder / made, ignore_errors=True)
-            make_names(Given(folder=str(folder), size=SIZES[size], s3_endpoint=""))
+        if MAKE not in done:
+            for name in ("data", "lake", "names"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            make_names(given)
         store = ending.enter_context(started(["-m", "bench.s3", "0", "0", "0", str(folder)], marker="s3 at port "))
-        given = Given(folder=str(folder), size=SIZES[size], s3_endpoint=f"http://127.0.0.1:{store.port}", phases=left)
-        if MADE not in done:
+        given = msgspec.structs.replace(given, s3_endpoint=f"http://127.0.0.1:{store.port}")
+        if MAKE not in done:
             make(given, log)
-        key_file = folder / "key.json"
-        key = msgspec.json.decode(key_file.read_bytes(), type=tuple[str, str]) if key_file.exists() else None
-        environment = {**os.environ, "LAKEBED_BLOCKSTORE": "s3"}
-        environment |= environment_of(given.objectstore)
-        server = ending.enter_context(lakebed_server(folder / "data", environment=environment, key=key))
-        key_file.write_bytes(msgspec.json.encode(server.key))
-        given = msgspec.structs.replace(
-            given,
-            endpoint=f"http://127.0.0.1:{server.port}",
-            key=server.key,
-            pids={"server": [server.process.pid], "S3": [store.process.pid]},
-        )
+        server = ending.enter_context(serving(given, folder))
+        pids = {"server": [server.process.pid], "S3": [store.process.pid]}
+        given = msgspec.structs.replace(given, endpoint=f"http://127.0.0.1:{server.port}", key=server.key, pids=pids)
         variables = {**os.environ}
         if size != "small":
-            place = Path(ending.enter_context(tempfile.TemporaryDirectory()))
-            cluster = ending.enter_context(standalone(place, workers=WORKERS))
-            workers = [worker.process.pid for worker in cluster.workers]
-            given = msgspec.structs.replace(
-                given,
-                pids={"workers": workers, **given.pids},
-                settings={**cluster.settings(), "spark.cores.max": str(WORKERS)},
-                package=write_package(place / "lakebed.zip").file,
-            )
-            # Without spark-submit the session reads which Python workers have from here alone.
-            variables |= {**cluster.environ, "PYSPARK_PYTHON": str(cluster.python)}
+            given, more = on_a_cluster(given, ending, held)
+            variables |= more
         run("bench.marks.document_run", given, variables)
 
 
-def run(module: str, given: Given, variables: dict[str, str]) -> None:
-    command = [sys.executable, "-m", module, msgspec.json.encode(given).decode()]
-    subprocess.run(command, check=True, env=variables)
+def on_a_cluster(given: Given, ending: ExitStack, held: int | None) -> tuple[Given, dict[str, str]]:
+    """Start one, and return what its driver gets, as words and as variables."""
+    place = Path(ending.enter_context(tempfile.TemporaryDirectory()))
+    how_many = held or WORKERS
+    cluster = ending.enter_context(standalone(place, workers=how_many))
+    workers = [worker.process.pid for worker in cluster.workers]
+    if held is not None:
+        ending.enter_context(limited(workers, HALF))
+    settings = {**cluster.settings(), "spark.cores.max": str(how_many)}
+    package = write_package(place / "lakebed.zip").file
+    # Without spark-submit the session reads which Python workers have from here alone.
+    variables = {**cluster.environ, "PYSPARK_PYTHON": str(cluster.python)}
+    pids = {"workers": workers, **given.pids}
+    return msgspec.structs.replace(given, pids=pids, settings=settings, package=package), variables
+
+
+@contextmanager
+def serving(given: Given, folder: Path) -> Iterator[Peer]:
+    """A server over the folder, which may have been served before."""
+    file = folder / "key.json"
+    key = msgspec.json.decode(file.read_bytes(), type=tuple[str, str]) if file.exists() else None
+    environment = {**os.environ, "LAKEBED_BLOCKSTORE": "s3", **environment_of(given.objectstore)}
+    with lakebed_server(folder / "data", environment=environment, key=key) as peer:
+        file.write_bytes(msgspec.json.encode(peer.key))
+        yield peer
 
 
 def make(given: Given, log: Log) -> None:
@@ -140,32 +158,30 @@ def make(given: Given, log: Log) -> None:
     spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     log.add(
         Step(
-            phase=MADE,
-            step=MADE,
+            phase=MAKE,
+            step="all",
             at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
             wall_s=time.time() - began,
             cpu_s={"driver": spent_s},
-            peak_mib={"driver": after.ru_maxrss / 1024, "its JVM": 0},
+            peak_mib={"driver": after.ru_maxrss / 1024},
         )
     )
-    log.add(Done(phase=MADE, done=msgspec.to_builtins(given.size)))
+    log.add(Done(phase=MAKE, done={"objects": given.size.objects}))
 
 
-def table(steps: Sequence[Step], done: dict[str, dict[str, object]]) -> str:
-    """A row for each step, as Markdown; of one that was stopped and begun again the last."""
-    groups = [*dict.fromkeys(group for step in steps for group in step.cpu_s)]
-    lines = [f"| phase: step | wall s | {' | '.join(f'{group}: CPU s, MiB' for group in groups)} | the document |"]
-    lines.append("| --- " * (len(groups) + 3) + "|")
-    by_step = {(step.phase, step.step): step for step in steps}
-    whole: dict[str, float] = defaultdict(float)
-    for (phase, name), step in by_step.items():
-        each = [f"{step.cpu_s[group]:.1f}, {step.peak_mib[group]:,.0f}" if group in step.cpu_s else "" for group in groups]
-        promised = PROMISED.get((phase, name), "")
-        lines.append(f"| {phase}: {name} | {step.wall_s:,.1f} | {' | '.join(each)} | {promised} |")
-        whole[phase.rpartition(" ")[2]] += step.wall_s
-    lines.append(f"clean run of uncommitted data: {whole['uncommitted']:,.0f} s, of the document's {LIMIT_S:,.0f} s")
-    lines += [f"{phase}: {', '.join(f'{name} {fact}' for name, fact in facts.items())}" for phase, facts in done.items()]
-    return "\n".join(lines)
+def run(module: str, given: Given, variables: dict[str, str]) -> None:
+    command = [sys.executable, "-m", module, msgspec.json.encode(given).decode()]
+    subprocess.run(command, check=True, env=variables)
 
 
-BENCH = Bench(name="document", parts=parts, in_folder=True)
+def held(names: Sequence[str]) -> Bench:
+    """
+    Raises:
+        ValueError: not one of these names.
+    """
+    if len(names) != 1 or names[0] not in HELD:
+        raise ValueError(f"of document: one of {', '.join(HELD)}")
+    return Bench(name="document", parts=partial(parts, held=HELD[names[0]]), in_folder=True)
+
+
+BENCH = Bench(name="document", parts=parts, narrowed=held, in_folder=True)

@@ -12,6 +12,7 @@ A second repository has a hundredth of the objects, and is there to be deleted. 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,9 @@ from lakebed.base import CommitId, Entry, MetarangeId, StagingToken, slice_name,
 from lakebed.catalog.records import DELETED_REPOSITORIES, DeletedRecord
 from lakebed.gc.live import CollectionService, PolicyBook
 from lakebed.gc.rules import DAY_MS, days_rules
-from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from lakebed.kv import Store, open_store
+from lakebed.objectstore import ObjectStoreOptions, open_objectstore
+from lakebed.ranges import CUT_RULE, cut, decode_metarange, encode_metarange, encode_range, metarange_key, range_key
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.versions import (
     EXCLUSIVE,
@@ -109,7 +111,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     size: Size
-    s3_endpoint: str
+    s3_endpoint: str = ""
     phases: tuple[str, ...] = ()
     endpoint: str = ""
     key: tuple[str, str] = ("", "")
@@ -198,14 +200,24 @@ def added(size: Size, branch: int, commit: int, first: int, behind: int) -> pa.T
     """CHANGES: these of the objects that the commit adds, by their numbers in it."""
     start, _ = daily(size, branch, commit)
     numbers = numbers_of(COMMITTED, start + first, start + behind)
-    return entries_of(size, folder_of(branch, commit), np.arange(first, behind), numbers)
+    table = entries_of(size, folder_of(branch, commit), np.arange(first, behind), numbers)
+    if branch == 0 and start + behind == size.objects * len(COMMITTED) // 20:
+        *others, last = table["key"].to_pylist()
+        table = table.set_column(0, table.schema.field(0), pa.array([*others, cutting(last)], pa.binary()))
+    return table
 
 
-def entries_of(size: Size, folder: str, parts: Integers, numbers: Integers, *, is_removed: bool = False) -> pa.Table:
+def cutting(key: bytes) -> bytes:
+    """A key close behind, at which a tree is cut."""
+    names = (key.replace(b".parquet", b"-%d.parquet" % number) for number in itertools.count())
+    return next(name for name in names if CUT_RULE.is_complete(name, 1))
+
+
+def entries_of(size: Size, folder: str, parts: Integers, numbers: Integers) -> pa.Table:
     mixed = mix(numbers, 0)
     digits = pc.utf8_lpad(pc.cast(pa.array(parts), pa.string()), 7, "0")
     named = pc.binary_join_element_wise(f"lake/{folder}part-", digits, ".parquet", "")
-    table = changes_of(
+    return changes_of(
         key=named.cast(pa.binary()),
         digest=mixed.view(np.int64),
         slice=FIRST_SLICE + numbers // size.per_slice,
@@ -214,8 +226,6 @@ def entries_of(size: Size, folder: str, parts: Integers, numbers: Integers, *, i
         checksum=checksums(mixed),
         modified_ms=np.full(len(numbers), time.time_ns() // 1_000_000 - WRITTEN_DAYS * DAY_MS),
     )
-    place = table.num_columns - 1
-    return table.set_column(place, table.schema.field(place), pa.array(np.full(len(numbers), is_removed)))
 
 
 class Chain:
@@ -247,27 +257,48 @@ def name_of(branch: int) -> str:
     return f"branch-{branch:04d}" if branch else "main"
 
 
-async def grow(given: Given, chain: Chain, branches: Sequence[int]) -> list[tuple[int, Chain]]:
-    """Every commit of these branches, each of which begins at the chain."""
+async def grow_main(given: Given, first: CommitId, empty: MetarangeId) -> Chain:
+    size, chain = given.size, Chain([first], empty)
+    store = open_objectstore(f"local://{BUCKET}/{REPOSITORY}", local(given))
+    trees = open_trees(store)
+    for commit in range(size.commits):
+        start, behind = daily(size, 0, commit)
+        for at in range(0, behind - start, TOGETHER):
+            table = added(size, 0, commit, at, min(at + TOGETHER, behind - start))
+            chain.metarange = (await trees.apply(chain.metarange, table)).metarange_id
+        chain.commit("main", age_days=90 - commit)
+    await store.close()
+    return chain
+
+
+async def grow(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple[int, Chain]]:
+    """Every commit of these branches, which begin at the head of `main`.
+
+    Its last range ends in a cut, so no branch changes one of its ranges. What a branch adds is cut as `Trees.apply`
+    cuts it, in a third of the time; of one branch the two are compared.
+    """
     size, made = given.size, []
     store = open_objectstore(f"local://{BUCKET}/{REPOSITORY}", local(given))
     trees = open_trees(store)
+    data = await store.get(metarange_key(root.metarange))
+    of_main = [*decode_metarange(root.metarange, data)]
     for branch in branches:
-        grown = Chain(chain.ids, chain.metarange)
+        chain, tables = Chain(root.ids, root.metarange), list[pa.Table]()
         for commit in range(size.commits):
-            start, behind = daily(size, branch, commit)
-            changes = [
-                added(size, branch, commit, first, min(first + TOGETHER, behind - start))
-                for first in range(0, behind - start, TOGETHER)
-            ]
-            if branch and commit:
-                gone, before = np.arange(size.removes), folder_of(branch, commit - 1)
-                changes.insert(0, entries_of(size, before, gone, gone, is_removed=True))
-            tables = [pa.concat_tables(changes)] if branch else changes
-            for table in tables:
-                grown.metarange = (await trees.apply(grown.metarange, table)).metarange_id
-            grown.commit(name_of(branch), age_days=(60 if branch else 90) - commit)
-        made.append((branch, grown))
+            if tables:
+                tables[-1] = tables[-1].slice(size.removes)
+            tables.append(added(size, branch, commit, 0, size.adds))
+            ranges = [encode_range(rows) for rows in cut(pa.concat_tables(tables).combine_chunks())]
+            for info, data in ranges:
+                await store.put(range_key(info.id), data)
+            id_, data = encode_metarange([*of_main, *(info for info, _ in ranges)])
+            await store.put(metarange_key(id_), data)
+            chain.metarange = id_
+            chain.commit(name_of(branch), age_days=60 - commit)
+        made.append((branch, chain))
+        if branch == branches[0]:
+            same = await trees.apply(root.metarange, pa.concat_tables(tables))
+            assert same.metarange_id == chain.metarange, (same.metarange_id, chain.metarange)
     await store.close()
     return made
 
@@ -276,8 +307,8 @@ def local(given: Given) -> ObjectStoreOptions:
     return ObjectStoreOptions(local_root=Path(given.folder), local_durable=False)
 
 
-def grow_some(given: Given, ids: list[CommitId], metarange: MetarangeId, some: range) -> list[tuple[int, Chain]]:
-    return asyncio.run(grow(given, Chain(ids, metarange), some))
+def grow_some(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple[int, Chain]]:
+    return asyncio.run(grow(given, root, branches))
 
 
 # The repositories
@@ -292,10 +323,10 @@ async def make(given: Given) -> None:
         given.partition.write_bytes(versions.partition)
         [(_, main)] = await versions.context.branches.every()
         first = await versions.context.commits.read(main.commit_id)
-        [(_, root)] = await grow(given, Chain([main.commit_id], first.metarange_id), [0])
+        root = await grow_main(given, main.commit_id, first.metarange_id)
         stretches = [range(1, size.branches)[start::PROCESSES] for start in range(PROCESSES)]
         with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
-            work = [pool.submit(grow_some, given, root.ids, root.metarange, some) for some in stretches]
+            work = [pool.submit(grow_some, given, root, some) for some in stretches]
             for number in range(size.branches):
                 await stage(given, versions, number, StagingToken(f"staged-{number:04d}"))
             chains = [(0, root), *(one for future in work for one in future.result())]

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bench.http import family, peak_mib
+from bench.http import family, peak_mib, spent_s
 from bench.s3 import BUCKET
 from lakebed.client import Client, Credentials
 from lakebed.gc import Collector
@@ -50,26 +50,10 @@ from .document_lake import (
     removed,
     staged,
 )
-from .mark_session import TICK_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PHASES: Final = (
-    "plan uncommitted",
-    "apply uncommitted",
-    "change",
-    "plan optimised",
-    "apply optimised",
-    "plan committed",
-    "apply committed",
-    "plan lifecycle",
-    "plan erasure",
-    "apply erasure",
-    "certify erasure",
-    "plan deleted",
-    "apply deleted",
-)
 POLL_S: Final = 0.1
 WARMING: Final = 8
 """Small tasks for each core before anything is timed."""
@@ -80,6 +64,7 @@ STEPS: Final = {
     "deleting": "delete",
 }
 """What a collector tells of its progress, by its first word: the steps of a run of uncommitted data."""
+WITH_STEPS: Final = (" uncommitted", " optimised")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +112,8 @@ class Meter:
 
     def progress(self, line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {self._phase}: {line}", file=sys.stderr, flush=True)
-        if (step := STEPS.get(line.partition(" ")[0])) is not None:
+        step = STEPS.get(line.partition(" ")[0])
+        if step is not None and self._phase.endswith(WITH_STEPS):
             self.begin(step)
 
     def begin(self, step: str) -> None:
@@ -164,15 +150,6 @@ class Meter:
         return spent | {"driver": time.process_time()}
 
 
-def spent_s(pid: int) -> float:
-    """Of a process, with its threads and children that have ended."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        # Behind the name, which ends with the last bracket: user, system, and those of children waited for.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) * TICK_S
-    return 0.0
-
-
 class Wrong(Exception):
     """A count is not what the lake was made of."""
 
@@ -189,10 +166,12 @@ def without(flags: Flags, numbers: Integers) -> None:
     flags.reshape(-1)[numbers] = 0
 
 
-def left(size: Size, done: set[str]) -> Flags:
-    """The names that are there after these phases."""
+def left(size: Size, phase: str) -> Flags:
+    """The names that are there after this phase, and all before it."""
     flags = is_there(size)
-    later, branches = size.a_hundredth
+    _, branches = size.a_hundredth
+    names = [*PHASES]
+    done = names[: names.index(phase) + 1]
     if "apply uncommitted" in done:
         without(flags, numbers_of(GARBAGE, 0, size.objects * len(GARBAGE) // 20))
     if "change" in done:
@@ -210,20 +189,28 @@ def left(size: Size, done: set[str]) -> Flags:
     return flags
 
 
-def erased(size: Size) -> int:
-    """Those of a branch that the committed run left."""
-    return size.commits * size.adds - (size.commits - 1) * size.removes
+def goes(size: Size) -> dict[str, int]:
+    """How many objects each plan has to take. The policy takes what the first ten commits of `main` brought; an erasure
+    what the committed run left of a branch."""
+    later, branches = size.a_hundredth
+    return {
+        "uncommitted": size.objects * len(GARBAGE) // 20,
+        "optimised": later * size.per_slice + staged(size, branches - 1)[1],
+        "committed": sum(behind - first for first, behind in removed(size)),
+        "lifecycle": daily(size, 0, min(10, size.commits) - 1)[1] - size.daily,
+        "erasure": size.commits * size.adds - (size.commits - 1) * size.removes,
+    }
 
 
-def check_names(given: Given, done: set[str]) -> None:
+def check_names(given: Given, phase: str) -> None:
     """
     Raises:
         Wrong: an object is gone that has to be there, or is there and should be gone.
     """
-    found, expected = np.load(given.names(REPOSITORY)), left(given.size, done)
+    found, expected = np.load(given.names(REPOSITORY)), left(given.size, phase)
     lost, kept = int(np.sum(found < expected)), int(np.sum(found > expected))
     if lost or kept:
-        raise Wrong(f"after {sorted(done)[-1]}: {lost:,} objects are gone that should be there, and {kept:,} the reverse")
+        raise Wrong(f"after {phase} {lost:,} objects are gone that have to be there, and {kept:,} are there still")
 
 
 # The phases
@@ -234,42 +221,15 @@ class Run:
         self.given, self.size, self.log = given, given.size, Log(given.folder)
         self._client, self._spark = client, spark
         self._meter = Meter(self.log, "", given.pids)
-        self.phases: dict[str, Callable[[], dict[str, Any]]] = {
-            "plan uncommitted": lambda: self.plan(RunKind.UNCOMMITTED, self._size_of_clean(), Mode.CLEAN),
-            "apply uncommitted": lambda: self.apply("plan uncommitted"),
-            "change": self.change,
-            "plan optimised": lambda: self.plan(RunKind.UNCOMMITTED, self._size_of_optimised(), Mode.OPTIMISED),
-            "apply optimised": lambda: self.apply("plan optimised"),
-            "plan committed": lambda: self.plan(RunKind.COMMITTED, sum(b - a for a, b in removed(self.size))),
-            "apply committed": lambda: self.apply("plan committed"),
-            "plan lifecycle": lambda: self.plan(RunKind.LIFECYCLE, self._size_of_lifecycle()),
-            "plan erasure": self.plan_erasure,
-            "apply erasure": lambda: self.apply("plan erasure"),
-            "certify erasure": self.certify,
-            "plan deleted": self.plan_deleted,
-            "apply deleted": self.apply_deleted,
-        }
 
     def act(self, phase: str) -> None:
         self._meter = Meter(self.log, phase, self.given.pids)
-        self._meter.begin("begin")
-        facts = self.phases[phase]()
+        self._meter.begin("start" if phase.endswith(WITH_STEPS) else "all")
+        facts = PHASES[phase](self)
         self._meter.end()
-        done = {*self.log.done(), phase}
         if phase.startswith("apply"):
-            check_names(self.given, done)
+            check_names(self.given, phase)
         self.log.add(Done(phase=phase, done=facts))
-
-    def _size_of_clean(self) -> int:
-        return self.size.objects * len(GARBAGE) // 20
-
-    def _size_of_optimised(self) -> int:
-        later, branches = self.size.a_hundredth
-        return later * self.size.per_slice + sum(b - a for a, b in (staged(self.size, n) for n in range(branches)))
-
-    def _size_of_lifecycle(self) -> int:
-        """A tenth of the first commits of `main`: POLICY."""
-        return sum(b - a for a, b in (daily(self.size, 0, n) for n in range(min(10, self.size.commits))))
 
     def collector(self, repository: str = REPOSITORY, **how: Any) -> Collector:
         return Collector(
@@ -278,7 +238,7 @@ class Run:
             objectstore=self.given.objectstore,
             engine=EngineName.LOCAL if self._spark is None else EngineName.SPARK,
             session=self._session,
-            progress=lambda line: self._meter.progress(line),
+            progress=self._meter.progress,
             **how,
         )
 
@@ -286,25 +246,25 @@ class Run:
         assert self._spark is not None
         return self._spark
 
-    def _planned(self, plan: Plan, expected: int) -> dict[str, Any]:
-        same(f"objects of plan {plan.kind}", plan.totals.all.objects, expected)
-        listed = 0 if plan.listing is None else plan.listing.objects
-        return {"run": plan.run_id, "objects": expected, "listed": listed}
-
-    def plan(self, kind: RunKind, expected: int, mode: Mode = Mode.AUTOMATIC) -> dict[str, Any]:
+    def plan(self, what: str, kind: RunKind, mode: Mode = Mode.AUTOMATIC) -> dict[str, Any]:
         [plan] = self.collector().plan(PlanRequest(kinds=(kind,), mode=mode))
-        if mode is Mode.CLEAN:
+        if what == "uncommitted":
             assert plan.listing is not None
             same("objects listed", plan.listing.objects, self.size.objects)
-        return self._planned(plan, expected)
+        return self._planned(what, plan)
 
     def plan_erasure(self) -> dict[str, Any]:
         """All that one branch ever committed."""
         order = ErasureOrder(selection=Selection(globs=("lake/daily/0001/",)), why="bench")
-        return self._planned(self.collector().plan_erasure(order), erased(self.size))
+        return self._planned("erasure", self.collector().plan_erasure(order))
 
-    def apply(self, plan: str, collector: Collector | None = None) -> dict[str, Any]:
-        planned = self.log.done()[plan]
+    def _planned(self, what: str, plan: Plan) -> dict[str, Any]:
+        same(f"objects of the plan, {what}", plan.totals.all.objects, goes(self.size)[what])
+        listed = 0 if plan.listing is None else plan.listing.objects
+        return {"run": plan.run_id, "objects": plan.totals.all.objects, "listed": listed}
+
+    def apply(self, what: str, collector: Collector | None = None) -> dict[str, Any]:
+        planned = self.log.done()[f"plan {what}"]
         request = ApplyRequest(run_id=planned["run"], readers_grace="0")
         report = (collector or self.collector()).apply(request)
         same("objects deleted", (report.objects_deleted, report.objects_failed), (planned["objects"], 0))
@@ -323,7 +283,7 @@ class Run:
 
     def certify(self) -> dict[str, Any]:
         certificate = self.collector().certify(self.log.done()["plan erasure"]["run"])
-        same("objects of the certificate", len(certificate.objects), erased(self.size))
+        same("objects of the certificate", len(certificate.objects), goes(self.size)["erasure"])
         same("objects that remain", [line for line in certificate.stands if line.what == "object"], [])
         return {"objects": len(certificate.objects)}
 
@@ -335,11 +295,29 @@ class Run:
         return {"run": plan.run_id, "objects": plan.totals.all.objects, "listed": plan.listing.objects}
 
     def apply_deleted(self) -> dict[str, Any]:
-        facts = self.apply("plan deleted", self.collector(DELETED, deleted="only"))
+        facts = self.apply("deleted", self.collector(DELETED, deleted="only"))
         same("objects left of a deleted repository", int(np.load(self.given.names(DELETED)).sum()), 0)
         ranges = Path(self.given.folder) / BUCKET / DELETED / "_lakefs" / "ranges"
         same("ranges left of it", [*ranges.glob("*")], [])
         return facts
+
+
+PHASES: Final[dict[str, Callable[[Run], dict[str, Any]]]] = {
+    "plan uncommitted": lambda run: run.plan("uncommitted", RunKind.UNCOMMITTED, Mode.CLEAN),
+    "apply uncommitted": lambda run: run.apply("uncommitted"),
+    "change": Run.change,
+    "plan optimised": lambda run: run.plan("optimised", RunKind.UNCOMMITTED, Mode.OPTIMISED),
+    "apply optimised": lambda run: run.apply("optimised"),
+    "plan committed": lambda run: run.plan("committed", RunKind.COMMITTED),
+    "apply committed": lambda run: run.apply("committed"),
+    "plan lifecycle": lambda run: run.plan("lifecycle", RunKind.LIFECYCLE),
+    "plan erasure": Run.plan_erasure,
+    "apply erasure": lambda run: run.apply("erasure"),
+    "certify erasure": Run.certify,
+    "plan deleted": Run.plan_deleted,
+    "apply deleted": Run.apply_deleted,
+}
+"""In turn."""
 
 
 # The session

@@ -14,14 +14,13 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from bench.http import family, peak_mib
+from bench.http import family, peak_mib, spent_s
 from lakebed.base import RunId, slice_name
 from lakebed.gc import SessionOptions, local_session, messages
 from lakebed.gc.api.collector import silent
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 CORES = 2
 TASKS = SessionOptions(cores=CORES).tasks
 RUNS = ("first", "second")
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,14 +168,7 @@ def link_listings(root: Path, inputs: Inputs, run_ids: Sequence[str]) -> None:
 
 def family_cpu_s() -> float:
     """Of this process and all below it, with threads and processes that have ended."""
-    ticks = 0
-    for pid in family(os.getpid()):
-        # One that has ended since counts with its parent, which waited for it.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            # Behind the name, which ends with the last bracket: user, system, and those of children waited for.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-    return ticks * TICK_S
+    return sum(map(spent_s, family(os.getpid())))
 
 
 def main(folder: Path, *, foreign: bool) -> list[Took]:

@@ -14,9 +14,8 @@ from bench.__main__ import NAMES, main
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "bench" / "README.md"
-SPARK = ("incremental", "mark", "ranges", "repository")
-# `cluster` starts clusters of JVMs for minutes, and is run by hand.
-NEEDS = [pytest.param(name, marks=pytest.mark.spark) if name in SPARK else name for name in NAMES if name != "cluster"]
+SPARK = ("mark", "ranges")
+NEEDS = [pytest.param(name, marks=pytest.mark.spark) if name in SPARK else name for name in NAMES]
 
 
 @pytest.mark.parametrize("name", NEEDS)
