@@ -26,6 +26,7 @@ from lakebed.gc.live import (
     WrongKind,
     open_deleted,
 )
+from lakebed.gc.live.explain.searches import Searches
 from lakebed.gc.machine import flow
 from lakebed.gc.machine.preflight import OtherStore
 from lakebed.gc.mark.inputs.listing import is_metadata
@@ -189,6 +190,24 @@ async def test_collecting_takes_data_trees_and_runs_and_keeps_the_marker_and_the
     assert any("/ledger/" in key for key in left)
     assert await here.state() == "collected"
     assert made.record.marker.encode() == await here.open("mem://lake").get("_lakefs/dummy")
+
+
+async def test_a_search_of_many_pages_through_the_other_repositories_comes_to_its_end(here: Installation) -> None:
+    """More pages than a collector takes for a circle where a token comes twice."""
+    other = await here.repository("other", "mem://other")
+    for number in range(6):
+        await other.objects.upload("main", f"more/{number}", b"x")
+        await other.changes.commit("main", Note(message="m", committer="ann"))
+    await here.deleted()
+    here.days(8)
+    searches = Searches(here.ports, files_a_page=1)
+    context = await here.context_of(await open_deleted(here.catalog, "lake", "", searches=searches))
+
+    plan = await flow.plan(context, Deleted())
+    report = await flow.apply(context, plan.run_id)
+
+    assert report.objects_deleted == plan.totals.all.objects == 4
+    assert await here.state() == "collected"
 
 
 async def test_nothing_is_deleted_while_the_repository_can_be_brought_back(here: Installation) -> None:

@@ -179,6 +179,7 @@ class DeletedCollections:
         if body.kind is not _KIND:
             raise WrongKind(f"run {run_id} is one of a deleted repository", run_id=run_id)
         await self._installation.check()
+        page = 0
         if body.continuation_token is None:
             # The window must be over by the server's clock and the store's: a wrong clock only delays deletes.
             store_ms = await store_clock_ms(self._versions.objectstore, messages.CLOCK_KEY)
@@ -186,11 +187,12 @@ class DeletedCollections:
             record = await self._begin_attempt(id_, body)
         else:
             record, _ = await self._runs.read_as(id_, _KIND, RunState.EXPIRING)
-            Continuations(id_, record, Reader.COLLECTOR).cursor(body.continuation_token)
+            page = Continuations(id_, record, Reader.COLLECTOR).cursor(body.continuation_token).page
         # After the repository is `collecting`, and before each apply deletes.
         _, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, record.attempt)
         if found is None:
-            token = Continuations(id_, record, Reader.COLLECTOR).token(Cursor(name=record.attempt))
+            cursor = Cursor(name=record.attempt, page=page + 1)
+            token = Continuations(id_, record, Reader.COLLECTOR).token(cursor)
             return messages.RecheckInputs(run_id=id_, continuation_token=token)
         return await self._recheck(id_, record.attempt, found.names)
 

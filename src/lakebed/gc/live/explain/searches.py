@@ -31,6 +31,7 @@ COMMITS_A_PAGE: Final = 1_000
 SEARCHES_MAX: Final = 16
 IDLE_MS: Final = 60_000
 _TOKEN_CHARS_MAX: Final = 64
+_PAGE_DIGITS_MAX: Final = 9
 
 
 class TooManySearches(Unavailable):
@@ -112,8 +113,13 @@ class Searches:
         Raises:
             BadContinuation, TooManySearches: see `page`.
         """
-        search = await self._step(uid, ("elsewhere", run_id), token, elsewhere.steps)
-        return search.token, search.answer if isinstance(search.answer, NamedElsewhere) else None
+        # A collector stops at a token that came before, so each page has another.
+        name, _, number = (token or "").partition("-")
+        if number and not (number.isascii() and number.isdigit() and len(number) <= _PAGE_DIGITS_MAX):
+            raise BadContinuation("this is not a continuation token")
+        search = await self._step(uid, ("elsewhere", run_id), None if token is None else name, elsewhere.steps)
+        found = search.answer if isinstance(search.answer, NamedElsewhere) else None
+        return f"{search.token}-{int(number or 0) + 1}", found
 
     async def _step(
         self,
