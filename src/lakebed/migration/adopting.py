@@ -168,7 +168,7 @@ async def _named(repository: Repository) -> set[str]:
         ]
     )
     found: dict[str, None] = {}
-    async for _ in Search(repository.versions).foreign([MetarangeId(tree) for tree in trees], found):
+    async for _ in Search(repository.versions).foreign([MetarangeId(tree) for tree in trees], found, set()):
         pass
     uri = repository.objectstore.uri
     return {key for address in found if (key := key_inside(address, uri)) is not None and not is_absolute(key)}

@@ -11,7 +11,18 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from lakebed.base import Corrupt, Entry, LakebedError, NotFound, OutcomeUnknown, Ports, RepositoryUid, RunId, from_row
+from lakebed.base import (
+    Corrupt,
+    Entry,
+    LakebedError,
+    MetarangeId,
+    NotFound,
+    OutcomeUnknown,
+    Ports,
+    RepositoryUid,
+    RunId,
+    from_row,
+)
 from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc.engines import LocalEngine
@@ -27,6 +38,8 @@ from lakebed.gc.live import (
     open_deleted,
 )
 from lakebed.gc.live.explain.searches import Searches
+from lakebed.gc.live.options import ServiceOptions
+from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
 from lakebed.gc.machine import flow
 from lakebed.gc.machine.preflight import OtherStore
 from lakebed.gc.mark.inputs.listing import is_metadata
@@ -55,7 +68,7 @@ from lakebed.gc.runs.context import RunContext, read_garbage, write_input
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
-from lakebed.ranges import metarange_key
+from lakebed.ranges import encode_metarange, metarange_key, range_key
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.versions import Note, Options, SliceRecord, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
@@ -208,6 +221,53 @@ async def test_a_search_of_many_pages_through_the_other_repositories_comes_to_it
 
     assert report.objects_deleted == plan.totals.all.objects == 4
     assert await here.state() == "collected"
+
+
+class Counted(MemoryObjectStore):
+    """Notes which ranges are read."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.read: list[str] = []
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        if "/ranges/" in key:
+            self.read.append(key)
+        return await super().get(key, start=start, end=end)
+
+
+@pytest.mark.parametrize("is_one_lost", [False, True])
+async def test_ranges_that_swept_trees_share_are_read_once(here: Installation, is_one_lost: bool) -> None:
+    """A tree that a collection of metadata deleted in part hides no range of the others."""
+    here.stores["mem://other"] = store = Counted("mem://other")
+    other = await here.catalog.create("other", storage_namespace="mem://other")
+    ranges = []
+    for path in ("a", "b", "c"):
+        address = "mem://lake/imported" if path == "c" else f"s3://elsewhere/{path}"
+        entry = Entry(address=address, size_bytes=1, checksum=path, modified_ms=0)
+        await other.versions.staging.put("main", path.encode(), entry)
+        commit = await other.changes.commit("main", Note(message="m", committer="ann"))
+        await other.versions.retired.note_swept(RunId("earlier"), [commit.id])
+        ranges += await other.versions.trees.ranges(commit.metarange_id)
+        await other.versions.staging.delete("main", path.encode())
+    await other.changes.commit("main", Note(message="m", committer="ann"))
+    a, b, c = ranges
+    for shared in ([a, c], [b, c], [a, b, c], [a, b]):
+        id_, data = encode_metarange(shared)
+        await store.put(metarange_key(id_), data)
+        record = structs.replace(commit, metarange_id=MetarangeId(id_))
+        swept = await other.versions.context.commits.write(record)
+        await other.versions.retired.note_swept(RunId("earlier"), [swept])
+    if is_one_lost:
+        await MemoryDeleter(store).delete([range_key(a.id)])
+    store.read.clear()
+
+    steps = Elsewhere("mem://lake", lambda: here.catalog.others(RepositoryUid("x")), ServiceOptions()).steps()
+    [found] = [step async for step in steps if isinstance(step, NamedElsewhere)]
+
+    assert found.names == {"mem://lake/imported": "other"}
+    if not is_one_lost:
+        assert sorted(store.read) == sorted(2 * [range_key(one.id) for one in ranges]), "the end of each, and its rows"
 
 
 async def test_nothing_is_deleted_while_the_repository_can_be_brought_back(here: Installation) -> None:

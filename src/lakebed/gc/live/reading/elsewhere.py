@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, MetarangeId, StagingToken, is_absolute
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, MetarangeId, RangeId, StagingToken, is_absolute
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.kv import Page
 from lakebed.ranges import MetarangeCorrupt, RangeCorrupt
@@ -68,13 +68,13 @@ class Elsewhere:
             yield Work(1, 0)
         snapshot = await read_snapshot(versions)
         there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there())).to_pylist()
-        search, found = Search(versions), dict[str, None]()
+        search, found, looked = Search(versions), dict[str, None](), set[RangeId]()
         trees = [MetarangeId(id_) for id_ in sorted(set(there)) if id_]
-        async for work in search.foreign(trees, found):
+        async for work in search.foreign(trees, found, looked):
             yield work
         async for id_ in self._swept(versions, frozenset(trees)):
             try:
-                async for work in search.foreign([id_], found):
+                async for work in search.foreign([id_], found, looked):
                     yield work
             except (MetarangeCorrupt, RangeCorrupt):
                 # A collection of metadata deleted this tree, so it names no object any more.

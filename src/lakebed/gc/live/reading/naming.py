@@ -183,17 +183,19 @@ class Search:
                 found[id_] = [Named(name, "") for name in sorted(files.intersection(names))]
             yield Work(1, 1)
 
-    async def foreign(self, metaranges: Sequence[MetarangeId], found: dict[str, None]) -> AsyncIterator[Work]:
-        """Find every full URI that these metaranges name.
+    async def foreign(
+        self, metaranges: Sequence[MetarangeId], found: dict[str, None], looked: set[RangeId]
+    ) -> AsyncIterator[Work]:
+        """Find every full URI that these metaranges name, but for ranges in `looked`. Add those that were read to it.
 
         Reads the ends of ranges, and the rows only of ranges with foreign addresses.
         """
-        looked: set[RangeId] = set()
         async for _, infos in self._metaranges(metaranges):
-            for batch in batches([info for info in infos if info.id not in looked]):
-                looked.update(info.id for info in batch)
+            for batch in batches(_others(infos, looked)):
                 for addresses in await self._together(batch, self._foreign_in):
                     found.update(dict.fromkeys(addresses))
+                # Only now: if a file of the batch is missing, another tree may still name the rest of it.
+                looked.update(info.id for info in batch)
                 yield Work(len(batch), 0)
             yield Work(1, 1)
 
@@ -290,6 +292,12 @@ class Search:
 
 def _named(address: str, row: Mapping[str, Any]) -> Named:
     return Named(address, key_to_path(row["key"]), row["modified_ms"], row["size_bytes"], row["metadata"] or b"")
+
+
+def _others(infos: Sequence[RangeInfo], looked: Collection[RangeId]) -> list[RangeInfo]:
+    # Trees share most of their ranges: their ids are compared in a tenth of the time that objects of them take.
+    ids = infos.ids if isinstance(infos, RangeList) else [info.id for info in infos]
+    return [infos[at] for at, id_ in enumerate(ids) if id_ not in looked]
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
