@@ -113,7 +113,8 @@ class History:
                 found.append(commit)
             await walk.next()
             looked_at += 1
-            position = _position(id_, walk.others())
+            if len(found) == limit or is_filtered:
+                position = _position(id_, walk.others())
             if id_ == stop:
                 break
         return found, ""
