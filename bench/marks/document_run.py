@@ -134,7 +134,8 @@ class Meter:
                 step=self._step,
                 at=self._at,
                 wall_s=round(time.perf_counter() - self._wall_s, 3),
-                cpu_s={group: round(spent[group] - before, 2) for group, before in self._cpu_s.items()},
+                # What an executor spent is lost where no one waited for its end.
+                cpu_s={group: round(max(0, spent[group] - before), 2) for group, before in self._cpu_s.items()},
                 peak_mib={group: round(sum(map(peak_mib, pids))) for group, pids in self._families().items()},
             )
         )
