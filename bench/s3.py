@@ -239,7 +239,7 @@ class Folder:
         below = {folder + name[len(folder) :].partition("/")[0] + "/" for name in self.names.folders(folder)}
         return sorted(keys), sorted(folders | below)
 
-    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+    def _entries(self, folder: str) -> Sequence[os.DirEntry[str]]:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._root / folder) as entries:
             return [entry for entry in entries if not entry.name.endswith("~")]
         return []
@@ -396,7 +396,7 @@ def slice_folder(number: int, prefix: str = "lake") -> str:
     return f"{prefix}/data/{slice_name(FIRST_SLICE + number)}/"
 
 
-async def main(slices: int, objects: int, delete_ms: int, folder: str = "") -> None:
+async def main(slices: int, objects: int, delete_ms: int, *, folder: str) -> None:
     bucket: Bucket | Folder
     if folder:
         bucket = Folder(Path(folder))
@@ -412,4 +412,4 @@ async def main(slices: int, objects: int, delete_ms: int, folder: str = "") -> N
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:4]), *sys.argv[4:]))
+    asyncio.run(main(*map(int, sys.argv[1:4]), folder="".join(sys.argv[4:])))

@@ -16,7 +16,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -59,6 +59,7 @@ WRITTEN_DAYS: Final = 100
 DELETED_DAYS: Final = 10
 TOGETHER: Final = 250_000
 PROCESSES: Final = 2
+A_FEW: Final = 10
 _TWENTY: Final = np.arange(20)
 GARBAGE: Final = _TWENTY[_TWENTY == 7]
 STAGED: Final = _TWENTY[_TWENTY % 4 == 1]
@@ -303,6 +304,13 @@ async def grow(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple
     return made
 
 
+def pool_of(size: Size) -> Executor:
+    """Processes that load all of this anew take longer than a few branches do."""
+    if size.branches <= A_FEW:
+        return ThreadPoolExecutor(1)
+    return ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn"))
+
+
 def local(given: Given) -> ObjectStoreOptions:
     return ObjectStoreOptions(local_root=Path(given.folder), local_durable=False)
 
@@ -325,7 +333,7 @@ async def make(given: Given) -> None:
         first = await versions.context.commits.read(main.commit_id)
         root = await grow_main(given, main.commit_id, first.metarange_id)
         stretches = [range(1, size.branches)[start::PROCESSES] for start in range(PROCESSES)]
-        with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+        with pool_of(size) as pool:
             work = [pool.submit(grow_some, given, root, some) for some in stretches]
             for number in range(size.branches):
                 await stage(given, versions, number, StagingToken(f"staged-{number:04d}"))
@@ -344,9 +352,9 @@ async def make(given: Given) -> None:
         record_key = old.versions.uid.encode()
         held = await versions.store.get(DELETED_REPOSITORIES, record_key)
         assert held is not None
-        record = decode_record(DeletedRecord, held.value)
-        since_ms = record.deleted_ms - DELETED_DAYS * DAY_MS
-        long_ago = msgspec.structs.replace(record, deleted_ms=since_ms, kept_until_ms=since_ms)
+        deleted = decode_record(DeletedRecord, held.value)
+        since_ms = deleted.deleted_ms - DELETED_DAYS * DAY_MS
+        long_ago = msgspec.structs.replace(deleted, deleted_ms=since_ms, kept_until_ms=since_ms)
         await versions.store.set(DELETED_REPOSITORIES, record_key, encode_record(long_ago))
 
 

@@ -95,9 +95,9 @@ class Log:
 
     def lines(self) -> Iterator[Step | Done]:
         for text in self._file.read_bytes().splitlines() if self._file.exists() else []:
-            for kind in (Step, Done):
-                with suppress(msgspec.DecodeError):
-                    yield msgspec.json.decode(text, type=kind)
+            with suppress(msgspec.DecodeError):
+                is_done = b'"done":' in text
+                yield msgspec.json.decode(text, type=Done) if is_done else msgspec.json.decode(text, type=Step)
 
     def done(self) -> dict[str, dict[str, Any]]:
         return {line.phase: line.done for line in self.lines() if isinstance(line, Done)}

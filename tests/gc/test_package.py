@@ -28,8 +28,9 @@ import lakebed.gc.engines.spark, lakebed.gc.machine.flow, lakebed.gc.mark.mark, 
 from pathlib import Path
 from lakebed.objectstore import ObjectStoreOptions, ObjectStoreUnavailable, open_deleter, open_objectstore
 options = ObjectStoreOptions(
-    s3_endpoint="http://127.0.0.1:9", s3_access_key_id="k", s3_secret_access_key="s", local_root=Path("."), retries_max=0,
+    s3_endpoint="http://127.0.0.1:9", s3_access_key_id="k", s3_secret_access_key="s", local_root=Path("."),
     azure_endpoint="http://127.0.0.1:9", azure_account="a", azure_key="aw==", gs_endpoint="http://127.0.0.1:9",
+    retries_max=0,
 )
 async def names(store):
     try:
