@@ -68,7 +68,7 @@ from lakebed.gc.runs.context import RunContext, read_garbage, write_input
 from lakebed.kv import Predicate
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
-from lakebed.ranges import encode_metarange, metarange_key, range_key
+from lakebed.ranges import RangeInfo, encode_metarange, metarange_key, range_key
 from lakebed.runtime import LiveIds, LiveTasks
 from lakebed.versions import Note, Options, SliceRecord, TreeCache, Trees, Versions, keys
 from tests.clocks import TurnableClock
@@ -241,7 +241,7 @@ async def test_ranges_that_swept_trees_share_are_read_once(here: Installation, i
     """A tree that a collection of metadata deleted in part hides no range of the others."""
     here.stores["mem://other"] = store = Counted("mem://other")
     other = await here.catalog.create("other", storage_namespace="mem://other")
-    ranges = []
+    ranges: list[RangeInfo] = []
     for path in ("a", "b", "c"):
         address = "mem://lake/imported" if path == "c" else f"s3://elsewhere/{path}"
         entry = Entry(address=address, size_bytes=1, checksum=path, modified_ms=0)
