@@ -55,6 +55,8 @@ _NEGATED: Final = frozenset({"StringNotEquals", "StringNotLike", "NotIpAddress"}
 _NO_PART_OF_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?\[\]{}\\/@$]")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d))?")
 _MAPPED: Final = ip_network("::ffff:0:0/96")
+ADDRESSES_CACHED_MAX: Final = 1_000
+"""The addresses whose result a condition keeps. Its policy is compiled again within seconds."""
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -75,8 +77,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 Conditions: TypeAlias = tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(msgspec.Struct, frozen=True):
     """The ref that a request reads or writes: a branch or a tag by name, or a commit by its id in `ref`.
 
     `ref` is also set to the name of a branch or tag. All are None for an operation without a ref.
@@ -253,8 +254,13 @@ def compile_conditions(conditions: Iterable[Condition], user_id: str) -> Check |
         return None
 
     def check(ref: Ref, circumstances: Circumstances) -> bool | None:
-        answers = [one(ref, circumstances) for one in checks]
-        return False if False in answers else None if None in answers else True
+        in_doubt = False
+        for one in checks:
+            holds = one(ref, circumstances)
+            if holds is False:
+                return False
+            in_doubt |= holds is None
+        return None if in_doubt else True
 
     return check
 
@@ -270,7 +276,7 @@ def _compiled(condition: Condition, user_id: str) -> Check:
         return _of_address([network_of(value) for value in values], is_negated)
     if condition.key == TIME:
         return _of_time([time_of(value) for value in values], is_before=condition.operator == "DateLessThan")
-    return _of_ref(condition.key, [_matcher(value, user_id) for value in values], is_negated)
+    return _of_ref(condition.key, values, user_id, is_negated)
 
 
 def _matcher(value: str, user_id: str) -> Matcher:
@@ -278,32 +284,30 @@ def _matcher(value: str, user_id: str) -> Matcher:
     return compile_pieces([piece.replace(USER, user_id) for piece in value.split("*")])
 
 
-def _of_ref(key: str, matchers: Sequence[Matcher], is_negated: bool) -> Check:
+def _of_ref(key: str, values: Sequence[str], user_id: str, is_negated: bool) -> Check:
+    names = {value.replace(USER, user_id) for value in values if "*" not in value}
+    patterns = [_matcher(value, user_id) for value in values if "*" in value]
+
     def check(ref: Ref, _: Circumstances) -> bool | None:
         if not ref.is_known:
             return None
         value: str | None = getattr(ref, key)
-        matches = value is not None and any(match(value) for match in matchers)
+        matches = value in names or (value is not None and any(match(value) for match in patterns))
         return matches is not is_negated
 
     return check
 
 
 def _of_address(networks: Sequence[Network], is_negated: bool) -> Check:
-    known = [(one.version, int(one.netmask), int(one.network_address)) for one in networks]
+    @lru_cache(maxsize=ADDRESSES_CACHED_MAX)
+    def check_address(text: str) -> bool | None:
+        address = _address(text)
+        # An address is in no network of the other protocol.
+        return None if address is None else any(address in one for one in networks) is not is_negated
 
-    def check(_: Ref, circumstances: Circumstances) -> bool | None:
-        address = _address(circumstances.address)
-        if address is None:
-            return None
-        number, version = int(address), address.version
-        matches = any(version == one and number & mask == start for one, mask, start in known)
-        return matches is not is_negated
-
-    return check
+    return lambda _, circumstances: check_address(circumstances.address)
 
 
-@lru_cache(maxsize=4096)
 def _address(text: str) -> Address | None:
     try:
         address = ip_address(text.partition("%")[0])

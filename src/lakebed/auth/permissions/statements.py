@@ -261,7 +261,7 @@ class Permissions:
 
     def heeds_refs(self, action: str) -> bool:
         """Return whether a statement about this action has a condition on a branch, a tag or a ref."""
-        return self.has_conditions and not self._verdict(action).keys.isdisjoint(REF_KEYS)
+        return self.has_conditions and self._verdict(action).heeds_refs
 
     def allows(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> bool:
         """Return whether the action is allowed on the resource, where the request reads or writes this ref."""
@@ -392,7 +392,7 @@ class Permissions:
             is_everywhere=not denied and any(one.resource == EVERYTHING and not one.conditions for one in allowed),
             allowed=[rule for one in allowed for rule in self._matchers(one)],
             denied=[rule for one in denied for rule in self._matchers(one)],
-            keys=frozenset(condition.key for one in about for condition in one.conditions),
+            heeds_refs=any(condition.key in REF_KEYS for one in about for condition in one.conditions),
         )
 
     def _about(self, action: str) -> list[Statement]:
@@ -424,13 +424,13 @@ _Rule: TypeAlias = tuple[str, Matcher, "Check | None"]
 class _Verdict:
     """The statements about one action, for all requests. It keeps the conditions, but not their results for a request.
 
-    `keys` are those of all conditions.
+    `heeds_refs`: a condition is on a branch, a tag or a ref.
     """
 
     is_everywhere: bool
     allowed: list[_Rule]
     denied: list[_Rule]
-    keys: frozenset[str]
+    heeds_refs: bool
 
 
 def _may_begin(pattern: str, beginning: str) -> bool:

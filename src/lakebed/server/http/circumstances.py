@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from lakebed.auth import UNKNOWN_REF, Circumstances, Permissions, Ref, permissions_of_lent
@@ -39,10 +41,7 @@ def _under_circumstances(state: AppState, request: RestRequest, found: Permissio
     delegation = request.identity.delegation
     # A job runs on the server's machine, so use the address of the user who started it.
     address = address_of(request) if delegation is None else delegation.address
-
-    async def look(repository: str, expression: str) -> Ref:
-        return await _look(state, repository, expression)
-
+    look = partial(_look, state)
     return found.under(Circumstances(address=address, now_ms=state.ports.clock.now_ms(), look=look))
 
 

@@ -143,8 +143,7 @@ def _refs(permission: Permission, permissions: Permissions, names: Names) -> Seq
     """Return each ref of the permission. Without a condition on refs, return no known ref."""
     if not permission.at or not permissions.heeds_refs(permission.action):
         return _NO_REFS
-    asked = [at for at in permission.at if not (at.is_optional and not _named(at, names))]
-    return [_ref(at, permissions, names) for at in asked] or _NO_REFS
+    return [_ref(at, permissions, names) for at in permission.at if not at.is_optional or _named(at, names)] or _NO_REFS
 
 
 def _ref(at: At, permissions: Permissions, names: Names) -> Ref:
@@ -222,7 +221,11 @@ class Gate:
     def __init__(self, operation: AnyOperation) -> None:
         self._operation = operation
         self._asked: Final = [
-            (permission, _places(operation, permission.names), _places(operation, _names_of_refs(permission)))
+            (
+                permission,
+                _places(operation, permission.names),
+                _places(operation, [*permission.names, *_names_of_refs(permission)]),
+            )
             for permission in operation.permissions or ()
         ]
         self._arguments: Final = {name: index for index, name in enumerate(operation.arguments)}
@@ -238,9 +241,9 @@ class Gate:
             raise NotPermitted("insufficient permissions: the token of a job is not a login")
         # A body may be large. Decode it only for callers who may do this to some resource that it could name.
         later = []
-        for permission, of_resource, of_refs in self._asked:
+        for permission, of_resource, with_refs in self._asked:
             if not permissions.allows_everywhere(permission.action):
-                places = of_resource | of_refs if permissions.heeds_refs(permission.action) else of_resource
+                places = with_refs if permissions.heeds_refs(permission.action) else of_resource
                 names = {name: self._value(request, name, place) for name, place in places.items() if place != "body"}
                 if len(names) == len(places):
                     await ask((permission,), permissions, names)

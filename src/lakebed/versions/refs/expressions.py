@@ -10,8 +10,9 @@ commit id wins over a branch, a branch over a tag, and a tag over the beginning 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from lakebed.base import BranchName, CommitId, InvalidName, check_tag, is_commit_id
 from lakebed.kv import scan_prefix
@@ -29,8 +30,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{1,64}")
 STEPS_MAX: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """`branch` is set where its staged changes count, too."""
 
     commit_id: CommitId
