@@ -320,7 +320,7 @@ class Committer:
         note = Note(message="Repository created", committer="")
         made = await self.new_commit(default_branch, EMPTY_METARANGE, (), note)
         commit = replace(made, published=True, tried=False)
-        await self._refs.create_first_branch(default_branch, await self._context.commits.write(commit))
+        await self._context.commits.write(commit, also=[self._refs.first_branch(default_branch, commit.id)])
         return commit
 
 

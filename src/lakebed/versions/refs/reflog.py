@@ -66,6 +66,10 @@ class Reflog:
         last_ms = logged[0].at_ms if logged else None
         return self._moved(made, last_ms, operation=operation, by=by, left=CommitId(""))
 
+    def very_first_move(self, made: R, *, operation: str, by: str) -> R:
+        """Return the new ref with the move that makes it, where no earlier ref of its name can be in the log."""
+        return self._moved(made, None, operation=operation, by=by, left=CommitId(""))
+
     def _moved(self, after: R, last_ms: int | None, *, operation: str, by: str, left: CommitId) -> R:
         at_ms = self._context.ports.clock.now_ms()
         if last_ms is not None:

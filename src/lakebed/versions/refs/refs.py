@@ -167,18 +167,18 @@ class Refs:
         record = replace(self._new_branch(commit_id, lasts_ms=lasts_ms), sandbox=sandbox, work_of=work_of)
         return await self._make_branch(name, record, operation="create", by=by)
 
-    async def create_first_branch(self, name: str, commit_id: CommitId) -> None:
-        """Make the branch of a repository that no one sees yet. It is usable at once.
+    def first_branch(self, name: str, commit_id: CommitId) -> tuple[bytes, bytes]:
+        """Return the key and the record of the branch of a repository that no one sees yet. It is usable at once.
 
         Raises:
             NameTaken: the name is a commit id.
         """
         check_no_commit(name)
-        # No one can make a tag of its name, or begin a run that takes its commit: so skip `creating`.
+        # No one can make a tag of its name, or begin a run that takes its commit: so skip `creating`. No branch of this
+        # name was there before, so it needs no condition, and has no log.
         record = replace(self._new_branch(commit_id), state=RefState.ACTIVE)
-        record = await self._reflog.first_move(name, record, operation="create", by="")
-        exists = BranchExists("branch already exists", branch=name)
-        await self._make_ref(keys.BRANCH + name.encode(), record, exists)
+        record = self._reflog.very_first_move(record, operation="create", by="")
+        return keys.BRANCH + name.encode(), encode_record(record)
 
     async def _make_branch(self, name: str, record: BranchRecord, *, operation: str, by: str) -> CommitId:
         check_no_commit(name)
