@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import resource
 import signal
 import socket
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 from bench.http import children
 from lakebed.base import LakebedError, Unavailable
 from lakebed.server import BadAddress, NotADataFolder, options_of, serve
+from lakebed.server.process.serving import keep_memory
 from tests.conftest import fill_disk
 from tests.kv.servers import is_alive
 
@@ -281,3 +284,20 @@ def test_a_server_killed_on_a_full_disk_starts_reads_and_begins_a_collection(mou
         assert read == ["1"] * 20
         assert client.post("/repositories/lake/gc/runs", json={"kind": "uncommitted"}).status_code == 201
     ballast.unlink()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the option is glibc's")
+def test_the_memory_of_a_large_body_is_used_for_the_next() -> None:
+    """Else the kernel makes 256 pages anew for each megabyte."""
+    keep_memory()
+
+    def answer_four() -> None:
+        bodies = [bytearray(b"x") * (1 << 20) for _ in range(4)]
+        del bodies
+
+    answer_four()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(100):
+        answer_four()
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100 * 256
