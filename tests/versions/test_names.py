@@ -49,7 +49,7 @@ async def test_no_branch_or_tag_gets_the_name_of_a_commit(repo: Versions) -> Non
         with pytest.raises(NameTaken, match=f"commit ID {name}: conflict found"):
             await repo.refs.create_tag(name, "main")
         with pytest.raises(NameTaken):
-            await repo.refs.create_first_branch(name, first)
+            repo.refs.first_branch(name, first)
 
 
 async def test_the_beginning_of_a_commit_id_is_a_name_like_any_other(repo: Versions) -> None:
