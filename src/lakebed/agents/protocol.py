@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SCOPE_KEY: Final = "lakebed.agents.scope"
-"""Where a request over HTTP carries the scope of its agent."""
+"""The key under which a request over HTTP carries the scope of its agent."""
 _MODULES: Final = ("mcp.server.lowlevel", "mcp.server.stdio", "mcp.server.streamable_http_manager")
 _ABOUT: Final = (
     "Lakebed keeps versions of a data lake. Look with list, read, table, diff and why. Where the connection may write: "

@@ -1,4 +1,4 @@
-"""Where an agent may read, and where its writes go. Permissions of its user hold besides."""
+"""Limit where an agent may read and write. The permissions of its user hold besides."""
 
 from __future__ import annotations
 

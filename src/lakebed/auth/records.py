@@ -61,7 +61,7 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     email: str = ""
     friendly_name: str = ""
     is_sandbox: bool = False
-    """It has only the rights of the sandbox of its id. Groups and policies give it no others."""
+    """The user has only the rights of the sandbox of its id. Groups and policies give no others."""
 
 
 class CredentialsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -93,13 +93,13 @@ class KindSpec:
     takes_objects: bool = True
     has_readers: bool = True
     of_deleted: bool = False
-    """Whether it collects a whole repository, which must be deleted. All other kinds collect a repository in use."""
+    """The kind collects a whole repository, which must be deleted. All other kinds collect a repository in use."""
     of_tables: bool = False
     """True where it takes files of tables alone, which only the hidden branch of tables names."""
     by_order: bool = False
-    """Whether a user orders each of its plans, and only the recorded plan may be applied."""
+    """A user orders each of its plans, and only the recorded plan may be applied."""
     only_if_named: bool = False
-    """Whether a request that names no kind excludes this kind."""
+    """A request that names no kind excludes this kind."""
     no_window: str = ""
     """Why an apply with a window is refused."""
     command: str = "lakebed gc apply"

@@ -117,7 +117,7 @@ _UNNAMED: Final = frozenset(
 )
 """The contract's words that do not say what they are about."""
 AS_COPY: Final = "the target is a copy"
-"""How the server's words of a move end that became a copy."""
+"""The end of the server's message about a move that became a copy."""
 _NEXT: Final = {
     "uncommitted changes (dirty branch)": "commit or reset them first",
     "cannot write to protected branch": "write to another branch, and merge that",

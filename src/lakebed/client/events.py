@@ -1,4 +1,4 @@
-"""What a repository does by itself: events and subscriptions to them, and runs of hooks."""
+"""Events of a repository, subscriptions to them, and runs of hooks."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _Fields(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Shown(msgspec.Struct, frozen=True, rename="kebab"):
-    """What people want to know of a table's metadata."""
+    """The metadata of a table, as commands and pages show them."""
 
     format_version: int
     location: str

@@ -60,7 +60,7 @@ class ObjectExists(AlreadyExists):
 
 
 class InvalidObjectKey(Invalid):
-    """Not a key inside the namespace: empty, absolute, with `.` or `..` segments, empty segments, NUL, or too long."""
+    """The key leaves the namespace: empty, absolute, `.` or `..` segments, empty segments, NUL, or too long."""
 
 
 class InvalidNamespace(Invalid):

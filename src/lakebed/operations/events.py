@@ -29,7 +29,7 @@ READ_BRANCH: Final = Permission("fs:ReadBranch", BRANCH, when="of a branch, or o
 READ_TAG: Final = Permission("fs:ReadTag", TAG, when="of a tag")
 LIST_PULLS: Final = Permission("pr:ListPullRequests", REPOSITORY, when="of a pull request")
 SEEN: Final = (READ_BRANCH, READ_TAG, LIST_PULLS)
-"""What the caller needs to see an event. Runs and erasures need no more than to read events."""
+"""The permissions to see an event. Runs and erasures need no more than to read events."""
 
 LIST_EVENTS: Final = Operation(
     "listEvents",

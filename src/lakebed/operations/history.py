@@ -54,7 +54,7 @@ READ_SOURCE: Final = (
     Permission("fs:ReadTag", SOURCE_TAG, when="no statement may deny it, where the source is a tag"),
     Permission("fs:ReadCommit", REPOSITORY, AT_REF, when="no statement may deny it, where the source is a commit"),
 )
-"""What puts the commit of another ref on a branch or a tag may not lead around a denial of that ref."""
+"""An operation that puts the commit of another ref on a branch or a tag may not lead around a denial of that ref."""
 LIST_BRANCHES: Final = listing(
     "listBranches",
     _BRANCHES,

@@ -23,11 +23,11 @@ NOTHING: Final = type(None)
 RECORD_BYTES_MAX: Final = 256 << 10
 """A record of many small values decodes at 10 to 200 MiB a second, and nothing else runs meanwhile."""
 LONG_BYTES_MAX: Final = 512 << 10
-"""Of a record with a thousand rules or locations."""
+"""The limit of a record with a thousand rules or locations."""
 LIST_BYTES_MAX: Final = 4 << 20
-"""Of a record that is a list of paths, of addresses or of files. Those decode at 150 MiB a second and more."""
+"""The limit of a list of paths, of addresses or of files. These decode at 150 MiB a second and more."""
 PUBLIC_BYTES_MAX: Final = 64 << 10
-"""Of a body that callers without credentials send."""
+"""The limit of a body that callers without credentials send."""
 POLICY_BYTES_MAX: Final = 64 << 10
 """A policy counts at each request of its holders, and one action takes five bytes."""
 _REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
@@ -103,7 +103,7 @@ PUBLIC: Final[Permissions] = None
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One of the query, or of the headers. `choices`: the values that it may have, the default first."""
+    """A parameter of the query, or of the headers. `choices`: the values that it may have, the default first."""
 
     name: str
     kind: Kind = "string"

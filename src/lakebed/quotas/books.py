@@ -28,7 +28,7 @@ DATA: Final = "data/"
 COUNT_AGAIN_MS: Final = 24 * 3_600_000
 """Objects that were deleted without a run, such as by hard delete, are noticed after this."""
 COUNT_BEAT_MS: Final = 60_000
-"""So often a count says that it goes on."""
+"""A count reports at this interval that it goes on."""
 COUNT_MS_MAX: Final = 15 * COUNT_BEAT_MS
 """A count that said nothing for so long is over: its process died."""
 

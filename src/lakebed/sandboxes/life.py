@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 LASTS_MS_MAX: Final = 366 * 24 * 3_600_000
 HALF_MADE_MS: Final = 15 * 60_000
-"""How long a record may be `creating`, and how long it stays when it ends so: a stalled maker may write until then."""
+"""A record may be `creating` for this time, and stays for it when it ends so: a stalled maker may write until then."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 
 

@@ -33,15 +33,15 @@ logger = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 ASK_S: Final = 60.0
-"""How often all repositories are asked for subscriptions. The process that made one knows it at once."""
+"""Seconds between two looks for subscriptions in all repositories. The process that made one knows it at once."""
 WHOLE_S: Final = 300.0
-"""How often the log of every ref is read, for those that were made and deleted between two looks."""
+"""Seconds between two readings of the log of every ref, for refs that were made and deleted between two looks."""
 BACK_OFF_S: Final = 60.0
 ROUNDS: Final = 20
 """Deliveries of one subscription before the next look at its record."""
 SENDERS_MAX: Final = 64
-"""Of all repositories together, to each kind of receiver. One repository has AT_ONCE_MAX at once: its slow receivers
-hold up no other's."""
+"""Deliveries of all repositories together, to each kind of receiver. One repository has AT_ONCE_MAX at once: its
+slow receivers hold up no other's."""
 HUNG_S: Final = 2.0
 """Added to SEND_S, after which a sender counts as hung."""
 

@@ -386,7 +386,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def may_be_undone(self) -> bool:
-        """It deleted nothing yet, and is deferred, or may be. From False it never becomes True again once it sweeps."""
+        """The run deleted nothing yet, and is deferred, or may be. Once it sweeps, False is final."""
         return self.kind.can_wait and self.state in {RunState.MARKED, RunState.SWEEPING} and not self.purging
 
     def step_from(self, before: RunRecord | None) -> str:

@@ -48,7 +48,7 @@ class RepositoryUndeletion(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
 
 class DeleteProtection(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the repository is protected from deletion, and patterns of protected branches."""
+    """The protection of the repository from deletion, and patterns of protected branches."""
 
     repository: bool
     branches: Patterns

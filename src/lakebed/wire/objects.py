@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 PATHS_MAX: Final = 1_000
-"""Of one request: each path is checked against the caller's permissions."""
+"""The paths of one request: each is checked against the caller's permissions."""
 PARTS_MAX: Final = 10_000
 """S3 takes no more parts of one upload."""
 

@@ -56,7 +56,7 @@ class PolicyList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a user may do an action on a resource, and the statement that decides.
+    """A verdict on an action of a user on a resource, and the statement that decides.
 
     The statement has `number` in `policy`, from 1. `group` is set if the user has the policy through a group. Without a
     statement for the action and the resource all four are absent, and the action is denied. `unsaid` has condition keys

@@ -293,7 +293,7 @@ class TableFieldChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a table at the right ref differs from that at the left. A side without the table has no metadata.
+    """The difference of a table at the right ref from that at the left. A side without the table has no metadata.
 
     `snapshots_*` are those that one side lacks. `added` and `removed` count the files that only one current snapshot
     has; None: more than the server counts. A file with deletes adds rows to `deletes_*`, not to these.
@@ -320,7 +320,7 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableRollback(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a table goes back to: a snapshot of its current metadata, or the whole table as a ref has it."""
+    """The target of a table that goes back: a snapshot of its current metadata, or the whole table as a ref has it."""
 
     snapshot_id: str = ""
     ref: str = ""

@@ -1,4 +1,4 @@
-"""What a caller may do: the statements of policies, who holds them, and the verdict on a request.
+"""Decide what a caller may do: the statements of policies, their holders, and the verdict on a request.
 
 actions, globs, conditions  the words of a statement: names, patterns, and the requests that it is for
 statements                  statements, and the permissions that they add up to. Pure

@@ -50,7 +50,7 @@ class PolicyNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether a user may do an action, and the deciding statement: the `number`th of `policy`, from 1."""
+    """A verdict on an action, and the statement that decides: the `number`th of `policy`, from 1."""
 
     is_allowed: bool
     policy: str = ""

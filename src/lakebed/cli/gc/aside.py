@@ -57,7 +57,7 @@ DISAGREES: Final[dict[str, str]] = {
 PREFIX_MIN: Final = 8
 """A shorter beginning of a run's id is taken for a path."""
 TIMEOUT_S: Final = 3600.0
-"""How long the server may work on a page in silence. An object may be very large."""
+"""Seconds that the server may work on a page in silence. An object may be very large."""
 
 
 def purge(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakebed.gc.messages import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
 
 TOP: Final = 25
-"""How many names of a way are drawn; the others are summed."""
+"""The number of names of a way that are drawn; the others are summed."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2024; --dim: #5b646e; --paper: #fff; --line: #d9dee3; --bar: #2f6fb3;

@@ -18,7 +18,7 @@ SCHEME: Final = "lakefs://"
 
 
 class BadUri(Misuse):
-    """Not a URI of the form that the command needs. The message says which form."""
+    """The URI has not the form that the command needs. The message gives the form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What `lakebed table` says to people. Names of tables are typed and shown with dots, where no part has one."""
+"""Write the texts of `lakebed table`. Names of tables are typed and shown with dots, where no part has one."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import msgspec
 from lakebed.base import Unavailable
 
 STOP_S: Final = 20
-"""How long the server may take to end what it is doing."""
+"""Seconds that the server may take to finish its work."""
 _LOG_SHOWN: Final = 10
 
 

@@ -44,7 +44,7 @@ class Fate(StrEnum):
     EXPIRED = "expired"
     """Only commits name it that retention lets go."""
     NEVER_COMMITTED = "never committed"
-    """It was replaced or forgotten before any commit saw it."""
+    """The object was replaced or forgotten before any commit saw it."""
 
 
 @dataclass(slots=True)

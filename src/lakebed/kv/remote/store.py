@@ -55,7 +55,7 @@ class Database(Protocol):
     """Values of a batch may exceed this only where the batch has one key."""
     batches_at_once: int
     reads_together: bool
-    """Whether a read of several keys is one request, and costs little more than a read of one key."""
+    """A read of several keys is one request, and costs little more than a read of one key."""
 
     async def prepare(self) -> None:
         """Refuse settings that would lose writes, and make the store's tables or marks in the database.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _KEY: Final = f"{RESERVED_SEGMENT}/if-none-match"
 _BODY: Final = b"."
-"""Not empty, since some services do not copy an empty part."""
+"""A byte: some services do not copy an empty part."""
 
 
 class TriedConditions:

@@ -31,9 +31,9 @@ from lakebed.operations.operation import (
 )
 
 SELECTION_BYTES_MAX: Final = 1 << 20
-"""Of the paths and digests that an erasure selects."""
+"""The limit of the paths and digests that an erasure selects."""
 CERTIFICATE_BYTES_MAX: Final = 2 << 20
-"""Of the head of a certificate, which has that selection."""
+"""The limit of the head of a certificate, which has that selection."""
 _GC: Final = ONE_REPOSITORY + "/gc"
 _RUNS: Final = _GC + "/runs"
 _RUN: Final = _RUNS + "/{run_id}"

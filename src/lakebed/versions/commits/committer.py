@@ -54,7 +54,7 @@ LOOKED_UP_TOGETHER: Final = 500
 """Paths: 10 ms of the one thread that serves all."""
 
 NOTE_BYTES_MAX: Final = 250_000
-"""So that a commit's record stays within the largest value that every store must take, 300 KB."""
+"""A commit's record with it stays within the largest value that every store must take, 300 KB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

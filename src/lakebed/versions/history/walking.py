@@ -146,7 +146,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """How many commits only the left reaches (`ahead`), and how many only the right reaches (`behind`).
+    """The numbers of commits that only the left reaches (`ahead`), and that only the right reaches (`behind`).
 
     Without `is_complete` they are lower bounds.
     """
@@ -193,7 +193,7 @@ class _Front:
         self._sides: dict[CommitId, int] = {}
         self._count = 0
         self.one_sided = 0
-        """How many of them one side alone has reached."""
+        """Count the commits that one side alone has reached."""
 
     async def begin(self, left: CommitId, right: CommitId) -> None:
         for id_, side in ((left, _LEFT), (right, _RIGHT)):

@@ -443,7 +443,7 @@ class Refs:
         return commit_id
 
     async def delete_tag(self, name: str, *, by: str = "") -> None:
-        """Its commit counts as named for a while, so that `undelete_tag` finds it whole.
+        """Delete the tag. Its commit counts as named for a while, so that `undelete_tag` finds it whole.
 
         Raises:
             TagNotFound: there is none.

@@ -36,7 +36,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How many objects lie in a stretch of paths, and their bytes. `after`: the last path counted; None: all were."""
+    """The number of objects in a stretch of paths, and their bytes. `after`: the last path counted; None: all were."""
 
     objects: int
     size_bytes: int

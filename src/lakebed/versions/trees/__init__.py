@@ -48,7 +48,7 @@ from .files import Ahead, Item, TreeFiles, ids_of
 from .merge import merge_trees
 
 CHANGES_TOGETHER: Final = 16_384
-"""How many changes are applied at once."""
+"""The number of changes that are applied at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,8 +40,8 @@ from lakebed.ranges import (
 from .cache import TreeCache
 
 TOGETHER: Final = 8
-"""How many files are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB each, or
-about 1.5 MB where they are decoded."""
+"""The number of files that are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB
+each, or about 1.5 MB where they are decoded."""
 
 ROWS_A_TURN: Final = 4096
 """Decoding a range, changing it and encoding it are steps of their own from this number of rows on."""

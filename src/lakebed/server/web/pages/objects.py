@@ -1,4 +1,4 @@
-"""What lies at a ref: folders, objects with a preview, upload, import, copy, move and delete; and Iceberg tables."""
+"""Show a ref: folders, objects with a preview, upload, import, copy, move and delete; and Iceberg tables."""
 
 from __future__ import annotations
 
