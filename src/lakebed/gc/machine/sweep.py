@@ -248,10 +248,10 @@ def _if_unchanged(task: Task, objects: pa.Table, act: Act, rule: Look, *, settle
 
     async def act_on_rest(batch: list[str]) -> Outcomes:
         asked = [key for key in batch if key in planned]
-        found = {key: state async for key, state in task.ports.tasks.ahead(asked, look, most=AT_ONCE)}
-        states = {key: state for key, state in found.items() if isinstance(state, LedgerState)}
-        errors = {key: error for key, error in found.items() if error is not None and key not in states}
-        done = await act([key for key in batch if found.get(key) is None])
+        states_now = {key: state async for key, state in task.ports.tasks.ahead(asked, look, most=AT_ONCE)}
+        states = {key: state for key, state in states_now.items() if isinstance(state, LedgerState)}
+        errors = {key: error for key, error in states_now.items() if error is not None and key not in states}
+        done = await act([key for key in batch if states_now.get(key) is None])
         return Outcomes(errors=errors | dict(done.errors), states=states | dict(done.states))
 
     return act_on_rest

@@ -158,15 +158,15 @@ async def keep_held(context: RunContext, run: StartedRun, judged: Judged, holds:
     commits = judged.commits.filter(pa.array(judged.expired))
     if not holds.holds or not commits.num_rows:
         return judged
-    found = pc.is_in(commits["id"], value_set=pa.array(sorted(holds.commit_ids()), pa.string()))
-    held = set(commits.filter(found)["id"].to_pylist())
+    is_named = pc.is_in(commits["id"], value_set=pa.array(sorted(holds.commit_ids()), pa.string()))
+    held_ids = set(commits.filter(is_named)["id"].to_pylist())
     paths = holds.paths()
     if paths is not None:
         trees = await _trees_with(context.engine, commits, paths, folder=folder_in(run, "held.ranges"))
-        held |= set(commits.filter(pc.is_in(commits["metarange_id"], value_set=trees))["id"].to_pylist())
-    if held:
-        context.progress(f"legal holds keep {count_of(len(held), 'commit')} that would expire")
-    return spare(judged, held)
+        held_ids |= set(commits.filter(pc.is_in(commits["metarange_id"], value_set=trees))["id"].to_pylist())
+    if held_ids:
+        context.progress(f"legal holds keep {count_of(len(held_ids), 'commit')} that would expire")
+    return spare(judged, held_ids)
 
 
 async def _read_ranges(engine: Engine, commits: pa.Table, holds: Holds, *, folder: str) -> ListedRanges:
@@ -231,9 +231,9 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
 
     async def read_entries(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         ranges = without_sublists(await ranges_in(task, share))
-        found = [name async for name, _ in _selected_rows(task, ranges, paths)]
-        if found:
-            yield await _write_ids(task, folder, found)
+        with_rows = [name async for name, _ in _selected_rows(task, ranges, paths)]
+        if with_rows:
+            yield await _write_ids(task, folder, with_rows)
 
     ranges = await engine.run(read_entries, listed.rows, PARTS, effort=listed.effort_of_whole)
     if not ranges.num_rows:
@@ -242,29 +242,29 @@ async def _trees_with(engine: Engine, commits: pa.Table, paths: Selection, *, fo
     async def open_sublists(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
         read = await ranges_in(task, share)
         sublists = read.filter(pc.equal(read["count"], 0))["range_id"].to_pylist()
-        wanted, found = await _read_wanted(task, folder, ranges), list[str]()
+        wanted, with_rows = await _read_wanted(task, folder, ranges), list[str]()
         async for name, data in task.ahead(sublists, lambda id_: get_sublist(task.store, SublistId(id_))):
             # Sublists share almost no ranges, so one sublist's known ranges do not help with the next.
             known = KnownRanges()
             known.read_sublist(SublistId(name), data)
             if wanted.has(known.ids()).any():
-                found.append(name)
-        if found:
-            yield await _write_ids(task, folder, found)
+                with_rows.append(name)
+        if with_rows:
+            yield await _write_ids(task, folder, with_rows)
 
     # A sublist is small, and decoding it takes several times as long as reading it.
     sublists = await engine.run(open_sublists, listed.rows, PARTS, effort=Effort(requests=4 * listed.sublists))
     either = pa.concat_tables([ranges, sublists])
 
     async def read_trees(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
-        wanted, known, found = await _read_wanted(task, folder, either), KnownRanges(), list[str]()
+        wanted, known, with_rows = await _read_wanted(task, folder, either), KnownRanges(), list[str]()
         names = share["metarange_id"].to_pylist()
         async for name, data in task.ahead(names, lambda id_: get_metarange(task.store, MetarangeId(id_))):
             tree = known.read_metarange(MetarangeId(name), data)
             if wanted.has(tree.ids).any() if isinstance(tree, SublistList) else wanted.has_any(known, tree):
-                found.append(name)
+                with_rows.append(name)
         # RANGE_IDS has one column of ids. Here the ids are those of metaranges.
-        yield RANGE_IDS.rows({"range_id": found})
+        yield RANGE_IDS.rows({"range_id": with_rows})
 
     done = await engine.run(read_trees, metaranges, RANGE_IDS, effort=Effort(requests=4 * metaranges.num_rows))
     return done["range_id"].combine_chunks()
@@ -280,8 +280,8 @@ class _Wanted:
     def has(self, ids: Iterable[str]) -> Flags:
         numbers = _numbers_of(ids)
         at = np.searchsorted(self._numbers, numbers).clip(max=len(self._numbers) - 1)
-        found: Flags = self._numbers[at] == numbers
-        return found
+        is_wanted: Flags = self._numbers[at] == numbers
+        return is_wanted
 
     def has_any(self, known: KnownRanges, places: Integers) -> bool:
         """Return whether any range at these places is wanted. Always call it with the same `known`."""
@@ -312,14 +312,14 @@ async def _read_wanted(task: Task, folder: str, files: pa.Table) -> _Wanted:
 
 def _named_rows(live: pa.Table, objects: pa.Table) -> Flags:
     """Return for each object (GARBAGE) whether LIVE names it."""
-    found = np.zeros(objects.num_rows, np.bool_)
+    flags = np.zeros(objects.num_rows, np.bool_)
     slices, sequences = objects["slice"].to_numpy(), objects["sequence"].to_numpy().astype(np.int64)
     for bucket, bitmap in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
         if bucket >= 0:
             here = slices == bucket
-            found[here] |= is_set(np.frombuffer(bitmap, np.uint8), sequences[here])
+            flags[here] |= is_set(np.frombuffer(bitmap, np.uint8), sequences[here])
     keys = pc.list_flatten(live["addresses"].combine_chunks())
     if len(keys):
         is_named = pc.is_in(objects["address"].combine_chunks(), value_set=keys)
-        found |= (slices == FOREIGN_SLICE) & is_named.to_numpy(zero_copy_only=False)
-    return found
+        flags |= (slices == FOREIGN_SLICE) & is_named.to_numpy(zero_copy_only=False)
+    return flags

@@ -108,8 +108,8 @@ async def mark_listed(
                     name = part.name.rpartition("/")[2]
                     data = encode(CANDIDATES, stays)
                     kept.append(await write_part(task.store, kept_into, name, data, rows=stays.num_rows, note="kept"))
-                found = verdicts_of(objects, unnamed)
-                yield found if young_since_ms is None else without_young(found, since_ms=young_since_ms)
+                verdict_rows = verdicts_of(objects, unnamed)
+                yield verdict_rows if young_since_ms is None else without_young(verdict_rows, since_ms=young_since_ms)
 
         async for row in write_portions(task, into, verdicts(), now_ms=now_ms):
             yield row
@@ -170,8 +170,8 @@ async def mark_expired(
         async def verdicts() -> AsyncIterator[pa.Table]:
             async for _, (ours, theirs) in in_shares(task, share, ([expired], CANDIDATES), (live, LIVE)):
                 named = pa.concat_tables([LIVE.schema.empty_table(), *theirs])
-                found = subtract(pa.concat_tables(ours), named, all_names=all_names).cast(VERDICTS.schema)
-                yield found if unasked is None else await _only_there(task, found, unasked)
+                verdict_rows = subtract(pa.concat_tables(ours), named, all_names=all_names).cast(VERDICTS.schema)
+                yield verdict_rows if unasked is None else await _only_there(task, verdict_rows, unasked)
 
         async for part in write_portions(task, into, verdicts(), now_ms=now_ms):
             yield part
@@ -404,18 +404,18 @@ def _ordered(rows: pa.Table) -> pa.Table:
 
 
 async def _portions(tables: AsyncIterator[pa.Table], *, rows_max: int) -> AsyncIterator[pa.Table]:
-    held: list[pa.Table] = []
+    pieces: list[pa.Table] = []
     rows = 0
     async for table in tables:
         while rows + table.num_rows >= rows_max:
             cut = rows_max - rows
-            yield pa.concat_tables([*held, table.slice(0, cut)])
-            held, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - the rest of the table
+            yield pa.concat_tables([*pieces, table.slice(0, cut)])
+            pieces, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - the rest of the table
         if table.num_rows:
-            held.append(table)
+            pieces.append(table)
             rows += table.num_rows
-    if held:
-        yield pa.concat_tables(held)
+    if pieces:
+        yield pa.concat_tables(pieces)
 
 
 def totals_of(rows: pa.Table, *, now_ms: int) -> Totals:
@@ -489,12 +489,12 @@ def with_others(rows: pa.Table) -> pa.Table:
 def _others(rows: pa.Table, others: str, own: str) -> pa.Table:
     """Return one row for each of the `others` of these GARBAGE rows, as its `own` path or rule."""
     lists = rows[others].combine_chunks()
-    found = rows.take(pc.list_parent_indices(lists))
+    repeated = rows.take(pc.list_parent_indices(lists))
     # Dated a little earlier, so that the plan's own path and rule are chosen again for the object.
-    seen_at = pc.subtract(found["last_seen_at"], pa.scalar(1, pa.duration("ms")))
-    changed = {own: pc.list_flatten(lists), "last_seen_at": seen_at.cast(found.schema.field("last_seen_at").type)}
-    columns = {name: changed.get(name, found[name]) for name in found.schema.names}
-    return pa.table(columns, schema=found.schema)
+    seen_at = pc.subtract(repeated["last_seen_at"], pa.scalar(1, pa.duration("ms")))
+    changed = {own: pc.list_flatten(lists), "last_seen_at": seen_at.cast(repeated.schema.field("last_seen_at").type)}
+    columns = {name: changed.get(name, repeated[name]) for name in repeated.schema.names}
+    return pa.table(columns, schema=repeated.schema)
 
 
 def pack_garbage(part: pa.Table, cause: Cause, prefix: str = "") -> Iterator[pa.Table]:

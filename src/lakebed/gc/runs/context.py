@@ -181,7 +181,7 @@ class RunContext:
     ) -> Cleared:
         """Publish the run, and return the result of `recheck` with the service's answer."""
         return await self.reread(
-            lambda: self.service.expire(plan.run_id, request), recheck, commits_of=lambda one: whole(one)[0]
+            lambda: self.service.expire(plan.run_id, request), recheck, commits_of=lambda answer: whole(answer)[0]
         )
 
     async def expire_no_commits(
@@ -344,11 +344,11 @@ async def read_plan_file(store: ObjectStore, run_id: str) -> tuple[Plan, str]:
 
 async def list_plans(store: ObjectStore) -> list[str]:
     """Return the ids of the runs with a finished plan, oldest first."""
-    found: list[str] = []
+    run_ids: list[str] = []
     for kind in RunKind:
         root = run_folder(kind, RunId("x")).removesuffix("x/")
-        found += [name.removesuffix("/plan.json") for name in await sizes(store, root) if name.endswith("/plan.json")]
-    return sorted(found)
+        run_ids += [name.removesuffix("/plan.json") for name in await sizes(store, root) if name.endswith("/plan.json")]
+    return sorted(run_ids)
 
 
 async def find(store: ObjectStore, key: str) -> bytes | None:

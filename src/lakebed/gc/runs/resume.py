@@ -160,8 +160,8 @@ async def _all_begun(store: ObjectStore, tasks: Tasks, views: Sequence[RunView])
 
 async def _read(store: ObjectStore, tasks: Tasks, runs: Sequence[tuple[RunKind, str]]) -> list[Begun | None]:
     names = [f"{run_folder(kind, RunId(run_id))}{APPLY_FILE}" for kind, run_id in runs]
-    found = {key: data async for key, data in tasks.ahead(names, partial(find, store))}
-    return [_begun(run_id, found[name]) for (_, run_id), name in zip(runs, names, strict=True)]
+    files = {key: data async for key, data in tasks.ahead(names, partial(find, store))}
+    return [_begun(run_id, files[name]) for (_, run_id), name in zip(runs, names, strict=True)]
 
 
 def _begun(run_id: str, data: bytes | None) -> Begun | None:
@@ -173,13 +173,13 @@ def _begun(run_id: str, data: bytes | None) -> Begun | None:
 
 async def unfinished_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
     """Return the unfinished runs in the order in which to finish them: first those to defer, then the oldest."""
-    found = [run for run in await holding_runs(store, tasks, views) if not run.is_deferred]
-    turns = [_own_turn(run.run_id, await _turns(store, _folder(run))) for run in found]
-    found = [
+    unfinished = [run for run in await holding_runs(store, tasks, views) if not run.is_deferred]
+    turns = [_own_turn(run.run_id, await _turns(store, _folder(run))) for run in unfinished]
+    unfinished = [
         msgspec.structs.replace(run, may_delete=turn is not None and not turn.has_window)
-        for run, turn in zip(found, turns, strict=True)
+        for run, turn in zip(unfinished, turns, strict=True)
     ]
-    return sorted(found, key=lambda run: (not run.window, run.run_id))
+    return sorted(unfinished, key=lambda run: (not run.window, run.run_id))
 
 
 async def holding_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView]) -> list[UnfinishedRun]:
@@ -282,10 +282,10 @@ def _own_turn(run_id: str, turns: Sequence[Turn]) -> Turn | None:
 
 
 async def _turns(store: ObjectStore, folder: str) -> list[Turn]:
-    found: list[Turn] = []
-    while (data := await find(store, _turn_key(folder, len(found)))) is not None:
-        found.append(_decode_turn(data, folder))
-    return found
+    turns: list[Turn] = []
+    while (data := await find(store, _turn_key(folder, len(turns)))) is not None:
+        turns.append(_decode_turn(data, folder))
+    return turns
 
 
 async def _write_turn(store: ObjectStore, folder: str, number: int, turn: Turn) -> Turn:
@@ -391,8 +391,8 @@ async def held_tables(
     # The plan treats these objects as named: a swept commit names nothing, so no other input keeps them out.
     begun = await _all_begun(context.store, context.ports.tasks, views)
     # A plan that no apply began holds no objects, even where a metadata run has deleted the plan.
-    held = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind.publishes]
-    return {view.run_id: await garbage_of(context.store, view) for view in held}
+    holding = [view for view, one in zip(views, begun, strict=True) if one is not None or view.kind.publishes]
+    return {view.run_id: await garbage_of(context.store, view) for view in holding}
 
 
 async def garbage_of(store: ObjectStore, view: RunView) -> Manifest:
@@ -418,14 +418,14 @@ async def taken_tables(context: RunContext, views: Sequence[RunView], held: Coll
     """Return by run the objects (tables GARBAGE) that ended runs deleted although commits go on naming them."""
     # A metadata run may have deleted the table of an old run. A later run may list these objects again, and
     # finds them missing.
-    found: dict[str, Manifest] = {}
+    tables: dict[str, Manifest] = {}
     for view in views:
         if view.kind.takes_named and view.state is RunState.ENDED and view.plan and view.run_id not in held:
             try:
-                found[view.run_id] = await garbage_of(context.store, view)
+                tables[view.run_id] = await garbage_of(context.store, view)
             except BadInput:
                 context.progress(f"what run {view.run_id} took is not known any more")
-    return found
+    return tables
 
 
 async def write_recheck(store: ObjectStore, plan: Plan, cleared: Cleared) -> None:

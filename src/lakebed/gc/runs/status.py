@@ -104,25 +104,25 @@ async def run_status_of(store: ObjectStore, tasks: Tasks, run_id: str, view: Run
             started_ms=plan.now_ms,
         )
         return _with_total(planned, plan)
-    found, begun = _with_total(run_status_by_record(view), plan), await read_begun(store, tasks, plan.kind, run_id)
-    if begun is None or found.nothing_deleted:
-        return found
+    status, begun = _with_total(run_status_by_record(view), plan), await read_begun(store, tasks, plan.kind, run_id)
+    if begun is None or status.nothing_deleted:
+        return status
     goes = await _goes(store, plan, view)
     return msgspec.structs.replace(
-        found,
+        status,
         began_ms=begun.began_ms,
         window=begun.window,
-        objects=goes.rows if goes else found.objects,
-        size_bytes=found.size_bytes if goes is plan.garbage else None,
+        objects=goes.rows if goes else status.objects,
+        size_bytes=status.size_bytes if goes is plan.garbage else None,
         objects_done=await _done(store, plan, goes) if goes else None,
         ended_ms=await _ended_ms(store, plan) if view.state is RunState.ENDED else None,
     )
 
 
-def _with_total(found: RunStatus, plan: Plan) -> RunStatus:
+def _with_total(status: RunStatus, plan: Plan) -> RunStatus:
     """Add the plan's totals and start. A committed run has a record only from its first apply on."""
     total = plan.totals.all
-    return msgspec.structs.replace(found, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
+    return msgspec.structs.replace(status, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
 
 
 async def _goes(store: ObjectStore, plan: Plan, view: RunView) -> Manifest | None:
@@ -186,8 +186,8 @@ async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], 
     newest = sorted({*known, *planned}, reverse=True)[:limit]
     shown = [known[id_] for id_ in newest if id_ in known]
     begun = {run.run_id for run in await unfinished_runs(store, tasks, shown)}
-    found = [_listed(id_, known.get(id_), await read_plan(store, id_) if id_ in planned else None) for id_ in newest]
-    return [msgspec.structs.replace(run, has_begun=run.run_id in begun) for run in found]
+    listed = [_listed(id_, known.get(id_), await read_plan(store, id_) if id_ in planned else None) for id_ in newest]
+    return [msgspec.structs.replace(run, has_begun=run.run_id in begun) for run in listed]
 
 
 def ended_without_deleting(view: RunView) -> bool:
@@ -234,8 +234,8 @@ def reporting_where(
         yield
     except (KeyboardInterrupt, Unavailable, OutcomeUnknown):
         try:
-            found = run_status()
-            progress(left_off(found, command(found.kind)))
+            status = run_status()
+            progress(left_off(status, command(status.kind)))
         except LakebedError:
             progress(
                 f"stopped; what was done of run {run_id} is recorded; if its deletes began, the next `gc run` goes on "
@@ -244,13 +244,15 @@ def reporting_where(
         raise
 
 
-def left_off(found: RunStatus, command: str) -> str:
+def left_off(status: RunStatus, command: str) -> str:
     """Return one sentence for a person who stopped an apply, or saw it stop."""
-    if found.state == RunState.ENDED:
-        return f"stopped, and run {found.run_id} had ended"
-    if not found.is_unfinished:
-        return f"stopped before run {found.run_id} deleted anything; apply it again: {command}"
-    done = f"what was done of run {found.run_id} is recorded"
-    if found.objects is not None and found.objects_done is not None:
-        done = f"{found.objects_done:,} of {count_of(found.objects, 'object')} of run {found.run_id} recorded as done"
+    if status.state == RunState.ENDED:
+        return f"stopped, and run {status.run_id} had ended"
+    if not status.is_unfinished:
+        return f"stopped before run {status.run_id} deleted anything; apply it again: {command}"
+    done = f"what was done of run {status.run_id} is recorded"
+    if status.objects is not None and status.objects_done is not None:
+        done = (
+            f"{status.objects_done:,} of {count_of(status.objects, 'object')} of run {status.run_id} recorded as done"
+        )
     return f"stopped: {done}; the next `gc run` goes on with it, or at once: {command}"

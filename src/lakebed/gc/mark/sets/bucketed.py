@@ -256,8 +256,8 @@ def files_of(folder: str, rows: pa.Table) -> Bucketed:
     """Return the side that these PARTS describe."""
     notes = rows["note"].to_pylist()
     # Two tasks may have written the same file: list it once.
-    found = {file.name: file for note in notes for file in [msgspec.json.decode(note, type=BucketFile)]}
-    return Bucketed(folder=folder, files=tuple(found[name] for name in sorted(found)))
+    files = {file.name: file for note in notes for file in [msgspec.json.decode(note, type=BucketFile)]}
+    return Bucketed(folder=folder, files=tuple(files[name] for name in sorted(files)))
 
 
 def in_side(place: str, row: pa.Table) -> pa.Table:
@@ -278,19 +278,19 @@ def shares_of(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int = HEL
     """
     counts = _counts(first) + sum(map(_counts, rest), np.zeros(SEGMENTS, np.int64))
     shares: list[Share] = []
-    open_, held = False, 0
+    open_, values = False, 0
     # Buckets without rows of the first side have no candidates, so skip them.
     for segment in np.flatnonzero(_counts(first)).tolist():
         start, count = segment * _WIDTH, int(counts[segment])
-        if open_ and held + count <= most and shares[-1].behind == start:
+        if open_ and values + count <= most and shares[-1].behind == start:
             shares[-1] = Share(shares[-1].first, start + _WIDTH)
-            held += count
+            values += count
             continue
         width = _WIDTH
         while width > 1 and count * width > most * _WIDTH:
             width //= 2
         shares += [Share(at, at + width) for at in range(start, start + _WIDTH, width)]
-        open_, held = width == _WIDTH, count
+        open_, values = width == _WIDTH, count
     return shares
 
 
@@ -298,8 +298,8 @@ def rows_of_shares(first: Bucketed, rest: Iterable[Bucketed] = (), *, most: int 
     """Return SHARES: the second map's work by task, of at most `most` values each, or fewer if a join needs it."""
     rest = tuple(rest)
     if most is None:
-        held = int(sum(map(_counts, rest), _counts(first)).sum())
-        most = min(HELD_IN_JOIN, max(HELD_LEAST, held // SHARES_WANTED))
+        values = int(sum(map(_counts, rest), _counts(first)).sum())
+        most = min(HELD_IN_JOIN, max(HELD_LEAST, values // SHARES_WANTED))
     shares = shares_of(first, rest, most=most)
     columns = zip(*shares, strict=True) if shares else ((), ())
     return SHARES.rows(dict(zip(Share._fields, columns, strict=True)))
@@ -326,12 +326,12 @@ async def in_shares(
     """Yield each share with rows of the first side, and the tables of each side. For tasks of the second map."""
     for row in rows.to_pylist():
         share = Share(**row)
-        found = [
+        shares = [
             [table for files in side for table in await read_bucketed(task, files, share, of)] for side, of in sides
         ]
         # A slice is one bucket, whatever its size. If its segment was cut, the other cuts may be empty.
-        if found[0]:
-            yield share, found
+        if shares[0]:
+            yield share, shares
 
 
 async def read_bucketed(task: Task, side: Bucketed, share: Share, of: Table) -> list[pa.Table]:
@@ -358,7 +358,7 @@ async def _read_file(store: ObjectStore, folder: str, file: BucketFile, share: S
         data = await store.get(folder + file.name, start=start, end=end)
     except NotFound as error:
         raise BadInput(f"{folder}{file.name} is missing", part=file.name) from error
-    found = []
+    tables = []
     for number in numbers:
         segment = file.segments[number]
         piece = data[ends[number] - start : ends[number + 1] - start]
@@ -369,8 +369,8 @@ async def _read_file(store: ObjectStore, folder: str, file: BucketFile, share: S
             rows = _decode(piece, file.name, segment, schema)
             # Copy a part of a segment, so that the rest does not stay in memory.
             is_whole = share.first <= number * _WIDTH and (number + 1) * _WIDTH <= share.behind
-            found.append(rows if is_whole else rows.filter(_is_in(rows, share)))
-    return pa.concat_tables([schema.empty_table(), *found])
+            tables.append(rows if is_whole else rows.filter(_is_in(rows, share)))
+    return pa.concat_tables([schema.empty_table(), *tables])
 
 
 def _is_in(rows: pa.Table, share: Share) -> pa.Array:
@@ -409,8 +409,8 @@ def _of_bucket(tables: Iterable[tuple[pa.Table, list[int]]], bucket: int) -> Ite
 
 def _ends_of(places: npt.NDArray[np.int16], buckets: range) -> list[int]:
     """Return for each of `buckets` the number of rows in lower buckets. `places` ascend."""
-    found: list[int] = np.searchsorted(places, np.array(buckets, np.int16)).tolist()
-    return found
+    ends: list[int] = np.searchsorted(places, np.array(buckets, np.int16)).tolist()
+    return ends
 
 
 def _encode(rows: pa.Table) -> bytes:

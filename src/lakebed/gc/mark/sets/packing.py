@@ -171,8 +171,8 @@ def is_set(bitmap: npt.NDArray[np.uint8], sequences: npt.NDArray[Any]) -> npt.ND
     # Unpack the bitmap, then look up once each: half the time for many sequences.
     bits = np.zeros(8 * len(bitmap) + 1, np.bool_)
     bits[:-1] = np.unpackbits(bitmap, bitorder="little")
-    found: npt.NDArray[np.bool_] = bits[np.minimum(sequences, len(bits) - 1)]
-    return found
+    flags: npt.NDArray[np.bool_] = bits[np.minimum(sequences, len(bits) - 1)]
+    return flags
 
 
 _NO_BITS: Final = np.empty(0, np.uint8)
@@ -257,19 +257,19 @@ def joined(table: pa.Table, name: str, kind: str) -> npt.NDArray[Any]:
 
 def _unions(live: pa.Table, buckets: pa.ChunkedArray) -> dict[int, npt.NDArray[np.uint8]]:
     """Return one bitmap of LIVE for each of these buckets that has any."""
-    found: dict[int, npt.NDArray[np.uint8]] = {}
+    unions: dict[int, npt.NDArray[np.uint8]] = {}
     live = live.filter(pc.is_in(live["bucket"], value_set=buckets.combine_chunks()))
     for bucket, data in zip(live["bucket"].to_pylist(), live["bitmap"].to_pylist(), strict=True):
-        bitmap, have = np.frombuffer(data, np.uint8), found.get(bucket)
+        bitmap, have = np.frombuffer(data, np.uint8), unions.get(bucket)
         if have is None:
-            found[bucket] = bitmap
+            unions[bucket] = bitmap
             continue
         # Several tasks may name objects of one bucket, in bitmaps of different lengths.
         union = np.zeros(max(len(bitmap), len(have)), np.uint8)
         union[: len(have)] = have
         union[: len(bitmap)] |= bitmap
-        found[bucket] = union
-    return found
+        unions[bucket] = union
+    return unions
 
 
 CAUSE: Final = ("reason", "rule", "branch", "prefix")
@@ -287,15 +287,15 @@ def subtract(candidates: pa.Table, live: pa.Table, *, all_names: bool = False) -
     check_whole(candidates, "candidates")
     check_whole(live, "live objects")
     is_foreign = pc.less(candidates["bucket"], 0)
-    found = [VERDICTS.schema.empty_table()]
+    verdicts = [VERDICTS.schema.empty_table()]
     if pc.any(is_foreign).as_py():
         named = live.filter(pc.less(live["bucket"], 0))
-        found.append(_subtract_foreign(candidates.filter(is_foreign), named, all_names=all_names))
+        verdicts.append(_subtract_foreign(candidates.filter(is_foreign), named, all_names=all_names))
         candidates = candidates.filter(pc.invert(is_foreign))
     if candidates.num_rows:
         objects = unpack(candidates)
-        found.append(verdicts_of(objects, ~named_by(live, objects), all_names=all_names))
-    return pa.concat_tables(found)
+        verdicts.append(verdicts_of(objects, ~named_by(live, objects), all_names=all_names))
+    return pa.concat_tables(verdicts)
 
 
 def _subtract_foreign(candidates: pa.Table, live: pa.Table, *, all_names: bool) -> pa.Table:

@@ -86,8 +86,8 @@ def _canonical(uri: str) -> str:
     """Normalise scheme and account of a URI. Return a key unchanged."""
     if not is_absolute(uri):
         return uri
-    if found := _AZURE_URL.match(uri):
-        return f"az://{uri[found.end() :]}"
+    if match := _AZURE_URL.match(uri):
+        return f"az://{uri[match.end() :]}"
     scheme, _, rest = uri.partition("://")
     scheme = _ALIASES.get(scheme.lower(), scheme.lower())
     if scheme == "az" and "@" in rest.partition("/")[0]:
