@@ -47,7 +47,7 @@ def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> Branc
         pages.append(convert(client.call("GET", f"{path}?{query}"), BranchesPlan))
         if pages[-1].policy_version != pages[0].policy_version:
             raise Conflict("the policy changed while its plan was read; plan again")
-    return replace(pages[-1], branches=tuple(one for page in pages for one in page.branches))
+    return replace(pages[-1], branches=tuple(branch for page in pages for branch in page.branches))
 
 
 def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> BranchesSwept:
@@ -57,7 +57,7 @@ def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> Branc
         Conflict: the policy has another version than the plan. Branches of earlier requests are deleted.
         Denied: the caller may not apply, or not delete a branch. Branches of earlier requests are deleted.
     """
-    going = [BranchToGo(branch=one.branch, state=one.state) for one in plan.branches if one.goes]
+    going = [BranchToGo(branch=branch.branch, state=branch.state) for branch in plan.branches if branch.goes]
     swept: list[SweptBranch] = []
     for at in range(0, len(going), SWEEP_MAX):
         body = SweepBranches(policy_version=plan.policy_version, branches=tuple(going[at : at + SWEEP_MAX]))
@@ -65,7 +65,7 @@ def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> Branc
         answer = convert(client.call(lifecycle.SWEEP_BRANCHES.method, path, json=body), BranchesSwept)
         swept += answer.branches
         # The server's store is unavailable. List the remaining branches as not tried.
-        if any(was_not_tried(one) for one in answer.branches):
+        if any(was_not_tried(branch) for branch in answer.branches):
             break
-    swept += [not_tried(one.branch) for one in going[len(swept) :]]
+    swept += [not_tried(branch.branch) for branch in going[len(swept) :]]
     return BranchesSwept(branches=tuple(swept))

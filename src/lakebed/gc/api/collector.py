@@ -247,14 +247,14 @@ class Collector:
         check_days(days)
         finish(check_planning(self._reach.service(), (), None))
         request = messages.PlanRequest(engine=engine, tasks=tasks)
-        found = self._act(request, lambda context: simulate(context, days=days, policy=policy))
+        simulation = self._act(request, lambda context: simulate(context, days=days, policy=policy))
         if policy:
             # The plan of branches is for the policy in force only.
-            return found
+            return simulation
         planned = plan_branches(self.client, self.repository)
-        if planned.policy_version != found.policy_version:
+        if planned.policy_version != simulation.policy_version:
             raise Conflict("the policy changed while it was simulated; simulate again")
-        return msgspec.structs.replace(found, branches=simulate_branches(planned, days=days))
+        return msgspec.structs.replace(simulation, branches=simulate_branches(planned, days=days))
 
     def plan_erasure(
         self, order: messages.ErasureOrder, *, engine: messages.EngineName | None = None, tasks: int | None = None
@@ -374,10 +374,10 @@ class Collector:
         pages = self._reach.service().compared(messages.check_run_id(run_id) if run_id else "")
         seen: set[messages.Disagreement] = set()
         while (page := finish(anext(pages, None))) is not None:
-            for one in page.disagreements:
-                if one not in seen:
-                    seen.add(one)
-                    yield one
+            for disagreement in page.disagreements:
+                if disagreement not in seen:
+                    seen.add(disagreement)
+                    yield disagreement
 
     def show(self, run_id: str) -> messages.Plan:
         """Return a plan.
@@ -406,8 +406,8 @@ class Collector:
             PlanMissing, BadInput: no such plan, or an input of it is missing or changed.
         """
         plan = self.show(run_id)
-        found = self._reach.read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
-        return [self._with_message(commit) for commit in found]
+        commits = self._reach.read(lambda store: expiring_of(store, LiveTasks(), plan, limit=limit))
+        return [self._with_message(commit) for commit in commits]
 
     def garbage(self, run_id: str) -> DataFrame:
         """Return GARBAGE: the objects of a plan, one row each."""
@@ -481,7 +481,7 @@ class Collector:
         """Return runs and plans with their totals, the newest first."""
         answer = self.run_list()
         listed = self._reach.read(lambda store: list_runs(store, LiveTasks(), answer.runs, limit=limit))
-        known = {one.run_id: one for one in answer.planned}
+        known = {planned.run_id: planned for planned in answer.planned}
         return [
             msgspec.structs.replace(run, planned_by=known[run.run_id].by, is_own=known[run.run_id].is_own)
             if run.run_id in known
@@ -509,7 +509,7 @@ class Collector:
     def planned_by(self, run_id: str) -> messages.PlannedBy | None:
         """Return who made the plan of a run, by the server's record, or None without a record."""
         planned = self.run_list().planned
-        return next((one for one in planned if one.run_id == run_id), None)
+        return next((maker for maker in planned if maker.run_id == run_id), None)
 
     def plans(self) -> list[str]:
         """Return the ids of runs with a complete plan, oldest first."""

@@ -85,7 +85,7 @@ def _swept_branches(steps: Steps, left: list[str]) -> Iterator[BranchesSwept]:
     """Sweep branches. Add an error to `left`."""
     try:
         plan = plan_branches(steps.client, steps.repository)
-        going = sum(one.goes for one in plan.branches)
+        going = sum(branch.goes for branch in plan.branches)
         steps.progress(f"branches: {count_of(going, 'branch', 'branches')} of {len(plan.branches):,} to go")
         yield sweep_branches(steps.client, steps.repository, plan)
     except (Unavailable, OutcomeUnknown):

@@ -101,8 +101,8 @@ async def _simulate(
             yield _sums(columns, [("size_bytes", "count"), ("size_bytes", "sum")])
 
     parts = rows_of_parts(garbage.parts)
-    found = await context.engine.run(add_up, parts, _SUMS, effort=Effort(size_bytes=garbage.size_bytes))
-    added = found.group_by(["day", "rule", "branch"]).aggregate([("objects", "sum"), ("size_bytes", "sum")])
+    sums = await context.engine.run(add_up, parts, _SUMS, effort=Effort(size_bytes=garbage.size_bytes))
+    added = sums.group_by(["day", "rule", "branch"]).aggregate([("objects", "sum"), ("size_bytes", "sum")])
     order = [("day", "ascending"), ("rule", "ascending"), ("branch", "ascending")]
     return Simulation(
         run_id=run.run_id,

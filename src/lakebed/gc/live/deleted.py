@@ -132,12 +132,12 @@ class DeletedCollections:
     ) -> messages.UncommittedPage:
         """Write the names of its objects in other repositories, for a plan. An apply reads them again."""
         id_ = messages.check_run_id(run_id)
-        token, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, body.continuation_token)
+        token, elsewhere = await self._searches.elsewhere(self._uid, id_, self._elsewhere, body.continuation_token)
         inputs = Inputs(self._versions.objectstore, _KIND, id_)
         location = inputs.folder(messages.UNCOMMITTED.name)
-        if found is None:
+        if elsewhere is None:
             return messages.UncommittedPage(run_id=id_, location=location, parts=(), continuation_token=token)
-        manifest = await self._write_names(inputs, messages.UNCOMMITTED.name, found.names)
+        manifest = await self._write_names(inputs, messages.UNCOMMITTED.name, elsewhere.names)
         return messages.UncommittedPage(run_id=id_, location=location, parts=manifest.parts, manifest=manifest)
 
     async def prepare_commits(
@@ -189,12 +189,12 @@ class DeletedCollections:
             record, _ = await self._runs.read_as(id_, _KIND, RunState.EXPIRING)
             page = Continuations(id_, record, Reader.COLLECTOR).cursor(body.continuation_token).page
         # After the repository is `collecting`, and before each apply deletes.
-        _, found = await self._searches.elsewhere(self._uid, id_, self._elsewhere, record.attempt)
-        if found is None:
+        _, elsewhere = await self._searches.elsewhere(self._uid, id_, self._elsewhere, record.attempt)
+        if elsewhere is None:
             cursor = Cursor(name=record.attempt, page=page + 1)
             token = Continuations(id_, record, Reader.COLLECTOR).token(cursor)
             return messages.RecheckInputs(run_id=id_, continuation_token=token)
-        return await self._recheck(id_, record.attempt, found.names)
+        return await self._recheck(id_, record.attempt, elsewhere.names)
 
     async def _begin_attempt(self, run_id: RunId, body: messages.Expire) -> RunRecord:
         ports = self._versions.ports
@@ -253,12 +253,12 @@ class DeletedCollections:
         await self._deleted.end_collecting(self._uid, id_)
         return view(id_, await self._runs.move(id_, RunState.ENDED))
 
-    async def _write_names(self, inputs: Inputs, name: str, found: Mapping[str, str]) -> messages.Manifest:
+    async def _write_names(self, inputs: Inputs, name: str, names: Mapping[str, str]) -> messages.Manifest:
         writer = messages.PartWriter(messages.UNCOMMITTED)
         rows = AddressRows(writer, group_rows=self._options.group_rows)
-        for text in sorted(found):
+        for text in sorted(names):
             address = address_of(text, namespace=self._versions.objectstore.uri, created_ms=0)
-            rows.add(address, source="repository", branch=found[text])
+            rows.add(address, source="repository", branch=names[text])
         rows.flush()
         count = writer.rows
         parts = [await inputs.write_part(name, 0, writer.close(), rows=count)] if count else []
@@ -286,8 +286,8 @@ async def open_deleted(
     Raises:
         DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
     """
-    found, versions = await catalog.open_deleted(name, uid)
-    return DeletedCollections(catalog, found, versions, options, user_id=user_id, is_job=is_job, searches=searches)
+    repository, versions = await catalog.open_deleted(name, uid)
+    return DeletedCollections(catalog, repository, versions, options, user_id=user_id, is_job=is_job, searches=searches)
 
 
 async def _write_nothing(inputs: Inputs, table: messages.Table, name: str) -> messages.Manifest:

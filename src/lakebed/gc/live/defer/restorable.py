@@ -78,7 +78,7 @@ class Restorable:
             return Place(run_id=check_run_id(body.run_id), restore=restore)
         return Place(run_id="", restore=restore, is_lost=not body.path)
 
-    async def find(self, body: Restore, place: Place) -> Found:
+    async def find(self, body: Restore, position: Place) -> Found:
         """Find the requested rows from this place on.
 
         Raises:
@@ -86,20 +86,20 @@ class Restorable:
             BadInput: the table of a deferred run is unreadable.
         """
         for _ in range(FILES_LOOKED):
-            if place.is_lost:
-                return Found(run_id=place.run_id, rows=[], following=await self._tell(body, place))
-            run = await self._run_at(place.run_id, is_named=bool(body.run_id))
+            if position.is_lost:
+                return Found(run_id=position.run_id, rows=[], following=await self._tell(body, position))
+            run = await self._run_at(position.run_id, is_named=bool(body.run_id))
             if run is None:
-                place = replace(place, is_lost=True)
+                position = replace(position, is_lost=True)
                 continue
-            if run.run_id != place.run_id:
+            if run.run_id != position.run_id:
                 # The search begins, or the run of this place ended meanwhile: continue at the next run.
-                place = replace(place, run_id=run.run_id, part=0, row=0)
-            rows, following = await self._look(body, run, place)
+                position = replace(position, run_id=run.run_id, part=0, row=0)
+            rows, following = await self._look(body, run, position)
             if rows or following is None:
                 return Found(run_id=run.run_id, rows=rows, following=following)
-            place = following
-        return Found(run_id=place.run_id, rows=[], following=place)
+            position = following
+        return Found(run_id=position.run_id, rows=[], following=position)
 
     async def _run_at(self, run_id: str, *, is_named: bool) -> DeferredRun | None:
         """Return the run `run_id`. Without a named run, return it or the newest before it; if empty, the newest."""
@@ -108,36 +108,38 @@ class Restorable:
                 return run
         return None
 
-    async def _look(self, body: Restore, run: DeferredRun, place: Place) -> tuple[list[dict[str, Any]], Place | None]:
+    async def _look(
+        self, body: Restore, run: DeferredRun, position: Place
+    ) -> tuple[list[dict[str, Any]], Place | None]:
         """Find the requested rows in one part."""
         garbage = await self._deferred.table_of(run)
         rows: list[dict[str, Any]] = []
         parts = () if garbage is None else garbage.parts
-        if garbage is not None and place.part < len(parts):
-            table = await self._deferred.part(garbage, parts[place.part])
-            rows, end = _some_of(table, body.path, place.row)
-            place = replace(
-                place,
-                has_found=place.has_found or bool(rows),
-                has_last=place.has_last or any(NOT_LAST not in row for row in rows),
+        if garbage is not None and position.part < len(parts):
+            table = await self._deferred.part(garbage, parts[position.part])
+            rows, end = _some_of(table, body.path, position.row)
+            position = replace(
+                position,
+                has_found=position.has_found or bool(rows),
+                has_last=position.has_last or any(NOT_LAST not in row for row in rows),
             )
             if end is not None:
-                return rows, replace(place, row=end)
-        if place.part + 1 < len(parts):
-            return rows, replace(place, part=place.part + 1, row=0)
+                return rows, replace(position, row=end)
+        if position.part + 1 < len(parts):
+            return rows, replace(position, part=position.part + 1, row=0)
         # Older runs may have more objects of a folder, or a version last seen at this path.
-        if not body.run_id and (body.path.endswith("/") or not place.has_last):
-            return rows, await self._earlier(place)
-        return rows, None if place.has_found else replace(place, is_lost=True)
+        if not body.run_id and (body.path.endswith("/") or not position.has_last):
+            return rows, await self._earlier(position)
+        return rows, None if position.has_found else replace(position, is_lost=True)
 
-    async def _earlier(self, place: Place) -> Place | None:
+    async def _earlier(self, position: Place) -> Place | None:
         """Return the place of the run before this one. Without an earlier run: None, or a search of the ledger."""
-        earlier = [run.run_id for run in await self._deferred.runs() if run.run_id < place.run_id]
+        earlier = [run.run_id for run in await self._deferred.runs() if run.run_id < position.run_id]
         if earlier:
-            return replace(place, run_id=earlier[0], part=0, row=0)
-        return None if place.has_found else replace(place, is_lost=True)
+            return replace(position, run_id=earlier[0], part=0, row=0)
+        return None if position.has_found else replace(position, is_lost=True)
 
-    async def _tell(self, body: Restore, place: Place) -> Place:
+    async def _tell(self, body: Restore, position: Place) -> Place:
         """Search some ledger files, newest first, for the fate of the objects, and return the next place.
 
         Raises:
@@ -150,12 +152,12 @@ class Restorable:
             raise NotRestorable(what, run_id=body.run_id)
         own = f"/{body.run_id}-" if body.run_id else ""
         names = [stat.key async for page in self._objectstore.list(LEDGER_PREFIX) for stat in page if own in stat.key]
-        names = sorted((name for name in names if not place.ledger or name < place.ledger), reverse=True)
+        names = sorted((name for name in names if not position.ledger or name < position.ledger), reverse=True)
         for name in names[:FILES_LOOKED]:
             for row in _gone(await self._objectstore.get(name), name, body.path):
                 raise NotRestorable(f"{what} cannot be restored: {_said(row)}", run_id=row["run_id"])
         if len(names) > FILES_LOOKED:
-            return replace(place, ledger=names[FILES_LOOKED - 1])
+            return replace(position, ledger=names[FILES_LOOKED - 1])
         raise NotRestorable(f"no deferred run holds {what}, and no ledger says that it was deleted", what=what)
 
 
@@ -164,7 +166,7 @@ def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]
     places = pc.indices_nonzero(named(rows, path))
     places = places.filter(pc.greater_equal(places, start)).slice(0, PAGE_OBJECTS)
     page = _first_of(rows.take(places).to_pylist())
-    asked = [one for row in page for one in _at_asked(row, path)]
+    asked = [chosen for row in page for chosen in _at_asked(row, path)]
     # The page is full, by bytes or by rows. Otherwise the part has no more matching rows.
     if len(page) < min(len(places), PAGE_OBJECTS) or len(places) == PAGE_OBJECTS:
         return asked, places[len(page) - 1].as_py() + 1
@@ -208,13 +210,13 @@ def named(rows: pa.Table, path: str) -> pa.ChunkedArray:
 
 def at_path(rows: pa.Table, path: str) -> pa.ChunkedArray:
     """Return a flag for each row: one of its recorded paths matches (below it, if it ends with a slash)."""
-    found = _at(rows["path"], path)
+    flags = _at(rows["path"], path)
     others = rows["other_paths"].combine_chunks() if "other_paths" in rows.schema.names else None
     # Most parts have no second path for an object: skip the slow part.
     if others is None or others.null_count == len(others):
-        return found
+        return flags
     places = pc.unique(pc.list_parent_indices(others).filter(_at(pc.list_flatten(others), path)))
-    return pc.or_(found, pc.is_in(pa.array(range(rows.num_rows), places.type), value_set=places))
+    return pc.or_(flags, pc.is_in(pa.array(range(rows.num_rows), places.type), value_set=places))
 
 
 def _at(paths: pa.ChunkedArray | pa.Array, path: str) -> pa.ChunkedArray | pa.Array:

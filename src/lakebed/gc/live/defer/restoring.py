@@ -102,15 +102,15 @@ class Restoring:
         await self._versions.refs.get_branch(branch)
         seal = self._seal(body, branch)
         if body.continuation_token is None:
-            place = self._restorable.begin(body, self._versions.ports.ids.fresh())
+            position = self._restorable.begin(body, self._versions.ports.ids.fresh())
         else:
-            place = _place(seal.open(body.continuation_token))
-        found = await self._restorable.find(body, place)
-        token = None if found.following is None else seal.seal(msgspec.msgpack.encode(found.following))
-        if not found.rows:
-            return messages.RestorePage(run_id=found.run_id, continuation_token=token)
-        rows = [{**row, "run_id": found.run_id} for row in found.rows]
-        return await self._restore_page(body, branch, rows, place.restore, token)
+            position = _place(seal.open(body.continuation_token))
+        page = await self._restorable.find(body, position)
+        token = None if page.following is None else seal.seal(msgspec.msgpack.encode(page.following))
+        if not page.rows:
+            return messages.RestorePage(run_id=page.run_id, continuation_token=token)
+        rows = [{**row, "run_id": page.run_id} for row in page.rows]
+        return await self._restore_page(body, branch, rows, position.restore, token)
 
     def _seal(self, body: messages.Restore, branch: str) -> Seal:
         asked = msgspec.json.encode(msgspec.structs.replace(body, continuation_token=None, branch=branch))
@@ -126,8 +126,8 @@ class Restoring:
         async def put_back(target: str) -> list[Deed]:
             return await self._restore_versions(body, branch, versions[target], target, restore)
 
-        found = await in_waves(self._versions.ports.tasks, [*versions], put_back, most=AT_ONCE)
-        deeds = [deed for some in found for deed in some]
+        outcomes = await in_waves(self._versions.ports.tasks, [*versions], put_back, most=AT_ONCE)
+        deeds = [deed for some in outcomes for deed in some]
         done = [deed for deed in deeds if deed.outcome in (RestoreOutcome.RESTORED, RestoreOutcome.REPLACED)]
         if done:
             await self._record([{**deed.row, "path": deed.target} for deed in done])

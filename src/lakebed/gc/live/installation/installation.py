@@ -93,11 +93,11 @@ class Installation:
         # List first, then read: a mark is in the record before it is in the namespace. So a mark that the record does
         # not know then is another installation's. Of two copies that put marks and then check, one sees the other.
         first, _ = await self._read()
-        found = await self._marks(first.number - 1)
+        marks = await self._marks(first.number - 1)
         record, held = await self._read()
         if record.is_stopped:
             raise self._stopped()
-        strange = [mark for mark in found if not _is_ours(mark, record)]
+        strange = [mark for mark in marks if not _is_ours(mark, record)]
         if strange:
             # Protest first, so that the other stops too. Then record it, so that one protest is enough. Neither
             # collects until an administrator lets one of them `adopt` the namespace.
@@ -186,8 +186,8 @@ class Installation:
         """
         while True:
             record, held = await self._read()
-            found = await self._marks(record.number - 1)
-            number = max([record.number, *(mark.number for mark in found)]) + 2
+            marks = await self._marks(record.number - 1)
+            number = max([record.number, *(mark.number for mark in marks)]) + 2
             # Leave a gap: an installation that continues after the old marks meanwhile is seen there.
             fresh = self._next(record, number, before="")
             after = replace(fresh, is_stopped=False, adopted_by=by, adopted_ms=fresh.stepped_ms)

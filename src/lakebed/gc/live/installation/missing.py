@@ -89,21 +89,21 @@ class Missing:
 
     async def _mark(self, wanted: list[CommitId], lacking: dict[CommitId, Mapping[str, str]]) -> Lacking:
         run_id = await self._publish(wanted)
-        ids = {id_ for one in wanted for id_ in lacking[one].values()}
+        ids = {id_ for tree in wanted for id_ in lacking[tree].values()}
         await self._versions.retired.retire(run_id, ids=sorted(ids), runs=[])
         # A bump makes each commit in flight build again, and check for retired ids.
         branches = [branch for branch, _ in await self._versions.context.branches.every()]
         await in_waves(self._versions.ports.tasks, branches, self._versions.fencing.bump)
         snapshot = await read_snapshot(self._versions)
         # Mark only commits that still lack one of the same files. The retired ids cover only those.
-        whole = set(wanted) - {one for one, still in await self._each(wanted, self._lacks(lacking)) if still}
+        whole = set(wanted) - {tree for tree, still in await self._each(wanted, self._lacks(lacking)) if still}
         swept = sorted(set(wanted) - _named(snapshot) - whole)
         await self._versions.retired.note_swept(run_id, swept)
         record, held = await self._runs.read_as(run_id, _KIND, RunState.EXPIRING)
         await self._runs.write(run_id, replace(record, state=RunState.ENDED, swept=True), held)
         await self._versions.retired.release(run_id, wanted)
-        found = _answer(snapshot, lacking.keys() - whole - set(swept))
-        return Lacking(commits=found.commits, run_id=run_id, marked=len(swept))
+        answer = _answer(snapshot, lacking.keys() - whole - set(swept))
+        return Lacking(commits=answer.commits, run_id=run_id, marked=len(swept))
 
     def _lacks(self, lacking: dict[CommitId, Mapping[str, str]]) -> Callable[[CommitId], Awaitable[bool]]:
         seen: dict[str, bool] = {}
@@ -143,10 +143,10 @@ class Missing:
         for id_, facts in snapshot.commits:
             if facts.metarange_id and id_ not in snapshot.swept:
                 trees.setdefault(facts.metarange_id, []).append(id_)
-        found = LackingFiles(self._versions.objectstore, self._versions.trees, self._versions.ports)
-        async for files in found.look(trees):
+        search = LackingFiles(self._versions.objectstore, self._versions.trees, self._versions.ports)
+        async for files in search.look(trees):
             yield files
-        for tree, lost in found.lost.items():
+        for tree, lost in search.lost.items():
             lacking.update((id_, lost) for id_ in trees[tree])
 
 
@@ -163,5 +163,7 @@ def _answer(snapshot: Snapshot, lacking: Iterable[CommitId]) -> Lacking:
             continue
         names.setdefault(commit, []).append(f"{kind} {name}")
     # Named commits first: only an administrator can handle them.
-    found = sorted(lacking, key=lambda commit: (commit not in names, commit))
-    return Lacking(commits=tuple(MissingCommit(id=one, refs=tuple(sorted(names.get(one, ())))) for one in found))
+    commits = sorted(lacking, key=lambda commit: (commit not in names, commit))
+    return Lacking(
+        commits=tuple(MissingCommit(id=commit, refs=tuple(sorted(names.get(commit, ())))) for commit in commits)
+    )

@@ -135,13 +135,15 @@ class BranchSweep:
         """Judge a page of branches, by name. If a rule depends on merges, walk the history once for the page."""
         around = await self._surroundings()
         branches, has_more = await self._versions.refs.list_branches(prefix=prefix, after=after, limit=limit)
-        tasks, names = self._versions.ports.tasks, [str(one.name) for one in branches]
+        tasks, names = self._versions.ports.tasks, [str(branch.name) for branch in branches]
 
         async def find(name: str) -> BranchRecord | None:
             return await self._versions.inventory.find(BranchRecord, name)
 
         records = dict(zip(names, await in_waves(tasks, names, find), strict=True))
-        there = {name: one for name, one in records.items() if one is not None and one.state is RefState.ACTIVE}
+        there = {
+            name: record for name, record in records.items() if record is not None and record.state is RefState.ACTIVE
+        }
         merged = await self._merged({name: record.commit_id for name, record in there.items()}, around, {})
         now_ms = self._versions.ports.clock.now_ms()
 
@@ -178,13 +180,13 @@ class BranchSweep:
                 version=around.version,
                 expected=version,
             )
-        walks = await self._walks([one.branch for one in wanted], around)
+        walks = await self._walks([branch.branch for branch in wanted], around)
         swept: list[SweptBranch] = []
-        for at, one in enumerate(wanted):
+        for at, branch in enumerate(wanted):
             try:
-                swept.append(await self._delete(one, version, by, walks))
+                swept.append(await self._delete(branch, version, by, walks))
             except StoreUnavailable as error:
-                swept.append(_in_doubt(one, error))
+                swept.append(_in_doubt(branch, error))
                 return [*swept, *(not_tried(later.branch) for later in wanted[at + 1 :])]
         return swept
 
@@ -323,7 +325,7 @@ class BranchSweep:
             rule = idle_rule_of(around.policy.branches, name)
             if rule is not None and rule.merged is not None:
                 asked.setdefault(rule.into or (around.default,), {})[name] = commit_id
-        found: dict[str, bool | None] = {}
+        merged: dict[str, bool | None] = {}
         for into, candidates in asked.items():
             commits, known = set(candidates.values()), walks.get(into)
             targets = [await self._head_of(name) for name in into]
@@ -333,8 +335,8 @@ class BranchSweep:
                 walks[into] = known
             # A missing target may have had the commit.
             otherwise = False if None not in targets else None
-            found |= {name: commit_id in known.reached or otherwise for name, commit_id in candidates.items()}
-        return found
+            merged |= {name: commit_id in known.reached or otherwise for name, commit_id in candidates.items()}
+        return merged
 
     async def _walk(self, heads: Sequence[CommitId], commits: set[CommitId]) -> _Walk:
         """Find the commits that the heads reach, by any parent."""

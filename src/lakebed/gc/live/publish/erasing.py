@@ -132,7 +132,7 @@ class Erasing:
         for _, record in page.items:
             path = record.path.decode(errors="replace")
             if selection.selects_path(path):
-                one = StagedEntry(
+                entry = StagedEntry(
                     branch="",
                     path=path,
                     address=record.address,
@@ -140,7 +140,7 @@ class Erasing:
                     checksum="",
                     modified_ms=record.since_ms,
                 )
-                entries.append(one)
+                entries.append(entry)
         token = None if page.next_start is None else page.next_start.decode()
         return StagedPage(entries=tuple(entries), continuation_token=token)
 

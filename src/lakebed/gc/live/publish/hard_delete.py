@@ -152,7 +152,7 @@ class QueueWorker:
         # Last: the next worker repeats the page from the records that are left.
         await self._queue.remove([name for name, _ in done])
         failed = [(name, record) for name, record in items if record.address in errors]
-        await self._each(failed, lambda one: self._queue.note_failed(*one, errors[one[1].address]))
+        await self._each(failed, lambda item: self._queue.note_failed(*item, errors[item[1].address]))
         # Skipped if an earlier step raised: a delete request may still take effect.
         await self._queue.end_page(note)
         if gone:
@@ -227,8 +227,8 @@ class QueueWorker:
     async def _held(self, records: Iterable[QueuedRecord]) -> dict[str, str]:
         """Return, by address, the reason for each object whose path a legal hold covers."""
         holds = await HoldBook(self._versions).in_force()
-        names = {one.address: holds.of(path=one.path.decode(errors="replace")) for one in records}
-        return {address: f"held by {' or '.join(found)}" for address, found in names.items() if found}
+        names = {record.address: holds.of(path=record.path.decode(errors="replace")) for record in records}
+        return {address: f"held by {' or '.join(hold_names)}" for address, hold_names in names.items() if hold_names}
 
     async def _record(self, gone: Sequence[QueuedRecord], page: PageRecord) -> tuple[frozenset[str], bool]:
         """Write the page's ledger file if absent. Return the addresses in it, and whether this worker wrote it."""
@@ -280,13 +280,13 @@ async def count_queue(versions: Versions) -> Queued:
 
 async def find_queued(versions: Versions, *, address: str, path: str, limit: int) -> list[QueuedRecord]:
     """Return the queued records of this address or path, oldest first. Costs a scan of the queue."""
-    found: list[QueuedRecord] = []
+    queued: list[QueuedRecord] = []
     start: bytes | None = b""
-    while start is not None and len(found) < limit:
+    while start is not None and len(queued) < limit:
         page = await versions.hard_delete.page(start)
-        found += [record for _, record in page.items if address == record.address or path.encode() == record.path]
+        queued += [record for _, record in page.items if address == record.address or path.encode() == record.path]
         start = page.next_start
-    return found[:limit]
+    return queued[:limit]
 
 
 async def find_deleted(versions: Versions, *, address: str, path: str, limit: int) -> list[messages.LedgerRow]:
@@ -297,14 +297,14 @@ async def find_deleted(versions: Versions, *, address: str, path: str, limit: in
     pages = versions.objectstore.list(messages.LEDGER_PREFIX)
     query = messages.LedgerQuery(run_id=RUN_ID, address=address, path=path)
     names = [stat.key async for page in pages for stat in page if query.matches(stat.key)]
-    found: list[messages.LedgerRow] = []
+    rows: list[messages.LedgerRow] = []
     for files in messages.ledger_records(names)[: -FILES_MAX - 1 : -1]:
-        found += messages.plain_rows(
+        rows += messages.plain_rows(
             query.select(messages.decode_record(files, [await versions.objectstore.get(name) for name in files]))
         )
-        if len(found) >= limit:
+        if len(rows) >= limit:
             break
-    return found[:limit]
+    return rows[:limit]
 
 
 def _may_record(run: RunRecord, written_ms: int) -> bool:
@@ -318,8 +318,8 @@ def _may_record(run: RunRecord, written_ms: int) -> bool:
 
 def _written_from_ms(record: QueuedRecord) -> int:
     """Return when the slice of an object was opened. No plan of a run that began earlier has the object."""
-    place = parse_address(record.address)
-    return record.since_ms if place is None else min(record.since_ms, slice_opened_at_ms(place[0]))
+    numbers = parse_address(record.address)
+    return record.since_ms if numbers is None else min(record.since_ms, slice_opened_at_ms(numbers[0]))
 
 
 def _nameless_from_ms(record: QueuedRecord) -> int:

@@ -113,13 +113,13 @@ class PotentialCommits:
 
 def _find(snapshot: Snapshot, earliest: Mapping[str, int | None]) -> tuple[pa.Table, Potential]:
     """Return the rows of POTENTIAL by id, and the `Potential` with their sets of branches."""
-    found = potential_rows(
+    potential = potential_rows(
         commits := pa.concat_tables(snapshot.commits_tables()),
         branches={name: commit for kind, name, commit, _ in snapshot.refs if kind == "branch"},
         held=[commit for kind, _, commit, state in snapshot.refs if kind == "intent" or state != "active"],
         earliest=earliest,
     )
-    ids = commits["id"].take(pa.array(found.rows))
-    return pa.table([ids, pa.array(found.set_of)], schema=messages.arrow_schema(messages.POTENTIAL)).sort_by(
+    ids = commits["id"].take(pa.array(potential.rows))
+    return pa.table([ids, pa.array(potential.set_of)], schema=messages.arrow_schema(messages.POTENTIAL)).sort_by(
         "id"
-    ), found
+    ), potential

@@ -85,14 +85,14 @@ def text_lists(column: pa.ListArray) -> pa.ListArray:
 def _octets(ids: Collection[str]) -> bytes:
     digits = "".join([id_ or _NONE for id_ in ids])
     try:
-        found = bytes.fromhex(digits)
+        octets = bytes.fromhex(digits)
     except ValueError:
-        found = b""
+        octets = b""
     # Compare: `fromhex` skips spaces and accepts capitals.
-    if found.hex() != digits or any(len(id_) not in (0, 2 * ID_BYTES) for id_ in ids):
+    if octets.hex() != digits or any(len(id_) not in (0, 2 * ID_BYTES) for id_ in ids):
         strange = next(id_ for id_ in ids if id_ and (len(id_) != 2 * ID_BYTES or id_.strip("0123456789abcdef")))
         raise NotAnId(f"{strange!r} is not an id", id=strange)
-    return found
+    return octets
 
 
 def _view(column: pa.Array) -> npt.NDArray[np.uint8]:

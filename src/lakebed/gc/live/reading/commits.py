@@ -158,8 +158,8 @@ class Snapshot:
 
     def _rows(self, ids: pa.Array, *kinds: str) -> dict[str, int]:
         chosen = [(name, commit) for kind, name, commit, _ in self.refs if kind in kinds]
-        found = rows_of(ids, [commit for _, commit in chosen], who=f"a {' or '.join(kinds)}")
-        return dict(zip((name for name, _ in chosen), found, strict=True))
+        rows = rows_of(ids, [commit for _, commit in chosen], who=f"a {' or '.join(kinds)}")
+        return dict(zip((name for name, _ in chosen), rows, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +199,8 @@ async def read_snapshot(
     A run that has read staging passes the commits swept before as `known`. `for_good`: see `read_swept`.
     """
     # First: a swept commit can never be named again, except after an undo. So skipping it misses no later name.
-    found = await read_swept(versions, for_good=for_good)
-    swept = found.commits
+    swept_records = await read_swept(versions, for_good=for_good)
+    swept = swept_records.commits
     refs = [
         ("intent", name, intent.commit_id, RefState.ACTIVE.value)
         async for name, intent in versions.inventory.every(IntentRecord)
@@ -217,8 +217,8 @@ async def read_snapshot(
             name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     # Commits last: a commit is written before a ref names it.
-    snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept, counts=found.counts)
-    if found.left_out and (lost := await _lost(versions, snapshot, found.left_out)):
+    snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept, counts=swept_records.counts)
+    if swept_records.left_out and (lost := await _lost(versions, snapshot, swept_records.left_out)):
         # Happens only after a restored older backup. A commit without a readable tree protects no object.
         swept |= lost
         snapshot = replace(snapshot, swept=swept)
@@ -226,7 +226,7 @@ async def read_snapshot(
     orphaned = await find_orphaned(versions, snapshot.commits, there, heads=[commit for _, _, commit, _ in refs])
     # A copy from a commit may set its cell after our read of staging, and before another run sweeps that commit. That
     # run sees the cell and keeps the object. In our read only the commit names it, so treat the commit as not swept.
-    late = frozenset() if known is None else found.commits - known
+    late = frozenset() if known is None else swept_records.commits - known
     return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
 
 
@@ -326,7 +326,7 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
     Skips a tree with missing files: a run may have deleted them while no merge needed the tree. Costs a read of a
     metarange for each commit.
     """
-    found: set[str] = set()
+    compared: set[str] = set()
     for id_, metarange in await versions.ports.tasks.apart(snapshot.swept_bases):
         try:
             sublists = [info.id for info in await versions.context.trees.sublists(metarange)]
@@ -338,8 +338,8 @@ async def _compared_with(versions: Versions, snapshot: Snapshot) -> set[str]:
         names = [metarange_key(metarange), *map(sublist_key, sublists), *map(range_key, ranges)]
         retired = [name for name, by in zip(names, taken, strict=True) if by]
         if not any([await is_missing(versions, name) for name in retired]):
-            found.add(id_)
-    return found
+            compared.add(id_)
+    return compared
 
 
 class _Lists(Sequence[Sequence[int]]):
@@ -360,8 +360,8 @@ class _Lists(Sequence[Sequence[int]]):
     def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        found: list[int] = self._values[self._offsets[index] : self._offsets[index + 1]].tolist()
-        return found
+        numbers: list[int] = self._values[self._offsets[index] : self._offsets[index + 1]].tolist()
+        return numbers
 
 
 Id = TypeVar("Id", RangeId, SublistId)

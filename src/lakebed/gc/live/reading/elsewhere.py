@@ -51,13 +51,13 @@ class Elsewhere:
         Raises:
             Corrupt: a tree of another repository is missing or altered.
         """
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name, versions in await self._others():
             mine = _Inside(self._uri)
             async for work in self._read(versions, mine):
                 yield work
-            found |= dict.fromkeys(mine.found, name)
-        yield NamedElsewhere(found)
+            names |= dict.fromkeys(mine.found, name)
+        yield NamedElsewhere(names)
 
     async def _read(self, versions: Versions, mine: _Inside) -> AsyncIterator[Work]:
         # In the order of every collection (reading.py): staging, uploads and copies, then every commit, including swept
@@ -68,18 +68,18 @@ class Elsewhere:
             yield Work(1, 0)
         snapshot = await read_snapshot(versions)
         there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there())).to_pylist()
-        search, found, looked = Search(versions), dict[str, None](), set[RangeId]()
+        search, addresses, looked = Search(versions), dict[str, None](), set[RangeId]()
         trees = [MetarangeId(id_) for id_ in sorted(set(there)) if id_]
-        async for work in search.foreign(trees, found, looked):
+        async for work in search.foreign(trees, addresses, looked):
             yield work
         async for id_ in self._swept(versions, frozenset(trees)):
             try:
-                async for work in search.foreign([id_], found, looked):
+                async for work in search.foreign([id_], addresses, looked):
                     yield work
             except (MetarangeCorrupt, RangeCorrupt):
                 # A collection of metadata deleted this tree, so it names no object any more.
                 continue
-        mine.take(found)
+        mine.take(addresses)
 
     async def _swept(self, versions: Versions, there: frozenset[MetarangeId]) -> AsyncIterator[MetarangeId]:
         looked = set(there)

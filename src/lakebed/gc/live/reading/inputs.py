@@ -323,9 +323,9 @@ class AddressRows:
 def address_of(text: str, *, namespace: str, created_ms: int) -> Address:
     """Return the address as the table stores it: as numbers if Lakebed wrote the object, in any spelling."""
     key = key_inside(text, namespace)
-    place = parse_address(key) if key is not None else None
-    slice_, sequence = place or (FOREIGN_SLICE, 0)
-    return Address(slice_, sequence, "" if place else (key or text), created_ms)
+    numbers = parse_address(key) if key is not None else None
+    slice_, sequence = numbers or (FOREIGN_SLICE, 0)
+    return Address(slice_, sequence, "" if numbers else (key or text), created_ms)
 
 
 def address_texts(slices: Numbers, sequences: Numbers, foreign: Sequence[str]) -> pa.Array:

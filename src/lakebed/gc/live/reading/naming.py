@@ -91,16 +91,16 @@ class Wanted:
 
     def is_in(self, summary: SliceSummary) -> bool:
         """Return whether a range with this summary names a wanted address by slice and sequence."""
-        found = ((self._sequences.get(bitmap.slice), bitmap) for bitmap in summary.bitmaps)
-        return any(wanted and not wanted.isdisjoint(bitmap.sequences().tolist()) for wanted, bitmap in found)
+        by_slice = ((self._sequences.get(bitmap.slice), bitmap) for bitmap in summary.bitmaps)
+        return any(wanted and not wanted.isdisjoint(bitmap.sequences().tolist()) for wanted, bitmap in by_slice)
 
     def maybe(self, slices: Numbers, sequences: Numbers) -> list[int]:
         """Return the rows that may name a wanted address: rows with its slice and sequence, and all foreign rows."""
         # A foreign row may be a full URI of an object inside the namespace.
-        found = slices == FOREIGN_SLICE
+        flags = slices == FOREIGN_SLICE
         for slice_, wanted in self._sequences.items():
-            found |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
-        rows: list[int] = np.flatnonzero(found).tolist()
+            flags |= (slices == slice_) & np.isin(sequences, np.array(sorted(wanted), np.int64))
+        rows: list[int] = np.flatnonzero(flags).tolist()
         return rows
 
     def find(self, slice_: int, sequence: int, address: str) -> str | None:
@@ -264,8 +264,8 @@ class Search:
                 found.setdefault(address, []).append(name)
         # Copies last, as in reading.py: an object renamed meanwhile is in its cell or in a copy record.
         async for _, copy in self._versions.inventory.every(CopyRecord):
-            place = parse_address(copy.address) or (FOREIGN_SLICE, 0)
-            named = wanted.find(*place, copy.address)
+            numbers = parse_address(copy.address) or (FOREIGN_SLICE, 0)
+            named = wanted.find(*numbers, copy.address)
             if named is not None:
                 name = UncommittedName(source="copy", branch=copy.branch, since_ms=copy.started_ms)
                 found.setdefault(named, []).append(name)

@@ -25,11 +25,11 @@ async def recorded_since(
     changed_ms: dict[str, int] = {}
     async for page in store.list(LEDGER_PREFIX, start_after=ledger_folder(first_ms - DAY_MS)):
         changed_ms |= {stat.key: stat.modified_ms for stat in page}
-    found: dict[Sequence[str], Set[str]] = {}
+    recorded: dict[Sequence[str], Set[str]] = {}
     for names in ledger_records(changed_ms):
         # A record may have several files, and a later file may change an earlier one: read all or none.
         if max(changed_ms[name] for name in names) >= since_ms - SLACK_MS:
             rows = decode_record(names, [await store.get(name) for name in names])
             if deleted := addresses & deleted_in(rows):
-                found[names] = deleted
-    return found
+                recorded[names] = deleted
+    return recorded

@@ -128,8 +128,8 @@ class JobBook:
     async def list(self) -> list[JobView]:
         """Return all jobs, newest first."""
         pairs = self._records.scan(JOB)
-        found = [decode_record(JobRecord, value).job async for _, value in pairs]
-        return [await self._shown(job) for job in reversed(found)]
+        jobs = [decode_record(JobRecord, value).job async for _, value in pairs]
+        return [await self._shown(job) for job in reversed(jobs)]
 
     async def ask_to_stop(self, job_id: str) -> JobView:
         """Ask the job's process to stop it at its next beat. Do nothing if the job has ended.
@@ -175,6 +175,6 @@ class JobBook:
         await self._records.set(JOB + job.id.encode(), JobRecord(job=job))
 
     async def _forget_old(self) -> None:
-        found = [key async for key, _ in self._records.scan(JOB)]
-        for key in found[:-KEPT_MAX]:
+        keys = [key async for key, _ in self._records.scan(JOB)]
+        for key in keys[:-KEPT_MAX]:
             await self._records.delete(key)

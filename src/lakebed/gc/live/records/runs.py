@@ -52,10 +52,10 @@ class RunBook:
         Raises:
             RunNotFound: no run has this id.
         """
-        found = await self._versions.retired.find_run(run_id)
-        if found is None:
+        record = await self._versions.retired.find_run(run_id)
+        if record is None:
             raise RunNotFound(f"there is no collection run {run_id}", run_id=run_id)
-        return found
+        return record
 
     async def read_as(self, run_id: RunId, kind: RunKind, *states: RunState) -> tuple[RunRecord, Held]:
         """Return the record of a run of this kind in one of these states.
@@ -147,8 +147,8 @@ class RunBook:
 
     async def forgotten(self, views: Sequence[RunView]) -> list[RunView]:
         """Return the runs without a record among `views` that took objects which commits go on naming, newest first."""
-        known = {one.run_id for one in views}
-        taking = [one async for one in self._versions.taken.runs() if one[0] not in known]
+        known = {view.run_id for view in views}
+        taking = [record async for record in self._versions.taken.runs() if record[0] not in known]
         return [
             RunView(
                 run_id=run,
@@ -309,9 +309,9 @@ class RunBook:
         # of every branch.
         await self._versions.slices.end()
         await self._fence_dead_owners()
-        found = [item async for item in self._versions.inventory.every(SliceRecord)]
-        closed = tuple(name for name, record in found if record.state is SliceState.CLOSED)
-        return closed, tuple(name for name, record in found if record.state is not SliceState.CLOSED)
+        records = [item async for item in self._versions.inventory.every(SliceRecord)]
+        closed = tuple(name for name, record in records if record.state is SliceState.CLOSED)
+        return closed, tuple(name for name, record in records if record.state is not SliceState.CLOSED)
 
     async def _fence_dead_owners(self) -> None:
         versions = self._versions

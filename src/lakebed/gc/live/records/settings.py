@@ -99,9 +99,9 @@ class VersionedSetting(Generic[R]):
         current = await self.read()
         newest = current.version if before is None else min(current.version, before - 1)
         oldest = max(1, newest - limit + 1)
-        found = [current] if oldest <= current.version <= newest else []
-        found += await self._former(range(min(newest, current.version - 1), oldest - 1, -1))
-        return found, oldest > 1
+        versions = [current] if oldest <= current.version <= newest else []
+        versions += await self._former(range(min(newest, current.version - 1), oldest - 1, -1))
+        return versions, oldest > 1
 
     async def _former(self, versions: range) -> list[R]:
         held = await self._versions.context.get_many([self._former_key(version) for version in versions])
@@ -148,7 +148,7 @@ class VersionedSetting(Generic[R]):
         # A run that reads the setting later sees the change. A run that read the setting earlier published its commits
         # before that read, so this call sees the run.
         runs = await self._versions.retired.runs()
-        return tuple(run for run, one in runs if self._is_too_late_for(one))
+        return tuple(run for run, record in runs if self._is_too_late_for(record))
 
     def _is_too_late_for(self, run: RunRecord) -> bool:
         # A deferred run decided long ago. New rules do not affect it.
@@ -385,11 +385,13 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         )
 
         def with_it(before: tuple[Hold, ...]) -> tuple[Hold, ...]:
-            for one in before:
-                if one.name == made.name:
-                    if msgspec.structs.replace(one, by=made.by, at_ms=made.at_ms) == made:
+            for hold_before in before:
+                if hold_before.name == made.name:
+                    if msgspec.structs.replace(hold_before, by=made.by, at_ms=made.at_ms) == made:
                         return before
-                    raise HoldExists(f"there is a hold {one.name} already, on {one.text()}", name=one.name)
+                    raise HoldExists(
+                        f"there is a hold {hold_before.name} already, on {hold_before.text()}", name=hold_before.name
+                    )
             return (*before, made)
 
         # Before the record: a hold cannot keep a commit that a run has already published.
