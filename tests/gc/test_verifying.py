@@ -115,7 +115,7 @@ def test_no_record_is_decoded_on_the_event_loop_and_for_a_block_each_once(
         await lake.service.compare_ledger("", token)
         return threading.get_ident()
 
-    monkeypatch.setattr(f"{PAGES}.decode_record", decode)
+    monkeypatch.setattr("lakebed.gc.messages.decode_record", decode)
     loop = lake.wait(compare("twice:::"))
 
     assert len(decoded) == len(set(decoded)) == 2
