@@ -88,3 +88,13 @@ async def test_no_object_is_encrypted_by_a_key_of_the_client(s3: httpx.AsyncClie
     answer = await s3.request(method, path, headers={f"{SSE}-customer-algorithm": "AES256"})
 
     assert answer.status_code == 501
+
+
+@pytest.mark.parametrize("write", WRITES)
+async def test_metadata_over_the_limit_is_refused_by_the_code_of_s3(s3: httpx.AsyncClient, write: str) -> None:
+    method, path, headers = WRITES[write]
+    large = {"x-amz-metadata-directive": "REPLACE", "x-amz-meta-k": "v" * 2048}
+
+    answer = await s3.request(method, path, headers=headers | large, content=b"")
+
+    assert (answer.status_code, "<Code>MetadataTooLarge</Code>" in answer.text) == (400, True), answer.text

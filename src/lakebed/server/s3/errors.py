@@ -68,7 +68,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
         "The XML you provided was not well-formed or did not validate against our published schema.",
     ),
     "MaxMessageLengthExceeded": (400, "Your request was too big."),
-    "Invalid": (400, "Your metadata headers exceed the maximum allowed metadata size"),
+    "MetadataTooLarge": (400, "Your metadata headers exceed the maximum allowed metadata size"),
     "MethodNotAllowed": (405, "The specified method is not allowed against this resource."),
     "MissingContentLength": (411, "You must provide the Content-Length HTTP header."),
     "NoSuchBucket": (404, "The specified bucket does not exist."),
@@ -155,7 +155,7 @@ BY_ERROR: Final[dict[type[base.LakebedError], str]] = {
     objectstore.ShortBody: "IncompleteBody",
     quotas.QuotaExceeded: "QuotaExceeded",
     InvalidParameter: "InvalidURI",
-    base.InvalidEntry: "Invalid",
+    base.InvalidEntry: "MetadataTooLarge",
     base.InvalidName: "KeyTooLongError",
 }
 _OWN_WORDS: Final = frozenset(

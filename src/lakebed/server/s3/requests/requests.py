@@ -196,7 +196,7 @@ class S3Request(RestRequest):
                 found[key] = f"{found[key]},{text}" if key in found else text
         size_bytes = sum(len(key) + len(value.encode()) for key, value in found.items())
         if size_bytes > METADATA_BYTES_MAX:
-            raise S3Error("Invalid", Size=size_bytes, MaxSizeAllowed=METADATA_BYTES_MAX)
+            raise S3Error("MetadataTooLarge", Size=size_bytes, MaxSizeAllowed=METADATA_BYTES_MAX)
         return found
 
     def all_of_header(self, name: bytes) -> str:
