@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.base import Ports
-from lakebed.catalog import Catalog, DefaultBranchKept, ProtectedBranch, Repository, SettingChanged
+from lakebed.base import Denied, Ports
+from lakebed.catalog import Catalog, ProtectedBranch, Repository, SettingChanged
 from lakebed.versions import BranchNotFound, Commit, NoChanges, Note, PathNotFound
 from tests.versions.conftest import HookedStore
 
@@ -135,7 +135,7 @@ async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly
 
 
 async def test_the_default_branch_cannot_be_deleted(repository: Repository) -> None:
-    with pytest.raises(DefaultBranchKept):
+    with pytest.raises(Denied, match="cannot delete repository default branch"):
         await repository.changes.delete_branch("main")
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import AT_ONCE, Ports
+from lakebed.base import AT_ONCE, Conflict, Denied, Ports
 from lakebed.catalog import (
     Catalog,
-    DefaultBranchKept,
     DeletedNotFound,
     DeletedState,
     DeleteProtected,
@@ -18,7 +17,6 @@ from lakebed.catalog import (
     Repository,
     RepositoryExists,
     RepositoryNotFound,
-    SeveralDeleted,
 )
 from lakebed.gc.live import HoldBook
 from lakebed.gc.messages import NewHold
@@ -109,7 +107,7 @@ async def test_of_several_with_one_name_the_caller_chooses(
     await catalog.create("repo", storage_namespace=namespace + "-2")
     await catalog.delete("repo")
 
-    with pytest.raises(SeveralDeleted):
+    with pytest.raises(Conflict, match="deleted repositories had the name"):
         await catalog.undelete("repo")
 
     assert (await catalog.undelete("repo", uid=repository.record.uid)).record.uid == repository.record.uid
@@ -244,5 +242,5 @@ class TestProtection:
         with pytest.raises(DeleteProtected, match=r"release-1.*release\*"):
             await changes.delete_branch("release-1", force=True)
         await changes.delete_branch("topic")
-        with pytest.raises(DefaultBranchKept):
+        with pytest.raises(Denied, match="cannot delete repository default branch"):
             await changes.delete_branch("main")

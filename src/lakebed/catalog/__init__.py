@@ -1,29 +1,21 @@
 """Repositories and their objects as users see them, with the guards and the queue in front of `lakebed.versions`."""
 
 from .deleted import DAY_MS, DELETED_DAYS, DeletedRepositories, DeletedRepository
-from .dumps import DumpIds, TreesTaken
+from .dumps import DumpIds
 from .errors import (
     AddressInNamespace,
-    BytesInNamespace,
-    CommitQueueTimeout,
-    DefaultBranchKept,
     DeletedNotFound,
     DeleteProtected,
     FileOfTable,
-    ForeignAddress,
     InvalidImport,
     NamespaceInUse,
     NamespaceNested,
-    NamespaceUnclear,
     NotHeaderText,
     ProtectedBranch,
     ReadOnly,
     RepositoryExists,
     RepositoryNotFound,
     SettingChanged,
-    SeveralDeleted,
-    TooManyPaths,
-    TooMuchMetadata,
     UploadMissing,
     WindowNotOver,
 )

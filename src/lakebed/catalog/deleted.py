@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from lakebed.base import (
     AT_ONCE,
+    Conflict,
     OutcomeUnknown,
     Ports,
     RepositoryId,
@@ -34,7 +35,7 @@ from lakebed.base import (
 from lakebed.kv import Held, Page, PredicateFailed, Store, scan_pages, scan_prefix
 from lakebed.versions import BranchRecord, ClaimRecord, RefState, decode_record, encode_record, keys
 
-from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, SeveralDeleted, WindowNotOver
+from .errors import DeletedNotFound, DeleteProtected, RepositoryExists, WindowNotOver
 from .namespaces import Places
 from .records import (
     DELETED_REPOSITORIES,
@@ -178,7 +179,7 @@ class DeletedRepositories:
 
         Raises:
             DeletedNotFound: no repository of this name is kept, or it is being forgotten.
-            SeveralDeleted: several are kept, and `uid` is not given.
+            Conflict: several are kept, and `uid` is not given.
             RepositoryExists: the name is taken.
         """
         found, held = await self._find_kept(name, uid)
@@ -196,7 +197,7 @@ class DeletedRepositories:
         kept = [one for one in found if one.record.state in states]
         if len(kept) > 1:
             uids = ", ".join(one.uid for one in kept)
-            raise SeveralDeleted(f"{len(kept)} deleted repositories had the name {name}: choose one of {uids}")
+            raise Conflict(f"{len(kept)} deleted repositories had the name {name}: choose one of {uids}")
         if kept:
             held = await self._store.get(DELETED_REPOSITORIES, kept[0].uid.encode())
             if held is not None and decode_record(DeletedRecord, held.value) == kept[0].record:
@@ -300,7 +301,7 @@ class DeletedRepositories:
         """Return a repository that can be collected, is being collected, or was just collected.
 
         Raises:
-            DeletedNotFound, SeveralDeleted: as for `undelete`.
+            DeletedNotFound, Conflict: as for `undelete`.
         """
         return (await self._find_kept(name, uid, _COLLECTABLE | {DeletedState.COLLECTED}))[0]
 
@@ -406,7 +407,7 @@ class DeletedRepositories:
         """Remove every record of a deleted repository permanently. Objects that were not collected remain.
 
         Raises:
-            DeletedNotFound, SeveralDeleted: as for `undelete`.
+            DeletedNotFound, Conflict: as for `undelete`.
             DeleteProtected: legal holds are in force.
         """
         found, held = await self._find_kept(name, uid, _FORGETTABLE)

@@ -66,10 +66,6 @@ _BATCH: Final = 1_000
 _SHOWN: Final = 5
 
 
-class TreesTaken(Conflict):
-    """A collection of metadata retired files of the dump's trees during the restore. No ref was made."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpIds:
     branches: str
@@ -186,7 +182,7 @@ class Dumps:
             Conflict: the repository has other branches or tags.
             ReadOnly: the repository is read-only, and `force` is not set.
             Conflict: the dump has tables of a repository of another id.
-            TreesTaken: a collection ran meanwhile.
+            Conflict: a collection ran meanwhile.
         """
         self._guards.check_writable(force=force)
         dump = await self._read(ids)
@@ -344,7 +340,7 @@ class Dumps:
         wanted = sorted(files)
         for batch in _batches(wanted):
             if any(await self._versions.retired.retired_by(batch)):
-                raise TreesTaken("a collection of metadata takes files of the dump's trees: no ref was made")
+                raise Conflict("a collection of metadata takes files of the dump's trees: no ref was made")
         await self._set_all((keys.COMMIT + id_.encode(), encode_record(one)) for id_, one in commits.items())
 
     async def _unpublished(self, dump: _Dump) -> dict[CommitId, Commit]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.base import AlreadyExists, Conflict, Denied, Invalid, NotFound, Unavailable
+from lakebed.base import AlreadyExists, Conflict, Denied, Invalid, NotFound
 
 
 class RepositoryNotFound(NotFound):
@@ -15,10 +15,6 @@ class RepositoryExists(AlreadyExists):
 
 class DeletedNotFound(NotFound):
     """No deleted repository of this name is kept: it was forgotten or restored. Facts: `repository`."""
-
-
-class SeveralDeleted(Conflict):
-    """Several deleted repositories had this name, and the caller gave no uid."""
 
 
 class WindowNotOver(Conflict):
@@ -37,10 +33,6 @@ class NamespaceNested(NamespaceInUse):
     """The storage namespace is inside another one, or contains one."""
 
 
-class NamespaceUnclear(Unavailable):
-    """The store denies a check of whether a namespace is in use, so it is treated as in use. Facts: `namespace`."""
-
-
 class ReadOnly(Denied):
     """The repository is read-only, and the caller did not force the change."""
 
@@ -49,32 +41,12 @@ class ProtectedBranch(Denied):
     """A protection rule matches the branch: only merges change it."""
 
 
-class TablesKept(Denied):
-    """The hidden branch of table files accepts new files, and nothing else. Facts: `branch`."""
-
-
 class FileOfTable(Denied):
     """A table of the branch needs the file, or a copy would be one without its files. Facts: `table`, `path`."""
 
 
-class DefaultBranchKept(Denied):
-    """A repository's default branch cannot be deleted."""
-
-
-class CommitQueueTimeout(Unavailable):
-    """Other commits kept the branch busy for the whole wait. Nothing was changed. Facts: `waited_s`."""
-
-
 class SettingChanged(Conflict):
     """The setting is not the version that the caller had read."""
-
-
-class TooMuchMetadata(Invalid):
-    """The metadata of a repository would make a record too large for some stores."""
-
-
-class TooManyPaths(Invalid):
-    """A batch names more paths than one request allows."""
 
 
 class AddressInNamespace(Invalid):
@@ -98,11 +70,3 @@ class NotHeaderText(Invalid):
 
 class UploadMissing(Invalid):
     """The address to be linked has no bytes, or not the declared number."""
-
-
-class BytesInNamespace(Denied):
-    """A staged address is inside a namespace that a repository took later. The bytes belong to that repository now."""
-
-
-class ForeignAddress(Invalid):
-    """An entry's address is in a store that this server does not open."""

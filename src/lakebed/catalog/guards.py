@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lakebed.base import TABLE_FILE, TABLE_METADATA, TABLE_RECORD, TABLE_SUFFIX, TABLES, RepositoryId
+from lakebed.base import TABLE_FILE, TABLE_METADATA, TABLE_RECORD, TABLE_SUFFIX, TABLES, Denied, RepositoryId
 from lakebed.kv import Store
 from lakebed.versions import Versions, decode_record, keys
 
-from .errors import FileOfTable, ProtectedBranch, ReadOnly, RepositoryNotFound, TablesKept
+from .errors import FileOfTable, ProtectedBranch, ReadOnly, RepositoryNotFound
 from .records import RepositoryRecord, RepositoryState
 from .settings import Settings
 
@@ -46,10 +46,10 @@ class Guards:
         """Refuse to change the hidden branch of table files. It accepts new files, and nothing else.
 
         Raises:
-            TablesKept: it is that branch.
+            Denied: it is that branch.
         """
         if await self.has_table_files(branch):
-            raise TablesKept(f"branch {branch} holds the files of tables: it accepts new files only", branch=branch)
+            raise Denied(f"branch {branch} holds the files of tables: it accepts new files only", branch=branch)
 
     async def has_table_files(self, branch: str) -> bool:
         """Return whether this is the hidden branch, and no branch of a user with its name."""
@@ -62,7 +62,7 @@ class Guards:
         Raises:
             ReadOnly: as for `check_writable`.
             ProtectedBranch: a rule protects the branch. `force` does not override it.
-            TablesKept: see `check_no_tables`. Uploads of new files ask `check_upload`.
+            Denied: see `check_no_tables`. Uploads of new files ask `check_upload`.
         """
         await self.check_no_tables(branch)
         await self.check_upload(branch, force=force, verb=verb)

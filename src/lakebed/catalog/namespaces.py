@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, 
 from contextlib import suppress
 from typing import Final
 
-from lakebed.base import Ports, RepositoryUid, in_waves, inner_namespace, parse_slice_name
+from lakebed.base import Denied, Invalid, Ports, RepositoryUid, Unavailable, in_waves, inner_namespace, parse_slice_name
 from lakebed.kv import SCAN_PAGE, Store, scan_pages
 from lakebed.objectstore import (
     Adoption,
@@ -34,14 +34,7 @@ from lakebed.objectstore import (
     write_adoption,
 )
 
-from .errors import (
-    AddressInNamespace,
-    BytesInNamespace,
-    ForeignAddress,
-    NamespaceInUse,
-    NamespaceNested,
-    NamespaceUnclear,
-)
+from .errors import AddressInNamespace, NamespaceInUse, NamespaceNested
 from .records import MARKER_KEY
 
 OpenNamespace = Callable[[str], ObjectStore]
@@ -101,13 +94,13 @@ class Namespaces:
         """Return store and key of any full URI. The store's URI has one spelling, so compare that, not the address.
 
         Raises:
-            ForeignAddress: this server does not open such stores.
+            Invalid: this server does not open such stores.
         """
         try:
             bucket, key = split_address(address)
             return self.open(bucket), key
         except InvalidNamespace as error:
-            raise ForeignAddress(f"cannot open what this address names: {error}", address=address) from error
+            raise Invalid(f"cannot open what this address names: {error}", address=address) from error
 
     async def locate_outside(self, address: str, *, own: str) -> tuple[ObjectStore, str]:
         """Return store and key of a full URI that the repository of the namespace `own` may read.
@@ -116,14 +109,14 @@ class Namespaces:
         around it since is noticed within `record_cache_ms`.
 
         Raises:
-            BytesInNamespace: a repository's namespace was made around it since.
-            ForeignAddress: this server does not open such stores.
+            Denied: a repository's namespace was made around it since.
+            Invalid: this server does not open such stores.
         """
         objectstore, key = self.locate(address)
         place = f"{objectstore.uri}/{key}"
         known = await self._known_lately()
         if any(uri in known and uri != own for uri in (place, *around_namespace(place))):
-            raise BytesInNamespace("the object lies in the storage namespace of another repository", address=address)
+            raise Denied("the object lies in the storage namespace of another repository", address=address)
         return objectstore, key
 
     async def mark(self, objectstore: ObjectStore, marker: str) -> None:
@@ -132,7 +125,7 @@ class Namespaces:
         Raises:
             NamespaceInUse: another marker exists.
             NamespaceNested: a namespace around this one has a marker, or one was found inside it.
-            NamespaceUnclear: the store denies the check for a marker.
+            Unavailable: the store denies the check for a marker.
         """
         # Check before and after: a store that ignores the condition would let our put replace another marker.
         if not await self._is_taken(objectstore):
@@ -145,7 +138,7 @@ class Namespaces:
         """Refuse a namespace that `mark` would refuse, and write nothing.
 
         Raises:
-            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear: see `open` and `mark`.
+            InvalidNamespace, NamespaceInUse, NamespaceNested, Unavailable: see `open` and `mark`.
         """
         objectstore = self.open(uri)
         other = first_overlap(objectstore.uri, await self._known())
@@ -158,7 +151,7 @@ class Namespaces:
         """Refuse a namespace that `take_over` would refuse, because others than the old server use it. Write nothing.
 
         Raises:
-            InvalidNamespace, NamespaceInUse, NamespaceNested, NamespaceUnclear: see `open` and `mark`.
+            InvalidNamespace, NamespaceInUse, NamespaceNested, Unavailable: see `open` and `mark`.
         """
         objectstore = self.open(uri)
         other = first_overlap(objectstore.uri, await self._known())
@@ -185,7 +178,7 @@ class Namespaces:
 
         Raises:
             NamespaceInUse: another repository or installation uses it.
-            NamespaceNested, NamespaceUnclear: see `mark`.
+            NamespaceNested, Unavailable: see `mark`.
         """
         claim = await read_adoption(objectstore)
         if claim is None:
@@ -224,7 +217,7 @@ class Namespaces:
         """Return the content of the namespace's marker, or None if it has none.
 
         Raises:
-            NamespaceUnclear: the store denies the check for a marker.
+            Unavailable: the store denies the check for a marker.
         """
         return (await objectstore.get(MARKER_KEY)).decode() if await self._is_marked(objectstore) else None
 
@@ -239,8 +232,8 @@ class Namespaces:
 
         Raises:
             AddressInNamespace: a namespace around it is or was in use, here or by another installation.
-            ForeignAddress: this server does not open such stores.
-            NamespaceUnclear: the store denies the check for a marker.
+            Invalid: this server does not open such stores.
+            Unavailable: the store denies the check for a marker.
         """
         objectstore, key = self.locate(address)
         place = f"{objectstore.uri}/{key}"
@@ -327,7 +320,7 @@ class Namespaces:
 
     def _check_trusted(self, place: str, verb: str, error: ObjectStoreDenied) -> None:
         if not self._trust_denials:
-            raise NamespaceUnclear(
+            raise Unavailable(
                 f"cannot find out whether a repository lies there: the object store does not let the server {verb}"
                 f" {place}. Allow it, and listing the bucket too, because S3 otherwise refuses what is missing. Or set"
                 " LAKEBED_TRUST_DENIALS=1, if no other installation uses this place",

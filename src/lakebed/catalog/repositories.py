@@ -37,15 +37,7 @@ from lakebed.quotas import Meter
 from lakebed.versions import Versions, decode_record, decode_records, encode_record, keys
 
 from .deleted import DELETED_DAYS, DeletedRepositories, namespaces_of
-from .errors import (
-    DeleteProtected,
-    NamespaceInUse,
-    NamespaceNested,
-    ReadOnly,
-    RepositoryExists,
-    RepositoryNotFound,
-    TooMuchMetadata,
-)
+from .errors import DeleteProtected, NamespaceInUse, NamespaceNested, ReadOnly, RepositoryExists, RepositoryNotFound
 from .namespaces import Namespaces, OpenNamespace, Places, first_overlap
 from .records import NamespaceRecord, RepositoryRecord, RepositoryState
 from .refs.queue import BranchQueue
@@ -182,7 +174,7 @@ class Catalog:
             InvalidNamespace: the URI is malformed, or of a store that this server does not use.
             RepositoryExists: the id is taken.
             NamespaceInUse: another or a deleted repository uses it, or one around or inside it.
-            NamespaceUnclear: the store denies the check for a marker.
+            Unavailable: the store denies the check for a marker.
             Invalid: the bucket of the namespace does not exist.
         """
         name = check_repository(repository_id)
@@ -395,7 +387,7 @@ class Catalog:
             record, held = await self._find_active(repository_id)
             value = encode_record(change(record))
             if len(value) > _RECORD_BYTES_MAX:
-                raise TooMuchMetadata(f"a repository's record has at most {_RECORD_BYTES_MAX} bytes", size=len(value))
+                raise Invalid(f"a repository's record has at most {_RECORD_BYTES_MAX} bytes", size=len(value))
             try:
                 await self.store.set_if(keys.REPOSITORIES, repository_id.encode(), value, held.predicate)
             except PredicateFailed:
@@ -436,7 +428,7 @@ class Catalog:
         """Restore a deleted repository with all of its data, including uncommitted changes.
 
         Raises:
-            DeletedNotFound, SeveralDeleted, RepositoryExists: see `DeletedRepositories.undelete`.
+            DeletedNotFound, Conflict, RepositoryExists: see `DeletedRepositories.undelete`.
         """
         wanted = check_repository(new_name or name)
         found = await self._find(wanted)
@@ -450,7 +442,7 @@ class Catalog:
         """Return the uid and the versions of a deleted repository, for its collection.
 
         Raises:
-            DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
+            DeletedNotFound, Conflict: see `DeletedRepositories.find`.
         """
         found = await self.deleted.find(name, uid=uid)
         assert found.record.repository is not None

@@ -6,6 +6,5 @@ parts of `lakebed.catalog`, beside servers that may run (docs/guide/migrating.md
 
 from .accounts import AccountsHere, AccountsMigrated, SourceAccounts, bring_accounts
 from .adopting import Adopted, Step, adopt
-from .entries import OldRootUnknown
 from .flow import Migrated, Migration, migrate_repository, plan_repository
 from .source import SourceRepository, answers, find_sources

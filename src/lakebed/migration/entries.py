@@ -18,10 +18,6 @@ LOCAL_ROOT: Final = "local:///"
 S3_NAME: Final = "x-amz-meta-"
 
 
-class OldRootUnknown(Invalid):
-    """The source has a local store, and the operator did not name its root folder, or named another one."""
-
-
 class Entries:
     """Makes entries of one repository's objects. `old_root`: the folder of the source's local store, or empty.
 
@@ -39,8 +35,8 @@ class Entries:
         """Return this server's spelling of an address.
 
         Raises:
-            OldRootUnknown: the address is in a folder of the old server's machine, and not below `old_root`.
-            ForeignAddress: the address is a URL of another account of Azure than this server's.
+            Invalid: the address is in a folder of the old server's machine, and not below `old_root`.
+            Invalid: the address is a URL of another account of Azure than this server's.
         """
         if (spelled := without_account(theirs)) != theirs:
             # Only the URL names the account, so `locate` checks it before the name is lost. The namespace and its
@@ -50,7 +46,7 @@ class Entries:
         if not theirs.startswith(LOCAL_ROOT):
             return theirs
         if not self._old_root or not theirs.startswith(self._old_root):
-            raise OldRootUnknown(
+            raise Invalid(
                 f"{theirs} lies in a folder of the old server's machine: --objects names the root of its local store",
                 address=theirs,
             )
@@ -71,8 +67,8 @@ class Entries:
         """Return the entry, after a check of its address. Checks each folder once.
 
         Raises:
-            OldRootUnknown: see `address_of`.
-            ForeignAddress: this server does not open such stores.
+            Invalid: see `address_of`.
+            Invalid: this server does not open such stores.
             AddressInNamespace: the object is in a namespace that a Lakebed server collects.
         """
         entry = self.of(stats)

@@ -179,7 +179,7 @@ async def migrate_repository(
     """Migrate one repository, or continue. `namespace` is that of the new repository; None means the source's own.
 
     Raises:
-        NotFound, OldRootUnknown: this server cannot read the source's objects.
+        NotFound, Invalid: this server cannot read the source's objects.
         AddressInNamespace: the objects are in a namespace of a Lakebed server, whose collections delete there.
         NamespaceInUse, NamespaceNested, Invalid: `namespace` cannot be used.
         MigrationDiffers: after the migration, a listing here differs from the source's.

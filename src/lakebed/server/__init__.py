@@ -1,15 +1,7 @@
 """The HTTP server: the contract's REST operations over `lakebed.catalog`, in one ASGI application."""
 
 from .app import App, create_app, opened
-from .operate.backup import (
-    BackupDamaged,
-    BackupOvertaken,
-    FolderTaken,
-    NotABackup,
-    create_backup,
-    restore_backup,
-    verify_backup,
-)
+from .operate.backup import BackupDamaged, FolderTaken, NotABackup, create_backup, restore_backup, verify_backup
 from .operate.backup_check import Checked
 from .operate.logs import LogOptions
 from .operate.opening import ticket_at
@@ -17,6 +9,6 @@ from .operate.recovery import NoDataFolder, recover
 from .operate.store_check import check_metadata
 from .options import ServerOptions, options_of
 from .process.folder import DataFolderFormat, NotADataFolder, prepare_folder
-from .process.pairing import WrongFolder, WrongMetadata
+from .process.pairing import WrongMetadata
 from .process.serving import BadAddress, inherited_sockets, serve
 from .state import AppState

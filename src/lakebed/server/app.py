@@ -140,7 +140,7 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
 
     Raises:
         StoreUnavailable, StoreFormat, InvalidStoreUri: see `open_store`.
-        WrongMetadata, WrongFolder: see `pair`.
+        WrongMetadata, Invalid: see `pair`.
     """
     store = open_store(options.metadata_uri)
     try:

@@ -62,7 +62,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
     Raises:
         NotFound: there is none; the message says what to install.
-        UnsafeFolder: another user could write into the folder.
+        Invalid: another user could write into the folder.
     """
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return java.lasting_home(java.find_java(environ), cache / "lakebed")

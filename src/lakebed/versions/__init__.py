@@ -54,7 +54,6 @@ from .errors import (
     MultipartNotFound,
     NameTaken,
     NoChanges,
-    ParentWanted,
     PathExists,
     PathExpired,
     PathNotFound,

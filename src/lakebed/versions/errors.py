@@ -61,10 +61,6 @@ class BadRef(Invalid):
     """The ref expression is malformed, or asks for a parent that there is not; or a branch was needed."""
 
 
-class ParentWanted(Conflict):
-    """The commit is a merge, and the caller did not say against which of its parents."""
-
-
 class InvalidNote(Invalid):
     """The date of a commit is out of bounds, or its message and metadata are too long."""
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from lakebed.base import CommitId, MetarangeId, RunId
+from lakebed.base import CommitId, Corrupt, MetarangeId, RunId
 from lakebed.gc.live.reading import commits as snapshots
-from lakebed.gc.live.reading.commit_columns import CommitColumns, CommitFacts, NotAnId, packed, text_lists, texts
+from lakebed.gc.live.reading.commit_columns import CommitColumns, CommitFacts, packed, text_lists, texts
 from lakebed.gc.live.reading.inputs import Inputs
 from lakebed.gc.messages import COMMITS, PrepareCommits, RunKind, StartRun
 from lakebed.versions import Commit, encode_record, keys
@@ -62,7 +62,7 @@ def test_texts_of_a_slice_are_those_of_its_rows() -> None:
     "strange", ["main", "a" * 63, "a" * 65, "g" * 64, " " + "a" * 63, "a" * 62 + "\u00e9a", "A" * 64, "a" * 128]
 )
 def test_what_is_no_id_is_refused_and_named(strange: str) -> None:
-    with pytest.raises(NotAnId, match="is not an id"):
+    with pytest.raises(Corrupt, match="is not an id"):
         packed([id_of(1), strange])
 
 
@@ -70,7 +70,7 @@ async def test_a_record_that_names_no_tree_stops_the_reading(lake: Lake) -> None
     commit = Commit(generation=2, message="m", committer="c", created_ms=1, metarange_id=MetarangeId("x"), parents=())
     await lake.versions.store.set(lake.versions.partition, keys.COMMIT + commit.id.encode(), encode_record(commit))
 
-    with pytest.raises(NotAnId):
+    with pytest.raises(Corrupt, match="is not an id"):
         await snapshots.read_snapshot(lake.versions)
 
 

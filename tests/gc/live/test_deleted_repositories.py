@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from lakebed.base import (
+    Conflict,
     Corrupt,
     Entry,
     LakebedError,
@@ -28,15 +29,7 @@ from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted.plan import Deleted
 from lakebed.gc.kinds.uncommitted.plan import Uncommitted
-from lakebed.gc.live import (
-    CollectionService,
-    DeletedCollections,
-    DeletedOnly,
-    HoldBook,
-    OtherInstallation,
-    WrongKind,
-    open_deleted,
-)
+from lakebed.gc.live import CollectionService, DeletedCollections, HoldBook, OtherInstallation, WrongKind, open_deleted
 from lakebed.gc.live.explain.searches import Searches
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
@@ -612,9 +605,9 @@ async def test_a_deleted_repository_has_no_other_collections_and_one_in_use_not_
 
     with pytest.raises(WrongKind):
         await service.start(StartRun(kind=RunKind.UNCOMMITTED))
-    with pytest.raises(DeletedOnly):
+    with pytest.raises(Conflict, match="the repository is deleted: it can be brought back"):
         await service.mark_missing()
-    with pytest.raises(DeletedOnly):
+    with pytest.raises(Conflict, match="the repository is deleted: it can be brought back"):
         await service.adopt_slices()
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.base import RunId
-from lakebed.catalog import DumpIds, Repository, TreesTaken
-from lakebed.gc.live import CollectionService, NotRestored, OtherInstallation, ServiceOptions
+from lakebed.base import Conflict, RunId
+from lakebed.catalog import DumpIds, Repository
+from lakebed.gc.live import CollectionService, OtherInstallation, ServiceOptions
 from lakebed.gc.messages import EXPIRED, Apply, Expire, Mode, RunKind, StartRun, manifest_of
 from lakebed.gc.rules import MetadataRule, days_rules
 from lakebed.kv import Predicate
@@ -149,7 +149,7 @@ async def test_a_restore_whose_trees_a_collection_takes_meanwhile_makes_no_ref(h
     head = await made.versions.history.get_commit((await made.versions.refs.get_branch("main")).commit_id)
     await bare.versions.retired.retire(RunId("r1"), ids=[head.metarange_id], runs=[])
 
-    with pytest.raises(TreesTaken):
+    with pytest.raises(Conflict, match="a collection of metadata takes files of the dump's trees:"):
         await bare.dumps.restore(ids)
 
     assert (await bare.versions.refs.list_branches())[0] == []
@@ -171,7 +171,7 @@ async def test_nothing_of_a_bare_repository_is_collected_before_its_restore_is_a
     await service_of(bare).adopting()
     await copy(here)
 
-    with pytest.raises(NotRestored):
+    with pytest.raises(Conflict, match="yet: restore a dump into it first"):
         await service_of(bare).start(StartRun(kind=kind))
     await bare.dumps.restore(ids)
 
@@ -186,9 +186,9 @@ async def test_a_run_of_a_bare_repository_goes_nowhere(here: Installation) -> No
     await service.adopting()
     nothing = manifest_of(EXPIRED, "f/", [])
 
-    with pytest.raises(NotRestored):
+    with pytest.raises(Conflict, match="yet: restore a dump into it first"):
         await service.apply("r1", Apply(kind=RunKind.COMMITTED, plan="", rules_version=1))
-    with pytest.raises(NotRestored):
+    with pytest.raises(Conflict, match="yet: restore a dump into it first"):
         await service.expire("r1", Expire(commits=nothing, rules_version=1, planned_ms=0))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lakebed.gc.live import JobBook, JobNotFound, JobRunning
+from lakebed.base import NotFound
+from lakebed.gc.live import JobBook, JobRunning
 from lakebed.gc.live.records.jobs import KEPT_MAX, LOST_AFTER_MS
 from lakebed.gc.messages import JobState, PlanRequest
 from tests.gc.live.conftest import Lake
@@ -79,7 +80,7 @@ async def test_old_jobs_are_forgotten(book: JobBook) -> None:
 
 
 async def test_an_unknown_job_is_not_found(book: JobBook) -> None:
-    with pytest.raises(JobNotFound):
+    with pytest.raises(NotFound, match="there is no job"):
         await book.get("x")
-    with pytest.raises(JobNotFound):
+    with pytest.raises(NotFound, match="there is no job"):
         await book.ask_to_stop("x")

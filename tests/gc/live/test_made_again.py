@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from lakebed.base import Clock, Ports
+from lakebed.base import Clock, Conflict, Ports
 from lakebed.catalog import DumpIds, Repository
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.plan import Erasure
-from lakebed.gc.live import OtherRepository, PolicyBook
+from lakebed.gc.live import PolicyBook
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import (
     Apply,
@@ -125,7 +125,7 @@ async def test_a_plan_of_the_repository_before_is_not_carried_out_in_the_one_mad
     new = await made_again(here, ids, adopts=True)
     keys = await here.keys()
 
-    with pytest.raises(OtherRepository):
+    with pytest.raises(Conflict, match="the run is of a repository that had this name before: plan"):
         await flow.apply(await context_of(here, new), plan.run_id, grace_s=0)
 
     assert plan.uid == made.versions.uid != new.versions.uid
@@ -143,13 +143,13 @@ async def test_each_step_of_an_apply_is_refused_in_the_repository_made_again(her
     assert leftovers is not None
     uid = made.versions.uid
 
-    with pytest.raises(OtherRepository):
+    with pytest.raises(Conflict, match="the run is of a repository that had this name before: plan"):
         await service.apply(plan.run_id, Apply(kind=plan.kind, plan="", rules_version=1, uid=uid))
-    with pytest.raises(OtherRepository):
+    with pytest.raises(Conflict, match="the run is of a repository that had this name before: plan"):
         await service.expire(plan.run_id, Expire(commits=plan.expired, rules_version=1, uid=uid))
-    with pytest.raises(OtherRepository):
+    with pytest.raises(Conflict, match="the run is of a repository that had this name before: plan"):
         await service.sweep(plan.run_id, Sweep(plan=plan.garbage, commits=plan.commits, uid=uid))
-    with pytest.raises(OtherRepository):
+    with pytest.raises(Conflict, match="the run is of a repository that had this name before: plan"):
         await service.retire(plan.run_id, RetireLeftovers(leftovers=leftovers, uid=uid))
-    with pytest.raises(OtherRepository):
+    with pytest.raises(Conflict, match="the run is of a repository that had this name before: plan"):
         await service.unstage(plan.run_id, Unstage(entries=(), uid=uid))

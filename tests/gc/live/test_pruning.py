@@ -6,11 +6,11 @@ from collections.abc import Set
 
 import pytest
 
-from lakebed.base import EMPTY_METARANGE
+from lakebed.base import EMPTY_METARANGE, Invalid
 from lakebed.catalog import Settings
 from lakebed.catalog.tables import TABLES, MissingFile, TableChange, TableCommits, TableName, Tables
 from lakebed.gc.kinds.erasure.plan import Erasure
-from lakebed.gc.kinds.pruning.plan import NoTables, Pruning
+from lakebed.gc.kinds.pruning.plan import Pruning
 from lakebed.gc.live import CollectionService, Reach
 from lakebed.gc.machine import flow
 from lakebed.gc.messages import (
@@ -115,7 +115,7 @@ async def test_a_run_with_a_window_is_undone_and_every_file_is_back(tables: Lake
 
 async def test_a_repository_without_tables_has_nothing_to_prune(lake: Lake) -> None:
     await lake.versions.refs.create_branch(TABLES, "main")
-    with pytest.raises(NoTables):
+    with pytest.raises(Invalid, match="this repository has no tables: there is nothing to prune"):
         await planned(lake)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lakebed.base import OutcomeUnknown
-from lakebed.gc.live import RulesMoved, RulesVersionNotFound
+from lakebed.base import NotFound, OutcomeUnknown
+from lakebed.gc.live import RulesMoved
 from lakebed.gc.live.records.settings import FORMER_RULES, RULES_KEY
 from lakebed.gc.rules import BranchRule, InvalidRules, KeepLast, Rules, days_rules
 from lakebed.kv import Predicate
@@ -84,7 +84,7 @@ async def test_a_repository_without_rules_has_no_history(lake: Lake) -> None:
 async def test_a_version_that_never_was_is_not_found(lake: Lake, version: int) -> None:
     await lake.service.rules.write(days_rules(1))
 
-    with pytest.raises(RulesVersionNotFound):
+    with pytest.raises(NotFound, match="do not exist"):
         await lake.service.rules.version(version)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakebed.base import Entry
-from lakebed.gc.live import CollectionService, NoQuestion
+from lakebed.base import Entry, Invalid
+from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import GC_PREFIX, LEDGER, Fate, WhyObject, arrow_schema, encode_part
 from lakebed.gc.rules import DAY_MS, Rules, days_rules
 from lakebed.ranges import RangeCorrupt
@@ -315,5 +315,5 @@ async def test_a_commit_that_cannot_be_read_is_named(lake: Lake) -> None:
     "asked", [{}, {"ref": "main"}, {"path": "a"}, {"address": "data/x", "ref": "main", "path": "a"}]
 )
 async def test_a_question_must_be_about_one_thing(lake: Lake, asked: dict[str, str]) -> None:
-    with pytest.raises(NoQuestion):
+    with pytest.raises(Invalid, match="say an address, or a ref and a path"):
         await lake.service.why.ask(**asked)

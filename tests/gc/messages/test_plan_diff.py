@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.base import FOREIGN_SLICE, format_address, parse_address
+from lakebed.base import FOREIGN_SLICE, Invalid, format_address, parse_address
 from lakebed.gc.messages import (
     COMMITS,
     EXPIRED,
     GARBAGE,
     CommitCounts,
-    DifferentKinds,
     Plan,
     PlanDiff,
     RangeCounts,
@@ -108,5 +107,5 @@ def test_commits_and_branches_are_compared() -> None:
 def test_plans_of_two_kinds_are_not_compared() -> None:
     nothing = pa.Table.from_pylist([], arrow_schema(GARBAGE))
 
-    with pytest.raises(DifferentKinds):
+    with pytest.raises(Invalid, match="is of kind"):
         diff_plans(plan("a"), plan("b", RunKind.UNCOMMITTED), (nothing, nothing), (nothing, nothing))

@@ -127,7 +127,7 @@ class Imports:
         Raises:
             InvalidImport: there are too many locations, or one is invalid.
             AddressInNamespace: a location is inside a storage namespace, or contains one.
-            ForeignAddress: this server does not open such stores.
+            Invalid: this server does not open such stores.
             BranchNotFound, ReadOnly, UncommittedChanges: the branch cannot be changed.
         """
         # Allow protected branches: an import works on its own branch, and ends in a merge.

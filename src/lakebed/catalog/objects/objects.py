@@ -29,7 +29,7 @@ from lakebed.base import (
     is_inside,
     path_to_key,
 )
-from lakebed.catalog.errors import AddressInNamespace, NotHeaderText, TooManyPaths, UploadMissing
+from lakebed.catalog.errors import AddressInNamespace, NotHeaderText, UploadMissing
 from lakebed.catalog.guards import Guards
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.objectstore import Body, ObjectMissing, ObjectStore
@@ -202,8 +202,8 @@ class Objects:
 
         Raises:
             AddressInNamespace: it is inside this namespace, or in one that is or was in use, here or elsewhere.
-            ForeignAddress: this server does not open such stores.
-            NamespaceUnclear: the store denies the check for a marker.
+            Invalid: this server does not open such stores.
+            Unavailable: the store denies the check for a marker.
             NotHeaderText: the checksum or the content type cannot be sent as a header.
             Invalid: see `check_user_metadata`.
             QuotaExceeded: the branch or the user has no room for the size that the entry has.
@@ -313,10 +313,10 @@ class Objects:
         """Delete up to 1,000 paths, and return the failed ones with their errors.
 
         Raises:
-            TooManyPaths: there are more than 1,000.
+            Invalid: there are more than 1,000.
         """
         if len(paths) > DELETE_MANY_MAX:
-            raise TooManyPaths(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
+            raise Invalid(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
         await self._guards.check_branch_writable(branch, force=force)
         keys = [path_to_key(path) for path in paths]
         kept = {} if force else await self._guards.files_of_tables(branch, keys)
@@ -411,7 +411,7 @@ class Objects:
         """Return store and key of the bytes.
 
         Raises:
-            BytesInNamespace: they are in the namespace of a repository that was made after they were staged.
+            Denied: they are in the namespace of a repository that was made after they were staged.
         """
         if "://" not in address:
             return self._objectstore, address

@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar, cast
 
-from lakebed.base import TABLE_RECORD, CommitId, Ports
-from lakebed.catalog.errors import DefaultBranchKept, DeleteProtected
+from lakebed.base import TABLE_RECORD, CommitId, Denied, Ports
+from lakebed.catalog.errors import DeleteProtected
 from lakebed.catalog.guards import Guards
 from lakebed.catalog.records import RepositoryRecord
 from lakebed.catalog.settings import Settings, find_match
@@ -88,7 +88,7 @@ class Changes:
         Raises:
             NoChanges: nothing was staged, and no other commit took the caller's changes meanwhile.
             HookRefused: a hook refused the commit.
-            CommitQueueTimeout: the branch was busy for too long.
+            Unavailable: the branch was busy for too long.
             CommitOvertaken: other processes committed first in every attempt.
             UncommittedChanges: `tree` is given, and the branch has uncommitted changes.
             NotFound, CommitExpired: see `Recorder.commit_tree`.
@@ -123,7 +123,7 @@ class Changes:
         """Run a flow that commits without staging, in turn, with the hooks of a commit.
 
         Raises:
-            ReadOnly, ProtectedBranch, HookRefused, CommitQueueTimeout: as for `commit`.
+            ReadOnly, ProtectedBranch, HookRefused, Unavailable: as for `commit`.
         """
         await self._guards.check_branch_writable(branch, force=force, verb="commit")
         return await self._watched(_event(EventType.PRE_COMMIT, branch, note), work)
@@ -323,12 +323,12 @@ class Changes:
         (`Refs.delete_unused_branch`). Return whether the branch is deleted.
 
         Raises:
-            DefaultBranchKept, DeleteProtected, ReadOnly, BranchNotFound, HookRefused: the branch cannot be deleted.
+            Denied, DeleteProtected, ReadOnly, BranchNotFound, HookRefused: the branch cannot be deleted.
         """
         self._guards.check_writable(force=force)
         await self._guards.check_no_tables(name)
         if name == self._default_branch:
-            raise DefaultBranchKept("cannot delete repository default branch", branch=name)
+            raise Denied("cannot delete repository default branch", branch=name)
         if not is_ours and (pattern := await find_match(self._ports.tasks, self._delete_protected, name)) is not None:
             raise DeleteProtected(f"branch {name} is protected against deletion by {pattern}", branch=name)
         if is_ours:

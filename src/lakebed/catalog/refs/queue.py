@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from lakebed.base import Event, Ports
-from lakebed.catalog.errors import CommitQueueTimeout
+from lakebed.base import Event, Ports, Unavailable
 
 T = TypeVar("T")
 
@@ -32,7 +31,7 @@ class BranchQueue:
         """Run `work` after all work of the branch that arrived earlier.
 
         Raises:
-            CommitQueueTimeout: the wait took longer than `wait_s_max`.
+            Unavailable: the wait took longer than `wait_s_max`.
         """
         waiting = self._waiting.get(branch)
         if waiting is None:
@@ -59,7 +58,7 @@ class BranchQueue:
         if not is_ours:
             waiting.remove(turn)
             waited_s = (self._ports.clock.now_ms() - began_ms) / 1000
-            raise CommitQueueTimeout(
+            raise Unavailable(
                 f"branch {branch} is busy: waited {waited_s:.0f} s behind other commits, try again",
                 branch=branch,
                 waited_s=waited_s,

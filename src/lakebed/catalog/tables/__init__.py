@@ -7,7 +7,6 @@ tables      what doors call: namespaces, tables, files
 """
 
 from lakebed.base import TABLES
-from lakebed.catalog.errors import TablesKept
 
 from .commits import TableChange, TableCommits
 from .finding import tables_of
@@ -21,7 +20,6 @@ from .names import (
     NoSuchNamespace,
     NoSuchTable,
     OutsideTables,
-    RefReadOnly,
     TableConflict,
     TableExists,
     TableName,

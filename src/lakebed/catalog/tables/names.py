@@ -14,7 +14,6 @@ from lakebed.base import (
     TABLE_SUFFIX,
     AlreadyExists,
     Conflict,
-    Denied,
     Entry,
     Invalid,
     NotFound,
@@ -63,10 +62,6 @@ class MissingFile(Invalid):
 
 class OutsideTables(Invalid):
     """The URI is of no file of this repository's tables. Facts: `uri`."""
-
-
-class RefReadOnly(Denied):
-    """Tables change on branches only. Facts: `ref`."""
 
 
 class TablesNameTaken(Conflict):

@@ -20,6 +20,7 @@ from lakebed.base import (
     EMPTY_METARANGE,
     TABLES,
     CommitId,
+    Denied,
     Entry,
     Ports,
     Row,
@@ -59,7 +60,6 @@ from .names import (
     NamespaceNotEmpty,
     NoSuchTable,
     OutsideTables,
-    RefReadOnly,
     TableExists,
     TableName,
     TablesNameTaken,
@@ -412,7 +412,7 @@ class Tables:
 
         Raises:
             TableConflict, TableExists, NoSuchTable, NoSuchNamespace, MissingFile, Conflict: see `TableCommits`.
-            RefReadOnly: the ref is no branch.
+            Denied: the ref is no branch.
             ReadOnly, ProtectedBranch, HookRefused: as for a commit.
         """
         return await self._on(branch, note, lambda: self._commits.commit(branch, changes, note), force=force)
@@ -525,7 +525,7 @@ class Tables:
         kind = await self._versions.refs.kind_of(branch)
         if kind is not RefKind.BRANCH:
             await self._versions.refs.resolve_commit(branch)
-            raise RefReadOnly(f"{branch} is no branch: tables change on branches only", ref=branch)
+            raise Denied(f"{branch} is no branch: tables change on branches only", ref=branch)
         return await self._changes.commit_composed(branch, note, work, force=force)
 
 

@@ -451,7 +451,7 @@ class Collector:
 
         Raises:
             PlanMissing, BadInput: no such plan, or a file of it is missing or changed.
-            DifferentKinds: the plans are of different kinds.
+            Invalid: the plans are of different kinds.
         """
         plans = self.show(a), self.show(b)
         objects = self._objects_of(plans[0]), self._objects_of(plans[1])

@@ -94,7 +94,7 @@ def lasting_home(java: Java, cache: Path) -> Path:
     """Return a JAVA_HOME for Spark that outlives this process: the real one, or a shim in `cache`, made once.
 
     Raises:
-        UnsafeFolder: another user may write into `cache`.
+        Invalid: another user may write into `cache`.
         OSError: the shim cannot be made.
     """
     if not java.needs_shim:
@@ -155,10 +155,6 @@ _BASE: Final = "lib/server/classes.jsa"
 """The base archive of older runtimes. A runtime of jlink may lack it; the AOT cache does not need it."""
 
 
-class UnsafeFolder(Invalid):
-    """Other users could write files that a JVM runs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassArchive:
     """`options` are for the JVM. `written`: where it writes a new archive at its end, or None for no new archive."""
@@ -184,7 +180,7 @@ def class_archive(java: Java, folder: Path | None) -> ClassArchive:
     """Return how a JVM of this Java uses the archive in the folder, or writes one there.
 
     Raises:
-        UnsafeFolder: another user may write into the folder.
+        Invalid: another user may write into the folder.
         OSError: the folder cannot be made or read.
     """
     is_aot = java.version >= _AOT_SINCE
@@ -205,7 +201,7 @@ def _check(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnsafeFolder(f"{folder} must belong to this user, and no other user may write into it", path=str(folder))
+        raise Invalid(f"{folder} must belong to this user, and no other user may write into it", path=str(folder))
 
 
 def _key(java: Java) -> str:

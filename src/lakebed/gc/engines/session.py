@@ -163,7 +163,7 @@ def local_session(options: SessionOptions, environ: Mapping[str, str]) -> Iterat
     Raises:
         NoSpark: Spark is not installed.
         NotFound: no Java runs it.
-        UnsafeFolder: another user may write into the folder for classes.
+        Invalid: another user may write into the folder for classes.
         Unavailable: the JVM did not start.
         SessionRunning: this process has a session.
     """

@@ -9,7 +9,6 @@ from .explain.searches import *
 from .explain.tables import *
 from .explain.trees import *
 from .explain.trying import *
-from .explain.why import *
 from .installation.installation import *
 from .options import *
 from .publish.branch_sweep import *

@@ -35,17 +35,13 @@ from .records.runs import RunBook, view
 from .records.settings import HoldBook
 from .service import CollectionService
 
-__all__ = ["DeletedCollections", "DeletedOnly", "open_deleted"]
+__all__ = ["DeletedCollections", "open_deleted"]
 
 _KIND: Final = RunKind.DELETED
 
 
-class DeletedOnly(Conflict):
-    """The repository is deleted. Only undelete and collection are possible."""
-
-
 async def _refused(*_: object, **__: object) -> NoReturn:
-    raise DeletedOnly("the repository is deleted: it can be brought back (repo undelete) or collected (gc deleted)")
+    raise Conflict("the repository is deleted: it can be brought back (repo undelete) or collected (gc deleted)")
 
 
 class DeletedCollections:
@@ -284,7 +280,7 @@ async def open_deleted(
     """Open the collections of the deleted repository of this name and uid.
 
     Raises:
-        DeletedNotFound, SeveralDeleted: see `DeletedRepositories.find`.
+        DeletedNotFound, Conflict: see `DeletedRepositories.find`.
     """
     repository, versions = await catalog.open_deleted(name, uid)
     return DeletedCollections(catalog, repository, versions, options, user_id=user_id, is_job=is_job, searches=searches)

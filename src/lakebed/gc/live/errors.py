@@ -6,15 +6,12 @@ from lakebed.base import Conflict, Invalid, NotFound
 
 __all__ = [
     "BadContinuation",
-    "NotRestored",
     "OtherInstallation",
-    "OtherRepository",
     "OutOfOrder",
     "PolicyNotFound",
     "RulesChanged",
     "RulesMoved",
     "RulesNotFound",
-    "RulesVersionNotFound",
     "RunMoved",
     "RunNotFound",
     "StalePlan",
@@ -24,14 +21,6 @@ __all__ = [
 
 class OtherInstallation(Conflict):
     """Another installation also uses this namespace, and no administrator chose between them. Facts: `namespace`."""
-
-
-class NotRestored(Conflict):
-    """The repository is bare, without a default branch: commits may lack the refs that keep them. Facts: `branch`."""
-
-
-class OtherRepository(Conflict):
-    """The run belongs to an earlier repository of this name. Facts: `uid` of that repository."""
 
 
 class RunNotFound(NotFound):
@@ -67,10 +56,6 @@ class WrongKind(Invalid):
 
 class RulesMoved(Conflict):
     """The retention rules changed since the caller read them. Facts: `version` in force, and `expected`."""
-
-
-class RulesVersionNotFound(NotFound):
-    """Retention rules never had this version."""
 
 
 class RulesNotFound(NotFound):

@@ -44,7 +44,7 @@ class PlanSteps:
 
         Raises:
             OtherInstallation: another installation uses the namespace, or did at the last check.
-            NotRestored: the repository is still bare.
+            Conflict: the repository is still bare.
             WrongKind: the kind is for deleted repositories only.
         """
         if body.kind.spec.of_deleted:

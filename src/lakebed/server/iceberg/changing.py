@@ -158,7 +158,7 @@ class Changing:
 
         Raises:
             RequirementFailed, InvalidTable: see `iceberg.committed`.
-            NoSuchTable, TableExists, MissingFile, NoSuchNamespace, RefReadOnly: see `Tables.commit`.
+            NoSuchTable, TableExists, MissingFile, NoSuchNamespace, Denied: see `Tables.commit`.
             TableConflict: the tables are changed by others all the time.
         """
         await self._tables.start()
@@ -273,7 +273,7 @@ class Changing:
         """Commit a table that a request made whole, and return where its metadata lie.
 
         Raises:
-            TableExists, NoSuchNamespace, RefReadOnly: see `Tables.commit`.
+            TableExists, NoSuchNamespace, Denied: see `Tables.commit`.
         """
         await self._tables.start()
         file = await self._put(new, data, None)

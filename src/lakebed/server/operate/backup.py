@@ -63,10 +63,6 @@ class BackupDamaged(Corrupt):
     """The backup does not match its `backup.json`, or an object or file that it names is missing."""
 
 
-class BackupOvertaken(Conflict):
-    """Collections deleted objects of each snapshot before they were copied. Try again while no collection runs."""
-
-
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """Describe a backup in `backup.json`. `files` counts all files below `objects`, including deleted repositories.
 
@@ -94,7 +90,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
     Raises:
         NoDataFolder, FolderTaken, NotABackup: of the data folder, `target` and `like`.
         BackupDamaged: the live installation itself lacks an object or file that it names.
-        BackupOvertaken: see that class.
+        Conflict: see that class.
         StoreUnavailable, InvalidStoreUri: the metadata cannot be copied.
     """
     say = say or (lambda _: None)
@@ -129,7 +125,7 @@ def create_backup(options: ServerOptions, target: Path, *, like: Path | None = N
         missing = set(checked.missing)
         say(f"{count_of(checked.missing_count, 'object')} went meanwhile: once more")
     else:
-        raise BackupOvertaken(
+        raise Conflict(
             "collections deleted objects faster than they were copied: try again while none runs", target=str(target)
         )
     _copy_audit_log(source, target)

@@ -33,10 +33,6 @@ class WrongMetadata(Invalid):
     """The data folder was served with another database."""
 
 
-class WrongFolder(Invalid):
-    """The objects of this metadata are in another data folder."""
-
-
 class Pairing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of this store, and of the data folder with its objects: empty if no data folder has them."""
 
@@ -48,7 +44,7 @@ async def pair(folder: Path, store: Store, ids: Ids, *, holds_objects: bool) -> 
     """Check that the folder and the store belong together. At their first use together, record both ids.
 
     Raises:
-        WrongMetadata, WrongFolder: they do not belong together.
+        WrongMetadata, Invalid: they do not belong together.
     """
     folder_id = _id_of(folder)
     if folder_id is None:
@@ -79,7 +75,7 @@ async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held
     """Return the store's record if the two belong together, or None if no server has run on the store yet.
 
     Raises:
-        WrongMetadata, WrongFolder: they do not belong together.
+        WrongMetadata, Invalid: they do not belong together.
     """
     folder_id, known = _id_of(folder), _known_store(folder)
     found = await store.get(PARTITION, FOLDER)
@@ -94,7 +90,7 @@ async def check_pair(folder: Path, store: Store, *, holds_objects: bool) -> Held
             folder=str(folder),
         )
     if holds_objects and folder_id is not None and pairing.folder not in {"", folder_id}:
-        raise WrongFolder(
+        raise Invalid(
             f"the objects of this database lie in another data folder than {folder}: mount that folder here and name"
             " it by --data, or keep objects in an object store (LAKEBED_BLOCKSTORE)",
             folder=str(folder),

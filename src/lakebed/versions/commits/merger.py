@@ -16,11 +16,11 @@ from typing import Final, Literal, TypeAlias
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, MetarangeId, OutcomeUnknown
+from lakebed.base import CommitId, Conflict, MetarangeId, OutcomeUnknown
 from lakebed.kv import PredicateFailed
 from lakebed.ranges import Choices
 from lakebed.versions.context import Context, Retry
-from lakebed.versions.errors import BadRef, MergeConflict, NoChanges, ParentWanted
+from lakebed.versions.errors import BadRef, MergeConflict, NoChanges
 from lakebed.versions.history.history import History
 from lakebed.versions.records import Commit
 from lakebed.versions.refs.reflog import Reflog
@@ -286,7 +286,7 @@ class Merger:
 
 def _pick_parent(commit: Commit, number: int, doing: str) -> CommitId:
     if number == 0 and len(commit.parents) > 1:
-        raise ParentWanted(f"must specify 1-based parent number for {doing} merge commit", commit=commit.id)
+        raise Conflict(f"must specify 1-based parent number for {doing} merge commit", commit=commit.id)
     if not commit.parents or number > len(commit.parents):
         raise BadRef(f"the commit has {len(commit.parents)} parents, not {max(number, 1)}", commit=commit.id)
     return commit.parents[max(number, 1) - 1]

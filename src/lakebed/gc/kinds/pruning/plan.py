@@ -42,10 +42,6 @@ PRUNING: Final = Cause(reason="pruning", rule="pruning", branch="tables")
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
 
 
-class NoTables(Invalid):
-    """The repository has no tables, so there is nothing to prune."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pruning:
     @property
@@ -75,7 +71,7 @@ def make(_: Limits) -> Pruning:
 
 async def _plan(context: RunContext, run: StartedRun, prepared: PreparedCommits) -> Plan:
     if prepared.tables_ms is None:
-        raise NoTables("this repository has no tables: there is nothing to prune")
+        raise Invalid("this repository has no tables: there is nothing to prune")
     commits = await context.read(prepared.commits, messages.COMMITS)
     ranges = await _read_ranges(context, run, commits)
     own, others = ranges.of(live=False), ranges.of(live=True)

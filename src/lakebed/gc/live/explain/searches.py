@@ -24,7 +24,9 @@ from lakebed.versions import Versions
 from .why import Why
 from .why_deleted import DeletedWhy
 
-__all__ = ["Searches", "TooManySearches"]
+__all__ = [
+    "Searches",
+]
 
 FILES_A_PAGE: Final = 1_000
 COMMITS_A_PAGE: Final = 1_000
@@ -32,10 +34,6 @@ SEARCHES_MAX: Final = 16
 IDLE_MS: Final = 60_000
 _TOKEN_CHARS_MAX: Final = 64
 _PAGE_DIGITS_MAX: Final = 9
-
-
-class TooManySearches(Unavailable):
-    """This process already runs SEARCHES_MAX searches, each with a waiting client."""
 
 
 class _Step(Protocol):
@@ -73,7 +71,7 @@ class Searches:
 
         Raises:
             BadContinuation: the token is malformed.
-            TooManySearches: see there. This search did not begin.
+            Unavailable: see there. This search did not begin.
         """
         if deleted is None:
             steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
@@ -93,7 +91,7 @@ class Searches:
         A request for a later page never marks. If the search is unknown, it only lists again.
 
         Raises:
-            BadContinuation, TooManySearches: see `page`.
+            BadContinuation, Unavailable: see `page`.
         """
         # The token has the last listed commit too, so that a page with a lost answer can be repeated.
         name, _, after = (token or "").partition("-")
@@ -111,7 +109,7 @@ class Searches:
         """Return the token for the next page, and the names if this page finds them.
 
         Raises:
-            BadContinuation, TooManySearches: see `page`.
+            BadContinuation, Unavailable: see `page`.
         """
         # A collector stops at a token that came before, so each page has another.
         name, _, number = (token or "").partition("-")
@@ -164,7 +162,7 @@ class Searches:
             for other in done[:1]:
                 del self._searches[other]
         if len(self._searches) >= SEARCHES_MAX:
-            raise TooManySearches(f"{SEARCHES_MAX} searches are at work here; ask again in a minute")
+            raise Unavailable(f"{SEARCHES_MAX} searches are at work here; ask again in a minute")
         begun = self._searches[name] = _Search(name[1], steps(), now_ms)
         return begun
 

@@ -61,8 +61,6 @@ from lakebed.versions import CommitExpired, ContentsGone, DeletedRefRecord, RefS
 
 from .due_names import DueNames
 
-__all__ = ["NoQuestion"]
-
 _TAKES_NAMED: Final = {kind for kind in RunKind if kind.takes_named}
 
 SHOWN: Final = 100
@@ -70,10 +68,6 @@ SHOWN: Final = 100
 OBJECTS_SHOWN: Final = 20
 
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
-
-
-class NoQuestion(Invalid):
-    """The question has neither an address nor a ref with a path, or has both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +120,7 @@ class Why:
         the ref does not exist or was swept, search the whole history and the ledger.
 
         Raises:
-            NoQuestion: see there.
+            Invalid: see there.
             Corrupt: a file of a commit is missing or altered; the message names it.
         """
         check_question(address=address, ref=ref, path=path)
@@ -392,10 +386,10 @@ def check_question(*, address: str, ref: str, path: str) -> None:
     """Check that the question has an address, or a ref and a path.
 
     Raises:
-        NoQuestion: it has neither or both.
+        Invalid: it has neither or both.
     """
     if bool(address) == bool(ref and path) or bool(address and (ref or path)):
-        raise NoQuestion("say an address, or a ref and a path")
+        raise Invalid("say an address, or a ref and a path")
 
 
 def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObject:

@@ -40,7 +40,7 @@ class DeletedWhy:
         If the path does not exist at the ref, search the ledger. Uncommitted objects are found only by address.
 
         Raises:
-            NoQuestion: see there.
+            Invalid: see there.
             DeletedNotFound: the repository was brought back or forgotten.
             Corrupt: a tree of another repository is missing or altered.
         """

@@ -21,7 +21,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.gc.live.errors import NotRestored, OtherInstallation
+from lakebed.base import Conflict
+from lakebed.gc.live.errors import OtherInstallation
 from lakebed.gc.messages import (
     APPLYING_PREFIX,
     CLAIM_ATTEMPTS_MAX,
@@ -110,13 +111,13 @@ class Installation:
         """Check that a bare repository has its default branch, which a restore makes last.
 
         Raises:
-            NotRestored: the branch is missing. Restored commits may not have a ref yet.
+            Conflict: the branch is missing. Restored commits may not have a ref yet.
         """
         if not record.awaits:
             return
         branch = await self._versions.inventory.find(BranchRecord, record.awaits)
         if branch is None or branch.state is not RefState.ACTIVE:
-            raise NotRestored(
+            raise Conflict(
                 f"the repository has no branch {record.awaits} yet: restore a dump into it first", branch=record.awaits
             )
 

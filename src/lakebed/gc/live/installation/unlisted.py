@@ -35,7 +35,7 @@ class Unlisted:
         Costs a listing of folders.
 
         Raises:
-            OtherInstallation, NotRestored, Conflict: see `find`. No slice was recorded.
+            OtherInstallation, Conflict: see `find`. No slice was recorded.
         """
         unlisted = await self.find()
         return AdoptedSlices(slices=tuple([name for name in unlisted if await self._versions.slices.adopt(name)]))
@@ -44,7 +44,7 @@ class Unlisted:
         """Return the slices without a record, in order, after all checks that they may be adopted.
 
         Raises:
-            OtherInstallation, NotRestored: see `Installation`.
+            OtherInstallation, Conflict: see `Installation`.
             Conflict: see there.
         """
         record = await self._installation.check()

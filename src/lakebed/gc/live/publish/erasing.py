@@ -166,7 +166,7 @@ class Erasing:
         """Stage a tombstone for each entry that still names its object, and abort multipart uploads.
 
         Raises:
-            OtherRepository: the run belongs to another repository.
+            Conflict: the run belongs to another repository.
             OtherInstallation: this installation may not collect.
             RunMoved: the run is over, or a collection of metadata retired its plan.
         """

@@ -242,7 +242,7 @@ class Expiring:
         in `<uid>/taken` (versions/taken.py). Until then a copy of a commit's entry copies the bytes.
 
         Raises:
-            OtherRepository: the run belongs to another repository.
+            Conflict: the run belongs to another repository.
             OtherInstallation: this installation may not collect.
             RunMoved: the run is neither expiring nor sweeping.
             WrongKind: runs of this kind do not publish.

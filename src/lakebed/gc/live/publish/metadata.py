@@ -50,7 +50,7 @@ class MetadataRuns:
         Costs a write for each id in the list, two operations for each branch, and a scan of the records.
 
         Raises:
-            OtherRepository: the run belongs to another repository.
+            Conflict: the run belongs to another repository.
             OtherInstallation: this installation may not collect.
             RunMoved: the run sweeps, ended or was abandoned, or another collection retired its plan.
             BadInput: the list contradicts its manifest, or differs from the list published before.

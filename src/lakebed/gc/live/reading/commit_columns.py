@@ -38,10 +38,6 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-class NotAnId(Corrupt):
-    """The id of a commit or a tree is not a SHA-256 in hex."""
-
-
 class CommitFacts(Record, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Decode the fields of a `Commit` record that the columns keep, and skip the others.
 
@@ -62,7 +58,7 @@ def packed(ids: Collection[str]) -> pa.Array:
     """Return the ids as bytes.
 
     Raises:
-        NotAnId: an id is neither 64 hex digits nor empty.
+        Corrupt: an id is neither 64 hex digits nor empty.
     """
     return pa.Array.from_buffers(_PACKED, len(ids), [None, pa.py_buffer(_octets(ids))])
 
@@ -91,7 +87,7 @@ def _octets(ids: Collection[str]) -> bytes:
     # Compare: `fromhex` skips spaces and accepts capitals.
     if octets.hex() != digits or any(len(id_) not in (0, 2 * ID_BYTES) for id_ in ids):
         strange = next(id_ for id_ in ids if id_ and (len(id_) != 2 * ID_BYTES or id_.strip("0123456789abcdef")))
-        raise NotAnId(f"{strange!r} is not an id", id=strange)
+        raise Corrupt(f"{strange!r} is not an id", id=strange)
     return octets
 
 
@@ -137,7 +133,7 @@ async def read_commits(versions: Versions) -> CommitColumns:
     """Read every commit record, published or not.
 
     Raises:
-        NotAnId: a record has an invalid commit or tree id.
+        Corrupt: a record has an invalid commit or tree id.
     """
     # Page by page: a repository may have a million commits, and only one page of records is in memory.
     columns = _Columns()

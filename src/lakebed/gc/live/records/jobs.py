@@ -16,17 +16,13 @@ from lakebed.gc.messages import JobState, JobView, Request
 from lakebed.kv import PredicateFailed
 from lakebed.versions import Record, Versions, decode_record, encode_record
 
-__all__ = ["JobBook", "JobNotFound", "JobRunning"]
+__all__ = ["JobBook", "JobRunning"]
 
 JOB: Final = b"job/"
 RUNNING: Final = b"running_job"
 LOST_AFTER_MS: Final = 30_000
 KEPT_MAX: Final = 50
 """The number of jobs that a repository keeps."""
-
-
-class JobNotFound(NotFound):
-    """No job has this id, or its record was removed: only the last KEPT_MAX are kept."""
 
 
 class JobRunning(Conflict):
@@ -118,11 +114,11 @@ class JobBook:
         """Return a job.
 
         Raises:
-            JobNotFound: no job has this id.
+            NotFound: no job has this id.
         """
         held = await self._records.get(JOB + job_id.encode())
         if held is None:
-            raise JobNotFound(f"there is no job {job_id}", job=job_id)
+            raise NotFound(f"there is no job {job_id}", job=job_id)
         return await self._shown(decode_record(JobRecord, held.value).job)
 
     async def list(self) -> list[JobView]:
@@ -135,7 +131,7 @@ class JobBook:
         """Ask the job's process to stop it at its next beat. Do nothing if the job has ended.
 
         Raises:
-            JobNotFound: no job has this id.
+            NotFound: no job has this id.
         """
         job = await self.get(job_id)
         held = await self._records.get(RUNNING)

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from lakebed.base import RUN_MOVES, RunId
-from lakebed.gc.live.errors import OtherRepository, RunMoved, RunNotFound, StalePlan, WrongKind
+from lakebed.base import RUN_MOVES, Conflict, RunId
+from lakebed.gc.live.errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.reading import fresh_secret
 from lakebed.gc.messages import Apply, NotePlanned, PlannedBy, RunKind, RunState, RunView, check_run_id
@@ -337,10 +337,10 @@ def check_uid(versions: Versions, uid: str) -> None:
     """Check that a run belongs to this repository: another repository's plan does not know its objects.
 
     Raises:
-        OtherRepository: the run belongs to an earlier repository of this name.
+        Conflict: the run belongs to an earlier repository of this name.
     """
     if uid and uid != versions.uid:
-        raise OtherRepository("the run is of a repository that had this name before: plan again", uid=uid)
+        raise Conflict("the run is of a repository that had this name before: plan again", uid=uid)
 
 
 def _is_old(then_ms: int, now_ms: int, age_ms: int) -> bool:

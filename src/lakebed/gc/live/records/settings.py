@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, Conflict, Invalid, NotFound, OutcomeUnknown, RunId, RunState, is_commit_id
-from lakebed.gc.live.errors import PolicyNotFound, RulesMoved, RulesVersionNotFound
+from lakebed.gc.live.errors import PolicyNotFound, RulesMoved
 from lakebed.gc.messages import HOLDS_KEY, HOLDS_PREFIX, NewHold, RulesVersion, holds_mark
 from lakebed.gc.rules import Hold, Holds, InvalidSelection, Rules, check_globs, check_rules, days_rules, with_days
 from lakebed.gc.rules.lifecycle import Policy, Problem, check_policy, read_policy
@@ -37,8 +37,6 @@ from lakebed.versions import (
 
 __all__ = [
     "HoldBook",
-    "HoldExists",
-    "HoldNotFound",
     "HoldsRecord",
     "InvalidHold",
     "PolicyBook",
@@ -84,14 +82,14 @@ class VersionedSetting(Generic[R]):
         """Return this version of the setting.
 
         Raises:
-            RulesVersionNotFound: the setting never had this version.
+            NotFound: the setting never had this version.
         """
         current = await self.read()
         if version == current.version:
             return current
         former = await self._former(range(version, version + 1)) if 0 < version < current.version else []
         if not former:
-            raise RulesVersionNotFound(f"{self._noun} of version {version} do not exist", version=version)
+            raise NotFound(f"{self._noun} of version {version} do not exist", version=version)
         return former[0]
 
     async def history(self, *, before: int | None = None, limit: int = PAGE_MAX) -> tuple[list[R], bool]:
@@ -338,14 +336,6 @@ class InvalidHold(Invalid):
     """The hold is empty or too large, or its name, reason or globs are invalid."""
 
 
-class HoldExists(Conflict):
-    """Another hold has this name."""
-
-
-class HoldNotFound(NotFound):
-    """No hold has this name."""
-
-
 class HoldsRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True):
     """Hold one version of the holds. `what` describes the change in words."""
 
@@ -367,7 +357,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
 
         Raises:
             InvalidHold: see there.
-            HoldExists: another hold has this name.
+            Conflict: another hold has this name.
             NotFound: a commit or a tag does not exist.
             CommitExpired: one of the commits is swept or expiring.
         """
@@ -389,7 +379,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
                 if hold_before.name == made.name:
                     if msgspec.structs.replace(hold_before, by=made.by, at_ms=made.at_ms) == made:
                         return before
-                    raise HoldExists(
+                    raise Conflict(
                         f"there is a hold {hold_before.name} already, on {hold_before.text()}", name=hold_before.name
                     )
             return (*before, made)
@@ -424,7 +414,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         """Release a hold.
 
         Raises:
-            HoldNotFound: no hold has this name.
+            NotFound: no hold has this name.
             InvalidHold: the reason is empty or too long.
         """
         _check_why(why)
@@ -432,7 +422,7 @@ class HoldBook(VersionedSetting[HoldsRecord]):
         def without_it(before: tuple[Hold, ...]) -> tuple[Hold, ...]:
             left = tuple(hold for hold in before if hold.name != name)
             if len(left) == len(before):
-                raise HoldNotFound(f"there is no hold {name}", name=name)
+                raise NotFound(f"there is no hold {name}", name=name)
             return left
 
         return await self._write(without_it, by=by, what=f"released {name}: {why}")

@@ -30,7 +30,6 @@ else:  # Import on first use: a plain install has no such package, and most of t
 
 __all__ = [
     "CommitsDiffer",
-    "DifferentKinds",
     "DifferingObject",
     "ExpiringCommit",
     "GarbageObject",
@@ -98,10 +97,6 @@ NAMES_SHOWN: Final = 1000
 _SHOWN: Final = ("address", "size_bytes", "reason", "rule", "last_seen_at", "path")
 
 
-class DifferentKinds(Invalid):
-    """The plans are of two kinds, and cannot be compared."""
-
-
 class Side(StrEnum):
     """Name the plans that take an object or a commit: only the first, only the second, or both."""
 
@@ -166,10 +161,10 @@ def diff_plans(
     """Compare two plans by their tables GARBAGE (`objects`) and EXPIRED (`commits`). Show at most `limit` rows.
 
     Raises:
-        DifferentKinds: the plans are of different kinds.
+        Invalid: the plans are of different kinds.
     """
     if a.kind is not b.kind:
-        raise DifferentKinds(f"run {a.run_id} is of kind {a.kind}, run {b.run_id} of kind {b.kind}")
+        raise Invalid(f"run {a.run_id} is of kind {a.kind}, run {b.run_id} of kind {b.kind}")
     in_b, in_a = _shared(*objects), _shared(*reversed(objects))
     only_a, only_b = objects[0].filter(pa.array(~in_b)), objects[1].filter(pa.array(~in_a))
     return PlanDiff(
