@@ -44,6 +44,11 @@ elif asked["action"] == "apply":
     print("no record", flush=True)
     print("error: a key could not be deleted", file=sys.stderr, flush=True)
     sys.exit(1)
+elif asked["action"] == "simulate":
+    total = {"objects": 2, "size_bytes": 30}
+    sums = {"by_date": {"2026-11-28": total}, "by_rule": {"logs": total}, "by_branch": {"main": total}}
+    sums |= {"run_id": "r1", "now_ms": 0, "days": asked["days"], "policy_version": 1, "total": total}
+    print(json.dumps({"simulation": sums | {"branches_by_date": {}}}), flush=True)
 else:
     sys.stdin.read()
     sys.exit(130)
@@ -100,9 +105,22 @@ async def test_a_plan_made_on_the_server_is_answered_with_its_progress(client: h
             "objects": 3,
             "size_bytes": 30,
             "objects_failed": 0,
+            "simulation": None,
         }
     ]
     assert [found["id"] for found in (await client.get(repo + "/gc/jobs")).json()["jobs"]] == [job["id"]]
+
+
+async def test_a_simulation_on_the_server_keeps_its_sums(client: httpx.AsyncClient, repo: str) -> None:
+    for days, policy in ((367, ""), (5, "{"), (5, '{"rules": {"a": {"prefix": "a/", "period": "soon"}}}')):
+        request = {"action": "simulate", "days": days, "policy": policy}
+        assert (await client.post(repo + "/gc/jobs", json={"request": request})).status_code == 400, request
+
+    started = await client.post(repo + "/gc/jobs", json={"request": {"action": "simulate", "days": 7}})
+    [result] = (await ended(client, repo, started.json()))["results"]
+
+    assert (result["deed"], result["objects"], result["size_bytes"]) == ("simulated", 2, 30)
+    assert result["simulation"]["by_date"] == {"2026-11-28": {"objects": 2, "size_bytes": 30}}
 
 
 async def test_the_next_job_begins_as_soon_as_one_is_shown_as_ended(

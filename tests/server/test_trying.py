@@ -72,6 +72,9 @@ async def test_nothing_expires_by_long_rules_and_more_days_never_keep_more(
     counts = [short["expired"], *(day["expired"] for day in short["days"])]
     assert counts == sorted(counts)
     assert counts[-1] == 3
+    # `same` of the commit before the period stays as long as a commit of the period follows it.
+    sizes = [short["at_most"]["size_bytes"], *(day["at_most"]["size_bytes"] for day in short["days"])]
+    assert sizes == [50, 50, 50, 50, 80, 80, 80]
 
 
 async def test_holds_and_tags_keep_commits_and_holds_on_paths_are_named(client: httpx.AsyncClient, repo: str) -> None:

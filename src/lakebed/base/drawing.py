@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["WHOLE", "Bar", "bars", "graph", "posts", "shares"]
+__all__ = ["WHOLE", "Bar", "Dot", "bars", "curve", "graph", "posts", "shares"]
 
 WHOLE: Final = 100.0
 
@@ -33,6 +33,23 @@ def posts(times: Sequence[float], values: Sequence[float]) -> list[Post]:
     heights = [bar.length for bar in bars(values)]
     span = (last - first) or 1.0
     return [Post(round(WHOLE * (time - first) / span, 2), height) for time, height in zip(times, heights, strict=True)]
+
+
+class Dot(NamedTuple):
+    """A point of a curve. `y` is counted from the top, as SVG does."""
+
+    x: float
+    y: float
+
+
+def curve(times: Sequence[float], values: Sequence[float], *, highest: float) -> list[Dot]:
+    """Return the points of a curve over its times, from the left edge to the right. `highest` reaches the top."""
+    first, span = min(times, default=0.0), (max(times, default=0.0) - min(times, default=0.0)) or 1.0
+    scale = WHOLE / (highest or 1.0)
+    return [
+        Dot(round(WHOLE * (time - first) / span, 2), round(WHOLE - scale * value, 2))
+        for time, value in zip(times, values, strict=True)
+    ]
 
 
 class Knot(NamedTuple):

@@ -62,6 +62,7 @@ _ACTIONS: Final = (
     ("apply", "carry out one plan"),
     ("run", "finish what is unfinished, plan and apply; purge at the end"),
     ("purge", "delete what was deferred, where the window is over"),
+    ("simulate", "sum up what the lifecycle policy would delete on each coming day"),
     (JOB, "do what the request on standard input says, until standard input ends"),
     ("show", "print a plan"),
     ("diff", "compare two plans"),
@@ -79,6 +80,8 @@ _HELP: Final = {
     "token_expiry": ("1h", "leave slices that were opened within this time to a later run"),
     "older_than": ("7d", "with --old-layout: only objects that were written this long ago"),
     "rules": ("FILE", "plan by the rules of a file; they are not saved"),
+    "days": ("60", "how many days ahead"),
+    "policy": ("FILE", "use the policy of a file; it is not saved"),
     "window": ("7d", "delete nothing yet, and keep objects this long"),
     "readers_grace": ("15m", "delete nothing that a read may have found within this time; default: see the guide"),
 }
@@ -156,7 +159,7 @@ def _request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> me
             request = _request_of_words(options)
         elif options.action == "why":
             _set_place(parser, options)
-    except (LakebedError, OSError, msgspec.DecodeError) as error:
+    except (LakebedError, OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         parser.error(str(error))
     return request
 
@@ -166,6 +169,8 @@ def _request_of_words(options: argparse.Namespace) -> messages.Request:
     given = {field.name: getattr(options, field.name) for field in fields}
     if (file := given.get("rules")) is not None:
         given["rules"] = read_rules(Path(file).read_bytes(), name=file)
+    if (file := given.get("policy")) is not None:
+        given["policy"] = Path(file).read_text("utf-8")
     return messages.request_of(options.action, **given)
 
 
@@ -238,6 +243,11 @@ def _collect(collector: Collector, request: messages.Request) -> Iterator[Any]:
             yield collector.apply(request)
         case messages.PurgeRequest():
             yield collector.purge(request)
+        case messages.SimulateRequest():
+            found = collector.simulate(
+                days=request.days, policy=request.policy, engine=request.engine, tasks=request.tasks
+            )
+            yield {"simulation": messages.sums_of(found)}
         case messages.PlanErasureRequest():
             yield collector.plan_erasure(request.order, engine=request.engine, tasks=request.tasks)
         case messages.EraseRequest():

@@ -65,7 +65,8 @@ class NoSpark(LakebedError):
 
 class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that a job keeps of the records that a collector prints: a plan has `totals`, the report of a run
-    `objects_deleted`, that of a purge `objects_purged`, a sweep `branches`, a certificate `objects_absent`."""
+    `objects_deleted`, that of a purge `objects_purged`, a sweep `branches`, a certificate `objects_absent`, a
+    simulation `simulation`."""
 
     run_id: str = ""
     kind: RunKind | None = None
@@ -81,6 +82,7 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple[messages.SweptBranch, ...] | None = None
     objects_absent: int | None = None
     stands: int = 0
+    simulation: messages.SimulatedSums | None = None
 
 
 class Collectors:
@@ -319,6 +321,9 @@ def _result(printed: _Printed) -> messages.JobResult | None:
         failed = sum(map(messages.is_open, printed.branches))
     elif printed.objects_absent is not None:
         deed, objects, size_bytes, failed = messages.JobDeed.CERTIFIED, printed.objects_absent, 0, printed.stands
+    elif printed.simulation is not None:
+        deed, total = messages.JobDeed.SIMULATED, printed.simulation.total
+        objects, size_bytes = total.objects, total.size_bytes
     else:
         return None
     return messages.JobResult(
@@ -328,4 +333,5 @@ def _result(printed: _Printed) -> messages.JobResult | None:
         objects=objects,
         size_bytes=size_bytes,
         objects_failed=failed,
+        simulation=printed.simulation,
     )

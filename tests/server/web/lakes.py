@@ -93,12 +93,14 @@ def make_everything(server: Server, name: str) -> str:
         check(api.delete(f"{page}/branches/gone"))
         check(api.delete(f"{page}/tags/v0"))
         send(api, f"{page}/sandboxes", {"source": "main", "ttl": "2d", "name": "kim"})
-        policy = {"rules": {"raw": {"prefix": "raw/", "period": "90d"}}, "branches": {"tmp-*": {"idle": "30d"}}}
+        rules = {"raw": {"prefix": "raw/", "period": "90d"}, "in": {"prefix": "in/", "period": "20d"}}
+        policy = {"rules": rules, "branches": {"tmp-*": {"idle": "30d"}}}
         check(api.put(f"{page}/lifecycle/policy", json={"policy": policy}, params={"if_version": 0}))
         send(api, f"{page}/event_subscriptions", {"target": "http://127.0.0.1:1/", "after": 0})
         rules = {"default": "30d", "branches": [{"pattern": "side", "period": "7d"}]}
         check(api.put(f"{page}/gc/rules/full", params={"if_version": "0"}, json=rules))
         run_job(api, name, {"action": "plan", "kinds": ["committed"]})
+        run_job(api, name, {"action": "simulate"})
         selection = {"paths": ["in/1.csv", "in/none.csv"]}
         run_job(api, name, {"action": "plan-erasure", "selection": selection, "why": "request 12"})
         run = api.get(f"{page}/gc/plans", params={"kind": "erasure"}).json()["plans"][0]["run_id"]

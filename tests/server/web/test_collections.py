@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lakebed.base import bars, posts, shares
+from lakebed.base import bars, curve, posts, shares
 from lakebed.gc.messages import RunKind
 from lakebed.server import App
 from tests.server.test_plans import write as write
@@ -83,6 +83,7 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
     assert 'value="soon"' in bad.text
     assert (no_number.status_code, "Write a number for" in no_number.text) == (400, True)
     assert "Would expire now" in tried.text
+    assert 'class="drawn curve"' in tried.text
     assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"] == {
         "default": "30d",
         "branches": [{"pattern": "etl-*", "period": "7d"}],
@@ -229,4 +230,6 @@ def test_bars_and_shares_stay_within_the_chart(values: list[int]) -> None:
     assert all(0 <= post.at <= 100 >= post.height >= 0 for post in posts(values, values))
     assert [post.at for post in posts([10, 20, 15], [1, 1, 1])] == [0, 100, 50]
     assert [bar.length for bar in bars([1, 2, 4])] == [25, 50, 100]
+    assert curve([0, 1, 4], [0, 1, 2], highest=4) == [(0, 100), (25, 75), (100, 50)]
+    assert curve([], [], highest=0) == []
     assert [(bar.start, bar.length) for bar in shares([1, 3])] == [(0, 25), (25, 75)]

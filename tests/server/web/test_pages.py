@@ -456,6 +456,15 @@ CASES = (
         json={"policy": json.loads(POLICY)},
     ),
     Case(
+        "/repositories/{repository}/lifecycle/simulate",
+        f"{LAKE}/lifecycle/simulate",
+        f"POST {LAKE}/gc/jobs",
+        {"by": "saved"},
+        form={"days": "999"},
+        json={"request": {"action": "simulate", "days": 999}},
+        fails=400,
+    ),
+    Case(
         "/repositories/{repository}/lifecycle/branches",
         f"{LAKE}/lifecycle/branches",
         f"POST {LAKE}/lifecycle/branches/sweep",

@@ -22,7 +22,7 @@ from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
 from .options import BranchesOption, Deleting, Looking, Working, asked
-from .session import ONLY, rules_file
+from .session import ONLY, policy_file, rules_file
 
 if TYPE_CHECKING:
     # At run time only in the commands: their module loads Arrow, for which `--help` need not wait.
@@ -32,7 +32,7 @@ app = noun("Run collections on the server's machine.")
 
 JobArgument = Annotated[str, Argument(metavar="JOB", help="A job's id, as `start` and `list` show it.")]
 ActionArgument = Annotated[
-    str, Argument(metavar="plan|apply|run|purge", help="The action; `run` plans, applies and purges.")
+    str, Argument(metavar="plan|apply|run|purge|simulate", help="The action; `run` plans, applies and purges.")
 ]
 DeletedOption = Annotated[bool, Option("--deleted", help="Work on a deleted repository: `plan` and `apply` only.")]
 POLL_S: Final = 1.0
@@ -50,6 +50,10 @@ def start(
     rules: Annotated[
         Path | None, Option("--rules", metavar="FILE", help="With `plan`: rules to plan by; they are not saved.")
     ] = None,
+    days: Annotated[int | None, Option("--days", help="With `simulate`: how many days ahead. Default: 60.")] = None,
+    policy: Annotated[
+        Path | None, Option("--policy", metavar="FILE", help="With `simulate`: use the policy in this file.")
+    ] = None,
     branches: BranchesOption = False,
     deleted: DeletedOption = False,
     uid: UidOption = "",
@@ -65,8 +69,11 @@ def start(
     if place.deleted and action == "plan":
         request = asked(action, working, kinds=["deleted"])
     else:
-        request = asked(action, looking, deleting, working, run_id=run, rules=supposed, branches=branches or None)
-    if action != "plan":
+        more = {"days": days, "policy": None if policy is None else policy_file(policy)}
+        request = asked(
+            action, looking, deleting, working, run_id=run, rules=supposed, branches=branches or None, **more
+        )
+    if action not in {"plan", "simulate"}:
         what = f"what run {run} names" if run else "everything that is no longer reachable"
         what += ", and the branches that go by the policy," if branches else ""
         session.confirm(f"Delete {what} in {uri}?", yes=yes)
@@ -213,6 +220,9 @@ def _result(one: JobResult) -> str:
     if one.deed is JobDeed.CERTIFIED:
         stands = f"; {count_of(one.objects_failed, 'thing')} of the content still stands" if one.objects_failed else ""
         return f"{one.deed} run {one.run_id}: {count_of(one.objects, 'object')} absent{stands}"
+    if one.simulation is not None:
+        due = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
+        return f"{due}, become due within {count_of(one.simulation.days, 'day')}"
     amount = f"{count_of(one.objects, 'object')}, {human_size(one.size_bytes)}"
     failed = f"; {count_of(one.objects_failed, 'object')} could not be deleted" if one.objects_failed else ""
     run = f" run {one.run_id} ({one.kind})" if one.run_id else " what was deferred"

@@ -19,7 +19,7 @@ import msgspec
 
 from lakebed.base import Basis, Invalid, count_of, human_size
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
-from lakebed.cli.kit.failures import FAILED, Misuse, describe
+from lakebed.cli.kit.failures import FAILED, describe
 from lakebed.cli.kit.output import hanging, human_time, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -29,7 +29,7 @@ from lakebed.cli.kit.uris import parse_repository
 from . import apply
 from .branches import app as branches
 from .options import Working, asked
-from .session import PLAN_STOPPED, RootOption, check, checked_collector, versions_of, with_spark
+from .session import PLAN_STOPPED, RootOption, check, checked_collector, policy_file, versions_of, with_spark
 from .text import plan_texts
 from .why import lifecycle_why
 
@@ -153,7 +153,7 @@ def simulate(
 ) -> None:
     """Show how much becomes due on each coming day, by rule and branch. Deletes nothing."""
     request: Any = asked("plan", working, kinds=["lifecycle"])
-    text = "" if policy is None else bytes(_read(policy).policy).decode()
+    text = "" if policy is None else policy_file(policy)
     collector = checked_collector(session, uri, local_root)
     session.when_stopped = lambda: (
         "stopped: nothing was deleted and nothing is kept of the simulation; run the same command again"
@@ -190,14 +190,7 @@ class LifecycleStatus(msgspec.Struct, kw_only=True):
 def _read(file: Path) -> SetPolicy:
     from lakebed.gc.messages import SetPolicy
 
-    try:
-        data = file.read_bytes()
-        msgspec.json.decode(data)
-    except OSError as error:
-        raise Misuse(describe(error)) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Misuse(f"{file} is not JSON: {error}. docs/guide/lifecycle.md has a policy to begin with") from error
-    return SetPolicy(policy=msgspec.Raw(data))
+    return SetPolicy(policy=msgspec.Raw(policy_file(file).encode()))
 
 
 # Texts

@@ -356,7 +356,13 @@ def trial_text(found: RulesTrial) -> Iterator[str]:
     facts = [
         ("expire", f"{count_of(found.expired, 'commit')} of {found.kept + found.expired:,}{before}"),
         ("objects", "unknown: too many trees. Plan by these rules" if most is None else f"at most {amount(most)}"),
-        *((f"in {count_of(day.days, 'day')}", count_of(day.expired, "commit")) for day in found.days),
+        *(
+            (
+                f"in {count_of(day.days, 'day')}",
+                count_of(day.expired, "commit") + ("" if day.at_most is None else f", at most {amount(day.at_most)}"),
+            )
+            for day in found.days
+        ),
     ]
     if found.path_holds:
         facts.append(("holds", f"{', '.join(found.path_holds)} may keep some of it"))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from lakebed.base import NotFound, count_of
 from lakebed.cli.kit.completion import complete_run
 from lakebed.cli.kit.failures import Misuse, describe
@@ -299,6 +301,22 @@ def timed(session: Session) -> Callable[[str], None]:
         (session.stopped if line.startswith("stopped") else session.note)(text)
 
     return say
+
+
+def policy_file(path: Path) -> str:
+    """Read a lifecycle policy (JSON). The server checks its form.
+
+    Raises:
+        Misuse: the file cannot be read, or is not JSON.
+    """
+    try:
+        data = path.read_bytes()
+        msgspec.json.decode(data)
+        return data.decode()
+    except OSError as error:
+        raise Misuse(describe(error)) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Misuse(f"{path} is not JSON: {error}. docs/guide/lifecycle.md has a policy to begin with") from error
 
 
 def rules_file(path: Path) -> Rules:

@@ -127,7 +127,7 @@ class Collector:
                 messages.grace_s_of(self._reach.lake().uri, _grace_s(request))
                 finish(check_planning(service, request.kinds, None))
                 self._reach.read(lambda store: check_same_store(service, store))
-            case messages.PlanErasureRequest():
+            case messages.PlanErasureRequest() | messages.SimulateRequest():
                 finish(check_planning(service, (), None))
             case messages.EraseRequest() | messages.PurgeRequest():
                 self._reach.read(lambda store: check_same_store(service, store))

@@ -21,6 +21,7 @@ import msgspec
 from lakebed.base import RunKind
 
 from .requests import Request
+from .simulation import SimulatedSums
 
 __all__ = ["LINES_MAX", "JobDeed", "JobList", "JobResult", "JobState", "JobView", "StartJob"]
 
@@ -50,6 +51,7 @@ class JobDeed(enum.StrEnum):
     PURGED = "purged"
     SWEPT = "swept"
     CERTIFIED = "certified"
+    SIMULATED = "simulated"
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     deleted for good. `objects_failed` counts the objects that could not be deleted.
     A sweep of branches (no run): `objects` counts deleted branches, `objects_failed` branches with unknown outcome.
     A certificate: `objects` counts absent objects, `objects_failed` the lines of content that can still be read.
+    A simulation: the objects that become due, with their sums in `simulation`.
     """
 
     deed: JobDeed
@@ -67,6 +70,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
     size_bytes: int
     objects_failed: int = 0
+    simulation: SimulatedSums | None = None
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):

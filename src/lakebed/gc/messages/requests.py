@@ -21,6 +21,7 @@ import msgspec
 
 from lakebed.base import Basis, Invalid, RunKind
 from lakebed.gc.rules import DAY_MS, Rules, Selection, check_rules, check_selection, parse_duration
+from lakebed.gc.rules.lifecycle import check_policy
 
 from .erasures import ErasureOrder
 from .run.paths import check_run_id
@@ -42,6 +43,7 @@ __all__ = [
     "PurgeRequest",
     "Request",
     "RunRequest",
+    "SimulateRequest",
     "UncommittedOptions",
     "UnknownChoice",
     "action_of",
@@ -52,8 +54,10 @@ __all__ = [
     "request_of",
 ]
 
-SELECTION_BYTES_MAX: Final = 64 << 10
-"""A job writes its request again every few seconds. Plan an erasure with a larger selection by the command."""
+REQUEST_BYTES_MAX: Final = 64 << 10
+"""A job writes its request again every few seconds. Use the command for a larger selection or policy."""
+DAYS_MAX: Final = 366
+"""The most days of a simulation as a job, whose record has a sum for each day."""
 CLEAN_EVERY: Final = 10
 CLEAN_AFTER_MS: Final = 7 * DAY_MS
 OLD_LAYOUT_AGE_MS: Final = 7 * DAY_MS
@@ -236,6 +240,29 @@ class PurgeRequest(_Any, frozen=True, kw_only=True, tag="purge"):
         _check_any(self)
 
 
+class SimulateRequest(_Any, frozen=True, kw_only=True, tag="simulate"):
+    """Sum up what the lifecycle policy would delete on each of the coming days. Deletes nothing.
+
+    `policy` (JSON) takes the place of the policy in force, and is not saved.
+    """
+
+    days: int = 60
+    policy: str = ""
+
+    def check(self) -> None:
+        """Check the options.
+
+        Raises:
+            InvalidRequest, InvalidPolicy: the days are too many, or the policy is invalid or too large for a job.
+        """
+        _check_any(self)
+        if not 0 <= self.days <= DAYS_MAX:
+            raise InvalidRequest(f"days must be 0 to {DAYS_MAX}, not {self.days}")
+        if self.policy:
+            check_policy(self.policy.encode())
+        _check_size(self, "lakebed lifecycle simulate")
+
+
 class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
     """Decide which objects an erasure takes, write the plan, and delete nothing. See `ErasureOrder`."""
 
@@ -260,11 +287,7 @@ class PlanErasureRequest(_Any, frozen=True, kw_only=True, tag="plan-erasure"):
         check_selection(self.selection)
         if not self.why.strip():
             raise InvalidRequest("an erasure needs a reason (why): the plan and the certificate name it")
-        size = len(msgspec.json.encode(self))
-        if size > SELECTION_BYTES_MAX:
-            raise InvalidRequest(
-                f"the request has {size:,} bytes, and a job takes {SELECTION_BYTES_MAX:,}: use `lakebed erase plan`"
-            )
+        _check_size(self, "lakebed erase plan")
 
 
 class EraseRequest(_Any, frozen=True, kw_only=True, tag="erase"):
@@ -286,12 +309,15 @@ class EraseRequest(_Any, frozen=True, kw_only=True, tag="erase"):
         _check_deleting(None, self.readers_grace)
 
 
-Request: TypeAlias = PlanRequest | ApplyRequest | RunRequest | PurgeRequest | PlanErasureRequest | EraseRequest
+Request: TypeAlias = (
+    PlanRequest | ApplyRequest | RunRequest | PurgeRequest | SimulateRequest | PlanErasureRequest | EraseRequest
+)
 REQUESTS: Final[dict[str, type[Request]]] = {
     "plan": PlanRequest,
     "apply": ApplyRequest,
     "run": RunRequest,
     "purge": PurgeRequest,
+    "simulate": SimulateRequest,
 }
 """The requests that words describe. Erasure requests come as JSON; `lakebed erase` has its own words."""
 
@@ -365,6 +391,12 @@ def grace_seconds(text: str) -> int:
 def _check_any(request: _Any) -> None:
     if request.tasks is not None and request.tasks < 1:
         raise InvalidRequest(f"tasks must be a whole number above 0, not {request.tasks}")
+
+
+def _check_size(request: _Any, command: str) -> None:
+    size = len(msgspec.json.encode(request))
+    if size > REQUEST_BYTES_MAX:
+        raise InvalidRequest(f"the request has {size:,} bytes, and a job takes {REQUEST_BYTES_MAX:,}: use `{command}`")
 
 
 def _check_planning(request: _Planning) -> None:

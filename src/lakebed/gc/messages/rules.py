@@ -65,10 +65,11 @@ class TriedCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedDay(msgspec.Struct, frozen=True, kw_only=True):
-    """Count the commits that would be expired `days` from now, without new commits."""
+    """Count the commits that would be expired `days` from now, without new commits, and what they name (`at_most`)."""
 
     days: int
     expired: int
+    at_most: Total | None = None
 
 
 class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,26 +70,54 @@ async def only_in(versions: Versions, gone: Sequence[MetarangeId], kept: Sequenc
 
     An object that a kept tree has at another path may be included.
     """
+    totals = await leaving(versions, [gone], kept)
+    return None if totals is None else totals[0]
+
+
+async def leaving(
+    versions: Versions, steps: Sequence[Sequence[MetarangeId]], kept: Sequence[MetarangeId]
+) -> list[Total] | None:
+    """Return for each step an upper bound of the objects that only trees of this and earlier steps name.
+
+    A tree of two steps leaves at the later one. None if there are too many trees.
+    """
     shared = set(kept)
-    gone = [tree for tree in gone if tree not in shared]
-    if not gone:
-        return Total()
-    if len(gone) >= TREES_MAX:
+    step_of = {tree: step for step, trees in enumerate(steps) for tree in trees if tree not in shared}
+    if not step_of:
+        return [Total() for _ in steps]
+    if len(step_of) >= TREES_MAX:
         return None
-    kept_lists = await _lists(versions, kept[: TREES_MAX - len(gone)])
-    lost = {id_: info for id_, info in (await _lists(versions, gone)).items() if id_ not in kept_lists}
+    kept_lists = await _lists(versions, kept[: TREES_MAX - len(step_of)])
+    lost: dict[str, _Lost] = {}
+    # In the order of steps: a range leaves with the last tree that has it.
+    for step in range(len(steps)):
+        leaving_now = [tree for tree, last in step_of.items() if last == step]
+        for id_, info in (await _lists(versions, leaving_now)).items():
+            if id_ not in kept_lists:
+                lost[id_] = _Lost(step, info)
     if not lost:
-        return Total()
-    first, last = min(info.min_key for info in lost.values()), max(info.max_key for info in lost.values())
+        return [Total() for _ in steps]
+    infos = [each.info for each in lost.values()]
+    first, last = min(info.min_key for info in infos), max(info.max_key for info in infos)
     beside = [info for info in kept_lists.values() if info.min_key <= last and first <= info.max_key]
-    ranges = [info for info in lost.values() if isinstance(info, RangeInfo)]
+    ranges = {each.info: each.step for each in lost.values() if isinstance(each.info, RangeInfo)}
     kept_ranges = [info for info in beside if isinstance(info, RangeInfo)]
     is_small = sum(info.count for info in (*ranges, *kept_ranges)) <= ROWS_MAX
+    sums = [Total() for _ in steps]
     if is_small and len(ranges) == len(lost) and len(ranges) + len(kept_ranges) <= TREES_MAX:
-        return await _compared(versions, ranges, kept_ranges)
-    return Total(
-        objects=sum(info.count for info in lost.values()), size_bytes=sum(info.size_bytes for info in lost.values())
-    )
+        for step, total in (await _compared(versions, ranges, kept_ranges)).items():
+            sums[step] = total
+    else:
+        for each in lost.values():
+            sums[each.step] = sums[each.step].plus(Total(objects=each.info.count, size_bytes=each.info.size_bytes))
+    return list(accumulate(sums, Total.plus))
+
+
+class _Lost(NamedTuple):
+    """A range, or a sublist of them, that no kept tree has, and the step at which its last tree leaves."""
+
+    step: int
+    info: RangeInfo | SublistInfo
 
 
 async def _lists(versions: Versions, trees: Sequence[MetarangeId]) -> dict[str, RangeInfo | SublistInfo]:
@@ -101,19 +130,26 @@ async def _lists(versions: Versions, trees: Sequence[MetarangeId]) -> dict[str, 
     return infos
 
 
-async def _compared(versions: Versions, lost: Sequence[RangeInfo], kept: Sequence[RangeInfo]) -> Total:
-    """Count the addresses in ranges of expired commits that are not in overlapping ranges of kept commits."""
-    gone = [table async for _, table in versions.ports.tasks.ahead(lost, versions.trees.entries)]
+async def _compared(versions: Versions, lost: Mapping[RangeInfo, int], kept: Sequence[RangeInfo]) -> dict[int, Total]:
+    """Count the addresses in ranges of expired commits that are not in overlapping ranges of kept commits, by step."""
+    tables = [pair async for pair in versions.ports.tasks.ahead(list(lost), versions.trees.entries)]
     stays = [table async for _, table in versions.ports.tasks.ahead(kept, versions.trees.entries)]
 
-    def count() -> Total:
-        rows = _flat(gone).group_by(_ADDRESS).aggregate([("size_bytes", "max")])
+    def count() -> dict[int, Total]:
+        gone = [
+            table.append_column("step", pa.array([lost[info]] * table.num_rows, pa.int32())) for info, table in tables
+        ]
+        rows = _flat(gone, "step").group_by(_ADDRESS).aggregate([("size_bytes", "max"), ("step", "max")])
         if stays:
             rows = rows.join(_flat(stays).select(_ADDRESS), keys=_ADDRESS, join_type="left anti")
-        return Total(objects=rows.num_rows, size_bytes=pc.sum(rows["size_bytes_max"]).as_py() or 0)
+        sums = rows.group_by("step_max").aggregate([("size_bytes_max", "count"), ("size_bytes_max", "sum")])
+        return {
+            row["step_max"]: Total(objects=row["size_bytes_max_count"], size_bytes=row["size_bytes_max_sum"])
+            for row in sums.to_pylist()
+        }
 
     return await versions.ports.tasks.apart(count)
 
 
-def _flat(tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables(table.select([*_ADDRESS, "size_bytes"]) for table in tables)
+def _flat(tables: Sequence[pa.Table], *more: str) -> pa.Table:
+    return pa.concat_tables(table.select([*_ADDRESS, "size_bytes", *more]) for table in tables)

@@ -22,7 +22,7 @@ from lakebed.gc.messages import RulesTrial, Total, TriedBranch, TriedCommit, Tri
 from lakebed.gc.rules import Holds, Lines, Rules, lines_of
 from lakebed.versions import Versions
 
-from .trees import only_in
+from .trees import leaving, only_in
 
 __all__ = ["try_rules"]
 
@@ -38,9 +38,12 @@ class _Judged:
     roots: Roots
     lines: Lines
     there: Flags
-    expired: Flags
-    later: tuple[TriedDay, ...]
+    gone: tuple[Flags, ...]
     expired_in_force: int | None
+
+    @property
+    def expired(self) -> Flags:
+        return self.gone[0]
 
 
 async def try_rules(versions: Versions, rules: Rules, *, in_force: Rules | None, holds: Holds) -> RulesTrial:
@@ -55,6 +58,7 @@ async def try_rules(versions: Versions, rules: Rules, *, in_force: Rules | None,
     judge = partial(_judge, snapshot, rules, in_force, holds, now_ms)
     judged = await versions.ports.tasks.apart(judge)
     branches = _branches(judged, rules)
+    totals = await _at_most(versions, snapshot, judged)
     return RulesTrial(
         now_ms=now_ms,
         kept=int((judged.there & ~judged.expired).sum()),
@@ -64,8 +68,11 @@ async def try_rules(versions: Versions, rules: Rules, *, in_force: Rules | None,
         branches=tuple(branches[:SHOWN]),
         branches_count=len(branches),
         commits=_commits(snapshot, judged, rules),
-        days=judged.later,
-        at_most=await _at_most(versions, snapshot, judged),
+        days=tuple(
+            TriedDay(days=day, expired=int(gone.sum()), at_most=total)
+            for day, gone, total in zip(DAYS, judged.gone[1:], totals[1:], strict=True)
+        ),
+        at_most=totals[0],
         path_holds=tuple(hold.name for hold in holds.holds if hold.globs),
     )
 
@@ -81,14 +88,13 @@ def _judge(snapshot: Snapshot, rules: Rules, in_force: Rules | None, holds: Hold
 
     # Once for all days, because the roots need the parents of every commit.
     roots = snapshot.roots(tags_pin=rules.tags_pin)
-    later = [(day, expired(roots, rules, now_ms + day * _DAY_MS)) for day in DAYS]
+    gone = tuple(expired(roots, rules, now_ms + day * _DAY_MS) for day in (0, *DAYS))
     before = None if in_force is None else expired(snapshot.roots(tags_pin=in_force.tags_pin), in_force, now_ms)
     return _Judged(
         roots=roots,
         lines=lines_of(first_parent=roots.first_parent, heads=roots.heads, rules=rules, now_ms=now_ms),
         there=there,
-        expired=expired(roots, rules, now_ms),
-        later=tuple(TriedDay(days=day, expired=int(gone.sum())) for day, gone in later),
+        gone=gone,
         expired_in_force=None if before is None else int(before.sum()),
     )
 
@@ -128,11 +134,19 @@ def _rule(rules: Rules, branch: str) -> str:
 # Objects
 
 
-async def _at_most(versions: Versions, snapshot: Snapshot, judged: _Judged) -> Total | None:
-    """Return an upper bound of objects that only expired commits name. See `only_in`."""
-    gone = _trees(snapshot, judged, judged.expired)
+async def _at_most(versions: Versions, snapshot: Snapshot, judged: _Judged) -> list[Total | None]:
+    """Return an upper bound of objects that only expired commits name: now, and after each of DAYS. See `leaving`."""
+    earlier = np.zeros_like(judged.there)
+    steps = []
+    for gone in judged.gone:
+        steps.append(_trees(snapshot, judged, gone & ~earlier))
+        earlier = gone
+    totals = await leaving(versions, steps, _trees(snapshot, judged, judged.there & ~earlier))
+    if totals is not None:
+        return list(totals)
+    # The trees of all days are too many. Count at least those of now.
     kept = _trees(snapshot, judged, judged.there & ~judged.expired)
-    return await only_in(versions, gone, kept)
+    return [await only_in(versions, steps[0], kept), *[None] * len(DAYS)]
 
 
 def _trees(snapshot: Snapshot, judged: _Judged, wanted: Flags) -> list[MetarangeId]:

@@ -22,6 +22,7 @@ NEEDED: Final[Mapping[type[messages.Request], tuple[str, ...]]] = {
     messages.ApplyRequest: ("gc:Apply",),
     messages.RunRequest: ("gc:Plan", "gc:Apply"),
     messages.PurgeRequest: ("gc:Apply",),
+    messages.SimulateRequest: ("gc:Plan",),
     messages.PlanErasureRequest: ("gc:Plan", "gc:Erase"),
     # Certifying begins a run, as a plan does.
     messages.EraseRequest: ("gc:Plan", "gc:Apply", "gc:Erase"),

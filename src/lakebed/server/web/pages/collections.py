@@ -182,14 +182,19 @@ async def ledger_of(visit: Visit, name: str, run: messages.RunView | None) -> me
 
 def ways_of(totals: messages.Totals) -> list[tuple[str, list[tuple[str, messages.Total, Bar]]]]:
     """Return each breakdown of a plan's objects, without empty ones."""
-    ways = [
-        ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age())),
-        ("by reason", _bars(_largest_first(totals.by_reason))),
-        ("by rule", _bars(_largest_first(totals.by_rule))),
-        ("by branch", _bars(_largest_first(totals.by_branch))),
-        ("by folder", _bars(_largest_first(totals.by_prefix))),
-    ]
-    return [(title, rows) for title, rows in ways if rows]
+    age = ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age()))
+    others = {
+        "by reason": totals.by_reason,
+        "by rule": totals.by_rule,
+        "by branch": totals.by_branch,
+        "by folder": totals.by_prefix,
+    }
+    return [*([age] if age[1] else []), *ways_by(others)]
+
+
+def ways_by(sums: Mapping[str, Mapping[str, Total]]) -> list[tuple[str, list[tuple[str, Total, Bar]]]]:
+    """Return the rows of each breakdown, the largest first, without empty ones."""
+    return [(title, _bars(_largest_first(totals))) for title, totals in sums.items() if totals]
 
 
 def _largest_first(totals: Mapping[str, messages.Total]) -> dict[str, messages.Total]:

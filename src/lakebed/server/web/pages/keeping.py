@@ -9,12 +9,13 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import bars
 from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
+
+from .simulating import tried
 
 ROOT: Final = "/repositories/{repository}"
 EMPTY_ROWS: Final = 2
@@ -56,7 +57,7 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         keep_rows=[*((rule.pattern, rule.commits) for rule in shown.keep_last), ("", "")],
         text=visit.entry("rules") or text,
         trial=trial,
-        days=[] if trial is None else list(zip(trial.days, bars([day.expired for day in trial.days]), strict=True)),
+        tried=None if trial is None else tried(trial),
     )
 
 

@@ -14,11 +14,23 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.base import Basis
-from lakebed.gc.messages import SWEEP_MAX, BranchToGo, PolicyCheck, RunKind, SetPolicy, SweepBranches, SweptBranch
+from lakebed.gc.messages import (
+    SWEEP_MAX,
+    BranchToGo,
+    PolicyCheck,
+    RunKind,
+    SetPolicy,
+    SimulateRequest,
+    StartJob,
+    SweepBranches,
+    SweptBranch,
+)
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
+
+from .simulating import is_running, simulated
 
 ROOT: Final = "/repositories/{repository}/lifecycle"
 PLANS: Final = 5
@@ -38,6 +50,24 @@ async def check(visit: Visit) -> Response:
     text = await _entered(visit)
     checked = await visit.call(lifecycle.VALIDATE_LIFECYCLE_POLICY, visit.args[0], body=_body(text))
     return await _page(visit, text, checked)
+
+
+async def simulate(visit: Visit) -> Response:
+    """Start a job that simulates the policy in force, or the entered one. It deletes nothing."""
+    [name] = visit.args
+    days = visit.entry("days").strip()
+    if not (days.isascii() and days.isdigit() and len(days) < 6):
+        raise Answer(400, f"Write a number of days, not {days or 'nothing'}.")
+    text = "" if visit.query("by") == "saved" else await _entered(visit)
+    if text:
+        _body(text)
+        in_force = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, name)
+        # Branches are simulated by the policy in force alone.
+        text = "" if _wide(text) == _wide(in_force.text() or "") else text
+    request = SimulateRequest(days=int(days), policy=text)
+    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    notice = f"Job {job.id} simulates. It deletes nothing, and saves no policy."
+    return visit.go("repositories", name, "lifecycle", notice=notice, simulation=job.id)
 
 
 async def save(visit: Visit) -> Response:
@@ -101,7 +131,10 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
             after=visit.query("after"),
             amount=BRANCHES,
         )
-    shown = text or visit.entry("policy") or in_force or _FIRST
+    jobs = await visit.look(collectors.LIST_GC_JOBS, name)
+    drawn = None if jobs is None else simulated(jobs.jobs, visit.query("simulation"), version.version)
+    tried = drawn.request.policy if drawn is not None and visit.query("simulation") else ""
+    shown = text or visit.entry("policy") or tried or in_force or _FIRST
     entered = _wide(shown)
     return visit.render(
         "lifecycle",
@@ -117,6 +150,8 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
         rows=_rows_of(entered),
         idle_rows=_idle_rows_of(entered),
         kind=KIND,
+        simulated=drawn,
+        is_running=jobs is not None and is_running(jobs.jobs),
     )
 
 
@@ -241,11 +276,13 @@ _SHOW: Final = page_at(
     lifecycle.LIST_LIFECYCLE_POLICY_HISTORY,
     lifecycle.PLAN_BRANCH_SWEEP,
     collectors.LIST_GC_PLANS,
+    collectors.LIST_GC_JOBS,
 )
 PAGES: Final = (
     _SHOW,
     form_at(ROOT, save, lifecycle.GET_LIFECYCLE_POLICY, lifecycle.SET_LIFECYCLE_POLICY, shown_by=_SHOW),
     form_at(ROOT + "/check", check, *_SHOW.operations, lifecycle.VALIDATE_LIFECYCLE_POLICY, shown_by=_SHOW),
+    form_at(ROOT + "/simulate", simulate, lifecycle.GET_LIFECYCLE_POLICY, collectors.START_GC_JOB, shown_by=_SHOW),
     form_at(ROOT + "/remove", remove, lifecycle.DELETE_LIFECYCLE_POLICY, shown_by=_SHOW),
     form_at(ROOT + "/branches", sweep, lifecycle.SWEEP_BRANCHES, shown_by=_SHOW),
 )
