@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict
 from lakebed.gc import BadWindow, Plan, messages
-from lakebed.gc.kinds.erasure.certificate import foreseeing
+from lakebed.gc.kinds.erasure.certificate import branches, foreseeing
 from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
 from lakebed.gc.live import InvalidHold
 from lakebed.gc.messages import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
@@ -608,6 +608,27 @@ def test_a_path_that_matches_nothing_is_named_and_refused_where_nothing_does(lak
 
     assert plan.outlook is not None
     assert plan.outlook.unmatched == ("users/nan", "0" * 32, "logs/")
+
+
+def test_a_plan_counts_the_objects_that_each_branch_names(lake: Lakeside, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions_of(lake)
+    lake.branch("twin")
+    lake.upload("users/ann", b"staged", branch="twin")
+    lake.branch("other")
+    lake.upload("logs/a", b"x", branch="other")
+    lake.commit(branch="other")
+
+    plan = erase(lake, "users/ann")
+    monkeypatch.setattr(branches, "TREES_MAX", 1)
+    uncounted = erase(lake, "users/ann")
+
+    # "one" is in the history of main alone. The trees of main, twin and other have "two" in one range or in another.
+    counts = {name: (total.objects, total.size_bytes) for name, total in plan.by_branch().items()}
+    of_none = counts.pop("(no branch: history or tags)")
+    assert counts == {"twin": (2, 9), "side": (1, 5), "main": (1, 3), "other": (1, 3)}
+    assert of_none == (1, 3)
+    assert plan.totals.all.objects == 4
+    assert uncounted.by_branch() == {}
 
 
 def test_what_a_hold_keeps_in_a_deferred_run_is_not_nothing(lake: Lakeside) -> None:

@@ -12,6 +12,7 @@ from lakebed.gc.messages import (
     Certificate,
     ErasedObject,
     ErasureOrder,
+    InBranch,
     Outlook,
     RunKind,
     Standing,
@@ -67,7 +68,13 @@ def certify(state: AppState) -> Any:
 async def test_no_name_of_an_erasure_becomes_html(browser: Browser, write: Any, certify: Any, text: str) -> None:
     order = ErasureOrder(selection=Selection(paths=(text,), globs=(text,), digests=(text,)), why=text)
     standing = Standing(what=text, where=text, why=text)
-    outlook = Outlook(stands=(standing,), stands_count=1, unmatched=(text,), remains=(text,))
+    outlook = Outlook(
+        stands=(standing,),
+        stands_count=1,
+        unmatched=(text,),
+        remains=(text,),
+        by_branch=(InBranch(branch=text, objects=1, size_bytes=1),),
+    )
     await write("r1", ["x"], RunKind.ERASURE, erasure=order, outlook=outlook)
     await certify(text, 60)
 

@@ -114,7 +114,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         ("reason", totals.by_reason if plan.erasure is None else {}),
         ("rule", totals.by_rule if plan.erasure is None else {}),
         ("age", totals.in_order_of_age()),
-        ("branch", totals.by_branch),
+        ("branch", plan.by_branch()),
         ("folder", totals.by_prefix),
     ):
         if any(sums):

@@ -15,6 +15,7 @@ __all__ = [
     "STANDING_MAX",
     "ErasureOrder",
     "FindStaged",
+    "InBranch",
     "Outlook",
     "StagedEntry",
     "StagedPage",
@@ -77,6 +78,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str
 
 
+class InBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """Count the objects of an erasure that a branch names: its head, or what is staged on it. Empty: of no branch."""
+
+    branch: str
+    objects: int
+    size_bytes: int
+
+
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """The content that an erasure would leave, at the time of the plan. The certificate has the final list.
 
@@ -89,6 +98,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     unmatched: tuple[str, ...] = ()
     # The places that were not searched.
     remains: tuple[str, ...] = ()
+    # The largest branches, then the objects that only commits or tags name; an object may be in several branches.
+    # None: not counted, because the heads have too many trees.
+    by_branch: tuple[InBranch, ...] | None = None
 
 
 class FindStaged(msgspec.Struct, frozen=True, kw_only=True):

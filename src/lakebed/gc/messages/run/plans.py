@@ -223,6 +223,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def folder(self) -> str:
         return run_folder(self.kind, RunId(self.run_id))
 
+    def by_branch(self) -> dict[str, Total]:
+        """Return the objects by branch, each once. Of an erasure, an object of several branches is in each."""
+        if self.outlook is None:
+            return self.totals.by_branch
+        return {
+            row.branch or "(no branch: history or tags)": Total(objects=row.objects, size_bytes=row.size_bytes)
+            for row in self.outlook.by_branch or ()
+        }
+
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A plan in a list of plans. `planned_by`: the author in the server's record, or empty. `why`: of an erasure."""

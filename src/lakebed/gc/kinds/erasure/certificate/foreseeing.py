@@ -29,6 +29,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import Holds, Selection
 from lakebed.gc.runs.context import RunContext, slice_numbers
 
+from .branches import count_by_branch
 from .contents import addresses_there, deferred_copies, read_checksums
 from .standing import (
     NAMES,
@@ -105,6 +106,9 @@ async def foresee(
         stands_count=len(stands) + len(bucket),
         unmatched=meant.unmatched,
         remains=(*far.missing, _garbage_stays(prepared.holds), *REMAINS, *unknown),
+        by_branch=await count_by_branch(
+            context, prepared, order.selection, found=found, taken=taken, staged=order.staged
+        ),
     )
     return outlook, meant.read
 

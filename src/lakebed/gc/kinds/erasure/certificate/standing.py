@@ -28,6 +28,7 @@ NAMES: Final = Table(
     "an entry of a range: the object that it names, as a key or a full URI, the checksum of its content, and the"
     " address from which a restore copied it (empty where it is unknown)",
     required(
+        ("range_id", pa.string()),
         ("path", pa.string()),
         ("address", pa.string()),
         ("checksum", pa.string()),
@@ -273,6 +274,7 @@ async def read_names(
             if chosen.num_rows:
                 yield NAMES.rows(
                     {
+                        "range_id": [name] * chosen.num_rows,
                         "path": [key.decode(errors="replace") for key in chosen["key"].to_pylist()],
                         "address": _addresses(chosen, uri),
                         "checksum": chosen["checksum"],
