@@ -24,6 +24,7 @@ from lakebed.catalog.tables import (
 )
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import Commit, MergeConflict, Note, PathExists, Versions
+from tests.clocks import TurnableClock
 
 NOTE = Note(message="tables", committer="tester")
 DB = ("db",)
@@ -70,6 +71,18 @@ async def test_a_commit_of_a_table_is_one_commit_that_names_each_file(tables: Re
     assert await tables.objects.read(table.entry) == b"u/metadata/0.json main"
     entry = await tables.versions.staging.get("main", b"db/t.iceberg/data/a")
     assert entry == await tables.versions.staging.get(TABLES, b"u/data/a")
+
+
+async def test_a_table_that_goes_back_to_older_metadata_changed_now(tables: Repository, clock: TurnableClock) -> None:
+    await append(tables, 0)
+    await append(tables, 1)
+    clock.ms += 60_000
+    change = TableChange(name=NAME, expected="u/metadata/1.json", metadata="u/metadata/0.json", uuid="u")
+
+    back = await tables.tables.commit("main", [change], NOTE)
+
+    table = await tables.tables.load("main", NAME)
+    assert (table.metadata, table.entry.modified_ms) == ("u/metadata/0.json", back.created_ms)
 
 
 async def test_a_table_that_another_commit_changed_is_a_conflict_and_nothing_is_committed(tables: Repository) -> None:

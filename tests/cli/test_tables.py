@@ -176,7 +176,12 @@ def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, l
     bare = shell("table", "show", f"{lake}/main", "orders")
     nowhere = shell("table", "list", f"{lake}/main", "nosuch")
     neither = shell("table", "diff", f"{lake}/main", f"{lake}/dev", "sales.order")
+    no_ref = [shell("table", *words) for words in (("list", f"{lake}/dex"), ("show", f"{lake}/dex", ORDERS))]
 
+    assert f"`lakebed table list {lake}/main` shows those that there are" in missing.err
+    assert [each.code for each in no_ref] == [3, 3]
+    assert all(f"{lake}/dex: not found" in each.err for each in no_ref), no_ref
+    assert all(f"Did you mean {lake}/dev?" in each.err for each in no_ref), no_ref
     assert (missing.code, nowhere.code, neither.code) == (3, 3, 3)
     assert "there is no table sales.order" in missing.err
     assert "is in no namespace" in bare.err

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from lakefs.client import Client
 from pyiceberg.table import Table
 
-from .serving import Server, serving
+from .serving import Server, listening, serving
 from .test_iceberg import catalog_of, rows
 from .test_later import shell_of
 
@@ -126,10 +127,53 @@ def test_pruning_takes_what_a_repeated_commit_left_and_names_no_table(lake: Lake
     [plan] = lake.lakebed("gc", "plan", lake.uri, "--pruning")
 
     assert (plan["totals"]["all"]["objects"] > 0, plan["tables"]) == (True, [])
-    report = lake.lakebed("gc", "apply", lake.uri, plan["run_id"], "--yes", "--readers-grace", "0")
+    pruned = lake.api("GET", f"/gc/plans/{plan['run_id']}/objects").json()["objects"][0]["path"]
+    now = ("--yes", "--readers-grace", "0")
+    lake.lakebed("gc", "apply", lake.uri, plan["run_id"], *now, "--window", "1h")
+    deferred = lake.shell("object", "cat", f"{lake.uri}/tables/{pruned}")
+    assert (deferred.code, plan["run_id"] in deferred.err) == (3, True)
+    lake.shell.ok("gc", "restore", lake.uri, plan["run_id"], "--undo", "--yes")
+    assert lake.shell.ok("object", "cat", f"{lake.uri}/tables/{pruned}").out
+    [plan] = lake.lakebed("gc", "plan", lake.uri, "--pruning")
+    report = lake.lakebed("gc", "apply", lake.uri, plan["run_id"], *now)
     assert report["objects_deleted"] == plan["totals"]["all"]["objects"]
     lake.table().append(rows(4))
     assert (lake.values(), lake.values(snapshot_id=lake.first)) == ([1, 2, 3, 4, 9], [1])
+
+
+def test_a_lifecycle_and_a_committed_run_are_undone_and_the_table_is_read_again(lake: Lake) -> None:
+    before = lake.api("GET", "/branches/main").json()["commit_id"]
+    for content in ("old", "new"):
+        lake.api("POST", "/branches/main/objects?path=plain", content=content)
+        lake.api("POST", "/branches/main/commits", json={"message": content})
+    lake.table().append(rows(3))
+    lake.settle()
+    policy = {"rules": {"orders": {"prefix": "sales/orders.iceberg/data/", "period": "7d"}}}
+    lake.api("PUT", "/lifecycle/policy", json={"policy": policy})
+    lake.api("PUT", "/gc/rules/full", json={"default": "7d"})
+
+    # Its upkeep rests: to this server the other one has been silent for a month.
+    with listening(lake.server.folder, {"LAKEBED_TABLES_DAYS": "0"}, days_ago=-30, upkeep_s="3600") as url:
+        later = shell_of(replace(lake.server, url=url))
+        deferred = ("--yes", "--window", "7d", "--readers-grace", "0", *lake.here)
+        [due] = later.ok("lifecycle", "plan", lake.uri, *lake.here).json
+        [broken] = due["tables"]
+        assert due["totals"]["all"]["objects"] == 3
+        assert (broken["table"], broken["is_current"], len(broken["snapshots"])) == ("sales.orders", True, 3)
+        later.ok("lifecycle", "apply", lake.uri, due["run_id"], *deferred)
+        with pytest.raises(OSError, match="sales|tables|read|exist|GetObject"):
+            lake.values()
+        later.ok("gc", "restore", lake.uri, due["run_id"], "--undo", "--yes")
+        assert lake.values() == [1, 2, 3]
+
+        [plan] = later.ok("gc", "plan", lake.uri, "--committed", *lake.here).json
+        # The branch `tables` names each file of the table, so only the plain object goes.
+        assert (plan["totals"]["all"]["objects"], plan["tables"]) == (1, [])
+        later.ok("gc", "apply", lake.uri, plan["run_id"], *deferred)
+        assert later("table", "show", f"{lake.uri}/{before}", "sales.orders").code != 0
+        assert (lake.values(), lake.values(snapshot_id=lake.first)) == ([1, 2, 3], [1])
+        later.ok("gc", "restore", lake.uri, plan["run_id"], "--undo", "--yes")
+    assert lake.values(before) == [1, 2]
 
 
 def test_a_restored_dump_is_read_and_appended_to_and_pruning_takes_nothing(lake: Lake) -> None:

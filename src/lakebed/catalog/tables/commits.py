@@ -191,6 +191,8 @@ class TableCommits:
         if change.metadata is None:
             return {key: None async for key, _ in self.each(head, folder)}
         entry = record_of(from_row(rows[change.metadata]), change.metadata, change.uuid)
+        # A rollback names older metadata: the table changed now.
+        entry = msgspec.structs.replace(entry, modified_ms=self._versions.ports.clock.now_ms())
         record = folder + RECORD.encode()
         paths: dict[bytes, Row | None] = {place(folder, change, file): None for file in change.removed}
         for file in change.files:

@@ -35,6 +35,7 @@ _LISTS: Final = {
     "source reference": "lakebed branch list {}",
     "nothing lies": "lakebed object ls {}/BRANCH/",
     "no commit and no ledger names it": "lakebed object ls {}/BRANCH/",
+    "there is no table": "lakebed table list {ref}",
 }
 """Words by which something is missing that is no repository, ref or path, and the command that lists such things."""
 _TAKER: Final = re.compile(r"taken by collection run (\w+)")
@@ -89,10 +90,11 @@ def what_is_near(session: Connected, message: str, values: Iterable[object]) -> 
     if any(taken in message for taken in _TAKEN):
         named = next((one for one in values if isinstance(one, str) and is_uri(one) and _parts(one)[2]), "")
         return f"`lakebed gc why {shlex.quote(named)}` says whether it can be restored, and how" if named else ""
-    repository = next((_parts(one)[0] for one in values if isinstance(one, str) and is_uri(one)), "")
+    repository, ref, _ = next((_parts(one) for one in values if isinstance(one, str) and is_uri(one)), ("", "", ""))
     for words, command in _LISTS.items():
         if words in message:
-            return f"`{command.format(SCHEME + repository)}` shows those that there are"
+            shows = command.format(SCHEME + repository, ref=f"{SCHEME}{repository}/{ref}")
+            return f"`{shows}` shows those that there are"
     if "not found" not in message and _NO_DELETED not in message:
         return ""
     try:
