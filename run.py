@@ -6,6 +6,7 @@
     python3 run.py test --all                         every part, as CI runs them
     python3 run.py test [pytest options]              the tests that these name
     python3 run.py serve | gc | ...                   any other lakebed command
+    python3 run.py help                               the list of lakebed commands
 
 The set-up is done once for each change of the dependencies; `constraints.txt` pins the versions that were tested.
 It needs Python 3.11 to 3.13 and a package registry that pip can reach, nothing else.

@@ -389,6 +389,11 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
         """The run deleted nothing yet, and is deferred, or may be. Once it sweeps, False is final."""
         return self.kind.can_wait and self.state in {RunState.MARKED, RunState.SWEEPING} and not self.purging
 
+    @property
+    def applied_by(self) -> str:
+        """Return the user whose apply began, or an empty string."""
+        return next((change.by for change in self.changes if change.operation == _APPLY), "")
+
     def step_from(self, before: RunRecord | None) -> str:
         """Return what happened between the two for users, or an empty string."""
         was = RunState.PLANNING if before is None else before.state
@@ -402,11 +407,12 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             return "purge"
         if self.until_ms and self.until_ms != (0 if before is None else before.until_ms):
             return "defer"
-        return "apply" if self.began and not (before is not None and before.began) else ""
+        return _APPLY if self.began and not (before is not None and before.began) else ""
 
 
+_APPLY: Final = "apply"
 _STEPS: Final = {
-    RunState.EXPIRING: "apply",
+    RunState.EXPIRING: _APPLY,
     RunState.ENDED: "end",
     RunState.ABANDONED: "abandon",
     RunState.UNDONE: "undo",

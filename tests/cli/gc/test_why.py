@@ -76,11 +76,15 @@ def test_the_hidden_branch_of_a_transaction_is_worded_as_one_that_ended(
     put(f"{lake}/tx-1/a", "one")
     shell.ok("commit", f"{lake}/tx-1", "-m", "a")
     address = shell.ok("gc", "why", f"{lake}/tx-1/a", "-o", "json").json["objects"][0]["address"]
-    shell.ok("branch", "delete", f"{lake}/tx-1", "--yes")
+    with closing(Client(settings.endpoint, credentials)) as client:
+        client.branches.create(lake.removeprefix("lakefs://"), "tx-2", source="tx-1", hidden=True)
+    for name in ("tx-1", "tx-2"):
+        shell.ok("branch", "delete", f"{lake}/{name}", "--yes")
 
     text = shell.ok("gc", "why", lake, address).out
 
-    assert "branch tx-1 (a transaction that ended 20" in text
+    assert "(a transaction that ended 20" in text
+    assert (text.count("a transaction that ended"), text.count("and 1 other like it")) == (1, 1)
     assert "tx-1" not in shell.ok("branch", "list", lake, "--deleted").out
 
 

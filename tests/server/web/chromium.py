@@ -298,12 +298,15 @@ return (at.getAttribute("aria-label") || words || "").trim();
 _STICKING_OUT: Final = """
 const width = document.documentElement.clientWidth;
 if (document.documentElement.scrollWidth <= width) return [];
-const isScrolled = (each) => each.closest(".wide, .tabs, pre") && !each.matches(".wide, .tabs, pre");
+const isScrolled = (each) => {
+  const box = each.closest(".wide, .tabs, pre");
+  return box && box !== each && (!each.offsetParent || box.contains(each.offsetParent));
+};
 return [...document.querySelectorAll("body *")]
   .filter((each) => each.getBoundingClientRect().right > width + 1 && !isScrolled(each))
   .map((each) => `${each.localName}.${each.className}: ${each.textContent.trim().slice(0, 40)}`);
 """
-"""An element within a box that scrolls is where it should be."""
+"""An element that scrolls with its box is where it should be. One that is placed outside of the box does not."""
 
 
 def _quoted(text: str) -> str:

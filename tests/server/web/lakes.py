@@ -93,8 +93,8 @@ def make_everything(server: Server, name: str) -> str:
         check(api.delete(f"{page}/branches/gone"))
         check(api.delete(f"{page}/tags/v0"))
         send(api, f"{page}/sandboxes", {"source": "main", "ttl": "2d", "name": "kim"})
-        rules = {"raw": {"prefix": "raw/", "period": "90d"}, "in": {"prefix": "in/", "period": "20d"}}
-        policy = {"rules": rules, "branches": {"tmp-*": {"idle": "30d"}}}
+        paths = {"raw": {"prefix": "raw/", "period": "90d"}, "in": {"prefix": "in/", "period": "20d"}}
+        policy = {"rules": paths, "branches": {"tmp-*": {"idle": "30d"}}}
         check(api.put(f"{page}/lifecycle/policy", json={"policy": policy}, params={"if_version": 0}))
         send(api, f"{page}/event_subscriptions", {"target": "http://127.0.0.1:1/", "after": 0})
         rules = {"default": "30d", "branches": [{"pattern": "side", "period": "7d"}]}

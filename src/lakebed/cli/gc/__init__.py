@@ -142,8 +142,8 @@ def plan(
     _check_names(session, plans)
     if any(found.kind.value == "committed" and not found.commit_counts.expired for found in plans):
         session.note(
-            "no commit is older than its period, the shortest of which is an hour. To try it out: `lakebed commit "
-            "--date` dates a commit back, and `lakebed quickstart` makes a lake with a history"
+            "no commit expired: each is younger than its period, which is 1h or longer. To try a collection, date a "
+            "commit back (`lakebed commit --date`), or make a lake with a history (`lakebed quickstart`)"
         )
 
 
@@ -175,6 +175,8 @@ def show(
         if not session.is_json:
             maker = collector.planned_by(run)
             session.say(f"planned by {maker.by}" if maker else "planned by an unknown user")
+            if (view := collector.status(run)) is not None and view.applied_by:
+                session.say(f"applied by {view.applied_by}")
             for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
                 session.say(line)
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -103,7 +103,10 @@ def _ask(session: Session, uri: str, address: str, text: Callable[..., Iterator[
 
 
 def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnswer:
-    """Name deleted branches and tags as people know them, and say until when they can come back."""
+    """Name deleted branches and tags as people know them, and say until when they can come back.
+
+    Transactions that ended and give the same reason are one line: a lake may have thousands.
+    """
     from lakebed.gc.rules import plain_name
 
     dates: dict[str, str] = {}
@@ -120,7 +123,7 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
         stays = [replace(stay, name=named(stay.name)) for stay in found.stays]
         return replace(
             found,
-            stays=tuple(sorted(stays, key=_first)),
+            stays=tuple(sorted(_together(stays), key=_first)),
             due_names=tuple(
                 replace(due, branch=named(due.branch), branches=tuple(map(named, due.branches)))
                 for due in found.due_names
@@ -130,12 +133,26 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
     return replace(answer, objects=tuple(map(shown, answer.objects)))
 
 
+def _together(stays: Iterable[Stay]) -> list[Stay]:
+    """Put all transactions that ended into one reason, that of the one that is kept longest, for each kind."""
+    ended: dict[str, list[Stay]] = {}
+    others: list[Stay] = []
+    for stay in stays:
+        (ended.setdefault(stay.kind.value, []) if _ENDED in stay.name else others).append(stay)
+    for kind in ended.values():
+        longest = max(kind, key=lambda stay: (stay.until_ms is None, stay.until_ms or 0))
+        more = f" and {count_of(len(kind) - 1, 'other')} like it" if len(kind) > 1 else ""
+        others.append(replace(longest, name=longest.name + more))
+    return others
+
+
 def _first(stay: Stay) -> tuple[bool, bool]:
     """Order reasons to stay: those without an end first; branches that are hidden or deleted last."""
     has_end = stay.kind.value not in _ENDLESS and stay.until_ms is not None
     return " (" in stay.name, has_end
 
 
+_ENDED: Final = "a transaction that ended"
 _ENDLESS: Final = frozenset({"head", "keep_last", "tag"})
 
 
@@ -153,7 +170,7 @@ def _dates_of(session: Session, repository: str, name: str) -> str:
 def _dates(one: DeletedRef) -> str:
     ended, until = human_time(one.deletion_date), human_time(one.kept_until)
     if one.hidden:
-        return f"a transaction that ended {ended}, kept until {until}"
+        return f"{_ENDED} {ended}, kept until {until}"
     return f"deleted {ended}, can come back until {until}"
 
 

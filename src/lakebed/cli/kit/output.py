@@ -23,6 +23,8 @@ from lakebed.base import SIZE_UNITS
 
 R = TypeVar("R")
 NARROWEST: Final = 20
+PROSE_MIN: Final = 24
+"""A message in fewer columns has a word or two a line."""
 """Wrap no text to less than this."""
 WIDTH: Final = 80
 """The columns of a terminal that does not say, and of text that goes to none."""
@@ -80,7 +82,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
     Amounts stand at the right, but for the first column, which has names. Where the terminal is narrower, cells are
     wrapped at blanks. A word is never cut: ids and addresses are there to be copied. Where the words need more room
-    than there is, the columns with the longest ones stand below their row, on lines of their own.
+    than there is, the columns with the longest ones stand below their row, on lines of their own. So does a last column
+    of prose that would be narrower than PROSE_MIN.
     """
     body = [[printable(cell) for cell in row] for row in rows]
     if not body:
@@ -135,10 +138,18 @@ def _fitted(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> tup
         if not movable:
             return beside, widths
         beside.remove(max(movable, key=lambda column: (longest[column], column)))
+    narrowed, last = _narrowed(beside, widths, longest, spare), beside[-1]
+    if narrowed[last] < PROSE_MIN < widths[last] and len(beside) > 2 and lines[0][last]:
+        beside.remove(last)
+        narrowed = _narrowed(beside, widths, longest, spare - widths[last] - 2)
+    return beside, narrowed
+
+
+def _narrowed(beside: Sequence[int], widths: Sequence[int], longest: Sequence[int], spare: int) -> list[int]:
     narrowed = [*widths]
     for _ in range(spare):
         narrowed[max((narrowed[column], column) for column in beside if narrowed[column] > longest[column])[1]] -= 1
-    return beside, narrowed
+    return narrowed
 
 
 def columns_of(records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> Iterator[str]:

@@ -82,10 +82,12 @@ class Collection:
             )
             reports = []
             for kind, fate in KINDS.items():
+                now(f"planning: {fate.value}")
                 (plan,) = collector.plan(PlanRequest(kinds=(kind,)))
                 self._show(plan, fate)
                 garbage = collector.garbage(plan.run_id).select("address").toArrow()["address"].to_pylist()
                 self._compare(set(garbage), fate)
+                now(f"deleting: {fate.value}")
                 report = collector.apply(ApplyRequest(run_id=plan.run_id))
                 self._teller.say(f"Applied: {_amount(report.objects_deleted, report.bytes_deleted)} deleted.")
                 reports.append(report)

@@ -131,6 +131,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     is_purging: bool = False
     # The user who made the plan, or empty.
     planned_by: str = ""
+    # The user whose apply began, or empty.
+    applied_by: str = ""
     # The caller did not make the plan, so the apply must plan again (answer to `applying`).
     looks_again: bool = False
     # The digest of the table that the run may delete instead of the plan's.

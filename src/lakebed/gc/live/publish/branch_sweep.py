@@ -132,10 +132,14 @@ class BranchSweep:
         self._versions = repository.versions
 
     async def plan(self, *, prefix: str = "", after: str = "", limit: int = _PAGE) -> BranchesPlan:
-        """Judge a page of branches, by name. If a rule depends on merges, walk the history once for the page."""
+        """Judge a page of branches, by name. If a rule depends on merges, walk the history once for the page.
+
+        Leave out the branches of flows, which no list of branches shows.
+        """
         around = await self._surroundings()
         branches, has_more = await self._versions.refs.list_branches(prefix=prefix, after=after, limit=limit)
-        tasks, names = self._versions.ports.tasks, [str(branch.name) for branch in branches]
+        tasks = self._versions.ports.tasks
+        names = [str(branch.name) for branch in branches if branch.name not in around.at_work]
 
         async def find(name: str) -> BranchRecord | None:
             return await self._versions.inventory.find(BranchRecord, name)

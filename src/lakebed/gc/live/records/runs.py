@@ -372,6 +372,7 @@ def view(run_id: RunId, record: RunRecord, *, expiring: int = 0, planned_by: str
         window=record.window,
         is_purging=record.purging,
         planned_by=planned_by,
+        applied_by=record.applied_by,
         sweeps=record.sweeps,
         saved=record.saved,
         unpublished_ms=record.unpublished_ms or None,

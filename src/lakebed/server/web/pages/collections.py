@@ -102,7 +102,7 @@ async def show_one(visit: Visit) -> Response:
         state=state,
         objects=objects,
         ledger=await ledger_of(visit, name, state),
-        ways=ways_of(plan.totals),
+        ways=ways_of(plan),
         # Erasures are applied with a certificate, on their own page.
         may_apply=may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
         may_undo=_may_undo(state),
@@ -180,19 +180,28 @@ async def ledger_of(visit: Visit, name: str, run: messages.RunView | None) -> me
     return await visit.look(collectors.LIST_GC_LEDGER, name, run_id=run.run_id, amount=OBJECTS)
 
 
-def ways_of(totals: messages.Totals) -> list[tuple[str, list[tuple[str, messages.Total, Bar]]]]:
+def ways_of(plan: messages.Plan) -> list[tuple[str, list[tuple[str, messages.Total, Bar]]]]:
     """Return each breakdown of a plan's objects, without empty ones."""
+    totals = plan.totals
     age = ("by age: when it was last written, or a commit last had it", _bars(totals.in_order_of_age()))
+    # An erasure has one reason and no rule, and several branches may name one of its objects.
     others = {
         "by reason": totals.by_reason,
         "by rule": totals.by_rule,
-        "by branch": totals.by_branch,
+        "by branch": plan.by_branch(),
         "by folder": totals.by_prefix,
     }
+    if plan.erasure is not None:
+        others = {
+            "by branch: its head or staged on it; several branches may name an object": plan.by_branch(),
+            "by folder": totals.by_prefix,
+        }
     return [*([age] if age[1] else []), *ways_by(others)]
 
 
-def ways_by(sums: Mapping[str, Mapping[str, Total]]) -> list[tuple[str, list[tuple[str, Total, Bar]]]]:
+def ways_by(
+    sums: Mapping[str, Mapping[str, messages.Total]],
+) -> list[tuple[str, list[tuple[str, messages.Total, Bar]]]]:
     """Return the rows of each breakdown, the largest first, without empty ones."""
     return [(title, _bars(_largest_first(totals))) for title, totals in sums.items() if totals]
 

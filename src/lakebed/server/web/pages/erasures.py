@@ -91,8 +91,7 @@ async def show_one(visit: Visit) -> Response:
         holds=() if in_force is None else in_force.holds,
         objects=objects,
         ledger=await ledger_of(visit, name, state),
-        # An erasure has no rule, no branch and only one reason.
-        ways=[way for way in ways_of(plan.totals) if way[0].startswith(("by age", "by folder"))],
+        ways=ways_of(plan),
         may_apply=may_apply(state),
         is_applied=state is not None and state.state in {RunState.SWEEPING, RunState.ENDED},
         rows=ROWS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import Final
 
 import msgspec
@@ -240,8 +241,10 @@ _FORMS: Final = (
 
 async def show_health(visit: Visit) -> Response:
     status = await visit.call(operators.GET_SERVER_STATUS)
-    lengths = bars([week.reclaimed_bytes for week in status.weeks])
-    return visit.render("health", status=status, weeks=list(zip(status.weeks, lengths, strict=True)))
+    # Oldest first: begin with the first week that gave something back.
+    weeks = list(dropwhile(lambda week: not week.reclaimed_bytes, status.weeks))
+    lengths = bars([week.reclaimed_bytes for week in weeks])
+    return visit.render("health", status=status, weeks=list(zip(weeks, lengths, strict=True)))
 
 
 PAGES: Final = (
