@@ -18,7 +18,19 @@ from lakebed.catalog.dumps import Dumps
 from lakebed.catalog.tables import RECORD, TABLES, TableChange, TableCommits, TableName, Tables
 from lakebed.catalog.tables.names import file_in
 from lakebed.gc.messages import RunKind
-from lakebed.versions import Commit, Note, PathExists, Versions, decode_cell, decode_record, is_gone, keys
+from lakebed.versions import (
+    Commit,
+    MergeConflict,
+    Note,
+    PathExists,
+    Settlement,
+    Sides,
+    Versions,
+    decode_cell,
+    decode_record,
+    is_gone,
+    keys,
+)
 from sim.checkers.reachable import histories, nothing_reachable_is_deleted
 from sim.checkers.views import UID, View
 from sim.ports.actors import Actor, Ending, Scene, Violation
@@ -30,6 +42,8 @@ from sim.worlds.undoing import undo
 
 TABLE: Final = TableName(("n",), "t")
 FOLDER: Final = TABLE.folder
+_APPENDED: Final = "+"
+"""Added to the name of the metadata that a merge appended to."""
 
 
 def begin(name: str) -> Do:
@@ -70,6 +84,25 @@ def commit_table(
         await TableCommits(repo).commit(branch, [change], Note(message=f"{over}>{metadata}", committer="sim"))
 
     return Do(Operation(name, "tables", branch), act)
+
+
+def merge_appending(name: str, source: str, files: Sequence[str]) -> Do:
+    """Merge a branch; a table that both changed gets these files of the source behind those of the destination."""
+
+    async def act(repo: Versions) -> None:
+        tables = TableCommits(repo)
+
+        async def settled(sides: Sides, _: MergeConflict) -> Settlement:
+            [row] = await tables.records(sides.head, [TABLE])
+            over = file_in(None if row is None else from_row(row))
+            metadata = f"{over}{_APPENDED}"
+            await _put(repo, metadata)
+            change = TableChange(name=TABLE, expected=over, metadata=metadata, uuid="u", added=files)
+            return await tables.settled(sides, [change])
+
+        await repo.merges.merge(source, MAIN, Note(message=name, committer="sim"), settle=settled)
+
+    return Do(Operation(name, "tables", MAIN), act)
 
 
 def settle(name: str) -> Do:
@@ -166,6 +199,14 @@ def _writing_scenes() -> Iterator[Scene]:
     yield _scene("engine, settler", one, settled, staged=files)
     beside = [commit_table("t2", "u/2", over="u/0", files=["u/a"], branch=SIDE)]
     yield _scene("engine, merger of a table", one, client("m", merge("m1", SIDE)), beside=beside, staged=files)
+    # Both sides appended since they parted, and the destination appends once more.
+    parted = [*files, write_files("f2", "u/last")]
+    parted += [commit_table("t3", "u/3", over="u/0", files=["u/more"], branch=SIDE)]
+    again = client("e", commit_table("t2", "u/2", over="u/1", files=["u/last"]))
+    both = [commit_table("t1", "u/1", over="u/0", files=["u/new"])]
+    appender = client("m", merge_appending("m1", SIDE, ["u/more"]))
+    made = _scene("engine, merger that appends", again, appender, beside=parted, staged=both)
+    yield replace(made, checks=(*made.checks, appended_tables_have_both))
     gone = [
         *_BEFORE,
         write_files("f1", "u/new"),
@@ -252,6 +293,32 @@ def tables_follow(ending: Ending) -> None:
         found = [_metadata(ending, one) for one in (made.parents[0], commit_id)]
         if found != [None if over == "None" else over, metadata]:
             raise Violation(f"{metadata} was made for {over}, and replaced {found[0]}")
+
+
+def appended_tables_have_both(ending: Ending) -> None:
+    """Check that a merge which appended to a table has the destination's files and the source's, and no more.
+
+    Raises:
+        Violation: it has not.
+    """
+    view = View(ending.disk)
+    for commit_id in _commits(view):
+        made = view.commit(commit_id)
+        found = _metadata(ending, commit_id)
+        if len(made.parents) < 2 or found is None or not found.endswith(_APPENDED):
+            continue
+        before = made.parents[0]
+        if found != f"{_metadata(ending, before)}{_APPENDED}":
+            raise Violation(f"{found} was made for another table than {_metadata(ending, before)}")
+        wanted = _reached(ending, before) | {b"more", found.removeprefix("u/").encode()}
+        if _reached(ending, commit_id) != wanted:
+            raise Violation(f"{found} has {_reached(ending, commit_id)}, and not {wanted}")
+
+
+def _reached(ending: Ending, commit_id: CommitId) -> set[bytes]:
+    """Return the files that the table of a commit has entries for."""
+    paths = (path for path, _ in pairs_in(ending.disk, View(ending.disk).commit(commit_id).metarange_id))
+    return {path[len(FOLDER) :] for path in paths if path.startswith(FOLDER)} - {RECORD.encode()}
 
 
 def undone_files_are_back(ending: Ending) -> None:

@@ -160,6 +160,41 @@ def test_an_export_is_read_without_the_catalog(shell: Shell, lake: str, data: Pa
     assert metadata["snapshots"][0]["manifest-list"].startswith("s3://bucket/x/snap-")
 
 
+def test_a_merge_appends_what_both_sides_appended_once_each(shell: Shell, lake: str) -> None:
+    left, right = f"{lake}/left", f"{lake}/right"
+
+    def values(ref: str) -> list[int]:
+        return sorted(catalog_of(shell, lake, ref).load_table(ORDERS).scan().to_arrow()["a"].to_pylist())
+
+    for branch, value in ((left, 10), (right, 20)):
+        shell.ok("branch", "create", branch, "--source", f"{lake}/main")
+        catalog_of(shell, lake, branch.rpartition("/")[2]).load_table(ORDERS).append(rows(value))
+    stopped = shell("merge", left, right)
+    shell.ok("merge", left, right, "--tables", "append")
+    once = values("right")
+    catalog_of(shell, lake, "left").load_table(ORDERS).append(rows(11))
+    catalog_of(shell, lake, "right").load_table(ORDERS).append(rows(21))
+    shell.ok("merge", left, right, "--tables", "append")
+    catalog_of(shell, lake, "left").load_table(ORDERS).delete("a = 10")
+    refused = shell("merge", left, right, "--tables", "append")
+    files = {one["path"] for one in shell.ok("object", "ls", f"{right}/sales/orders.iceberg/", "-r", "-o", "json").json}
+    table = catalog_of(shell, lake, "right").load_table(ORDERS)
+    manifests = {one.manifest_path for each in table.snapshots() for one in each.manifests(table.io)}
+    summary = table.snapshots()[-1].summary
+
+    assert (stopped.code, refused.code) == (4, 4)
+    assert "was not appended to: the source has snapshot" in " ".join(refused.err.split())
+    assert once == [1, 2, 3, 10, 20]
+    assert values("right") == [1, 2, 3, 10, 11, 20, 21]
+    assert values("left") == [1, 2, 3, 11]
+    reached = {one.file.file_path for one in table.scan().plan_files()} | manifests | {table.metadata_location}
+    assert {uri.split("/", 4)[4] for uri in reached} <= {path.partition(".iceberg/")[2] for path in files}
+    assert summary is not None
+    assert summary["total-records"] == "7"
+    catalog_of(shell, lake, "right").load_table(ORDERS).delete("a = 11")
+    assert values("right") == [1, 2, 3, 10, 20, 21]
+
+
 @pytest.mark.usefixtures("terminal")
 def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, lake: str) -> None:
     wide: list[str] = []
@@ -178,10 +213,11 @@ def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, l
     neither = shell("table", "diff", f"{lake}/main", f"{lake}/dev", "sales.order")
     no_ref = [shell("table", *words) for words in (("list", f"{lake}/dex"), ("show", f"{lake}/dex", ORDERS))]
 
-    assert f"`lakebed table list {lake}/main` shows those that there are" in missing.err
+    assert f"`lakebed table list {lake}/main` shows those that there are" in " ".join(missing.err.split())
     assert [each.code for each in no_ref] == [3, 3]
-    assert all(f"{lake}/dex: not found" in each.err for each in no_ref), no_ref
-    assert all(f"Did you mean {lake}/dev?" in each.err for each in no_ref), no_ref
+    for text in (" ".join(each.err.split()) for each in no_ref):
+        assert f"{lake}/dex: not found" in text
+        assert f"Did you mean {lake}/dev?" in text
     assert (missing.code, nowhere.code, neither.code) == (3, 3, 3)
     assert "there is no table sales.order" in missing.err
     assert "is in no namespace" in bare.err

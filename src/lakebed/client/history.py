@@ -84,8 +84,11 @@ class History:
         squash: bool = False,
         allow_empty: bool = False,
         refuse_expired: bool = False,
+        append_tables: bool = False,
     ) -> str:
         """Bring the changes of `source` (a ref) into `destination` (a branch), and return the id of the new commit.
+
+        `append_tables`: an Iceberg table to which both only appended gets the rows of both.
 
         Raises:
             Clash: both changed the same paths, and neither `choices` (by path) nor a strategy says who wins. Or the
@@ -100,6 +103,7 @@ class History:
             squash_merge=squash,
             allow_empty=allow_empty,
             refuse_expired=refuse_expired,
+            tables="append" if append_tables else None,
         )
         return self._connection.do(history.MERGE_INTO_BRANCH, repository, source, destination, body=body).reference
 

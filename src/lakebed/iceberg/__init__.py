@@ -4,12 +4,14 @@
     metadata.py   make, read, check and change metadata
     files.py      the files that a change of metadata adds and removes
     shown.py      what people want to know of metadata, without the package
+    appending.py  the appends of one branch behind those of another
     exporting.py  a snapshot with other addresses, for readers without this catalog
 
 The package is an extra, `lakebed[iceberg]`. It takes a second to import, and as long for 10 MiB of metadata, so
 callers do both in threads. Nothing here reads or writes storage: they hand in bytes, or a function that returns them.
 """
 
+from .appending import Appended, NotAppended, appended
 from .exporting import exported
 from .files import MANIFEST_BYTES_MAX, Counted, change_of, files_apart, reached_by
 from .library import is_installed, is_loaded, load

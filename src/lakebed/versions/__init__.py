@@ -31,7 +31,7 @@ from .cells import (
 from .cleanup import Cleanup
 from .commits.committer import Committer, Note
 from .commits.marks import FeedRecord
-from .commits.merger import Merger, Strategy
+from .commits.merger import Merger, Settle, Settlement, Sides, Strategy
 from .commits.outbox import EventRecord, Outbox
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter

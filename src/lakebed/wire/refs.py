@@ -137,11 +137,12 @@ class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
     """A request to merge. `choices`: the side that wins at a path that both changed, whatever `strategy` is. It counts
-    only there.
+    only there. `tables`: with "append", a table to which both sides only appended gets the rows of both.
     """
 
     message: str | None = None
     metadata: Metadata | None = None
+    tables: str | None = None
     strategy: str | None = None
     choices: Annotated[dict[str, Literal["source-wins", "dest-wins"]], msgspec.Meta(max_length=LIST_MAX)] | None = None
     force: bool | None = False

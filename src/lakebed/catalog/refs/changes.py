@@ -29,6 +29,7 @@ from lakebed.versions import (
     NoChanges,
     Note,
     RefKind,
+    Settle,
     Strategy,
     UncommittedChanges,
     Versions,
@@ -157,8 +158,9 @@ class Changes:
         squash: bool = False,
         force: bool = False,
         refuse_expired: bool = False,
+        settle: Settle | None = None,
     ) -> Commit:
-        """Merge a ref into a branch. Protected branches allow merges.
+        """Merge a ref into a branch. Protected branches allow merges. `settle`: see `Merger.merge`.
 
         Raises:
             UncommittedChanges: the branch has uncommitted changes.
@@ -187,6 +189,7 @@ class Changes:
                     squash=squash,
                     refuse_expired=refuse_expired,
                     source_id=source_id,
+                    settle=settle,
                 )
             ),
         )

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lakebed.base import TABLES, CommitId, Conflict, Invalid, Row, each_item, from_row, path_to_key, to_row
 from lakebed.ranges import changes_from_rows
-from lakebed.versions import Commit, Note, Versions
+from lakebed.versions import Commit, Note, Settlement, Sides, Versions
 
 from .names import (
     NAMESPACE,
@@ -96,6 +96,37 @@ class TableCommits:
 
         return await self.name_files(branch, [file for one in changes for file in one.files], compose, note)
 
+    async def settled(self, sides: Sides, changes: Sequence[TableChange]) -> Settlement:
+        """Settle a merge that conflicts at tables: the source's changes of their folders do not count, these do.
+
+        The metadata of each change must have what the source brought, and begin at that of the head.
+
+        Raises:
+            TableConflict, MissingFile, ObjectsExpiring: see `commit`.
+        """
+        back: dict[bytes, Row | None] = {}
+        for change in changes:
+            back.update(await self._as_at(sides.base, sides.source, change.name.folder))
+        rows = await self._rows([file for one in changes for file in one.files])
+        await self._compare(sides.head, changes)
+        over: dict[bytes, Row | None] = {}
+        for change in changes:
+            over.update(await self._paths(sides.head, change, rows))
+
+        async def check() -> None:
+            await self._check(rows)
+
+        return Settlement(source=_sorted(back), merged=_sorted(over), check=check)
+
+    async def _as_at(self, base: CommitId, source: CommitId, folder: bytes) -> Paths:
+        """Return the rows that make the folder of a table as it was at `base`."""
+        context = self._versions.context
+        trees = [await context.commits.metarange(one) for one in (source, base)]
+        found: dict[bytes, Row | None] = {}
+        async for batch in context.trees.diff(*trees, prefix=folder):
+            found |= {one.key: one.right for one in batch}
+        return found
+
     async def name_files(self, branch: str, files: Sequence[str], compose: Compose, note: Note) -> Commit:
         """Commit what `compose` makes of the head and of the rows of these files.
 
@@ -107,8 +138,7 @@ class TableCommits:
 
         async def changes(head: CommitId) -> pa.Table:
             rows.update(await self._rows(files))
-            paths = sorted((await compose(head, rows)).items())
-            return changes_from_rows([key for key, _ in paths], [row for _, row in paths])
+            return _sorted(await compose(head, rows))
 
         async def check() -> None:
             await self._check(rows)
@@ -210,6 +240,11 @@ class TableCommits:
     def each(self, head: CommitId, prefix: bytes) -> AsyncIterator[tuple[bytes, Row]]:
         """Yield every entry of a commit below a prefix, in order."""
         return each_item(lambda after: self.under(head, prefix, after=after, limit=PAGE), itemgetter(0), b"")
+
+
+def _sorted(paths: Paths) -> pa.Table:
+    rows = sorted(paths.items())
+    return changes_from_rows([key for key, _ in rows], [row for _, row in rows])
 
 
 def place(folder: bytes, change: TableChange, file: str) -> bytes:

@@ -11,6 +11,7 @@ from lakebed.base import (
     LAKEBED_METADATA,
     TABLE_FILE,
     TABLE_METADATA,
+    TABLE_RECORD,
     TABLE_SUFFIX,
     AlreadyExists,
     Conflict,
@@ -120,6 +121,12 @@ def _check(part: str) -> None:
             f"{part!a} cannot name a table or namespace: 1 to 255 characters, no slashes, not ending in {SUFFIX}",
             name=part,
         )
+
+
+def name_of_record(key: bytes) -> TableName:
+    """Return the table whose entry RECORD has this path."""
+    *namespace, name = key.removesuffix(TABLE_RECORD).decode().split("/")
+    return TableName(tuple(namespace), name)
 
 
 def record_of(metadata: Entry, file: str, uuid: str) -> Entry:

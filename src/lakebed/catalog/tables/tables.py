@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter, itemgetter
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import msgspec
 
 from lakebed.base import (
     EMPTY_METARANGE,
+    TABLE_RECORD,
     TABLES,
     CommitId,
     Denied,
@@ -39,11 +40,15 @@ from lakebed.versions import (
     BranchExists,
     Commit,
     CommitOvertaken,
+    MergeConflict,
     NameTaken,
     NoChanges,
     Note,
     PathNotFound,
     RefKind,
+    Settle,
+    Settlement,
+    Sides,
     Versions,
 )
 
@@ -64,6 +69,7 @@ from .names import (
     TableName,
     TablesNameTaken,
     folder_of,
+    name_of_record,
     record_path,
     text_of,
 )
@@ -74,6 +80,8 @@ _PROPERTIES: Final = "namespaces"
 """The folder of `tables` for the properties of namespaces. No table's uuid is equal to it."""
 SETTLED: Final = Note(message="tables: files", committer="lakebed")
 SETTLES_MAX: Final = 4
+MERGED_MAX: Final = 100
+"""A merge appends to at most this many tables: it writes two files for each before it commits."""
 _ENDED: Final = "ended-runs"
 """Metadata of commits of the hidden branch: a digest of the runs whose objects it does not name any more."""
 
@@ -416,6 +424,21 @@ class Tables:
             ReadOnly, ProtectedBranch, HookRefused: as for a commit.
         """
         return await self._on(branch, note, lambda: self._commits.commit(branch, changes, note), force=force)
+
+    def settling(self, changed: Callable[[Sides, TableName], Awaitable[TableChange]]) -> Settle:
+        """Return how a merge settles conflicts at tables, if nothing else conflicts.
+
+        `changed` says what becomes of each table at the head.
+        """
+
+        async def settle(sides: Sides, conflict: MergeConflict) -> Settlement:
+            keys = cast("Sequence[bytes]", conflict.facts["conflicts"])
+            names = [name_of_record(key) for key in keys if key.endswith(TABLE_RECORD)]
+            if len(names) < len(keys) or len(names) > MERGED_MAX:
+                raise conflict
+            return await self._commits.settled(sides, [await changed(sides, name) for name in names])
+
+        return settle
 
     async def drop(self, branch: str, name: TableName, note: Note, *, force: bool = False) -> Commit:
         """Drop a table as it is now. Its files stay until a run prunes them."""

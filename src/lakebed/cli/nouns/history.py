@@ -73,6 +73,10 @@ class StrategyName(StrEnum):
     DEST_WINS = "dest-wins"
 
 
+class TablesName(StrEnum):
+    APPEND = "append"
+
+
 @commit_app.command()
 def commit(
     session: Session,
@@ -368,6 +372,10 @@ def merge(
         list[str] | None,
         Option("--take-dest", metavar="PATH", help="The destination wins at this path; may be repeated."),
     ] = None,
+    tables: Annotated[
+        TablesName | None,
+        Option("--tables", help="Add the rows of both sides to an Iceberg table to which both only appended."),
+    ] = None,
     squash: Annotated[bool, Option("--squash", help="Make one commit, without the source's history.")] = False,
     allow_empty: EmptyOption = False,
     refuse_expired: RefuseExpiredOption = False,
@@ -398,6 +406,7 @@ def merge(
             squash=squash,
             allow_empty=allow_empty,
             refuse_expired=refuse_expired,
+            append_tables=tables is not None,
         )
     session.done(f"merged {left} into {right}: {reference[:12]}", MergeResult(reference=reference))
     tell_expired(session, right.repository, f"{reference}~1", reference)

@@ -5,6 +5,7 @@ places.py       repository, ref and namespace of a request, with a prefix or wit
 namespaces.py   settings, logins, namespaces
 tables.py       tables: list, load, make, change, drop
 changing.py     from a client's commit to a change of the branch: the library, files, metadata
+merging.py      merges that append to tables
 credentials.py  where the files are reached, and keys for those of one table
 reading.py      the snapshots that reach some files, for plans of collections
 branch_tables.py    beside the standard, at the API's root: tables for people: list, show, history, diff, roll back
@@ -12,6 +13,7 @@ branch_tables.py    beside the standard, at the API's root: tables for people: l
 
 from .branch_tables import routes as branch_table_routes
 from .door import CatalogDoor
+from .merging import appending
 from .namespaces import routes as namespace_routes
 from .places import CatalogRequest
 from .reading import Reading

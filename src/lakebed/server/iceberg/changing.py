@@ -251,6 +251,16 @@ class Changing:
             did=_did(base, new),
         )
 
+    async def change_at(self, commit: str, name: TableName, asked: TableCommit) -> TableChange:
+        """Return the change that this commit is for the table as it is at a commit of the branch.
+
+        Raises:
+            RequirementFailed, InvalidTable, NoSuchTable: see `commit`.
+        """
+        changed = await self._changed(commit, name, asked, is_again=True)
+        assert changed.change is not None, "the caller adds a snapshot"
+        return changed.change
+
     async def made(self, location: str, asked: TableCreation) -> tuple[Metadata, bytes]:
         """Return the first metadata of a table, and their bytes.
 

@@ -12,14 +12,17 @@ from lakebed.server.http.gate import check_source, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
+from lakebed.server.iceberg import appending
 from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
 
+_TABLES = ("", "append")
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
 
 class Differences:
     def __init__(self, state: AppState) -> None:
+        self._state = state
         self._catalog = state.catalog
 
     async def of_branch(self, request: RestRequest) -> wire.DiffList:
@@ -60,6 +63,8 @@ class Differences:
         source, branch = request.args[1], request.args[2]
         if (body.strategy or "") not in _STRATEGIES:
             raise Answer(400, f"strategy {body.strategy!r}: must be dest-wins, source-wins or absent")
+        if (body.tables or "") not in _TABLES:
+            raise Answer(400, f"tables {body.tables!r}: must be append or absent")
         await check_source(request.permissions, repository, request.args[1])
         commit = await repository.changes.merge(
             source,
@@ -71,6 +76,7 @@ class Differences:
             squash=bool(body.squash_merge),
             force=bool(body.force),
             refuse_expired=bool(body.refuse_expired),
+            settle=await appending(repository, self._state) if body.tables else None,
         )
         return wire.MergeResult(reference=commit.id)
 

@@ -47,6 +47,32 @@ class Plan:
     """To be asked once the commit record is written. What it raises ends the flow."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a merge goes on after a conflict, by changes in order of keys (CHANGES_SCHEMA).
+
+    `source` is laid over the source's tree, so that it conflicts no more, and `merged` over the merged tree. `check` is
+    asked as that of `Plan`.
+    """
+
+    source: pa.Table
+    merged: pa.Table
+    check: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The commits of a three-way merge."""
+
+    base: CommitId
+    source: CommitId
+    head: CommitId
+
+
+Settle: TypeAlias = Callable[[Sides, MergeConflict], Awaitable[Settlement]]
+"""Settle a conflict, anew for each other move of the branch. It raises the conflict if it cannot."""
+
+
 class Merger:
     def __init__(
         self,
@@ -79,10 +105,12 @@ class Merger:
         squash: bool = False,
         refuse_expired: bool = False,
         source_id: CommitId | None = None,
+        settle: Settle | None = None,
     ) -> Commit:
         """Bring the changes of `source` since the merge base into the branch. `squash`: without the source as parent.
 
-        `source_id` is the commit that `source` named when the caller looked; None: look now.
+        `source_id` is the commit that `source` named when the caller looked; None: look now. `settle` is asked about
+        the conflicts that neither `choices` nor the strategy decides.
 
         Raises:
             Conflict: it has objects that lifecycle runs took, and `refuse_expired`.
@@ -102,9 +130,18 @@ class Merger:
                 changes = base.metarange_id != await self._context.commits.metarange(source_id)
             if not changes and not allow_empty:
                 raise NoChanges(f"update branch {branch}: no changes", branch=branch)
-            merged = await self._three_way(base.id, source_id, head, strategy, choices)
+            sides, check = Sides(base=base.id, source=source_id, head=head), None
+            try:
+                merged = await self._three_way(base.id, source_id, head, strategy, choices)
+            except MergeConflict as conflict:
+                if settle is None:
+                    raise
+                settled = await settle(sides, conflict)
+                tree = await self._applied(await self._context.commits.metarange(source_id), settled.source)
+                merged = await self._three_way(base.id, source_id, head, strategy, choices, tree=tree)
+                merged, check = await self._applied(merged, settled.merged), settled.check
             parents = (head,) if squash else (head, source_id)
-            return Plan(await self._committer.new_commit(branch, merged, parents, note), (source_id, head))
+            return Plan(await self._committer.new_commit(branch, merged, parents, note), (source_id, head), check)
 
         return await self._advance(branch, plan, "merge", refuse_expired=refuse_expired)
 
@@ -234,11 +271,19 @@ class Merger:
 
     @says_who_took
     async def _three_way(
-        self, base: CommitId, source: CommitId, head: CommitId, strategy: Strategy, choices: Choices | None = None
+        self,
+        base: CommitId,
+        source: CommitId,
+        head: CommitId,
+        strategy: Strategy,
+        choices: Choices | None = None,
+        *,
+        tree: MetarangeId | None = None,
     ) -> MetarangeId:
+        """Return the merged tree. `tree` takes the place of the source's."""
         merged = await self._context.trees.merge(
             base=await self._context.commits.metarange(base),
-            source=await self._context.commits.metarange(source),
+            source=await self._context.commits.metarange(source) if tree is None else tree,
             destination=await self._context.commits.metarange(head),
             strategy=strategy,
             choices=choices,

@@ -124,6 +124,7 @@ async def merge(visit: Visit) -> Response:
     body = wire.Merge(
         message=visit.entry("message") or None,
         strategy=visit.entry("strategy") or None,
+        tables=visit.entry("tables") or None,
         choices=_sides(visit) or None,
         squash_merge=visit.entry("squash") == "1",
     )

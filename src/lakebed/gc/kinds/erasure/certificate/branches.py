@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.gc import messages
-from lakebed.gc.engines import Effort, Task
-from lakebed.gc.engines.tables import Table, required
+from lakebed.gc.engines.engine import Effort, Table, Task, required
 from lakebed.gc.kinds.erasure.erasing import key_of
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs.ranges import read_metaranges, read_sublists
