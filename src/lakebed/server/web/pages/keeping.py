@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
-from lakebed.gc.messages import NewHold, RulesTrial, WhyPage
+from lakebed.base import Bar, Dot, bars, curve
+from lakebed.gc.messages import NewHold, RulesTrial, TriedDay, WhyPage
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
-
-from .simulating import tried
 
 ROOT: Final = "/repositories/{repository}"
 EMPTY_ROWS: Final = 2
@@ -57,7 +57,26 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         keep_rows=[*((rule.pattern, rule.commits) for rule in shown.keep_last), ("", "")],
         text=visit.entry("rules") or text,
         trial=trial,
-        tried=None if trial is None else tried(trial),
+        tried=None if trial is None else _tried(trial),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A trial of retention rules, drawn: each day with its bar, and the bytes over the days (empty: not counted)."""
+
+    days: list[tuple[TriedDay, Bar]]
+    line: list[Dot]
+
+
+def _tried(trial: RulesTrial) -> Tried:
+    rows = [TriedDay(days=0, expired=trial.expired, at_most=trial.at_most), *trial.days]
+    sizes = [day.at_most.size_bytes for day in rows if day.at_most is not None]
+    is_counted = len(sizes) == len(rows)
+    values = sizes if is_counted else [day.expired for day in rows]
+    return Tried(
+        days=list(zip(rows, bars(values), strict=True)),
+        line=curve([day.days for day in rows], sizes, highest=max(sizes)) if is_counted else [],
     )
 
 

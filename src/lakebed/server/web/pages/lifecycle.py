@@ -1,5 +1,5 @@
-"""The lifecycle policy: its rules as a form and as JSON, a check of one that is not saved, and the branches that it
-deletes.
+"""The lifecycle policy: its rules as a form and as JSON, a check and simulations of one that is not saved, and the
+branches that it deletes.
 
 The form has the path, the period and the branches of each rule. Each row carries its rule as it was, so that its
 conditions stay as they are, also under a new name.
@@ -8,34 +8,42 @@ conditions stay as they are, also under a new name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import Basis
+from lakebed.base import Bar, Basis, Dot, curve
 from lakebed.gc.messages import (
     SWEEP_MAX,
     BranchToGo,
+    JobState,
+    JobView,
     PolicyCheck,
     RunKind,
     SetPolicy,
+    SimulatedSums,
     SimulateRequest,
     StartJob,
     SweepBranches,
     SweptBranch,
+    Total,
 )
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
 
-from .simulating import is_running, simulated
+from .collections import ways_by
 
 ROOT: Final = "/repositories/{repository}/lifecycle"
 PLANS: Final = 5
 BRANCHES: Final = 30
 EMPTY_ROWS: Final = 2
+_DAY_S: Final = 86_400
 KIND: Final = next(kind for kind in RunKind if kind.spec.basis is Basis.POLICY)
 _FIRST: Final = '{\n  "rules": {\n    "logs": {"prefix": "logs/", "period": "90d"}\n  }\n}'
 """The initial text of the form when no policy is in force."""
@@ -132,7 +140,7 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
             amount=BRANCHES,
         )
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
-    drawn = None if jobs is None else simulated(jobs.jobs, visit.query("simulation"), version.version)
+    drawn = None if jobs is None else _simulated(jobs.jobs, visit.query("simulation"), version.version)
     tried = drawn.request.policy if drawn is not None and visit.query("simulation") else ""
     shown = text or visit.entry("policy") or tried or in_force or _FIRST
     entered = _wide(shown)
@@ -151,8 +159,79 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
         idle_rows=_idle_rows_of(entered),
         kind=KIND,
         simulated=drawn,
-        is_running=jobs is not None and is_running(jobs.jobs),
+        is_running=jobs is not None and _is_running(jobs.jobs),
     )
+
+
+# Simulations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """One simulation, drawn. `line`: the bytes that went by each day; `before`: the same by the policy in force.
+
+    `dates`: each date with deletes, its total, and the number of branches that a sweep deletes.
+    """
+
+    job: JobView
+    request: SimulateRequest
+    sums: SimulatedSums | None
+    line: list[Dot]
+    before: list[Dot]
+    in_force: SimulatedSums | None
+    dates: list[tuple[str, Total, int]]
+    ways: list[tuple[str, list[tuple[str, Total, Bar]]]]
+
+
+def _simulated(jobs: Sequence[JobView], chosen: str, version: int) -> Simulated | None:
+    """Return the chosen simulation, or else the newest of the policy in force. Without either return None."""
+    ours = [(job, job.request) for job in jobs if isinstance(job.request, SimulateRequest)]
+    of_force = [
+        (job, request) for job, request in ours if (sums := _sums_of_job(job)) and sums.policy_version == version
+    ]
+    shown = next(((job, request) for job, request in ours if job.id == chosen), None) or next(iter(of_force), None)
+    if shown is None:
+        return None
+    job, request = shown
+    sums = _sums_of_job(job)
+    others = (_sums_of_job(job) for job, _ in of_force)
+    in_force = next((other for other in others if other and other.days == request.days), None)
+    if sums is None or in_force == sums:
+        in_force = None
+    days = [] if sums is None else _by_day(sums)
+    before = [] if in_force is None else _by_day(in_force)
+    highest = max([*days, *before], default=0)
+    return Simulated(
+        job=job,
+        request=request,
+        sums=sums,
+        line=curve(range(len(days)), days, highest=highest),
+        before=curve(range(len(before)), before, highest=highest),
+        in_force=in_force,
+        dates=[] if sums is None else _dates(sums),
+        ways=[] if sums is None else ways_by({"by rule": sums.by_rule, "by branch that kept it last": sums.by_branch}),
+    )
+
+
+def _is_running(jobs: Sequence[JobView]) -> bool:
+    return any(job.state is JobState.RUNNING and isinstance(job.request, SimulateRequest) for job in jobs)
+
+
+def _sums_of_job(job: JobView) -> SimulatedSums | None:
+    return next((each.simulation for each in job.results if each.simulation is not None), None)
+
+
+def _by_day(sums: SimulatedSums) -> list[int]:
+    """Return the bytes that went up to each day, from today on."""
+    today = sums.now_ms // 1000
+    dates = (datetime.fromtimestamp(today + day * _DAY_S, UTC).date().isoformat() for day in range(sums.days + 1))
+    return list(accumulate(sums.by_date.get(date, Total()).size_bytes for date in dates))
+
+
+def _dates(sums: SimulatedSums) -> list[tuple[str, Total, int]]:
+    branches = sums.branches_by_date or {}
+    dates = sorted({*sums.by_date, *branches})
+    return [(date, sums.by_date.get(date, Total()), branches.get(date, 0)) for date in dates]
 
 
 # The form
