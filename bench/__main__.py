@@ -20,7 +20,7 @@ import msgspec
 from .harness import Bench, Figure, Result, run
 
 FOLDERS = {
-    "collecting": ("commits", "erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
+    "collecting": ("erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
     "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "tables", "wide"),
     "marks": ("document", "mark", "ranges"),
     "serving": (

@@ -8,7 +8,8 @@ tenth as many behind its four fifths. Their trees are sixteen small ones in turn
 trees for each commit.
 
 Sketch, a record read 15 µs and decoded 2: a page of 100 in fourteen batches 0.5 ms; `~N` 40 reads; a merge base some
-hundred; a filtered page 10,000 commits, each two cached trees, 40 µs; tables as in `commits`.
+hundred; a filtered page 10,000 commits, each two cached trees, 40 µs; a commit for a collector: its record scanned
+0.7 µs, decoded 1.5, put into columns 1, encoded 1.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def requests(commits: int) -> list[Asked]:
 
     far = commits * 29 // 100
     return [
-        Asked("a page of 100", page, 10.0),
+        Asked("a page of 100", page, 4.0),
         Asked(f"a page behind {far:,}, by a commit's id", lambda versions: late(versions, far), 50.0),
         Asked(
             "a page of a prefix that none of 10,000 touches", lambda versions: page(versions, prefixes=[b"far/"]), None
@@ -128,7 +129,7 @@ def requests(commits: int) -> list[Asked]:
         Asked("a merge base, branches of a tenth", lambda versions: versions.history.merge_base("left", "right"), 50.0),
         Asked("a three-dot diff of these", lambda versions: versions.history.diff_refs("left", "right"), 50.0),
         Asked("a merge of these", _merge, 50.0),
-        Asked("the commits prepared for a collector", prepare, None),
+        Asked("the commits prepared for a collector", prepare, 12_000.0),
     ]
 
 
