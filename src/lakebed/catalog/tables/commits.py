@@ -102,7 +102,7 @@ class TableCommits:
         The metadata of each change must have what the source brought, and begin at that of the head.
 
         Raises:
-            TableConflict, MissingFile, ObjectsExpiring: see `commit`.
+            TableConflict, MissingFile, Conflict: see `commit`.
         """
         back: dict[bytes, Row | None] = {}
         for change in changes:

@@ -23,9 +23,9 @@ from lakebed.base import SIZE_UNITS
 
 R = TypeVar("R")
 NARROWEST: Final = 20
+"""Wrap no text to less than this."""
 PROSE_MIN: Final = 24
 """A message in fewer columns has a word or two a line."""
-"""Wrap no text to less than this."""
 WIDTH: Final = 80
 """The columns of a terminal that does not say, and of text that goes to none."""
 _UNITS: Final = "|".join(SIZE_UNITS)

@@ -127,7 +127,8 @@ class Gateway:
             request.identity = await self._state.authenticator.authenticate(None, session)
             if not request.identity.session:
                 raise NotAuthenticated("only a login may take the place of a signature")
-            request.key = signed.key("")  # Signatures of chunks never match: the page has no secret to sign them with.
+            # Signatures of chunks match only where the page signs them with an empty secret. They prove nothing here.
+            request.key = signed.key("")
             # A random number, so that the browser does not answer from its cache.
             request.asked_for = {name: value for name, value in request.asked_for.items() if name != "r"}
         else:
