@@ -19,6 +19,8 @@ import pytest
 from lakefs.client import Client
 from pyiceberg.table import Table
 
+from tests.cli.conftest import Shell
+
 from .serving import Server, listening, serving
 from .test_iceberg import catalog_of, rows
 from .test_later import shell_of
@@ -149,42 +151,50 @@ def test_pruning_takes_what_a_repeated_commit_left_and_names_no_table(lake: Lake
 
 
 def test_a_lifecycle_and_a_committed_run_are_undone_and_the_table_is_read_again(tmp_path: Path) -> None:
-    # Neither upkeep runs: to it the runs of the other clock would be dead.
-    with serving(tmp_path, upkeep_s="3600") as server, lake_of(server) as lake:
-        _runs_are_undone(lake)
+    # One server after the other: to the upkeep of one, the runs of the other's clock would be dead.
+    with serving(tmp_path, upkeep_s="0.4") as server, lake_of(server) as lake:
+        before = lake.api("GET", "/branches/main").json()["commit_id"]
+        for content in ("old", "new"):
+            lake.api("POST", "/branches/main/objects?path=plain", content=content)
+            lake.api("POST", "/branches/main/commits", json={"message": content})
+        lake.table().append(rows(3))
+        paths = lake.files(lake.second)
+        policy = {"rules": {"orders": {"prefix": "sales/orders.iceberg/data/", "period": "7d"}}}
+        lake.api("PUT", "/lifecycle/policy", json={"policy": policy})
+        lake.api("PUT", "/gc/rules/full", json={"default": "7d"})
+        lake.settle()
+    with listening(tmp_path, {}, days_ago=-30, upkeep_s="3600") as url:
+        later = shell_of(replace(server, url=url))
+        _runs_are_undone(lake, later, paths, before)
+    with listening(tmp_path, {}, upkeep_s="3600") as url:
+        lake.server = replace(server, url=url)
+        assert (lake.values(), lake.values(before)) == ([1, 2, 3], [1, 2])
+        assert lake.values(snapshot_id=lake.first) == [1]
 
 
-def _runs_are_undone(lake: Lake) -> None:
-    before = lake.api("GET", "/branches/main").json()["commit_id"]
-    for content in ("old", "new"):
-        lake.api("POST", "/branches/main/objects?path=plain", content=content)
-        lake.api("POST", "/branches/main/commits", json={"message": content})
-    lake.table().append(rows(3))
-    paths = lake.files(lake.second)
-    policy = {"rules": {"orders": {"prefix": "sales/orders.iceberg/data/", "period": "7d"}}}
-    lake.api("PUT", "/lifecycle/policy", json={"policy": policy})
-    lake.api("PUT", "/gc/rules/full", json={"default": "7d"})
+def _runs_are_undone(lake: Lake, later: Shell, paths: list[str], before: str) -> None:
+    deferred = ("--yes", "--window", "60d", "--readers-grace", "0", *lake.here)
 
-    with listening(lake.server.folder, {}, days_ago=-30, upkeep_s="3600") as url:
-        later = shell_of(replace(lake.server, url=url))
-        deferred = ("--yes", "--window", "7d", "--readers-grace", "0", *lake.here)
-        [due] = later.ok("lifecycle", "plan", lake.uri, *lake.here).json
-        [broken] = due["tables"]
-        assert due["totals"]["all"]["objects"] == 3
-        assert (broken["table"], broken["is_current"], len(broken["snapshots"])) == ("sales.orders", True, 3)
-        later.ok("lifecycle", "apply", lake.uri, due["run_id"], *deferred)
-        assert [later("object", "cat", f"{lake.uri}/main/{path}").code for path in paths] == [3, 3]
-        later.ok("gc", "restore", lake.uri, due["run_id"], "--undo", "--yes")
-        assert lake.values() == [1, 2, 3]
+    def codes() -> list[int]:
+        return [later("object", "cat", f"{lake.uri}/main/{path}").code for path in paths]
 
-        [plan] = later.ok("gc", "plan", lake.uri, "--committed", *lake.here).json
-        # The branch `tables` names each file of the table, so only the plain object goes.
-        assert (plan["totals"]["all"]["objects"], plan["tables"]) == (1, [])
-        later.ok("gc", "apply", lake.uri, plan["run_id"], *deferred)
-        assert later("table", "show", f"{lake.uri}/{before}", "sales.orders").code != 0
-        assert (lake.values(), lake.values(snapshot_id=lake.first)) == ([1, 2, 3], [1])
-        later.ok("gc", "restore", lake.uri, plan["run_id"], "--undo", "--yes")
-    assert lake.values(before) == [1, 2]
+    [due] = later.ok("lifecycle", "plan", lake.uri, *lake.here).json
+    [broken] = due["tables"]
+    assert due["totals"]["all"]["objects"] == 3
+    assert (broken["table"], broken["is_current"], len(broken["snapshots"])) == ("sales.orders", True, 3)
+    later.ok("lifecycle", "apply", lake.uri, due["run_id"], *deferred)
+    assert codes() == [3, 3]
+    later.ok("gc", "restore", lake.uri, due["run_id"], "--undo", "--yes")
+    assert codes() == [0, 0]
+
+    [plan] = later.ok("gc", "plan", lake.uri, "--committed", *lake.here).json
+    # The branch `tables` names each file of the table, so only the plain object goes.
+    assert (plan["totals"]["all"]["objects"], plan["tables"]) == (1, [])
+    later.ok("gc", "apply", lake.uri, plan["run_id"], *deferred)
+    assert later("table", "show", f"{lake.uri}/{before}", "sales.orders").code != 0
+    assert codes() == [0, 0]
+    later.ok("gc", "restore", lake.uri, plan["run_id"], "--undo", "--yes")
+    assert later("table", "show", f"{lake.uri}/{before}", "sales.orders").code == 0
 
 
 def test_a_restored_dump_is_read_and_appended_to_and_pruning_takes_nothing(lake: Lake) -> None:

@@ -226,7 +226,7 @@ def test_rules_are_saved_a_plan_is_applied_with_a_window_restored_and_undone(bro
     browser.fill(Name_of_rule_1="logs", Paths_of_rule_1="log/", Period_of_rule_1="10d", Days_ahead="20")
     browser.press("Simulate")
     browser.see("saves no policy")
-    browser.see("1 object, 700 B, become due within 20 days")
+    browser.see("2 objects, 8.5 KiB, become due within 20 days")
     browser.see("Goes by branch that kept it last")
 
     browser.follow("Collections")
