@@ -63,6 +63,7 @@ def test_axe_finds_nothing_on_any_page(blank: Chromium, axe: str, tmp_path: Path
 
         def links_of(address: str) -> list[str]:
             browser.open(address)
+            assert "The server made a mistake" not in browser.text(), address
             return browser.links()
 
         added = browser.command("Page.addScriptToEvaluateOnNewDocument", {"source": axe})
