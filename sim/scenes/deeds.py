@@ -265,13 +265,13 @@ def apply_planned(name: str, *, window: str | None = None) -> Do:
     return run_later(name, act, days=10)
 
 
-def apply_one(name: str, number: int, *, window: str | None = None) -> Do:
+def apply_one(name: str, number: int, *, window: str | None = None, days: int = 10) -> Do:
     """Carry out one plan, by its place among those there are."""
 
     async def act(repo: Versions) -> None:
         await Collecting(repo).apply_one(number, window=window)
 
-    return run_later(name, act, days=10)
+    return run_later(name, act, days=days)
 
 
 def resume(name: str) -> Do:
@@ -292,16 +292,21 @@ def purge(name: str) -> Do:
     return run_later(name, act, days=30)
 
 
-def run_later(name: str, act: Callable[[Versions], Awaitable[None]], *, days: int) -> Do:
-    async def later(repo: Versions) -> None:
+def run_later(name: str, act: Callable[[Versions], Awaitable[str | None]], *, days: int) -> Do:
+    async def later(repo: Versions) -> str | None:
         clock = repo.ports.clock
         clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
         try:
-            await act(repo)
+            return await act(repo)
         finally:
             clock.ms -= days * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
 
     return Do(Operation(name, "run"), later)
+
+
+def days_later(do: Do, days: int) -> Do:
+    """Do it by a clock that is so many days ahead."""
+    return Do(do.operation, run_later(do.operation.name, do.act, days=days).act)
 
 
 def _elsewhere(repo: Versions) -> Versions:

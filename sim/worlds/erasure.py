@@ -256,6 +256,7 @@ def erasure_scenes() -> Iterator[Scene]:
     yield from _certified_scenes()
     yield from _foreseen_scenes()
     yield _kept_scene()
+    yield _let_off_scene()
     yield holding(scene("holder, erasure", client("h", add_hold("h1")), r, before=_PAST))
     tagged = [*_PAST, create_tag("t0", MAIN)]
     by_tag = client("h", add_hold("h1", tag="tag"))
@@ -278,6 +279,28 @@ def _certified_scenes() -> Iterator[Scene]:
             private=(*made.private, certificate_path("").removesuffix(".json")),
             checks=(*made.checks, what_is_certified_is_gone),
         )
+
+
+def _let_off_scene() -> Scene:
+    """A deferred run took a commit, and let its object off. An erasure of its path, and a certificate, come then."""
+    r = dataclasses.replace(client("r", erase_staged("r1", everywhere=True)), collecting=1)
+    before = [
+        put("w1", "1"),
+        commit("p1"),
+        delete("d1", "a"),
+        commit("p2"),
+        copy("w3", "a", "b", "3", ref="main~1"),
+        RULED,
+        committed_run("q1", window="7d"),
+        clean_records("k1"),
+        delete("d3", "b"),
+    ]
+    made = _scene("erasure everywhere, after a run that let off", r, before=before, staged=[put("w2", "2")])
+    return dataclasses.replace(
+        made,
+        private=(*made.private, certificate_path("").removesuffix(".json")),
+        checks=(*made.checks, what_is_certified_is_gone),
+    )
 
 
 def _kept_scene() -> Scene:

@@ -16,29 +16,39 @@ from msgspec import structs
 from lakebed.gc.live import CollectionService, JobBook
 from lakebed.gc.live.records.jobs import LOST_AFTER_MS
 from lakebed.gc.messages import JobState, PurgeRequest, RunKind, RunState, Undo
-from lakebed.versions import CommitExpired, Versions, keys
-from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, what_was_undone_stays
+from lakebed.versions import CommitExpired, PathExpired, Versions, keys
+from sim.checkers.reachable import (
+    nothing_reachable_is_deleted,
+    nothing_undue_is_deleted,
+    reachable,
+    what_was_undone_stays,
+)
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.effects import Effect
 from sim.ports.operations import Operation
+from sim.scenes.applies import clear, plan, publish, sweep
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.deeds import (
+    apply_one,
     apply_planned,
     clean_records,
     collect,
     committed_run,
     copy,
     create_branch,
+    days_later,
     delete_branch,
     plan_only,
     purge,
+    read_bytes,
     resume,
     set_rules,
+    strand,
     uncommitted_run,
     undelete_branch,
 )
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
-from sim.scenes.scenes import NARROW, Do, client, commit, delete, scene, upload
+from sim.scenes.scenes import MAIN, NARROW, Do, client, commit, delete, scene, upload, write
 
 from .erasure import erase
 from .holds import add_hold, what_is_held_stays
@@ -86,13 +96,13 @@ _DUE: Final = (
 )
 
 
-def undo(name: str) -> Do:
-    """Undo the oldest run that is deferred, or was undone already."""
+def undo(name: str, *, again: bool = True) -> Do:
+    """Undo the oldest run that is deferred or, to do it `again`, was undone already."""
 
     async def act(repo: Versions) -> None:
         service = CollectionService(repo, OPTIONS)
         for run_id, record in await repo.retired.runs():
-            if record.until_ms or record.state is RunState.UNDONE:
+            if record.until_ms or (again and record.state is RunState.UNDONE):
                 await service.undo(run_id, Undo())
                 return
 
@@ -130,6 +140,9 @@ def undoing_scenes() -> Iterator[Scene]:
     yield from _beside_several(undoer)
     yield from _beside_upkeep()
     yield from _beside_jobs(undoer)
+    yield from _amid_applies()
+    yield from _beside_erasures()
+    yield from _beside_readers()
     # A hold of a commit that the run took, while the run is undone.
     held = _scene("undoer, holder of a commit", undoer, client("h", add_hold("h1", commit="main~1")))
     yield replace(held, checks=(*held.checks, what_is_held_stays))
@@ -258,6 +271,120 @@ def _beside_upkeep() -> Iterator[Scene]:
         "undoer that goes on, brancher, upkeep", undoer, brancher, upkeep, before=halfway, sweeps=True
     )
     yield replace(made, checks=(*made.checks, what_was_undone_can_be_named))
+
+
+_PLANNED: Final = (*PAST, plan("q1"), plan("q2"))
+"""Two plans of committed data, which take the same commit."""
+
+
+def _amid_applies() -> Iterator[Scene]:
+    """Runs that were published before another one swept which then is undone. Few steps are left of each."""
+    both = [*_PLANNED, clear("q3", "q1"), clear("q4", "q2")]
+    # Both take the first commit, and one deletes at once.
+    undone = client("x", sweep("x1", "q1", window="7d"), undo("x2"))
+    sweeper = client("r", sweep("r1", "q2"))
+    yield _amid("sweeper that undoes, sweeper of the same commit", undone, sweeper, before=both)
+    # Another apply of the run that is undone sleeps, and a later run deletes.
+    over = client("x", sweep("x1", "q1", window="7d"), undo("x2"), sweep("x3", "q2"))
+    slow = client("s", sweep("s1", "q1", window="7d"))
+    yield _amid("sweeper that undoes and sweeps by another run, slow sweeper", over, slow, before=both)
+    # The first commit is taken by one run, which is undone, and by another one, which is undone, too. The rules keep
+    # the second commit then. A third run is ten days later, takes that, and began to look while the first had swept.
+    days = 15
+    twice = [
+        upload("v1", "a", "1"),
+        commit("p1"),
+        upload("v2", "c", "2"),
+        commit("p2"),
+        days_later(delete("v3", "a"), days),
+        days_later(commit("p3"), days),
+        # Two pages of what is staged, so that a look can stop between them.
+        write("w4", "y", "4"),
+        write("w5", "z", "5"),
+        RULED,
+        plan("q1"),
+        committed_run("q2", window="7d"),
+        plan("q3", days=20),
+        publish("q4", "q3", days=20),
+        undo("q5"),
+        clear("q6", "q1"),
+    ]
+    undone = client("x", sweep("x1", "q1", window="7d"), undo("x2", again=False))
+    third = client("r", clear("r1", "q3", days=20), sweep("r2", "q3", days=20))
+    yield _amid("sweeper that undoes, run that looks again", undone, third, before=twice)
+    # A file of a tree that the plan took was named by a commit since, and a run took that.
+    stranded = [
+        write("v1", "a", "1"),
+        strand("s1"),
+        plan_only("q2", RunKind.METADATA),
+        commit("p1"),
+        *_TWO_SWEPT[2:],
+    ]
+    undoer = client("x", undo("x1"), real_trees=NARROW)
+    upkeep = client("m", apply_one("m1", 0, days=30), real_trees=NARROW)
+    yield metadata_scene("undoer, apply of an older metadata plan", undoer, upkeep, before=stranded, sweeps=True)
+
+
+def _beside_readers() -> Iterator[Scene]:
+    """Its record says that a lifecycle run is undone, and all that it noted is there: so a late note stays, too."""
+    reader = client("b", read_bytes("b1", "a", ref=MAIN), copy("b2", "a", "b", "3"))
+    made = _scene(
+        "undoer of a lifecycle run that goes on, reader that copies",
+        client("x", undo("x1")),
+        reader,
+        before=(*_DUE, undo_halfway("q2")),
+        due=[DUE],
+    )
+    yield replace(made, checks=(*made.checks, what_was_undone_can_be_read))
+
+
+def what_was_undone_can_be_read(ending: Ending) -> None:
+    """
+    Raises:
+        Violation: an object counts as taken by a run that was undone before all actors came, and no other run takes it.
+    """
+    for record in (*ending.of("peek"), *ending.of("write")):
+        if record.ended is not None and record.ended.error is PathExpired:
+            raise Violation(f"{record.operation.name} was refused: what was undone counts as taken")
+
+
+def _amid(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
+    """Windows are not looked at: turns, which are the flow's, keep another run from deleting what one holds."""
+    return scene(name, *actors, before=before, others_look=True, quick=Quick.NO_FAULT)
+
+
+def _beside_erasures() -> Iterator[Scene]:
+    """A run took a commit, and let off the object that it has at the path which an erasure selects."""
+    before = [
+        upload("v1", "a", "1"),
+        commit("p1"),
+        upload("v2", "a", "2"),
+        copy("v3", "a", "b", "3"),
+        commit("p2"),
+        copy("v4", "a", "c", "4", ref="main~1"),
+        RULED,
+        committed_run("q1", window="7d"),
+        clean_records("k1"),
+        delete("v5", "c"),
+    ]
+    # Of its kind it is kept when it ended.
+    eraser = replace(client("e", Do(Operation("e1", "erase"), erase("e1").act)), collecting=1)
+    undoer = client("x", undo("x1"))
+    made = _scene("undoer, eraser of what a run let off", undoer, eraser, before=before, due=[DUE], quick=Quick.NEVER)
+    yield replace(made, checks=(*made.checks, nothing_erased_comes_back))
+
+
+def nothing_erased_comes_back(ending: Ending) -> None:
+    """Check that an undo which began after an erasure had ended brings back nothing at its path.
+
+    Raises:
+        Violation: a commit has an object there that nothing names elsewhere.
+    """
+    if not any(record.is_acknowledged and "e1" in record.before for record in ending.of("undo")):
+        return
+    named = reachable(ending.disk) - reachable(ending.disk, due=frozenset({DUE}))
+    if back := named & ending.disk.objectstore.keys():
+        raise Violation(f"the undo brought back what an erasure had not seen: {sorted(back)}")
 
 
 def what_was_undone_can_be_named(ending: Ending) -> None:

@@ -362,6 +362,36 @@ def test_a_slice_that_is_adopted_after_the_certificate_was_written_stands_until_
     assert stands(again(lake, open_yet)) == {}
 
 
+def test_what_a_deferred_run_let_off_stands_until_a_collection_after_its_end(lake: Lakeside) -> None:
+    """A cell named the object when the run looked. Then only a commit that an undo can bring back names it."""
+    let_off = lake.upload("users/ann", b"secret")
+    first = lake.commit(age_days=30).id
+    lake.delete("users/ann")
+    lake.commit(age_days=19)
+    lake.wait(lake.versions.copies.copy(first, b"users/ann", "main", b"kept", shallow=True))
+    lake.rules(10)
+    early = lake.collector.plan(None, RunKind.COMMITTED)
+    lake.collector.apply(None, early.run_id, window="7d")
+    lake.delete("kept")
+    lake.clock.ms += DAY_MS
+    lake.wait(lake.versions.cleanup.clean())
+    lake.upload("users/ann", b"later")
+    plan = erase(lake, "users/ann")
+    lake.collector.apply(None, plan.run_id)
+    collect(lake)
+
+    made = lake.collector.on(None).certify(plan.run_id, by="ann")
+    assert [one.where for one in made.stands] == [let_off]
+
+    lake.end_window(early.run_id)
+    lake.collector.purge(None)
+    assert "Collect again" in stands(lake.collector.on(None).verify(made, by="ann"))["garbage"]
+    collect(lake)
+
+    assert let_off not in lake.addresses()
+    assert stands(lake.collector.on(None).verify(made, by="ann")) == {}
+
+
 def test_what_a_deferred_run_kept_stands_once_its_record_is_lost_until_a_collection_ends(lake: Lakeside) -> None:
     early = deferred_commits(lake)
     lost(lake)

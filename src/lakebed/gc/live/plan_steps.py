@@ -116,14 +116,15 @@ class PlanSteps:
             OutOfOrder: a run of uncommitted data has not read staging to its end.
         """
         id_ = messages.check_run_id(run_id)
-        kind = await self._kind_of(id_, (body or messages.PrepareCommits()).kind)
+        body = body or messages.PrepareCommits()
+        kind = await self._kind_of(id_, body.kind)
         if not kind.publishes:
             # Otherwise an address that a commit moves out of its cell meanwhile is in neither (document 001).
             await Inputs(self._versions.objectstore, kind, id_).check_complete(messages.UNCOMMITTED.name)
         current = await RuleBook(self._versions).read()
         policy = await PolicyBook(self._versions).read() if kind.spec.basis is Basis.POLICY else None
         inputs = Inputs(self._versions.objectstore, kind, id_)
-        snapshot = await self._snapshot(kind, inputs)
+        snapshot = await self._snapshot(kind, inputs, for_good=body.for_good)
         own = await commits_of_tables(self._versions, snapshot) if kind.takes_named else frozenset()
         of_tables = own if kind.spec.of_tables else frozenset()
         if not kind.spec.of_tables:
@@ -152,12 +153,12 @@ class PlanSteps:
             prepared, rules=None, rules_version=policy.version, policy=(policy.policy or b"").decode()
         )
 
-    async def _snapshot(self, kind: RunKind, inputs: Inputs) -> Snapshot:
+    async def _snapshot(self, kind: RunKind, inputs: Inputs, *, for_good: bool) -> Snapshot:
         if not kind.takes_objects:
             return await read_snapshot_for_metadata(self._versions, grace_ms=self._options.readers_grace_ms)
         if not kind.publishes:
             return await read_snapshot(self._versions, known=await inputs.read_swept(), for_good=True)
-        return await read_snapshot(self._versions)
+        return await read_snapshot(self._versions, for_good=for_good)
 
     async def _kind_of(self, run_id: RunId, planned: RunKind) -> RunKind:
         """Return the kind of a run. Kinds that do not publish have a record while they plan, and must still mark.

@@ -182,10 +182,12 @@ class UncommittedPage(msgspec.Struct, frozen=True, kw_only=True):
 class PrepareCommits(msgspec.Struct, frozen=True, kw_only=True):
     """`kind` applies to a run without a record, and selects its folder.
 
-    For metadata, `swept` is set only for commits that were swept longer ago than the readers' grace.
+    For metadata, `swept` is set only for commits that were swept longer ago than the readers' grace. With `for_good` it
+    is set only for commits that no undo can bring back.
     """
 
     kind: RunKind = RunKind.COMMITTED
+    for_good: bool = False
 
 
 class PreparedCommits(msgspec.Struct, frozen=True, kw_only=True):

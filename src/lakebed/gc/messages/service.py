@@ -130,13 +130,13 @@ class Service:
         """Write every commit and ref into the run's folder, and return the rules in force."""
         return await self._requests.prepare_commits(run_id)
 
-    async def commits_for(self, run_id: str, kind: RunKind) -> calls.PreparedCommits:
+    async def commits_for(self, run_id: str, kind: RunKind, *, for_good: bool = False) -> calls.PreparedCommits:
         """Answer as `commits` does, for a run of this kind.
 
         A kind that uses the lifecycle policy gets the policy in force instead of the rules. For metadata a commit is
-        swept only after the readers' grace.
+        swept only after the readers' grace. With `for_good` it is swept only once no undo can bring it back.
         """
-        return await self._requests.prepare_commits(run_id, calls.PrepareCommits(kind=kind))
+        return await self._requests.prepare_commits(run_id, calls.PrepareCommits(kind=kind, for_good=for_good))
 
     async def staged(
         self,

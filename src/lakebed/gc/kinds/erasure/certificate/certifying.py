@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunKind, count_of
@@ -155,7 +156,9 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
             context, seen.ranges.meeting, before.selection, lambda rows: selected(rows, before.selection)
         )
 
-    seen, committed = await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), look)
+    seen, committed = await context.reread(lambda: _commits_of(context, run), look)
+    kept = pa.array(sorted(first.at_paths), pa.string())
+    committed = committed.filter(pc.invert(pc.is_in(committed["address"], value_set=kept)))
     objects = _with_named(before, staged, committed)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await addresses_there(context, objects)
@@ -163,7 +166,9 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
     first = first._replace(copies=await deferred_copies(context, _contents_of(objects), objects, read))
     copies = await _find_copies(context, run, before.selection, seen, objects, there)
     last = await _deferred_now(context, before)
-    told = {*objects, *copies.others["address"].to_pylist(), *last.at_paths}
+    # Commits of a deferred run name what it keeps: that stands as deferred, and as no copy besides.
+    named = {*copies.others["address"].to_pylist()} - {one.where for one in first.copies}
+    told = {*objects, *named, *last.at_paths}
     last = last._replace(copies=await deferred_copies(context, _contents_of(objects), told, read))
     made = await _look(context, before, run, data, staged, objects, there, copies, first.joined(last), by=by)
     return replace(made, stands=(*made.stands, *unread), remains=(*made.remains, *left_out))
@@ -240,6 +245,12 @@ class _Commits(NamedTuple):
     ranges: RangesBySpan
 
 
+async def _commits_of(context: RunContext, run: StartedRun) -> PreparedCommits:
+    # For good: a deferred run may have let an object off that only its commits name. Nothing collects that object
+    # while an undo can bring the commits back.
+    return await context.service.commits_for(run.run_id, run.kind, for_good=True)
+
+
 async def _read_commits(
     context: RunContext, run: StartedRun, prepared: PreparedCommits, selection: Selection, known: _Commits | None = None
 ) -> _Commits:
@@ -297,7 +308,7 @@ async def _find_copies(
                 also=("metadata",),
             )
 
-        seen, others = await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), look)
+        seen, others = await context.reread(lambda: _commits_of(context, run), look)
         content = content.closed(others, elsewhere, uri)
         if content.checksums == sought:
             break
@@ -321,15 +332,16 @@ async def _look(
     run_id, closed = run.run_id, frozenset(slice_numbers(run.closed_slices))
     holds, others = copies.seen.prepared.holds, copies.others
     names = names_by_branch(copies.elsewhere, before.namespace, beside=staged)
+    kept = {standing.where for standing in deferred}
     stands = objects_that_stand(
-        {address: objects[address].paths for address in frozenset(there) - {standing.where for standing in deferred}},
+        {address: objects[address].paths for address in frozenset(there) - kept},
         holds,
         others,
         names,
         closed,
         _LATER,
     )
-    stands += (await copies_that_stand(context, others, copies.content, objects))[:STANDING_MAX]
+    stands += (await copies_that_stand(context, others, copies.content, objects.keys() | kept))[:STANDING_MAX]
     stands += _unsought(objects, there)
     stands += (await staged_copies(context, copies.elsewhere, copies.content, objects, beside=staged))[:STANDING_MAX]
     if copies.unsought:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, RunKind, RunState, count_of
+from lakebed.base import FOREIGN_SLICE, Basis, RunKind, RunState, count_of
 from lakebed.gc import messages
 from lakebed.gc.engines.engine import CANDIDATES, CLOSED, Table, decode, read_part
 from lakebed.gc.mark.inputs.listing import SIZE_UNKNOWN
@@ -149,7 +149,12 @@ async def _left_of_other(context: RunContext, view: messages.RunView | None) -> 
     # certificate look into the table by path.
     if view is None:
         return "is not on record any more"
-    return "" if _defers_named(view) else await _left_of(context, view)
+    takes_commits = view.kind.spec.basis is Basis.RULES
+    if _defers_named(view) and not (takes_commits and view.is_purging):
+        return ""
+    left = await _left_of(context, view)
+    # The proving run kept what commits of that run named. A certificate reads these only while the run may be undone.
+    return f"{left or 'has ended since'}. Collect again" if takes_commits else left
 
 
 def _defers_named(view: messages.RunView | None) -> bool:
