@@ -350,7 +350,7 @@ def what_was_undone_can_be_read(ending: Ending) -> None:
 
 def _amid(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
     """Windows are not looked at: turns, which are the flow's, keep another run from deleting what one holds."""
-    return scene(name, *actors, before=before, others_look=True, quick=Quick.NO_FAULT)
+    return scene(name, *actors, before=before, others_look=True, quick=Quick.NEVER)
 
 
 def _beside_erasures() -> Iterator[Scene]:
@@ -380,7 +380,7 @@ def nothing_erased_comes_back(ending: Ending) -> None:
     Raises:
         Violation: a commit has an object there that nothing names elsewhere.
     """
-    if not any(record.is_acknowledged and "e1" in record.before for record in ending.of("undo")):
+    if not any(record.is_acknowledged and "e1" in (record.before or ()) for record in ending.of("undo")):
         return
     named = reachable(ending.disk) - reachable(ending.disk, due=frozenset({DUE}))
     if back := named & ending.disk.objectstore.keys():
