@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import httpx
 import pyarrow as pa
@@ -40,10 +41,13 @@ from lakebed.gc.messages import (
     arrow_schema,
 )
 from lakebed.gc.rules import Rules, days_rules
+from lakebed.operations import Operation
+from lakebed.operations.operation import NOTHING
 from lakebed.server import AppState, ServerOptions, create_app, opened
 from lakebed.versions import Note, Versions
 
 T = TypeVar("T")
+BODY = object()
 
 
 class OwnLoop:
@@ -278,3 +282,30 @@ async def test_a_deferred_run_does_not_delete_before_its_window_is_over(lake: La
         await service.purged(run.run_id)
     with pytest.raises(Conflict):
         await service.ended(run.run_id, plan)
+
+
+def promised() -> list[str]:
+    """The requests that are one operation: what they take is a run, a body or both."""
+    methods = {name: inspect.signature(method) for name, method in vars(Requests).items() if name[0] != "_"}
+    return [name for name, one in methods.items() if one.parameters.keys() <= {"self", "run_id", "body"}]
+
+
+@pytest.mark.parametrize("name", sorted({*promised()} - {"namespace"}))
+async def test_over_http_a_request_is_the_operation_with_its_body_and_its_answer(name: str) -> None:
+    sent: list[tuple[Operation[Any, Any], tuple[str, ...], object]] = []
+
+    class Sending(HttpRequests):
+        def call(self, operation: Operation[Any, Any], *arguments: str, body: object = None, **_: object) -> Any:
+            sent.append((operation, arguments, body))
+
+    hints = get_type_hints(getattr(Requests, name))
+    given = [value for parameter, value in (("run_id", "r"), ("body", BODY)) if parameter in hints]
+
+    await getattr(Sending(cast("Any", None), "lake"), name)(*given)
+
+    [(operation, arguments, body)] = sent
+    taken = hints.get("body", NOTHING)
+    assert operation.answer == hints["return"]
+    assert operation.body in (get_args(taken) or (taken,))
+    assert arguments == (("r",) if "run_id" in hints else ())
+    assert body is (BODY if "body" in hints else None)
