@@ -73,7 +73,8 @@ async def appended(
         raise NotAppended(f"a side rewrote manifests, such as {min(missing)}: repeat its appends by hand")
     added = [ours[path] for path in sorted(ours.keys() - old.keys())]
     for manifest in added:
-        if manifest.content != 0 or manifest.existing_files_count or manifest.deleted_files_count:
+        # A list of format 1 may leave the counts out. They are None then, and the manifest may do anything.
+        if manifest.content != 0 or manifest.existing_files_count != 0 or manifest.deleted_files_count != 0:
             raise NotAppended(f"{manifest.manifest_path} does more than add files: repeat its appends by hand")
     number = (getattr(destination.value, "last_sequence_number", None) or 0) + 1
     body = _list_of(destination, [*added, *theirs.values()], added, uri=uri, number=number, snapshot_id=snapshot_id)
