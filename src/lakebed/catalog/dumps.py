@@ -179,10 +179,9 @@ class Dumps:
         Raises:
             NotFound: a file of the dump is missing.
             InvalidDump: the dump contradicts itself or the namespace. Nothing was written.
-            Conflict: the repository has other branches or tags.
+            Conflict: the repository has other branches or tags, the dump has tables of a repository of another id, or a
+                collection ran meanwhile.
             ReadOnly: the repository is read-only, and `force` is not set.
-            Conflict: the dump has tables of a repository of another id.
-            Conflict: a collection ran meanwhile.
         """
         self._guards.check_writable(force=force)
         dump = await self._read(ids)

@@ -35,8 +35,8 @@ class Entries:
         """Return this server's spelling of an address.
 
         Raises:
-            Invalid: the address is in a folder of the old server's machine, and not below `old_root`.
-            Invalid: the address is a URL of another account of Azure than this server's.
+            Invalid: the address is in a folder of the old server's machine, and not below `old_root`; or it is a URL of
+                another account of Azure than this server's.
         """
         if (spelled := without_account(theirs)) != theirs:
             # Only the URL names the account, so `locate` checks it before the name is lost. The namespace and its
@@ -67,8 +67,7 @@ class Entries:
         """Return the entry, after a check of its address. Checks each folder once.
 
         Raises:
-            Invalid: see `address_of`.
-            Invalid: this server does not open such stores.
+            Invalid: this server does not open such stores; see also `address_of`.
             AddressInNamespace: the object is in a namespace that a Lakebed server collects.
         """
         entry = self.of(stats)

@@ -105,8 +105,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
     stores.
 
     Raises:
-        Invalid: no driver supports this kind of object store.
-        Invalid: the audit settings are invalid, or a number is malformed or too small.
+        Invalid: no driver supports this kind of object store, the audit settings are invalid, or a number is wrong.
     """
     secret = environment.get("LAKEBED_SERVER_SECRET")
     blockstore = environment.get("LAKEBED_BLOCKSTORE") or BLOCKSTORES[0]

@@ -202,10 +202,9 @@ class Objects:
 
         Raises:
             AddressInNamespace: it is inside this namespace, or in one that is or was in use, here or elsewhere.
-            Invalid: this server does not open such stores.
+            Invalid: this server does not open such stores; see also `check_user_metadata`.
             Unavailable: the store denies the check for a marker.
             NotHeaderText: the checksum or the content type cannot be sent as a header.
-            Invalid: see `check_user_metadata`.
             QuotaExceeded: the branch or the user has no room for the size that the entry has.
         """
         check_user_metadata(entry.metadata)

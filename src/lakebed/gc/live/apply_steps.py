@@ -39,8 +39,7 @@ class ApplySteps:
         is true if another user made the plan.
 
         Raises:
-            Conflict: the run belongs to an earlier repository of this name.
-            Conflict: the repository is still bare.
+            Conflict: the run belongs to an earlier repository of this name, or the repository is still bare.
             RunNotFound, WrongKind, RunMoved: the run's kind or state does not allow this apply.
             StalePlan: the run was marked with another plan.
             RulesNotFound, PolicyNotFound, RulesChanged: the plan's rules are not in force. A run that expires by them

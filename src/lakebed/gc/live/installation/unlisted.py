@@ -45,7 +45,6 @@ class Unlisted:
 
         Raises:
             OtherInstallation, Conflict: see `Installation`.
-            Conflict: see there.
         """
         record = await self._installation.check()
         await self._installation.check_restored(record)
