@@ -70,7 +70,10 @@ _ACTIONS: Final = (
     ("why", "say what keeps an object and until when, or which run took it"),
 )
 _HELP: Final = {
-    "engine": ("spark|local|auto", f"what does the work; default: {messages.ENGINE_SETTING}, else spark"),
+    "engine": (
+        "spark|local|auto",
+        f"what does the work; default: {messages.ENGINE_SETTING}, else spark if it is installed",
+    ),
     "tasks": (
         "N",
         "split the work into N tasks; default: four a core of the cluster, at least 16; on one machine two a core",

@@ -152,6 +152,13 @@ def test_the_engine_of_requests_that_name_none_is_a_setting() -> None:
         engine_from({"LAKEBED_GC_ENGINE": "flink"})
 
 
+def test_without_pyspark_the_engine_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.gc.messages.requests.find_spec", lambda _: None)
+
+    assert engine_from({}) is EngineName.LOCAL
+    assert engine_from({"LAKEBED_GC_ENGINE": "spark"}) is EngineName.SPARK
+
+
 def test_a_period_without_a_unit_is_refused() -> None:
     with pytest.raises(InvalidDuration):
         PlanRequest(clean_after="7").check()

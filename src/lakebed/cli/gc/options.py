@@ -70,7 +70,7 @@ EngineOption = Annotated[
     Option(
         "--engine",
         metavar="spark|local|auto",
-        help="The engine; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark.",
+        help="The engine; auto starts no Spark for small work. Default: LAKEBED_GC_ENGINE, else spark if installed.",
     ),
 ]
 TasksOption = Annotated[

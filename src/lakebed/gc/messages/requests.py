@@ -15,6 +15,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -357,12 +358,13 @@ def request_of(action: str, **options: object) -> Request:
 
 
 def engine_from(environ: Mapping[str, str]) -> EngineName:
-    """Return the engine for requests that name no engine: the setting, else Spark.
+    """Return the engine for requests that name no engine: the setting, else Spark if it is installed, else `local`.
 
     Raises:
         UnknownChoice: the setting names no engine.
     """
-    return EngineName(known(environ.get(ENGINE_SETTING) or EngineName.SPARK.value, EngineName))
+    default = EngineName.SPARK if find_spec("pyspark") is not None else EngineName.LOCAL
+    return EngineName(known(environ.get(ENGINE_SETTING) or default.value, EngineName))
 
 
 def known(word: str, choices: Sequence[str] | type[E]) -> str:
