@@ -170,6 +170,7 @@ def test_a_merge_appends_what_both_sides_appended_once_each(shell: Shell, lake: 
         shell.ok("branch", "create", branch, "--source", f"{lake}/main")
         catalog_of(shell, lake, branch.rpartition("/")[2]).load_table(ORDERS).append(rows(value))
     stopped = shell("merge", left, right)
+    tried = shell("merge", left, right, "--tables", "append", "--dry-run")
     shell.ok("merge", left, right, "--tables", "append")
     once = values("right")
     catalog_of(shell, lake, "left").load_table(ORDERS).append(rows(11))
@@ -182,7 +183,8 @@ def test_a_merge_appends_what_both_sides_appended_once_each(shell: Shell, lake: 
     manifests = {one.manifest_path for each in table.snapshots() for one in each.manifests(table.io)}
     summary = table.snapshots()[-1].summary
 
-    assert (stopped.code, refused.code) == (4, 4)
+    assert (stopped.code, tried.code, refused.code) == (4, 0, 4)
+    assert "--tables append" in stopped.err
     assert "was not appended to: the source has snapshot" in " ".join(refused.err.split())
     assert once == [1, 2, 3, 10, 20]
     assert values("right") == [1, 2, 3, 10, 11, 20, 21]

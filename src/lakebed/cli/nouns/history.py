@@ -383,14 +383,16 @@ def merge(
 ) -> None:
     """Bring the changes of a ref into a branch. A conflict changes nothing, unless a strategy decides it.
 
-    Where it conflicts, --dry-run marks the paths with ! and fails as the merge would.
+    Where it conflicts, --dry-run marks the paths with ! and fails as the merge would. With --tables it takes tables for
+    ones to which both only appended: the merge itself finds out.
     """
     left, right = parse_ref(source), parse_ref(destination)
     choices = _choices(take_source or (), take_dest or ())
     if dry_run:
         changes = [*session.client.history.diff(same_repository(left, right), right.ref, left.ref)]
         session.show_all(changes, diff_lines, otherwise="no difference: a merge would bring nothing")
-        paths = [] if strategy else _conflicts(one for one in changes if one.path not in choices)
+        undecided = (one for one in changes if one.path not in choices and not (tables and _is_table(one.path)))
+        paths = [] if strategy else _conflicts(undecided)
         if paths:
             raise Conflict(_conflict_text(paths, left, right), paths=paths)
         return
@@ -509,10 +511,10 @@ def _conflicts(changes: Iterable[Diff]) -> list[str]:
 
 
 def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
-    if tables := [path for path in paths if path.encode().endswith(TABLE_RECORD)]:
+    if tables := [path for path in paths if _is_table(path)]:
         return (
-            f"both sides changed {_named(tables)}: nothing was merged. No strategy decides a table: "
-            f"make the change of one side again on the other"
+            f"both sides changed {_named(tables)}: nothing was merged. No strategy decides a table: if both sides only "
+            "appended, --tables append adds the rows of both; else make the change of one side again on the other"
         )
     return (
         f"both sides changed {_named(paths)}: nothing was merged. "
@@ -520,6 +522,10 @@ def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) ->
         f"`lakebed merge {source} {destination} --strategy source-wins` (or dest-wins) decides them, "
         f"--take-source PATH and --take-dest PATH decide one"
     )
+
+
+def _is_table(path: str) -> bool:
+    return path.encode().endswith(TABLE_RECORD)
 
 
 def _named(paths: Sequence[str]) -> str:
