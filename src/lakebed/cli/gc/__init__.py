@@ -142,7 +142,7 @@ def plan(
     _check_names(session, plans)
     if any(found.kind.value == "committed" and not found.commit_counts.expired for found in plans):
         session.note(
-            "no commit expired: each is younger than its period, which is 1h or longer. To try a collection, date a "
+            "no commit expired: each is younger than its period. To try a collection, date a "
             "commit back (`lakebed commit --date`), or make a lake with a history (`lakebed quickstart`)"
         )
 

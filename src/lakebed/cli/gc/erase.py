@@ -252,11 +252,16 @@ def verify(
     local_root: RootOption = None,
 ) -> None:
     """Check a certificate again: is each object absent, and does anything stand now."""
+    from lakebed.gc.messages import InvalidRunId
+
     _check_files(out, html)
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
     file = Path(certificate)
-    before = _certificate_in(file) if file.is_file() else collector.certificate(certificate)
+    try:
+        before = _certificate_in(file) if file.is_file() else collector.certificate(certificate)
+    except InvalidRunId as error:
+        raise Misuse(f"there is no file {certificate}, and it is no id of a run") from error
     if before is None:
         raise Misuse(f"there is no file {certificate}, and run {certificate} has no certificate")
     with with_spark(session, collector) as collector:
