@@ -85,7 +85,7 @@ def _events(count: int) -> Iterator[Pair]:
         told = runner.run(create("told", subscribes=True))
         plain = runner.run(create("plain", subscribes=False))
         yield Pair(
-            what=f"events of {count:,} commits",
+            what=f"extras: events of {count:,} commits",
             limit=1.05,
             ours=side(told, gathers=True),
             floor=side(plain, gathers=False),
@@ -122,16 +122,16 @@ def _requests(stats: int, uploads: int) -> Iterator[Pair]:
             asyncio.run(fill(ServerOptions(data_dir=Path(folder) / "data"), 2_000))
         with lakebed_server(Path(first) / "data") as limited, lakebed_server(Path(second) / "data") as plain:
             _limit(limited)
-            yield Pair(what=f"quotas, {stats:,} stats", limit=1.03, ours=looks(limited), floor=looks(plain))
+            yield Pair(what=f"extras: quotas, {stats:,} stats", limit=1.03, ours=looks(limited), floor=looks(plain))
             yield Pair(
-                what=f"quotas, {uploads:,} uploads of {len(BODY):,} bytes",
+                what=f"extras: quotas, {uploads:,} uploads of {len(BODY):,} bytes",
                 limit=1.03,
                 ours=uploads_of(limited),
                 floor=uploads_of(plain),
             )
             free = _user(plain, "free", [ANYWHERE])
             bound = _user(plain, "bound", [{**ANYWHERE, "condition": CONDITIONS}])
-            yield Pair(what=f"conditions, {stats:,} stats", limit=1.03, ours=looks(bound), floor=looks(free))
+            yield Pair(what=f"extras: conditions, {stats:,} stats", limit=1.03, ours=looks(bound), floor=looks(free))
 
 
 def _limit(peer: Peer) -> None:
