@@ -168,7 +168,7 @@ def _sites(tree: ast.Module) -> Iterator[tuple[Any, str, str, Callable[[], None]
                     "and for or" if isinstance(node.op, ast.Or) else "or for and",
                     _setter(node, "op", other),
                 )
-            elif isinstance(node, ast.ExceptHandler) and not _is_nothing(node.body):
+            elif isinstance(node, ast.ExceptHandler) and not (_is_nothing(node.body) or _is_dropped_whole(node.body)):
                 yield node, name, "empty handler", _setter(node, "body", [ast.Pass()])
 
 
@@ -189,7 +189,7 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _statements(body: list[ast.stmt], name: str) -> Iterator[tuple[Any, str, str, Callable[[], None]]]:
     for place, statement in enumerate(body):
-        if isinstance(statement, ast.Expr | ast.AugAssign | ast.Raise | ast.Continue) and not _is_text(statement):
+        if _can_be_dropped(statement):
             yield statement, name, "drop", _putter(body, place, [ast.Pass()])
         following = body[place + 1 : place + 2]
         if following and _awaits(statement) and _awaits(following[0]):
@@ -222,6 +222,15 @@ _SHIFTED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Gt: ast.GtE,
     ast.GtE: ast.Gt,
 }
+
+
+def _can_be_dropped(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr | ast.AugAssign | ast.Raise | ast.Continue) and not _is_text(node)
+
+
+def _is_dropped_whole(body: list[ast.stmt]) -> bool:
+    """Whether one change of `_statements` empties it already."""
+    return len(body) == 1 and _can_be_dropped(body[0])
 
 
 def _is_text(node: ast.stmt) -> bool:
