@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.base import Conflict
 
-from .exporting import Out
-from .files import Bytes, Read
+from .exporting import list_of, listed
+from .files import Read
 from .metadata import InvalidTable, Metadata
 
 if TYPE_CHECKING:
@@ -116,18 +116,18 @@ def _appends(base: Metadata, side: Metadata, label: str) -> list[Snapshot]:
             raise NotAppended(f"{label} changed the table's {name.replace('_', ' ')}, too")
     known = {one.snapshot_id: one for one in side.value.snapshots}
     start, at = base.value.current_snapshot_id, side.value.current_snapshot_id
-    found: list[Snapshot] = []
+    appends: list[Snapshot] = []
     while at != start:
-        one = None if at is None else known.get(at)
-        if found and start is not None and _merged(found[-1]) == start:
+        snapshot = None if at is None else known.get(at)
+        if appends and start is not None and _merged(appends[-1]) == start:
             break
-        if one is None:
+        if snapshot is None:
             raise NotAppended(f"{label} went back to an older snapshot, or expired those since both parted")
-        if one.summary is None or one.summary.operation.value != "append":
-            raise NotAppended(f"{label} has snapshot {one.snapshot_id}, which is no append")
-        found.append(one)
-        at = one.parent_snapshot_id
-    return found[::-1]
+        if snapshot.summary is None or snapshot.summary.operation.value != "append":
+            raise NotAppended(f"{label} has snapshot {snapshot.snapshot_id}, which is no append")
+        appends.append(snapshot)
+        at = snapshot.parent_snapshot_id
+    return appends[::-1]
 
 
 async def _listed(snapshot: Snapshot | None, read: Read) -> dict[str, ManifestFile]:
@@ -135,15 +135,12 @@ async def _listed(snapshot: Snapshot | None, read: Read) -> dict[str, ManifestFi
         return {}
     if snapshot.manifest_list is None:
         raise NotAppended(f"snapshot {snapshot.snapshot_id} names no manifest list: such tables are too old")
-    from pyiceberg.manifest import read_manifest_list
-
     uri = snapshot.manifest_list
     data = (await read([uri]))[uri]
     try:
-        listed = list(read_manifest_list(Bytes(uri, data)))  # type: ignore[arg-type]  # it needs no more of a file
+        return {manifest.manifest_path: manifest for manifest in listed(uri, data)}
     except Exception as error:
         raise InvalidTable(f"{uri} is no list of manifests: {type(error).__name__}", uri=uri) from error
-    return {one.manifest_path: one for one in listed}
 
 
 def _list_of(
@@ -155,23 +152,16 @@ def _list_of(
     number: int,
     snapshot_id: int,
 ) -> bytes:
-    from pyiceberg.manifest import UNASSIGNED_SEQ, write_manifest_list
+    from pyiceberg.manifest import UNASSIGNED_SEQ
 
-    out, newest = Out(uri), table.value.current_snapshot_id
     for manifest in added:
         # The writer gives them the number of the new snapshot.
         manifest.sequence_number = manifest.min_sequence_number = UNASSIGNED_SEQ
         manifest[_ADDED_SNAPSHOT] = snapshot_id
-    with write_manifest_list(
-        format_version=2,
-        output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=newest,
-        sequence_number=number,
-        avro_compression="deflate",
-    ) as writer:
-        writer.add_manifests(list(manifests))
-    return out.body
+    parent = table.value.current_snapshot_id
+    return list_of(
+        manifests, uri, format_version=2, snapshot_id=snapshot_id, sequence_number=number, parent_snapshot_id=parent
+    )
 
 
 def _summary(fresh: Sequence[Snapshot], newest: Snapshot | None) -> dict[str, str]:

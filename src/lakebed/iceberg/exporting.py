@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from .files import Bytes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestEntry, ManifestFile
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.typedef import TableVersion
 
 _POSITION_DELETES: Final = 1
 _FILE_PATH: Final = 1
@@ -40,20 +41,30 @@ def exported(
     if snapshot is None or not snapshot.manifest_list:
         raise InvalidTable("the table has no snapshot to export: it is empty")
     manifests: list[ManifestFile] = []
-    for number, manifest in enumerate(_listed(snapshot.manifest_list, read)):
+    for number, manifest in enumerate(listed(snapshot.manifest_list, read(snapshot.manifest_list))):
         body, made = _manifest(metadata, manifest, read, address_of, f"{target}/manifest-{number:05d}.avro")
         if made is not None:
             manifests.append(made)
             yield f"manifest-{number:05d}.avro", body
     name = f"snap-{snapshot.snapshot_id}.avro"
-    yield name, _list_of(metadata, snapshot, manifests, f"{target}/{name}")
+    yield (
+        name,
+        list_of(
+            manifests,
+            f"{target}/{name}",
+            format_version=metadata.format_version,
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=snapshot.sequence_number,
+        ),
+    )
     yield "table.metadata.json", _metadata(data, snapshot, target, f"{target}/{name}")
 
 
-def _listed(uri: str, read: Callable[[str], bytes]) -> list[ManifestFile]:
+def listed(uri: str, data: bytes) -> list[ManifestFile]:
+    """Return the manifests of a list. The library raises its own errors."""
     from pyiceberg.manifest import read_manifest_list
 
-    return list(read_manifest_list(Bytes(uri, read(uri))))  # type: ignore[arg-type]  # it needs no more of a file
+    return list(read_manifest_list(Bytes(uri, data)))  # type: ignore[arg-type]  # it needs no more of a file
 
 
 def _manifest(
@@ -111,19 +122,28 @@ def _entries(manifest: ManifestFile, read: Callable[[str], bytes]) -> list[Manif
     return manifest.fetch_manifest_entry(Files())  # type: ignore[arg-type]  # it opens one file
 
 
-def _list_of(metadata: TableMetadata, snapshot: Snapshot, manifests: list[ManifestFile], uri: str) -> bytes:
+def list_of(
+    manifests: Sequence[ManifestFile],
+    uri: str,
+    *,
+    format_version: TableVersion,
+    snapshot_id: int,
+    sequence_number: int | None,
+    parent_snapshot_id: int | None = None,
+) -> bytes:
+    """Return the list of a snapshot's manifests, as the file at `uri`."""
     from pyiceberg.manifest import write_manifest_list
 
     out = Out(uri)
     with write_manifest_list(
-        format_version=metadata.format_version,
+        format_version=format_version,
         output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
-        snapshot_id=snapshot.snapshot_id,
-        parent_snapshot_id=None,
-        sequence_number=snapshot.sequence_number,
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=parent_snapshot_id,
+        sequence_number=sequence_number,
         avro_compression="deflate",
     ) as writer:
-        writer.add_manifests(manifests)
+        writer.add_manifests([*manifests])
     return out.body
 
 
