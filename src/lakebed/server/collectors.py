@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import signal
@@ -130,11 +129,7 @@ class Collectors:
         request.check()
         command = [*self._program, JOB, f"lakefs://{repository}", *(["--uid", deleted] if deleted else [])]
         engine = request.engine or messages.engine_from(self._environment)
-        if (
-            self._program is PROGRAM
-            and engine is messages.EngineName.SPARK
-            and importlib.util.find_spec("pyspark") is None
-        ):
+        if self._program is PROGRAM and engine is messages.EngineName.SPARK and not messages.is_spark_installed():
             raise NoSpark("this server has no Spark: install lakebed[spark] there, or ask for the engine local")
         job = await book.begin(request, by=identity.user_id)
         try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import logging
 import os
 import signal
@@ -30,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.base import Invalid, NotFound, Unavailable
-from lakebed.gc.messages import EngineName
+from lakebed.gc.messages import EngineName, is_spark_installed
 
 from .java import ClassArchive, Java, class_archive, find_java, shim_home
 
@@ -114,13 +113,6 @@ def _number(environ: Mapping[str, str], name: str, default: int, *, least: int) 
 
 class NoSpark(NotFound):
     """Spark is not installed."""
-
-
-def is_spark_installed() -> bool:
-    try:
-        return importlib.util.find_spec("pyspark") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def check_spark(environ: Mapping[str, str], engine: EngineName) -> None:

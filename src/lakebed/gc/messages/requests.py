@@ -51,6 +51,7 @@ __all__ = [
     "engine_from",
     "grace_s_of",
     "grace_seconds",
+    "is_spark_installed",
     "known",
     "request_of",
 ]
@@ -357,13 +358,21 @@ def request_of(action: str, **options: object) -> Request:
     return request
 
 
+def is_spark_installed() -> bool:
+    """Return whether PySpark is installed here. Does not load it."""
+    try:
+        return find_spec("pyspark") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def engine_from(environ: Mapping[str, str]) -> EngineName:
     """Return the engine for requests that name no engine: the setting, else Spark if it is installed, else `local`.
 
     Raises:
         UnknownChoice: the setting names no engine.
     """
-    default = EngineName.SPARK if find_spec("pyspark") is not None else EngineName.LOCAL
+    default = EngineName.SPARK if is_spark_installed() else EngineName.LOCAL
     return EngineName(known(environ.get(ENGINE_SETTING) or default.value, EngineName))
 
 
