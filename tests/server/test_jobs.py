@@ -559,11 +559,11 @@ async def test_a_server_without_spark_says_so(
     state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = create_app(dataclasses.replace(state, collectors=Collectors({}, state.authenticator)))
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("lakebed.gc.messages.requests.find_spec", lambda _: None)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=bare), base_url=client.base_url, auth=client.auth
     ) as there:
-        answer = await there.post(repo + "/gc/jobs", json={"request": {"action": "plan"}})
+        answer = await there.post(repo + "/gc/jobs", json={"request": {"action": "plan", "engine": "spark"}})
 
     assert answer.status_code == 501
     assert "lakebed[spark]" in answer.json()["message"]
