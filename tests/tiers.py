@@ -106,7 +106,7 @@ ROTATING: Final = {
     "tests/compat/test_s3_tools.py::*[[]*": 2,
     "tests/compat/test_same_bytes.py::test_any_other*": 3,
     "tests/deploy/test_distribution.py::test_*[[]*": 2,
-    "tests/server/test_behind_a_balancer.py::test_a_rolling*": 2,
+    "tests/server/process/test_behind_a_balancer.py::test_a_rolling*": 2,
     "tests/server/web/test_browser.py::test_no_name_of*": 4,
     "tests/sim/test_merging.py::*[[]*": 2,
     "tests/sim/test_storm.py::test_a_storm_*": 3,
@@ -115,8 +115,11 @@ ROTATING: Final = {
 """Of the cases of such a test, `--all` too takes one in so many, others at each commit: they try one promise with
 several databases, programs or scenes. Tests without cases whose ids fit are cases of one."""
 ROTATING_TOGETHER: Final = {
-    tuple(f"tests/kv/test_{name}.py" for name in ("bigtable", "cassandra", "dynamodb", "hbase", "spanner")): 2,
-    tuple(f"tests/kv/test_blobs.py::{name}" for name in ("TestAzure", "TestCloudStorage", "TestS3")): 2,
+    (
+        *(f"tests/kv/drivers/test_{name}.py" for name in ("cassandra", "dynamodb", "hbase")),
+        *(f"tests/kv/drivers/google/test_{name}.py" for name in ("bigtable", "spanner")),
+    ): 2,
+    tuple(f"tests/kv/drivers/test_blobs.py::{name}" for name in ("TestAzure", "TestCloudStorage", "TestS3")): 2,
     ("tests/spark/test_clusters.py", "tests/spark/test_standalone.py"): 2,
     ("tests/server/web/test_barriers.py", "tests/server/web/test_conditions.py"): 2,
 }

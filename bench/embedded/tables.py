@@ -38,7 +38,7 @@ from lakebed.objectstore import MemoryObjectStore
 from lakebed.server import App, AppState, ServerOptions, create_app, opened
 from lakebed.versions import Commit, Note, Versions, keys
 from lakebed.versions.records import SliceRecord, SliceState, encode_record
-from tests.gc.live.conftest import Lake
+from tests.gc.conftest import Lake
 
 SIZES: Final = {
     # files of the table, its snapshots, tables of the branch, files that are pruned

@@ -42,7 +42,7 @@ from lakebed.gc.rules import Selection
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.versions import RunRecord, Versions, encode_record, keys
-from tests.server.test_plans import write_plan
+from tests.server.rest.gc.test_plans import write_plan
 from tests.server.web.walking import walk
 
 from .gateway import Signer

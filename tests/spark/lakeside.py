@@ -294,7 +294,7 @@ class Lakeside:
             action()
         body = msgspec.to_builtins(json)
         if words[-2:] == ["lifecycle", "branches"]:
-            # Sweeps of branches need a catalog: tests/gc/live/test_branch_sweep.py.
+            # Sweeps of branches need a catalog: tests/gc/live/publish/test_branch_sweep.py.
             version = self.wait(PolicyBook(self.versions).read()).version
             return {"repository": "repo", "policy_version": version, "now_ms": self.clock.ms, "branches": []}
         if words == ["gc", "planning"]:

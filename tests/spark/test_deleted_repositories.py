@@ -14,7 +14,7 @@ from lakebed.gc.messages import Service
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_deleter, open_objectstore
 from lakebed.runtime import LiveClock
-from tests.gc.live.test_deleted_repositories import Installation
+from tests.gc.live.test_deleted import Installation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed
 from lakebed.gc.messages import RunState
 from lakebed.gc.rules import Namespace, Selection, judge_erasure
 from lakebed.objectstore import ObjectStore
-from tests.gc.test_erasure import erase, versions_of
+from tests.gc.kinds.erasure.test_plan import erase, versions_of
 from tests.spark.lakeside import Lakeside
 from tests.spark.test_due import IN_A, IN_B, IN_C, Built, Drawn, build, chain, drawn, engines, young
 from tests.spark.test_marks import NOW_MS, URI, Engines, addresses_of, examples, outcome

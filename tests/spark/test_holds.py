@@ -1,4 +1,4 @@
-"""Legal holds in collections on both engines. tests/gc/test_holds.py has what no engine changes."""
+"""Legal holds in collections on both engines. tests/gc/mark/test_holding.py has what no engine changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.gc.live import PolicyBook
 from lakebed.gc.messages import RunKind, RunState
-from tests.gc.test_holds import expired, hold, plan, release
+from tests.gc.mark.test_holding import expired, hold, plan, release
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:

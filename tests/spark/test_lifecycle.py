@@ -33,7 +33,7 @@ from lakebed.gc.rules import DAY_MS
 from lakebed.gc.rules.lifecycle import InvalidPolicy
 from lakebed.runtime import LiveClock
 from lakebed.versions import Commit, PathExpired
-from tests.gc.test_erasure import apply, erase
+from tests.gc.kinds.erasure.test_plan import apply, erase
 from tests.spark.lakeside import Lakeside
 
 if TYPE_CHECKING:

@@ -29,6 +29,33 @@ MENTIONS_MAX = 15
 """How often a file outside gc/kinds asks for a kind by name."""
 
 
+TESTS = ROOT / "tests"
+BESIDE = {"bench", "compat", "deploy", "formats", "sim", "spark", "tidy"}
+"""Folders of tests that are no part of the source: they prove something of the whole."""
+ELSEWHERE = {
+    ".": "cli",
+    "agents": "server/agents",
+    "base": "auth ranges versions",
+    "examples": "cli",
+    "examples/quickstart": "cli",
+    "gc": "cli/gc spark",
+    "gc/kinds": "spark",
+    "gc/kinds/committed": "gc/live/publish spark",
+    "gc/kinds/deleted": "gc/live spark",
+    "gc/kinds/metadata": "gc/live/publish spark",
+    "iceberg": "catalog/tables server/iceberg",
+    "operations/gc": "operations server/rest/gc",
+    "quotas": "catalog server/rest/sandboxes",
+    "sandboxes": "server/rest/sandboxes",
+    "server/rest/events": "server",
+    "spark": "compat spark",
+    "testing": "kv objectstore",
+    "testing/contracts": "kv/drivers objectstore/drivers",
+    "wire": "operations server/rest",
+}
+"""Where the tests are of a folder of the source that has none of its own: it is reached through these."""
+
+
 @cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
@@ -131,3 +158,17 @@ def test_no_kind_imports_from_another() -> None:
     ]
 
     assert across == []
+
+
+def folders_of(root: Path, files: str) -> set[str]:
+    return {file.parent.relative_to(root).as_posix() for file in root.rglob(files)}
+
+
+def test_tests_are_in_the_folder_of_what_they_test() -> None:
+    source = folders_of(ROOT / "src" / "lakebed", "*.py")
+    tests = {folder for folder in folders_of(TESTS, "test_*.py") if folder.split("/")[0] not in BESIDE}
+
+    assert sorted(tests - source) == []
+    assert sorted(source - tests - set(ELSEWHERE)) == []
+    assert sorted(set(ELSEWHERE) & tests) == []  # it has tests of its own by now
+    assert {place for places in ELSEWHERE.values() for place in places.split()} <= tests | BESIDE

@@ -67,11 +67,11 @@ def test_every_pattern_of_a_file_names_one_that_there_is() -> None:
         ("tests/gc/live/test_races.py::test_x", set(), "collections"),
         ("tests/cli/test_commands.py::test_x", set(), "server and commands"),
         ("tests/spark/test_end_to_end.py::test_x", {"spark"}, "Spark"),
-        ("tests/kv/test_postgres.py::TestPostgres::test_x", set(), "database servers"),
+        ("tests/kv/drivers/test_postgres.py::TestPostgres::test_x", set(), "database servers"),
         ("tests/compat/test_databases.py::test_x[redis]", {"slow"}, "kills, storms, clusters"),
         ("tests/compat/test_databases.py::test_x[hbase]", set(), "database servers"),
         ("tests/compat/test_databases.py::test_x[consul]", set(), "clients"),
-        ("tests/kv/test_sqlite.py::test_x", set(), "databases"),
+        ("tests/kv/drivers/sqlite/test_driver.py::test_x", set(), "databases"),
         ("tests/auth/test_keys.py::test_x", set(), "all else"),
     ],
 )

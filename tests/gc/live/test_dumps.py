@@ -1,4 +1,4 @@
-"""Restored repositories and collections: all of it shipped code. The routes: tests/server/test_dumps.py."""
+"""Restored repositories and collections: all of it shipped code. The routes: tests/server/rest/test_dumps.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakebed.versions import (
     Versions,
     keys,
 )
-from tests.gc.live.test_deleted_repositories import Installation
+from tests.gc.live.test_deleted import Installation
 from tests.gc.shipped import Collector, MetadataCollector
 
 EVERYTHING = MetadataRule(file_age_ms_min=-(10**13), runs_newest=0, run_age_ms_min=-(10**13))

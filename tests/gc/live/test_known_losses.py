@@ -16,9 +16,8 @@ from lakebed.gc.live import ServiceOptions
 from lakebed.gc.rules import NoRules, days_rules
 from lakebed.objectstore import DeleteFailure
 from lakebed.versions import RunRecord, encode_record, keys
+from tests.gc.conftest import Lake
 from tests.gc.shipped import Collector
-
-from .conftest import Lake
 
 
 async def past(lake: Lake) -> tuple[str, str]:

@@ -318,7 +318,7 @@ async def test_a_restore_that_nobody_can_have_meant_is_refused(http: httpx.Async
 
 
 async def test_runs_without_a_record_are_listed_on_request(http: httpx.AsyncClient) -> None:
-    """What they took: tests/gc/test_counted_once.py."""
+    """What they took: tests/gc/runs/test_recording.py."""
     started = await call(http, "runs", StartedRun, json={"kind": "uncommitted"}, status=201)
     assert isinstance(started, StartedRun)
 

@@ -1,0 +1,452 @@
+"""The catalog of tables, asked as clients ask it: settings, logins, refusals, keys, and what a commit changes.
+
+Programs of others are in `tests/compat/test_iceberg.py`. Here the application is asked without a socket.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import httpx
+import pytest
+import zstandard
+
+from lakebed import iceberg
+from lakebed.auth.lent import read_lent
+from lakebed.iceberg import files, metadata
+from lakebed.server import App, AppState
+from tests.server.http.test_permissions import allow
+from tests.server.s3.signing import asked_as
+
+ROOT = "http://localhost/iceberg/v1"
+LAKE = f"{ROOT}/lake.main/namespaces"
+SCHEMA: dict[str, Any] = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}],
+}
+
+
+@pytest.fixture
+async def sales(client: httpx.AsyncClient, repo: str) -> str:
+    """The URL of the tables of a namespace."""
+    assert repo
+    answer = await client.post(LAKE, json={"namespace": ["sales"], "properties": {"owner": "ann"}})
+    assert answer.status_code == 200, answer.text
+    return f"{LAKE}/sales/tables"
+
+
+async def make(client: httpx.AsyncClient, tables: str, name: str = "orders", **more: Any) -> dict[str, Any]:
+    answer = await client.post(tables, json={"name": name, "schema": SCHEMA, **more})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def refused(answer: httpx.Response, status: int, kind: str, words: str) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, status), answer.text
+    assert answer.json()["error"]["type"] == kind
+    assert words in answer.json()["error"]["message"]
+
+
+async def test_settings_name_the_prefix_of_a_ref_and_the_address_of_the_gateway(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    settings = (await client.get(f"{ROOT}/config", params={"warehouse": "lake/main"})).json()
+
+    assert settings["overrides"] == {"prefix": "lake.main"}
+    assert settings["defaults"]["s3.endpoint"] == "http://localhost"
+    assert "POST /v1/{prefix}/transactions/commit" in settings["endpoints"]
+    await refused(
+        await client.get(f"{ROOT}/config", params={"warehouse": "lake/nosuch"}),
+        404,
+        "NoSuchNamespaceException",
+        "not found",
+    )
+    await refused(
+        await client.get(f"{ROOT}/config", params={"warehouse": "lake"}), 400, "BadRequestException", "lake/main"
+    )
+
+
+async def test_a_key_pair_becomes_a_token_and_a_wrong_one_is_refused_as_oauth_has_it(
+    client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
+) -> None:
+    assert isinstance(client.auth, httpx.BasicAuth)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    form = {"grant_type": "client_credentials", "client_id": pair["access_key_id"], "scope": "catalog"}
+
+    token = (
+        await stranger.post(f"{ROOT}/oauth/tokens", data={**form, "client_secret": pair["secret_access_key"]})
+    ).json()
+    wrong = await stranger.post(f"{ROOT}/oauth/tokens", data={**form, "client_secret": "x"})
+
+    headers = {"authorization": f"Bearer {token['access_token']}"}
+    assert (await stranger.get(LAKE, headers=headers)).json() == {"namespaces": []}
+    assert (wrong.status_code, wrong.json()["error"]) == (401, "invalid_client")
+    await refused(await stranger.get(LAKE), 401, "NotAuthorizedException", "")
+
+
+async def test_a_client_without_a_warehouse_has_repository_and_branch_in_front(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    await make(client, sales)
+    separated = "lake%1Fmain%1Fsales"
+
+    assert (await client.get(f"{ROOT}/namespaces")).json()["namespaces"] == [["lake"]]
+    assert (await client.get(f"{ROOT}/namespaces", params={"parent": "lake"})).json()["namespaces"] == [
+        ["lake", "main"]
+    ]
+    below = await client.get(f"{ROOT}/namespaces", params={"parent": "lake\x1fmain"})
+    assert below.json()["namespaces"] == [["lake", "main", "sales"]]
+    assert (await client.get(f"{ROOT}/namespaces/lake%1Fmain")).json()["namespace"] == ["lake", "main"]
+    listed = (await client.get(f"{ROOT}/namespaces/{separated}/tables")).json()
+    assert listed["identifiers"] == [{"namespace": ["lake", "main", "sales"], "name": "orders"}]
+    other = {"namespace": ["lake", "dev", "sales"], "name": "orders"}
+    rename = {"source": listed["identifiers"][0], "destination": other}
+    await refused(await client.post(f"{ROOT}/tables/rename", json=rename), 400, "BadRequestException", "one branch")
+
+
+async def test_namespaces_have_properties_and_go_only_when_they_are_empty(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    await make(client, sales)
+    change = {"removals": ["owner", "none"], "updates": {"team": "x"}}
+
+    changed = await client.post(f"{LAKE}/sales/properties", json=change)
+
+    assert changed.json() == {"updated": ["team"], "removed": ["owner"], "missing": ["none"]}
+    assert (await client.get(f"{LAKE}/sales")).json() == {"namespace": ["sales"], "properties": {"team": "x"}}
+    await refused(await client.delete(f"{LAKE}/sales"), 409, "NamespaceNotEmptyException", "sales")
+    assert (await client.delete(f"{sales}/orders", params={"purgeRequested": "true"})).status_code == 204
+    assert (await client.delete(f"{LAKE}/sales")).status_code == 204
+    assert (await client.head(f"{LAKE}/sales")).status_code == 404
+
+
+async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    table = await make(client, sales)
+    elsewhere = {"name": "t", "schema": SCHEMA, "location": "s3://other.tables/x"}
+    uuid = {"action": "assign-uuid", "uuid": "7d546238-af84-46d7-8f89-ddb2489940fb"}
+    snapshot: dict[str, Any] = {
+        "action": "add-snapshot",
+        "snapshot": {
+            "snapshot-id": 1,
+            "sequence-number": 1,
+            "timestamp-ms": table["metadata"]["last-updated-ms"] + 1,
+            "manifest-list": "s3://other.tables/x/metadata/snap-1.avro",
+            "summary": {"operation": "append"},
+        },
+    }
+    missing = {**snapshot, "snapshot": {**snapshot["snapshot"], "manifest-list": f"{table['metadata']['location']}/m"}}
+    for updates, words in (
+        ([{"action": "set-location", "location": "s3://other.tables/x"}], "the table's location is"),
+        ([uuid], "keeps its id"),
+        ([snapshot], "is no file of this table"),
+        ([missing], "/m"),
+        ([{"action": "do-magic"}], 'unknown update "do-magic"'),
+        ([{"action": "set-properties", "updates": {"write.data.path": "s3://x/y"}}], "below its location"),
+    ):
+        answer = await client.post(f"{sales}/orders", json={"requirements": [], "updates": updates})
+        await refused(answer, 400, "BadRequestException", words)
+    for path in ("s3://x/y", "{location}/../z"):
+        asked = {"name": "t", "schema": SCHEMA, "properties": {"write.data.path": path}}
+        await refused(await client.post(sales, json=asked), 400, "BadRequestException", "below its location")
+    magic = await client.post(f"{sales}/orders", json={"requirements": [{"type": "assert-magic"}], "updates": []})
+    await refused(magic, 400, "BadRequestException", "unknown requirement")
+    await refused(await client.post(sales, json=elsewhere), 400, "BadRequestException", "leave the location out")
+    for number in range(3):
+        large = {f"n{number}-{n}": "x" * 3_900 for n in range(1_000)}
+        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": large}]}
+        answer = await client.post(f"{sales}/orders", json=body)
+    await refused(answer, 400, "BadRequestException", "may have 10,485,760")
+    taken = {"name": "twin", "metadata-location": table["metadata-location"].replace("lake.tables", "other.tables")}
+    register = await client.post(f"{LAKE}/sales/register", json=taken)
+    await refused(register, 400, "BadRequestException", "other.tables")
+    await refused(await client.get(f"{LAKE}/sales/views"), 406, "UnsupportedOperationException", "no views")
+
+
+async def test_a_file_that_is_larger_than_a_manifest_is_not_read(
+    client: httpx.AsyncClient, state: AppState, sales: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer of a table may name any of its files as a list of manifests, or put one in place of its metadata."""
+    table = await make(client, sales)
+    tables = (await state.catalog.get("lake")).tables
+    large = f"{table['metadata']['table-uuid']}/data/large"
+    await tables.put(large, b"x" * 2_000)
+    monkeypatch.setattr(iceberg, "MANIFEST_BYTES_MAX", 1_000)
+    snapshot = {"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": table["metadata"]["last-updated-ms"] + 1}
+    snapshot |= {"manifest-list": tables.uri_of(large), "summary": {"operation": "append"}}
+
+    answer = await client.post(
+        f"{sales}/orders", json={"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": snapshot}]}
+    )
+    await refused(answer, 400, "BadRequestException", "has 2,000 bytes, and a manifest may have 1,000")
+
+    monkeypatch.setattr(metadata, "METADATA_BYTES_MAX", 500)
+    monkeypatch.setattr(iceberg, "METADATA_BYTES_MAX", 500)
+    await refused(await client.get(f"{sales}/orders"), 400, "BadRequestException", "has 501 bytes")
+    register = {"name": "twin", "metadata-location": table["metadata-location"]}
+    await refused(
+        await client.post(f"{LAKE}/sales/register", json=register), 400, "BadRequestException", "has 501 bytes"
+    )
+
+
+@pytest.mark.parametrize("codec", ["deflate", "zstandard"])
+async def test_a_small_manifest_that_decodes_to_a_large_one_is_refused(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = b"\x04" + b"ab"
+    data = b"Obj\x01" + avro_map({"avro.schema": AVRO_PATHS, "avro.codec": codec}) + bytes(16)
+    block = entry * 10_000
+    packed = zlib.compress(block)[2:-4] if codec == "deflate" else zstandard.compress(block)
+    data += avro_long(10_000) + avro_long(len(packed)) + packed + bytes(16)
+
+    with pytest.raises(iceberg.InvalidTable, match="ab is no file of this table"):
+        files._manifests_in("s3://a/list", data, "s3://a")
+    monkeypatch.setattr(files, "DECODED_BYTES_MAX", 20_000)
+    with pytest.raises(iceberg.InvalidTable, match="more than 20,000 bytes, decompressed"):
+        files._manifests_in("s3://a/list", data, "s3://a")
+
+
+AVRO_PATHS = '{"type":"record","name":"list","fields":[{"name":"manifest_path","type":"string","field-id":500}]}'
+
+
+def avro_long(number: int) -> bytes:
+    number, found = number << 1, b""
+    while number > 0x7F:
+        found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+    return found + bytes([number])
+
+
+def avro_map(values: dict[str, str]) -> bytes:
+    texts = [text.encode() for pair in values.items() for text in pair]
+    return avro_long(len(values)) + b"".join(avro_long(len(text)) + text for text in texts) + b"\0"
+
+
+def creation(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The commit of a client that makes a table from these metadata, which it was lent for that."""
+    updates = [
+        {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
+        {"action": "upgrade-format-version", "format-version": 2},
+        {"action": "add-schema", "schema": SCHEMA, "last-column-id": 1},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": metadata["location"]},
+    ]
+    return {"requirements": [{"type": "assert-create"}], "updates": updates}
+
+
+async def test_no_table_takes_the_id_of_another_be_it_staged_made_or_dropped(
+    client: httpx.AsyncClient, sales: str
+) -> None:
+    """Whoever makes a table gets keys for all files below its id."""
+    staged = (await make(client, sales, "orders", **{"stage-create": True}))["metadata"]
+
+    thief = await client.post(f"{sales}/twin", json=creation(staged))
+    await refused(thief, 400, "BadRequestException", "gave no table sales.twin of main the id")
+    assert (await client.post(f"{sales}/orders", json=creation(staged))).status_code == 200
+
+    thief = await client.post(f"{sales}/twin", json=creation(staged))
+    await refused(thief, 400, "BadRequestException", "gave no table sales.twin of main the id")
+    other = {"namespace": ["sales"], "name": "secret"}
+    body = {"source": {"namespace": ["sales"], "name": "orders"}, "destination": other}
+    assert (await client.post(f"{ROOT}/lake.main/tables/rename", json=body)).status_code == 204
+    again = await client.post(f"{sales}/orders", json=creation(staged))
+    await refused(again, 409, "CommitFailedException", "is or was a table")
+
+
+async def test_a_commit_whose_answer_was_lost_is_answered_again_and_made_once(
+    client: httpx.AsyncClient, sales: str, repo: str
+) -> None:
+    staged = (await make(client, sales, "orders", **{"stage-create": True}))["metadata"]
+    for _ in range(2):
+        answer = await client.post(f"{sales}/orders", json=creation(staged))
+        assert answer.status_code == 200, answer.text
+    column = {"id": 2, "name": "b", "required": False, "type": "long"}
+    wider = {**SCHEMA, "schema-id": 1, "fields": [*SCHEMA["fields"], column]}
+    change = {
+        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 0}],
+        "updates": [
+            {"action": "add-schema", "schema": wider, "last-column-id": 2},
+            {"action": "set-current-schema", "schema-id": -1},
+        ],
+    }
+    answers = [(await client.post(f"{sales}/orders", json=change)).json() for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert answers[0]["metadata"]["current-schema-id"] == 1
+    assert len((await client.get(f"{repo}/refs/main/commits")).json()["results"]) == 4
+    several = {"table-changes": [{"identifier": {"namespace": ["sales"], "name": "orders"}, **change}]}
+    assert (await client.post(f"{ROOT}/lake.main/transactions/commit", json=several)).status_code == 204
+    late = {**change, "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+    await refused(await client.post(f"{sales}/orders", json=late), 409, "CommitFailedException", "current schema")
+    late["requirements"] = []
+    assert (await client.post(f"{sales}/orders", json=late)).status_code == 200
+    await refused(await client.post(f"{sales}/orders", json=change), 409, "CommitFailedException", "current schema")
+
+
+@pytest.mark.parametrize("size", [10, 100_000], ids=["small", "in a thread"])
+async def test_a_creation_without_a_schema_is_refused(client: httpx.AsyncClient, sales: str, size: int) -> None:
+    """The library raises StopIteration, which a thread cannot hand on."""
+    updates = [{"action": "set-properties", "updates": {"k": "x" * size}}]
+    body = {"requirements": [{"type": "assert-create"}], "updates": updates}
+
+    await refused(await client.post(f"{sales}/new", json=body), 400, "BadRequestException", "cannot be applied")
+
+
+async def test_a_table_registered_over_another_leaves_no_entry_of_it(
+    client: httpx.AsyncClient, sales: str, repo: str
+) -> None:
+    new = await make(client, sales, "new")
+    await make(client, sales)
+    body = {"name": "orders", "metadata-location": new["metadata-location"], "overwrite": True}
+
+    answer = await client.post(f"{LAKE}/sales/register", json=body)
+
+    assert answer.json()["metadata"]["table-uuid"] == new["metadata"]["table-uuid"], answer.text
+    found = await client.get(f"{repo}/refs/main/objects/ls", params={"prefix": "sales/orders.iceberg/"})
+    file = new["metadata-location"].rpartition("/")[2]
+    paths = [each["path"].removeprefix("sales/orders.iceberg/") for each in found.json()["results"]]
+    assert paths == [f"metadata/{file}", "table.json"]
+
+
+async def test_several_tables_change_in_one_commit_or_none_of_them(
+    client: httpx.AsyncClient, sales: str, repo: str
+) -> None:
+    for name in ("a", "b"):
+        await make(client, sales, name)
+    before = (await client.get(f"{repo}/branches/main")).json()["commit_id"]
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+    stale = {
+        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}],
+        "updates": change["updates"],
+    }
+
+    def of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        return {"identifier": {"namespace": ["sales"], "name": name}, **changes}
+
+    url = f"{ROOT}/lake.main/transactions/commit"
+    failed = await client.post(url, json={"table-changes": [of("a", change), of("b", stale)]})
+    await refused(failed, 409, "CommitFailedException", "current schema")
+    assert (await client.get(f"{repo}/branches/main")).json()["commit_id"] == before
+    assert (await client.post(url, json={"table-changes": [of("a", change), of("b", change)]})).status_code == 204
+
+    commits = (await client.get(f"{repo}/refs/main/commits")).json()["results"]
+    assert commits[0]["parents"] == [before]
+    assert commits[0]["message"] == "sales.a: settings, sales.b: settings"
+    for name in ("a", "b"):
+        assert (await client.get(f"{sales}/{name}")).json()["metadata"]["properties"]["k"] == "1"
+
+
+async def test_lent_keys_open_the_files_of_the_table_and_nothing_else(
+    client: httpx.AsyncClient, app: App, sales: str
+) -> None:
+    header = {"x-iceberg-access-delegation": "vended-credentials"}
+    await make(client, sales)
+    await make(client, sales, "other")
+    assert (await client.get(f"{sales}/orders")).json()["config"].keys() & {"s3.access-key-id"} == set()
+
+    lent = (await client.get(f"{sales}/orders", headers=header)).json()
+
+    key, secret = lent["config"]["s3.access-key-id"], lent["config"]["s3.secret-access-key"]
+    assert lent["storage-credentials"][0]["prefix"] == lent["metadata"]["location"] + "/"
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1", auth=(key, secret)) as thief:
+        assert (await thief.get("/user")).status_code == 401
+        assert (
+            await thief.post("/auth/login", json={"access_key_id": key, "secret_access_key": secret})
+        ).status_code == 401
+
+
+async def test_who_may_only_read_gets_keys_that_only_read(
+    client: httpx.AsyncClient, app: App, state: AppState, sales: str
+) -> None:
+    table = await make(client, sales)
+    url = table["metadata"]["location"]
+    await client.post("/auth/users", json={"id": "ann"})
+    pair = (await client.post("/auth/users/ann/credentials")).json()
+    policy = {
+        "id": "reads",
+        "statement": [allow("fs:ReadObject", resource="arn:lakefs:fs:::repository/lake/object/sales/*")],
+    }
+    await client.post("/auth/policies", json=policy)
+    await client.put("/auth/users/ann/policies/reads")
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    auth = (pair["access_key_id"], pair["secret_access_key"])
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", auth=auth) as ann:
+        lent = (await ann.get(f"{sales}/orders/credentials")).json()["storage-credentials"][0]["config"]
+        await refused(
+            await ann.post(sales, json={"name": "x", "schema": SCHEMA}), 403, "ForbiddenException", "ann needs"
+        )
+        await refused(await ann.get(sales), 403, "ForbiddenException", "fs:ListObjects")
+
+    assert read_lent(lent["s3.access-key-id"], b"x" * 32) is None, "another server's"
+    found = read_lent(lent["s3.access-key-id"], state.authenticator.lent_key)
+    assert found is not None
+    assert (found[0].branch, found[0].may_write, found[0].folder in url) == ("tables", False, True)
+    file = "/" + table["metadata-location"].removeprefix("s3://")
+    with asked_as(app, (lent["s3.access-key-id"], lent["s3.secret-access-key"])) as keys:
+        assert ((await keys.get(file)).status_code, (await keys.put(file + "x", content=b"x")).status_code) == (
+            200,
+            403,
+        )
+        assert (await keys.delete(file)).status_code == 403
+        await client.delete("/auth/users/ann/policies/reads")
+        assert (await keys.get(file)).status_code == 403, "her rights are over, and the hour is not"
+
+
+async def test_an_engine_that_tidies_up_is_answered_and_nothing_is_deleted(
+    client: httpx.AsyncClient, app: App, sales: str
+) -> None:
+    """Else it would report that it may not, in place of the reason why its commit failed."""
+    lent = (await make(client, sales), await make(client, sales, "other"))
+    files = ["/" + one["metadata-location"].removeprefix("s3://") for one in lent]
+    config = (await client.get(f"{sales}/orders/credentials")).json()["storage-credentials"][0]["config"]
+    with asked_as(app, (config["s3.access-key-id"], config["s3.secret-access-key"])) as keys:
+        names = [file.split("/", 2)[2] for file in files]
+        body = "".join(f"<Object><Key>{name}</Key></Object>" for name in names)
+        many = await keys.post("/lake.tables?delete", content=f"<Delete>{body}</Delete>".encode())
+        one, another = await keys.delete(files[0]), await keys.delete(files[1])
+        kept = await keys.get(files[0])
+
+    assert (one.status_code, another.status_code, kept.status_code) == (204, 403, 200)
+    assert f"<Deleted><Key>{names[0]}</Key></Deleted>" in many.text
+    assert f"<Error><Key>{names[1]}</Key><Code>AccessDenied</Code>" in many.text
+
+
+async def test_no_door_deletes_or_writes_a_file_that_a_table_needs_and_each_says_why(
+    client: httpx.AsyncClient, app: App, sales: str, repo: str
+) -> None:
+    await make(client, sales)
+    record, words = "sales/orders.iceberg/table.json", "is a file of table sales.orders: change or drop the table"
+    at = {"path": record}
+    assert isinstance(client.auth, httpx.BasicAuth)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    with asked_as(app, (pair["access_key_id"], pair["secret_access_key"])) as gateway:
+        body = f"<Delete><Object><Key>{record}</Key></Object></Delete>".encode()
+        answers = [
+            await gateway.delete(f"/lake.main/{record}"),
+            await gateway.put(f"/lake/main/{record}", content=b"x"),
+            await gateway.post(f"/lake.main/{record}?uploads"),
+            await gateway.post("/lake.main?delete", content=body),
+        ]
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 200]
+    assert all("<Code>AccessDenied</Code>" in answer.text and words in answer.text for answer in answers)
+
+    objects = f"{repo}/branches/main/objects"
+    for answer in (
+        await client.delete(objects, params=at),
+        await client.post(objects, params=at, content=b"x"),
+        await client.post(f"{objects}/copy", params={"dest_path": record}, json={"src_path": "sales/namespace.json"}),
+    ):
+        assert (answer.status_code, words in answer.json()["message"]) == (403, True), answer.text
+    many = (await client.post(f"{objects}/delete", json={"paths": [record]})).json()["errors"]
+    assert [(one["path"], one["status_code"], words in one["message"]) for one in many] == [(record, 403, True)]
+    assert (await client.get(f"{sales}/orders")).status_code == 200
+    assert (await client.delete(objects, params={**at, "force": "true"})).status_code == 204
