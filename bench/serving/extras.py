@@ -1,4 +1,4 @@
-"""What teams add to each request: an event for a commit, quotas for a look-up and an upload, conditions for a look-up.
+"""What teams add to each request: an event for a commit, quotas and conditions for a look-up and an upload.
 
 Each is paired with the same work without it, in turn. Events are embedded over SQLite, with a look for events after
 ten commits, as on a branch that gets ten a second. The others are over HTTP, 16 connections, the server's CPU.
@@ -132,6 +132,12 @@ def _requests(stats: int, uploads: int) -> Iterator[Pair]:
             free = _user(plain, "free", [ANYWHERE])
             bound = _user(plain, "bound", [{**ANYWHERE, "condition": CONDITIONS}])
             yield Pair(what=f"extras: conditions, {stats:,} stats", limit=1.03, ours=looks(bound), floor=looks(free))
+            yield Pair(
+                what=f"extras: conditions, {uploads:,} uploads",
+                limit=1.03,
+                ours=uploads_of(bound),
+                floor=uploads_of(free),
+            )
 
 
 def _limit(peer: Peer) -> None:

@@ -298,6 +298,20 @@ async def test_a_sender_that_hangs_is_a_failed_delivery() -> None:
     hangs.set()
 
 
+async def test_a_sender_without_a_thread_is_a_failed_delivery_and_the_next_one_has_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    senders = Senders(1)
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(DeliveryFailed, match="no thread"):
+            await senders.run(lambda: None, wait_s=30)
+    await senders.run(lambda: None, wait_s=30)
+
+
 async def test_a_receiver_out_of_reach_shows_and_never_stops_a_commit(
     client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
 ) -> None:

@@ -97,16 +97,23 @@ class Catalog:
 
     # Finding
 
+    def known(self, repository_id: str) -> Repository | None:
+        """Return a handle if the record was read within `record_cache_ms`."""
+        known = self._handles.get(repository_id)
+        if known is None or not 0 <= self._ports.clock.now_ms() - known[1] < self._options.record_cache_ms:
+            return None
+        return known[0]
+
     async def get(self, repository_id: str) -> Repository:
         """Return a handle. Costs a dictionary look-up within `record_cache_ms` of the last read of its record.
 
         Raises:
             RepositoryNotFound: the repository does not exist, or is being made or deleted.
         """
-        known = self._handles.get(repository_id)
+        known = self.known(repository_id)
+        if known is not None:
+            return known
         now_ms = self._ports.clock.now_ms()
-        if known is not None and 0 <= now_ms - known[1] < self._options.record_cache_ms:
-            return known[0]
         found = await self._find(repository_id)
         if found is None or found[0].state is not RepositoryState.ACTIVE:
             self._handles.pop(repository_id, None)

@@ -58,7 +58,7 @@ from .collectors import Collectors, check_runs
 from .events import Eventing
 from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
-from .http.circumstances import permissions_of
+from .http.circumstances import look, permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
 from .http.requests import RestRequest
 from .http.responses import answer, text
@@ -202,7 +202,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         make_hooks=make_hooks(options.hooks, reads, drain.keep),
     )
     hard_deleting = HardDeleting(catalog, objectstore)
-    authorizer = Authorizer(policies, ports)
+    authorizer = Authorizer(policies, ports, partial(look, catalog))
 
     def forget() -> None:
         authenticator.forget_all()

@@ -200,7 +200,7 @@ class Senders:
         """Do it in a thread, and raise its error.
 
         Raises:
-            DeliveryFailed: it takes longer than `wait_s`. Its thread counts until it ends.
+            DeliveryFailed: it takes longer than `wait_s`, and its thread counts until it ends; or no thread can start.
         """
         await self._free.acquire()
         loop = asyncio.get_running_loop()
@@ -224,7 +224,11 @@ class Senders:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, error)
 
-        threading.Thread(target=act, name="event", daemon=True).start()
+        try:
+            threading.Thread(target=act, name="event", daemon=True).start()
+        except RuntimeError as error:  # the system is out of threads or memory
+            self._free.release()
+            raise DeliveryFailed(f"no thread can send it: {error}") from error
         try:
             await asyncio.wait_for(ended, wait_s)
         except TimeoutError as error:

@@ -326,16 +326,20 @@ class BranchRecords:
         self._context = context
         self._cache: dict[str, tuple[Seen, int]] = {}
 
+    def known(self, branch: str) -> Seen | None:
+        """Return the cached record, unless it is too old."""
+        cached = self._cache.get(branch)
+        context = self._context
+        if cached is not None and 0 <= context.ports.clock.now_ms() - cached[1] < context.options.branch_cache_ms:
+            return cached[0]
+        return None
+
     async def cached(self, branch: str) -> Seen:
         """
         Raises:
             BranchNotFound: the last look found none.
         """
-        cached = self._cache.get(branch)
-        context = self._context
-        if cached is not None and 0 <= context.ports.clock.now_ms() - cached[1] < context.options.branch_cache_ms:
-            return cached[0]
-        return await self.fresh(branch)
+        return self.known(branch) or await self.fresh(branch)
 
     async def fresh(self, branch: str) -> Seen:
         """

@@ -64,10 +64,10 @@ STATEMENTS = st.builds(
 REFS = (NO_REF, UNKNOWN_REF, Ref.of_branch("main"), Ref.of_branch("sandbox-1"), Ref.of_tag("v1"), Ref(ref="f00d"))
 SEEN = (
     Circumstances(),
-    Circumstances(address="10.1.2.3", now_ms=NOW_MS),
-    Circumstances(address="::ffff:192.0.2.7", now_ms=NOW_MS),
-    Circumstances(address="2001:db8::5%eth0", now_ms=NOW_MS),
-    Circumstances(address="unix:", now_ms=NOW_MS),
+    Circumstances(address="10.1.2.3", now_ms=lambda: NOW_MS),
+    Circumstances(address="::ffff:192.0.2.7", now_ms=lambda: NOW_MS),
+    Circumstances(address="2001:db8::5%eth0", now_ms=lambda: NOW_MS),
+    Circumstances(address="unix:", now_ms=lambda: NOW_MS),
 )
 
 

@@ -6,10 +6,13 @@ A change through *another* process applies here that much later. Through this pr
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from lakebed.auth.accounts import UserNotFound
 from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
 from lakebed.base import Ports
 
+from .conditions import ADDRESSES_CACHED_MAX, Circumstances, Look, in_doubt
 from .policies import Policies
 from .statements import Permissions
 
@@ -17,7 +20,13 @@ __all__ = ["Authorizer"]
 
 
 class Authorizer:
-    def __init__(self, policies: Policies, ports: Ports) -> None:
+    def __init__(self, policies: Policies, ports: Ports, look: Look = in_doubt) -> None:
+        @lru_cache(maxsize=ADDRESSES_CACHED_MAX)
+        def under(permissions: Permissions, address: str) -> Permissions:
+            """Return the permissions for requests from this address."""
+            return permissions.under(Circumstances(address=address, now_ms=ports.clock.now_ms, look=look))
+
+        self.under = under
         self._policies = policies
         self._ports = ports
         self._known: dict[str, tuple[Permissions, int]] = {}
@@ -49,4 +58,5 @@ class Authorizer:
 
     def forget_all(self) -> None:
         """Clear all cached permissions, because a user, a group, a policy or a grant changed."""
+        self.under.cache_clear()
         self._known.clear()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -56,7 +56,7 @@ _NO_PART_OF_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?\[\]{}\\/@$]")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d))?")
 _MAPPED: Final = ip_network("::ffff:0:0/96")
 ADDRESSES_CACHED_MAX: Final = 1_000
-"""The addresses whose result a condition keeps. Its policy is compiled again within seconds."""
+"""The addresses for which a server keeps permissions, and a condition its result: both for seconds."""
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -107,34 +107,26 @@ class Ref(msgspec.Struct, frozen=True):
 NO_REF: Final = Ref()
 UNKNOWN_REF: Final = Ref(is_known=False)
 
-Look: TypeAlias = Callable[[str, str], Awaitable[Ref]]
+Look: TypeAlias = Callable[[str, str], "Ref | Awaitable[Ref]"]
 """Return the ref that an expression names in a repository, or UNKNOWN_REF in doubt."""
 
 
-async def _in_doubt(_repository: str, _expression: str) -> Ref:
+def in_doubt(_repository: str, _expression: str) -> Ref:
     return UNKNOWN_REF
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The address, time and refs of a request. An empty address, or no time, is unknown."""
+    """The address of requests, and how to find their time and refs. An empty address, or no time, is unknown."""
 
     address: str = ""
-    now_ms: int | None = None
-    look: Look = _in_doubt
-    _refs: dict[tuple[str, str], Ref] = field(default_factory=dict)
-
-    async def learn(self, repository: str, expression: str) -> None:
-        """Look up the ref of an expression, for `ref`. The result may differ from the previous look-up."""
-        self._refs[repository, expression] = await self.look(repository, expression)
+    now_ms: Callable[[], int] | None = None
+    look: Look = in_doubt
 
     def said(self, ref: Ref) -> frozenset[str]:
         """Return the keys for which a value is known in a request about this ref."""
         known = {ADDRESS: bool(self.address), TIME: self.now_ms is not None, **dict.fromkeys(REF_KEYS, ref.is_known)}
         return frozenset(key for key, is_known in known.items() if is_known)
-
-    def ref(self, repository: str, expression: str) -> Ref:
-        return self._refs.get((repository, expression), UNKNOWN_REF)
 
 
 NOWHERE: Final = Circumstances()
@@ -320,9 +312,9 @@ def _address(text: str) -> Address | None:
 
 def _of_time(times_ms: Sequence[int], *, is_before: bool) -> Check:
     def check(_: Ref, circumstances: Circumstances) -> bool | None:
-        now_ms = circumstances.now_ms
-        if now_ms is None:
+        if circumstances.now_ms is None:
             return None
+        now_ms = circumstances.now_ms()
         return any(now_ms < at_ms if is_before else now_ms > at_ms for at_ms in times_ms)
 
     return check

@@ -27,6 +27,7 @@ from .conditions import (
     Circumstances,
     Conditions,
     InvalidCondition,
+    Look,
     Ref,
     check_conditions,
     compile_conditions,
@@ -214,7 +215,7 @@ class Permissions:
         return self._altered(_delegation=delegation)
 
     def under(self, circumstances: Circumstances) -> Permissions:
-        """Return these permissions for one request."""
+        """Return these permissions for the requests from one address."""
         return self._altered(_circumstances=circumstances)
 
     def lasting(self) -> Permissions:
@@ -251,13 +252,10 @@ class Permissions:
             if one.effect == "deny"
         )
 
-    async def learn(self, repository: str, expression: str) -> None:
-        """Look up the ref of an expression in the request, before the answer depends on it."""
-        await self._circumstances.learn(repository, expression)
-
-    def ref(self, repository: str, expression: str) -> Ref:
-        """Return the result of `learn`, or an unknown ref."""
-        return self._circumstances.ref(repository, expression)
+    @property
+    def look(self) -> Look:
+        """The look-up of what an expression names now. Without circumstances it is in doubt."""
+        return self._circumstances.look
 
     def heeds_refs(self, action: str) -> bool:
         """Return whether a statement about this action has a condition on a branch, a tag or a ref."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Awaitable
 
 from msgspec.structs import replace
 
-from lakebed.auth import UNKNOWN_REF, Circumstances, Permissions, Ref, permissions_of_lent
+from lakebed.auth import UNKNOWN_REF, Permissions, Ref, permissions_of_lent
 from lakebed.base import Conflict, Invalid, NotFound
+from lakebed.catalog import Catalog
 from lakebed.operations import tables
 from lakebed.server.state import AppState
 from lakebed.versions import RefKind
@@ -40,9 +41,7 @@ def _under_circumstances(state: AppState, request: RestRequest, found: Permissio
         return found
     delegation = request.identity.delegation
     # A job runs on the server's machine, so use the address of the user who started it.
-    address = address_of(request) if delegation is None else delegation.address
-    look = partial(_look, state)
-    return found.under(Circumstances(address=address, now_ms=state.ports.clock.now_ms(), look=look))
+    return state.authorizer.under(found, address_of(request) if delegation is None else delegation.address)
 
 
 def address_of(request: RestRequest) -> str:
@@ -50,8 +49,16 @@ def address_of(request: RestRequest) -> str:
     return str((request.scope.get("client") or ("",))[0])
 
 
-async def _look(state: AppState, repository: str, expression: str) -> Ref:
-    """Return the ref that an expression names, as a read will resolve it. A branch costs a read of its cached head.
+def look(catalog: Catalog, repository: str, expression: str) -> Ref | Awaitable[Ref]:
+    """Return the ref that an expression names, as a read will resolve it: at once for a branch whose head is cached."""
+    known = catalog.known(repository)
+    if known is not None and known.versions.refs.knows_branch(expression):
+        return Ref.of_branch(expression)
+    return _look(catalog, repository, expression)
+
+
+async def _look(catalog: Catalog, repository: str, expression: str) -> Ref:
+    """Return the ref that an expression names.
 
     Return UNKNOWN_REF for a missing ref: it may exist a moment later, so conditions on it are in doubt.
     """
@@ -59,7 +66,7 @@ async def _look(state: AppState, repository: str, expression: str) -> Ref:
     if not base:
         return UNKNOWN_REF
     try:
-        refs = (await state.catalog.get(repository)).versions.refs
+        refs = (await catalog.get(repository)).versions.refs
         resolved = await refs.resolve(base)
         if resolved.branch is not None:
             return Ref.of_branch(base)

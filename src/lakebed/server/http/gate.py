@@ -55,14 +55,16 @@ _ADDRESSES: Final = frozenset(name for name, canonical in CANONICAL.items() if c
 
 
 async def ask(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Resolve the refs in the names where conditions depend on them, and then call `require`.
+    """Check the same as `require`, and look up the refs that expressions name where conditions depend on them.
 
     Raises:
         NotPermitted: a permission is missing.
     """
-    if permissions.has_conditions:
-        await learn(asked, permissions, names)
-    require(asked, permissions, names)
+    for permission in asked:
+        if not permissions.allows_everywhere(permission.action):
+            has_refs = permission.at and permissions.heeds_refs(permission.action)
+            refs = await _refs_now(permission, permissions, names) if has_refs else _NO_REFS
+            _require(permission, permissions, names, refs)
 
 
 async def may_always(asked: Iterable[Permission], permissions: Permissions, names: Names) -> bool:
@@ -74,37 +76,31 @@ async def may_always(asked: Iterable[Permission], permissions: Permissions, name
     return True
 
 
-async def learn(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
-    """Look up the refs that `require` and `refuse_denied` need for these permissions. Otherwise they are in doubt."""
-    for permission in asked:
-        if permission.at and permissions.heeds_refs(permission.action):
-            for at in permission.at:
-                expression = _named(at, names)
-                if at.kind == "ref" and expression and "repository" in names:
-                    await permissions.learn(str(names["repository"]), expression)
-
-
 def require(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
     """Check each permission on the resources that these names make. Handlers, and doors without a URL, also call this.
 
-    The names include the refs of the permissions (`At`). A ref that is missing or was not learned is in doubt.
+    The names include the refs of the permissions (`At`). A ref that is missing, or named by an expression, is in doubt.
 
     Raises:
         NotPermitted: a permission is missing.
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            action = permission.action
-            for ref in _refs(permission, permissions, names) if permissions.has_conditions else _NO_REFS:
-                for resource, written in _resources(permission, names):
-                    if written != resource:
-                        # An Azure address has two spellings. It is allowed if one spelling is allowed, and denied if
-                        # one is denied.
-                        permissions.refuse_denied(action, written, ref)
-                        permissions.refuse_denied(action, resource, ref)
-                        if permissions.allows(action, written, ref):
-                            continue
-                    permissions.require(action, resource, ref)
+            _require(permission, permissions, names, _refs(permission, permissions, names))
+
+
+def _require(permission: Permission, permissions: Permissions, names: Names, refs: Sequence[Ref]) -> None:
+    action = permission.action
+    for resource, written in _resources(permission, names):
+        for ref in refs:
+            if written != resource:
+                # An Azure address has two spellings. It is allowed if one spelling is allowed, and denied if one is
+                # denied.
+                permissions.refuse_denied(action, written, ref)
+                permissions.refuse_denied(action, resource, ref)
+                if permissions.allows(action, written, ref):
+                    continue
+            permissions.require(action, resource, ref)
 
 
 def require_below(permission: Permission, permissions: Permissions, names: Names) -> None:
@@ -133,30 +129,41 @@ def refuse_denied(asked: Iterable[Permission], permissions: Permissions, names: 
         NotPermitted: a statement denies one of the resources.
     """
     for permission in asked:
-        if not permissions.allows_everywhere(permission.action):
-            for ref in _refs(permission, permissions, names):
-                for resource, _ in _resources(permission, names):
-                    permissions.refuse_denied(permission.action, resource, ref)
+        _refuse_denied(permission, permissions, names, _refs(permission, permissions, names))
+
+
+def _refuse_denied(permission: Permission, permissions: Permissions, names: Names, refs: Sequence[Ref]) -> None:
+    if not permissions.allows_everywhere(permission.action):
+        for resource, _ in _resources(permission, names):
+            for ref in refs:
+                permissions.refuse_denied(permission.action, resource, ref)
 
 
 def _refs(permission: Permission, permissions: Permissions, names: Names) -> Sequence[Ref]:
     """Return each ref of the permission. Without a condition on refs, return no known ref."""
     if not permission.at or not permissions.heeds_refs(permission.action):
         return _NO_REFS
-    return [_ref(at, permissions, names) for at in permission.at if not at.is_optional or _named(at, names)] or _NO_REFS
+    return [_ref(at, names) for at in permission.at if not at.is_optional or _named(at, names)] or _NO_REFS
 
 
-def _ref(at: At, permissions: Permissions, names: Names) -> Ref:
-    name, repository = _named(at, names), names.get("repository")
-    if not name or not isinstance(repository, str):
+async def _refs_now(permission: Permission, permissions: Permissions, names: Names) -> Sequence[Ref]:
+    """Return each ref of the permission, and look up what expressions name."""
+    repository, refs = names.get("repository"), []
+    for at in permission.at:
+        name = _named(at, names)
+        if at.kind == "ref" and name and isinstance(repository, str):
+            ref = permissions.look(repository, name)
+            refs.append(ref if isinstance(ref, Ref) else await ref)
+        elif name or not at.is_optional:
+            refs.append(_ref(at, names))
+    return refs or _NO_REFS
+
+
+def _ref(at: At, names: Names) -> Ref:
+    name = _named(at, names)
+    if not name or at.kind == "ref":
         return UNKNOWN_REF
-    match at.kind:
-        case "branch":
-            return Ref.of_branch(_branch(name))
-        case "tag":
-            return Ref.of_tag(name)
-        case "ref":
-            return permissions.ref(repository, name)
+    return Ref.of_branch(_branch(name)) if at.kind == "branch" else Ref.of_tag(name)
 
 
 def _named(at: At, names: Names) -> str:
@@ -176,10 +183,9 @@ async def check_source(permissions: Permissions, repository: Repository, ref: st
         return
     on_branch, on_tag, on_commit = history.READ_SOURCE
     kind = await repository.versions.refs.kind_of(_branch(ref))
-    asked = (on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag,)
+    asked = on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag
     names = {"repository": repository.id, "ref": ref}
-    await learn(asked, permissions, names)
-    refuse_denied(asked, permissions, names)
+    _refuse_denied(asked, permissions, names, await _refs_now(asked, permissions, names))
 
 
 async def unreadable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:
@@ -188,10 +194,8 @@ async def unreadable(permissions: Permissions, repository: str, ref: str) -> Cal
     A listing still shows the path, size and time of a denied object. It hides checksum, address and metadata: a
     checksum shows whether two objects are equal, and an address may be readable elsewhere.
     """
-    asked, names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}
-    await learn(asked, permissions, names)
-    [permission] = asked
-    [beginning], [at] = permission.resources(names.__getitem__), _refs(permission, permissions, names)
+    [permission], names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}
+    [beginning], [at] = permission.resources(names.__getitem__), await _refs_now(permission, permissions, names)
     return permissions.denied_below(permission.action, beginning, at)
 
 

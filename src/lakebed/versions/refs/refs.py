@@ -94,6 +94,10 @@ class Refs:
         self._reflog = reflog
         self._retired = retired
 
+    def knows_branch(self, name: str) -> bool:
+        """Return whether a read of this expression now would resolve it through the cached head of a branch."""
+        return not is_commit_id(name) and self._context.branches.known(name) is not None
+
     async def kind_of(self, name: str) -> RefKind | None:
         """Return whether a plain name is read as a branch or as a tag. None: as a commit, or it names nothing."""
         if is_commit_id(name):

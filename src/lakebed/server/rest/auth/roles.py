@@ -115,9 +115,8 @@ class Policies:
     async def decide(self, request: RestRequest) -> wire.Decision:
         user, action, resource = request.args[0], request.required("action"), request.query("resource", "*")
         time = request.query("time")
-        circumstances = Circumstances(
-            address=request.query("address"), now_ms=time_of(time) if time else self._clock.now_ms()
-        )
+        now_ms = time_of(time) if time else self._clock.now_ms()
+        circumstances = Circumstances(address=request.query("address"), now_ms=lambda: now_ms)
         decision = await self._policies.decide(user, action, resource, _ref(request), circumstances)
         return wire.Decision(
             user=user,

@@ -12,7 +12,7 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import objects
 from lakebed.server.http.errors import status_and_message
-from lakebed.server.http.gate import refuse_denied, require, unreadable
+from lakebed.server.http.gate import ask, refuse_denied, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
@@ -77,7 +77,7 @@ class Objects:
         if request.flag("presign") and self._presign_s is not None:
             for index, (key, row) in enumerate(listing.items):
                 # A signed URL allows reading the object, which the permission to list does not include.
-                if row is not None and results[index].expired is None and _may_read(request, key.decode()):
+                if row is not None and results[index].expired is None and await _may_read(request, key.decode()):
                     results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.ObjectStatsList(pagination=pagination, results=results)
@@ -213,11 +213,11 @@ class Objects:
         return replace(stats, physical_address=url, physical_address_expiry=expires_s)
 
 
-def _may_read(request: RestRequest, path: str) -> bool:
-    """Return whether the caller may read a path of the listed ref. `unreadable` looked the ref up before."""
+async def _may_read(request: RestRequest, path: str) -> bool:
+    """Return whether the caller may read a path of the listed ref."""
     names = {"repository": request.args[0], "ref": request.args[1], "path": path}
     try:
-        require(objects.LIST_OBJECTS.asked_later, request.permissions, names)
+        await ask(objects.LIST_OBJECTS.asked_later, request.permissions, names)
     except NotPermitted:
         return False
     return True
