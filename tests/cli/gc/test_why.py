@@ -108,7 +108,7 @@ def test_a_tag_that_came_back_is_named_once_and_one_made_anew_beside_the_deleted
     assert "while it is there" not in line
     assert "tag v1 (deleted" not in back
     assert "tag v1, while it is there" in back
-    assert "tag v1 (deleted and made anew; this one is kept for some days)" in anew
+    assert "tag v1 (deleted, and kept for some days)" in anew
 
 
 def test_what_nobody_knows_is_not_found(shell: Shell, lake: str) -> None:

@@ -109,21 +109,25 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
     """
     from lakebed.gc.rules import plain_name
 
-    dates: dict[str, str] = {}
+    deleted: dict[str, DeletedRef | None] = {}
+
+    def deleted_ref(name: str) -> DeletedRef | None:
+        if (plain := plain_name(name)) not in deleted:
+            deleted[plain] = _find_deleted(session, repository, plain)
+        return deleted[plain]
 
     def named(name: str) -> str:
         plain = plain_name(name)
-        if plain == name:
-            return name
-        if plain not in dates:
-            dates[plain] = _dates_of(session, repository, plain)
-        return f"{plain} ({dates[plain]})"
+        return name if plain == name else f"{plain} ({_dates(deleted_ref(name))})"
+
+    def is_ended(stay: Stay) -> bool:
+        return plain_name(stay.name) != stay.name and (ref := deleted_ref(stay.name)) is not None and ref.hidden
 
     def shown(found: WhyObject) -> WhyObject:
-        stays = [replace(stay, name=named(stay.name)) for stay in found.stays]
+        stays = _together((replace(stay, name=named(stay.name)), is_ended(stay)) for stay in found.stays)
         return replace(
             found,
-            stays=tuple(sorted(_together(stays), key=_first)),
+            stays=tuple(sorted(stays, key=_first)),
             due_names=tuple(
                 replace(due, branch=named(due.branch), branches=tuple(map(named, due.branches)))
                 for due in found.due_names
@@ -133,12 +137,12 @@ def _with_dates(session: Session, repository: str, answer: WhyAnswer) -> WhyAnsw
     return replace(answer, objects=tuple(map(shown, answer.objects)))
 
 
-def _together(stays: Iterable[Stay]) -> list[Stay]:
+def _together(stays: Iterable[tuple[Stay, bool]]) -> list[Stay]:
     """Put all transactions that ended into one reason, that of the one that is kept longest, for each kind."""
     ended: dict[str, list[Stay]] = {}
     others: list[Stay] = []
-    for stay in stays:
-        (ended.setdefault(stay.kind.value, []) if _ENDED in stay.name else others).append(stay)
+    for stay, is_ended in stays:
+        (ended.setdefault(stay.kind.value, []) if is_ended else others).append(stay)
     for kind in ended.values():
         longest = max(kind, key=lambda stay: (stay.until_ms is None, stay.until_ms or 0))
         more = f" and {count_of(len(kind) - 1, 'other')} like it" if len(kind) > 1 else ""
@@ -152,25 +156,25 @@ def _first(stay: Stay) -> tuple[bool, bool]:
     return " (" in stay.name, has_end
 
 
-_ENDED: Final = "a transaction that ended"
 _ENDLESS: Final = frozenset({"head", "keep_last", "tag"})
 
 
-def _dates_of(session: Session, repository: str, name: str) -> str:
+def _find_deleted(session: Session, repository: str, name: str) -> DeletedRef | None:
     with contextlib.suppress(LakebedError):  # Dates are an extra: any error only leaves them out.
         client = session.client
         for listed in (partial(client.branches.list_deleted, show_hidden=True), client.tags.list_deleted):
             for one in listed(repository, prefix=name, limit=1):
                 if one.id == name:
-                    return _dates(one)
-        return "deleted and made anew; this one is kept for some days"
-    return "deleted"
+                    return one
+    return None
 
 
-def _dates(one: DeletedRef) -> str:
+def _dates(one: DeletedRef | None) -> str:
+    if one is None:
+        return "deleted, and kept for some days"
     ended, until = human_time(one.deletion_date), human_time(one.kept_until)
     if one.hidden:
-        return f"{_ENDED} {ended}, kept until {until}"
+        return f"a transaction that ended {ended}, kept until {until}"
     return f"deleted {ended}, can come back until {until}"
 
 
@@ -255,9 +259,9 @@ def _uncommitted(found: WhyObject) -> list[tuple[str, str]]:
 
 def _way_back(found: WhyObject, repository: str) -> list[tuple[str, str]]:
     """Give the commands that restore an object, and undo its run, while the run defers its end."""
-    if found.fate.value != "deferred":
-        return []
     restore = f"lakebed gc restore {SCHEME}{repository}"
+    if found.fate.value != "deferred":
+        return [("undo", f"{restore} {stay.name} --undo") for stay in found.stays if stay.kind.value == "undo"]
     return [
         ("restore", f"{restore} {shlex.quote(found.address)} --run {found.run}"),
         ("undo", f"{restore} {found.run} --undo (gives back all that the run took)"),
@@ -398,6 +402,7 @@ def _holder(found: WhyObject) -> str:
             "head": f"it is in the head of branch {stay.name}",
             "keep_last": f"it is in one of the commits of branch {stay.name} that rule {stay.rule} keeps",
             "tag": f"tag {stay.name} names a commit that has it",
+            "undo": f"run {stay.name} took the commits that have it, and may be undone",
         }.get(stay.kind.value)
         if what is not None:
             return f"stays: {what}"
@@ -412,6 +417,7 @@ def _stay(stay: Stay, answer: WhyAnswer) -> str:
         "keep_last": f"branch {stay.name}, by rule {stay.rule}",
         "tag": f"tag {stay.name}{lasts}",
         "intent": f"{stay.name}, which is about to name its commit",
+        "undo": f"run {stay.name}, which can be undone until its purge begins",
     }.get(stay.kind.value)
     if what is not None:
         return f"{what} (commit {stay.commit[:12]})"

@@ -129,9 +129,14 @@ class PlanSteps:
         of_tables = own if kind.spec.of_tables else frozenset()
         if not kind.spec.of_tables:
             snapshot = snapshot.without(own)
-        refs = await inputs.write_table(messages.REFS, messages.REFS.name, snapshot.refs_table())
+        # A plan that asks for both keeps the files of each.
+        suffix = ".for-good" if body.for_good else ""
+        refs = await inputs.write_table(messages.REFS, f"{messages.REFS.name}{suffix}", snapshot.refs_table())
         commits = await inputs.write_tables(
-            messages.COMMITS, messages.COMMITS.name, snapshot.commits_tables(of_tables), self._versions.ports.tasks
+            messages.COMMITS,
+            f"{messages.COMMITS.name}{suffix}",
+            snapshot.commits_tables(of_tables),
+            self._versions.ports.tasks,
         )
         if not kind.takes_objects and (loose := loose_commits(snapshot.commits)):
             await inputs.write_loose(loose)

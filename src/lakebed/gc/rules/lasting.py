@@ -27,7 +27,10 @@ _NOWHERE: Final = -1
 
 
 class StayKind(StrEnum):
-    """Name the reason why an object is kept. All but the first two apply as long as the reason exists."""
+    """Name the reason why an object is kept. All but BRANCH, DANGLING and UNDO apply as long as the reason exists.
+
+    UNDO: a run took all commits that name the object, and can be undone until its window ends.
+    """
 
     BRANCH = "branch"
     DANGLING = "dangling"
@@ -35,10 +38,11 @@ class StayKind(StrEnum):
     KEEP_LAST = "keep_last"
     TAG = "tag"
     INTENT = "intent"
+    UNDO = "undo"
 
 
 class Stay(msgspec.Struct, frozen=True, kw_only=True):
-    """Give one reason that keeps or kept an object. `name`: of the branch, the tag or the intent.
+    """Give one reason that keeps or kept an object. `name`: of the branch, the tag, the intent or the run.
 
     `commit` names the object. `rule` is the retention rule as a plan shows it, `period` its duration. The period starts
     at `counted_ms`, the date of `counted_by`: the commit itself, or the commit that replaced it. `until_ms` is the

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.base import CommitId, Conflict, RunId, parse_address
+from lakebed.cli.gc.why import why_text
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.plan import Erasure
 from lakebed.gc.live import NotRestorable, PolicyBook, RunMoved, WrongKind
@@ -22,6 +23,7 @@ from lakebed.gc.messages import (
     Defer,
     ErasureOrder,
     Expire,
+    Fate,
     Mode,
     Purge,
     Restore,
@@ -217,8 +219,8 @@ async def test_a_run_is_not_undone_once_a_later_one_deleted_what_it_had_shared(l
         await lake.undo(first_run)
 
 
-async def test_what_a_run_let_off_stays_while_the_run_can_be_undone(lake: Story) -> None:
-    """An object that was staged when the run looked is in no table of it; then the change is dropped."""
+async def let_off(lake: Story) -> tuple[str, CommitId]:
+    """Return a deferred run and its commit, whose object was staged when the run looked, and is not any more."""
     commits = await lake.history("one", "two")
     await lake.service.rules.write(days_rules(1, {}))
     await lake.versions.copies.copy(commits[0], b"a", "main", b"copied", shallow=True)
@@ -227,11 +229,39 @@ async def test_what_a_run_let_off_stays_while_the_run_can_be_undone(lake: Story)
     await lake.versions.staging.delete("main", b"copied")
     lake.days(1)
     await lake.versions.cleanup.clean()
+    return run_id, commits[0]
+
+
+async def test_what_a_run_let_off_stays_while_the_run_can_be_undone(lake: Story) -> None:
+    run_id, commit = await let_off(lake)
     await lake.run(RunKind.UNCOMMITTED)
 
     await lake.undo(run_id)
 
-    assert await lake.read(commits[0]) == "one"
+    assert await lake.read(commit) == "one"
+
+
+async def test_why_names_the_run_whose_undo_brings_back_the_commits_of_an_object(lake: Story) -> None:
+    run_id, commit = await let_off(lake)
+    until_ms = dict(await lake.versions.retired.runs())[RunId(run_id)].until_ms
+
+    answer = await lake.service.why.ask(ref=commit, path="a")
+    text = "\n".join(why_text(answer, repository="lake"))
+
+    (found,) = answer.objects
+    assert (found.fate, found.goes_ms) == (Fate.KEPT, until_ms)
+    assert [(stay.kind, stay.name, stay.until_ms) for stay in found.stays] == [("undo", run_id, until_ms)]
+    assert [(name.commit, name.path, name.run) for name in found.commits] == [(commit, "a", run_id)]
+    assert f"run {run_id}, which can be undone until its purge begins" in text
+    assert f"lakebed gc restore lakefs://lake {run_id} --undo" in text
+
+
+async def test_why_finds_by_its_path_what_only_an_undo_brings_back(lake: Story) -> None:
+    run_id, _ = await let_off(lake)
+
+    found = (await lake.service.why.ask(ref="no-such-branch", path="a")).objects
+
+    assert [stay.name for one in found for stay in one.stays if stay.kind == "undo"] == [run_id]
 
 
 async def test_the_trees_of_a_run_that_can_be_undone_stay(lake: Story) -> None:

@@ -23,6 +23,7 @@ from lakebed.gc.engines.engine import CLOSED
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.erasure.certificate.certifying import queued_of
 from lakebed.gc.kinds.erasure.certificate.foreseeing import foresee
+from lakebed.gc.kinds.erasure.certificate.standing import Commits
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
@@ -147,7 +148,8 @@ async def _plan(
     )
     objects, size = count_of(totals.all.objects, "object"), human_size(totals.all.size_bytes)
     context.progress(f"{objects}, {size}, to go; writing the plan")
-    outlook, checksums = await foresee(context, run, order, prepared, queued=queued, ranges=ranges, garbage=garbage)
+    planned = Commits(prepared, commits, ranges)
+    outlook, checksums = await foresee(context, run, order, planned, queued=queued, garbage=garbage)
     # Retention rules do not apply to erasures.
     frame = plan_frame(context, run, prepared) | {"rules": None, "rules_version": 0}
     return Plan(

@@ -24,6 +24,7 @@ from lakebed.base import (
     Invalid,
     MetarangeId,
     NotFound,
+    RunId,
     RunKind,
     RunState,
     from_row,
@@ -54,10 +55,19 @@ from lakebed.gc.messages import (
     ledger_records,
     plain_rows,
 )
-from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, goes_ms, parse_duration, plain_name, stays_of
+from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, StayKind, goes_ms, parse_duration, plain_name, stays_of
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStat
-from lakebed.versions import CommitExpired, ContentsGone, DeletedRefRecord, RefState, SliceRecord, SliceState, Versions
+from lakebed.versions import (
+    CommitExpired,
+    ContentsGone,
+    DeletedRefRecord,
+    RefState,
+    RunRecord,
+    SliceRecord,
+    SliceState,
+    Versions,
+)
 
 from .due_names import DueNames
 
@@ -79,7 +89,10 @@ class _Known:
     rules: Rules | None
     holds: Holds
     now_ms: int
-    expiring_by: dict[CommitId, str]
+    taken_by: Mapping[CommitId, RunId]
+    """The runs of expiring commits, and of swept ones that an undo can bring back (`Snapshot.returnable`)."""
+    until_ms: Mapping[RunId, int]
+    """The end of the window of each deferred run."""
     deleted_until_ms: dict[str, int]
     """The time until which each deleted branch or tag is kept, by its name in the snapshot."""
 
@@ -145,7 +158,7 @@ class Why:
         known = await self._known(current.rules)
         looked = frozenset(trees)
         # Commits made during the search may name the objects too.
-        if late := [tree for tree in _metaranges(known.snapshot) if tree not in looked]:
+        if late := [tree for tree in _metaranges(known.snapshot, returnable=True) if tree not in looked]:
             async for step in self._find_committed(shown, late, found):
                 yield step
         policy = await self._policies.read()
@@ -173,7 +186,7 @@ class Why:
         """Return the trees to search, newest first, and the address at the ref, or None."""
         # Drop the snapshot here: there may be a million commits, and the search may take minutes.
         snapshot = await read_snapshot(self._versions)
-        return _metaranges(snapshot), await self.at_ref(ref, path, snapshot.swept) if path else None
+        return _metaranges(snapshot, returnable=True), await self.at_ref(ref, path, snapshot.swept) if path else None
 
     def canonical(self, address: str) -> str:
         """Return the address in the spelling of answers: relative if it is inside the namespace."""
@@ -206,26 +219,28 @@ class Why:
 
     async def _known(self, rules: Rules | None) -> _Known:
         snapshot = _without_returned(await read_snapshot(self._versions))
+        runs = dict(await self._versions.retired.runs())
         return _Known(
             snapshot=snapshot,
             ancestry=ancestry_of(snapshot),
             rules=rules,
             holds=await HoldBook(self._versions).in_force(),
             now_ms=self._versions.ports.clock.now_ms(),
-            expiring_by=await self._expiring(),
+            taken_by={**snapshot.returnable, **await self._expiring(runs)},
+            until_ms={run: record.until_ms for run, record in runs.items() if record.until_ms},
             deleted_until_ms={
                 name_of_deleted(key, ref): ref.kept_until_ms
                 async for key, ref in self._versions.inventory.every(DeletedRefRecord)
             },
         )
 
-    async def _expiring(self) -> dict[CommitId, str]:
+    async def _expiring(self, runs: Mapping[RunId, RunRecord]) -> dict[CommitId, RunId]:
         """Return the expiring commits with their runs."""
-        runs: dict[CommitId, str] = {}
-        for run, record in await self._versions.retired.runs():
+        expiring: dict[CommitId, RunId] = {}
+        for run, record in runs.items():
             if record.state in _TAKING:
-                runs |= dict.fromkeys(await self._versions.retired.expiring(run), run)
-        return runs
+                expiring |= dict.fromkeys(await self._versions.retired.expiring(run), run)
+        return expiring
 
     # One object
 
@@ -273,13 +288,16 @@ class Why:
     async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
         uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
         taken = tuple(row for row in found.taken if row.address == address)
-        names = _commits_naming(address, known, found.committed)
+        names = _commits_naming(address, known, found.committed, known.snapshot.there())
         is_own = _is_own(address)
+        # A collection of uncommitted data keeps what these commits name. What is deferred has dates of its own.
+        back = [] if names or address in found.deferred else _returning(address, known, found.committed)
         rows = [] if is_own else [row for row, _ in names]
         stays = [
             _ending(stay, known.deleted_until_ms.get(stay.name))
             for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
         ]
+        stays += _undoable(back, known)
         stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
         hold_names = () if is_own else _holds_on([name for _, name in names], known.holds)
         goes: int | None = None
@@ -300,6 +318,10 @@ class Why:
             fate = Fate.KEPT if goes is None or goes > known.now_ms else Fate.EXPIRED
         elif address in found.deferred:
             goes, fate = found.deferred[address].until_ms, Fate.DEFERRED
+        elif back:
+            ends = [stay.until_ms for stay in stays]
+            goes = None if None in ends else max(known.now_ms, *(end for end in ends if end is not None))
+            fate = Fate.KEPT
         else:
             goes = _over_age(known, stat.modified_ms)
             fate = Fate.UNREFERENCED if goes == known.now_ms else Fate.YOUNG
@@ -312,8 +334,8 @@ class Why:
             slice_closed=await self._is_closed(address),
             stays=tuple(stays[:SHOWN]),
             stays_count=len(stays),
-            commits=tuple(name for _, name in names[:SHOWN]),
-            commits_count=len(names),
+            commits=tuple(name for _, name in (names or back)[:SHOWN]),
+            commits_count=len(names or back),
             uncommitted=tuple(uncommitted[:SHOWN]),
             uncommitted_count=len(uncommitted),
             taken=taken,
@@ -465,10 +487,31 @@ def _without_returned(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def _metaranges(snapshot: Snapshot) -> list[MetarangeId]:
-    """Return the distinct metaranges of commits that were not swept, newest first."""
-    there = texts(snapshot.commits.column("metarange_id").filter(snapshot.there()))
+def _metaranges(snapshot: Snapshot, *, returnable: bool = False) -> list[MetarangeId]:
+    """Return the distinct metaranges of commits that were not swept, newest first. Add `returnable` ones on request."""
+    wanted = pc.or_(snapshot.there(), _are_returnable(snapshot)) if returnable else snapshot.there()
+    there = texts(snapshot.commits.column("metarange_id").filter(wanted))
     return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
+
+
+def _are_returnable(snapshot: Snapshot) -> pa.Array:
+    """Return a flag for each commit: an undo can bring it back."""
+    return pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(snapshot.returnable)))
+
+
+def _returning(
+    address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
+) -> list[tuple[int, CommittedName]]:
+    return _commits_naming(address, known, committed, _are_returnable(known.snapshot))
+
+
+def _undoable(back: Sequence[tuple[int, CommittedName]], known: _Known) -> list[Stay]:
+    """Return a stay for each run whose undo brings commits back, of which `back` has the names, newest first."""
+    newest = {name.run: name for _, name in reversed(back)}
+    return [
+        Stay(kind=StayKind.UNDO, name=run, commit=CommitId(name.commit), until_ms=known.until_ms.get(RunId(run)))
+        for run, name in newest.items()
+    ]
 
 
 def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
@@ -476,9 +519,9 @@ def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
 
 
 def _commits_naming(
-    address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
+    address: str, known: _Known, committed: dict[MetarangeId, list[Named]], wanted: pa.Array
 ) -> list[tuple[int, CommittedName]]:
-    """Return the rows and names of commits that name the address, newest first."""
+    """Return the rows and names of `wanted` commits that name the address, newest first."""
     paths = {
         metarange: min(row.path for row in rows if row.address == address)
         for metarange, rows in committed.items()
@@ -486,10 +529,10 @@ def _commits_naming(
     }
     commits = known.snapshot.commits
     named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))
-    rows = np.flatnonzero(pc.and_(named, known.snapshot.there()).to_numpy(zero_copy_only=False))
+    rows = np.flatnonzero(pc.and_(named, wanted).to_numpy(zero_copy_only=False))
     commits_naming: list[tuple[int, CommittedName]] = []
     for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
-        path, run = paths[commit.metarange_id], known.expiring_by.get(id_, "")
+        path, run = paths[commit.metarange_id], known.taken_by.get(id_, "")
         commits_naming.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
     return commits_naming[::-1]
 

@@ -196,7 +196,8 @@ class Expiring:
             self._versions.ports.tasks,
         )
         refs = await inputs.write_table(messages.REFS, f"{messages.REFS.name}.{attempt}", snapshot.refs_table())
-        await self._runs.write(run_id, replace(record, recheck=commits.digest(), counts=snapshot.counts), held)
+        counts = tuple(sorted({*snapshot.returnable.values()}))
+        await self._runs.write(run_id, replace(record, recheck=commits.digest(), counts=counts), held)
         return messages.RecheckInputs(
             run_id=run_id,
             commits=commits,

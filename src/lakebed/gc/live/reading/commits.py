@@ -8,9 +8,9 @@ An *orphaned* commit is treated as swept: see `find_orphaned`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar, overload
 
@@ -68,7 +68,7 @@ class Roots:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Hold the result of one read. `refs` are (kind, name, commit, state). `late` commits were swept after the read of
-    staging. `has_lost_trees`: see PreparedCommits. `counts` are runs that may be undone and have commits in `swept`.
+    staging. `has_lost_trees`: see PreparedCommits. `returnable`: see SweptCommits.
     """
 
     refs: list[tuple[str, str, CommitId, str]]
@@ -76,7 +76,7 @@ class Snapshot:
     swept: frozenset[CommitId]
     late: frozenset[CommitId] = frozenset()
     has_lost_trees: bool = False
-    counts: tuple[RunId, ...] = ()
+    returnable: Mapping[CommitId, RunId] = field(default_factory=dict[CommitId, RunId])
 
     def refs_table(self) -> pa.Table:
         kinds, names, commits, states = zip(*self.refs, strict=True) if self.refs else ((), (), (), ())
@@ -164,11 +164,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptCommits:
-    """Hold swept commits. `counts` are their runs that may be undone. `left_out` are omitted commits of such runs."""
+    """Hold swept commits. `returnable` are the commits of runs that may be undone, with the run."""
 
     commits: frozenset[CommitId]
-    counts: tuple[RunId, ...] = ()
-    left_out: frozenset[CommitId] = frozenset()
+    returnable: Mapping[CommitId, RunId]
 
 
 async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptCommits:
@@ -182,12 +181,11 @@ async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptComm
     # Read runs after the swept records, never before, to see an undo in between.
     records = dict(await versions.retired.runs()) if by_run else {}
     undone = {run for run in by_run if run in records and records[run].state is RunState.UNDONE}
-    counts = {run for run in by_run if run in records and records[run].may_be_undone}
-    skipped = undone | counts if for_good else undone
+    returning = {run for run in by_run if run in records and records[run].may_be_undone}
+    skipped = undone | returning if for_good else undone
     return SweptCommits(
         commits=frozenset(commit for run, commits in by_run.items() if run not in skipped for commit in commits),
-        counts=() if for_good else tuple(sorted(counts)),
-        left_out=frozenset(commit for run in (counts if for_good else ()) for commit in by_run[run]),
+        returnable={commit: run for run in returning for commit in by_run[run]},
     )
 
 
@@ -217,8 +215,9 @@ async def read_snapshot(
             name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     # Commits last: a commit is written before a ref names it.
-    snapshot = Snapshot(refs=refs, commits=await read_commits(versions), swept=swept, counts=swept_records.counts)
-    if swept_records.left_out and (lost := await _lost(versions, snapshot, swept_records.left_out)):
+    commits, returnable = await read_commits(versions), swept_records.returnable
+    snapshot = Snapshot(refs=refs, commits=commits, swept=swept, returnable=returnable)
+    if for_good and returnable and (lost := await _lost(versions, snapshot, returnable.keys())):
         # Happens only after a restored older backup. A commit without a readable tree protects no object.
         swept |= lost
         snapshot = replace(snapshot, swept=swept)

@@ -382,6 +382,9 @@ def test_what_a_deferred_run_let_off_stands_until_a_collection_after_its_end(lak
 
     made = lake.collector.on(None).certify(plan.run_id, by="ann")
     assert [one.where for one in made.stands] == [let_off]
+    assert plan.outlook is not None
+    assert [one.where for one in plan.outlook.stands] == [let_off]
+    assert "only commits have it that `gc restore --undo` can bring back" in plan.outlook.stands[0].why
 
     lake.end_window(early.run_id)
     lake.collector.purge(None)

@@ -23,9 +23,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunKind, count_of
-from lakebed.gc import messages
-from lakebed.gc.kinds.erasure.erasing import RangesBySpan, key_of, read_ranges_by_span
-from lakebed.gc.mark.inputs.selecting import selected
+from lakebed.gc.kinds.erasure.erasing import key_of
 from lakebed.gc.messages import (
     DATA_PREFIX,
     LEDGER_PREFIX,
@@ -44,7 +42,7 @@ from lakebed.gc.messages import (
     encode_certificate,
 )
 from lakebed.gc.rules import Matcher, Selection
-from lakebed.gc.runs.context import RunContext, find, folder_in, read_plan, slice_numbers
+from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
 from lakebed.objectstore import Level
 
 from .contents import addresses_there, deferred_copies, read_checksums
@@ -52,8 +50,10 @@ from .earlier import planned_of, with_earlier
 from .proving import find_proof
 from .standing import (
     REMAINS,
+    Commits,
     Content,
     Kept,
+    commits_of,
     copies_that_stand,
     deferred_by_run,
     held_back,
@@ -62,7 +62,9 @@ from .standing import (
     kept_by_bucket,
     names_by_branch,
     objects_that_stand,
+    read_commits,
     read_names,
+    read_selected,
     staged_copies,
     staged_elsewhere,
     with_any,
@@ -150,13 +152,7 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
     # Read staged entries before commits: an entry that is committed in between would be in neither.
     staged = await context.service.staged(run.run_id, before.selection)
 
-    async def look(prepared: PreparedCommits) -> tuple[_Commits, pa.Table]:
-        seen = await _read_commits(context, run, prepared, before.selection)
-        return seen, await read_names(
-            context, seen.ranges.meeting, before.selection, lambda rows: selected(rows, before.selection)
-        )
-
-    seen, committed = await context.reread(lambda: _commits_of(context, run), look)
+    seen, committed = await read_selected(context, run, before.selection)
     kept = pa.array(sorted(first.at_paths), pa.string())
     committed = committed.filter(pc.invert(pc.is_in(committed["address"], value_set=kept)))
     objects = _with_named(before, staged, committed)
@@ -237,31 +233,6 @@ def _contents_of(objects: Mapping[str, ErasedObject]) -> frozenset[tuple[str, in
     return frozenset((erased.checksum, erased.size_bytes) for erased in objects.values() if erased.checksum)
 
 
-class _Commits(NamedTuple):
-    """Hold the prepared commits, their rows (COMMITS) and their ranges."""
-
-    prepared: PreparedCommits
-    rows: pa.Table
-    ranges: RangesBySpan
-
-
-async def _commits_of(context: RunContext, run: StartedRun) -> PreparedCommits:
-    # For good: a deferred run may have let an object off that only its commits name. Nothing collects that object
-    # while an undo can bring the commits back.
-    return await context.service.commits_for(run.run_id, run.kind, for_good=True)
-
-
-async def _read_commits(
-    context: RunContext, run: StartedRun, prepared: PreparedCommits, selection: Selection, known: _Commits | None = None
-) -> _Commits:
-    """Read the ranges of the commits. Return the ranges of `known` if the commits are the same."""
-    rows = await context.read(prepared.commits, messages.COMMITS)
-    if known and rows.equals(known.rows):
-        return _Commits(prepared, rows, known.ranges)
-    folder = folder_in(run, "ranges.tasks")
-    return _Commits(prepared, rows, await read_ranges_by_span(context.engine, rows, selection, folder=folder))
-
-
 class _Copies(NamedTuple):
     """Hold the result of a search for copies.
 
@@ -269,7 +240,7 @@ class _Copies(NamedTuple):
     not look for the checksums in `unsought`.
     """
 
-    seen: _Commits
+    seen: Commits
     others: pa.Table
     elsewhere: Collection[StagedEntry]
     content: Content
@@ -280,7 +251,7 @@ async def _find_copies(
     context: RunContext,
     run: StartedRun,
     selection: Selection,
-    seen: _Commits,
+    seen: Commits,
     objects: Mapping[str, ErasedObject],
     there: Collection[str],
 ) -> _Copies:
@@ -297,9 +268,9 @@ async def _find_copies(
         whole = with_any(sorted(sought))
 
         async def look(
-            prepared: PreparedCommits, known: _Commits = seen, whole: Selection = whole
-        ) -> tuple[_Commits, pa.Table]:
-            now = await _read_commits(context, run, prepared, selection, known)
+            prepared: PreparedCommits, known: Commits = seen, whole: Selection = whole
+        ) -> tuple[Commits, pa.Table]:
+            now = await read_commits(context, run, prepared, selection, known)
             return now, await read_names(
                 context,
                 now.ranges.all,
@@ -308,7 +279,7 @@ async def _find_copies(
                 also=("metadata",),
             )
 
-        seen, others = await context.reread(lambda: _commits_of(context, run), look)
+        seen, others = await context.reread(lambda: commits_of(context, run), look)
         content = content.closed(others, elsewhere, uri)
         if content.checksums == sought:
             break

@@ -21,7 +21,6 @@ from lakebed.gc.messages import (
     ErasureOrder,
     Manifest,
     Outlook,
-    PreparedCommits,
     StagedEntry,
     Standing,
     StartedRun,
@@ -34,6 +33,7 @@ from .contents import addresses_there, deferred_copies, read_checksums
 from .standing import (
     NAMES,
     REMAINS,
+    Commits,
     Content,
     addresses_of_parts,
     copies_that_stand,
@@ -45,6 +45,7 @@ from .standing import (
     names_by_branch,
     objects_that_stand,
     read_names,
+    read_selected,
     staged_copies,
     staged_elsewhere,
     with_any,
@@ -60,31 +61,35 @@ async def foresee(
     context: RunContext,
     run: StartedRun,
     order: ErasureOrder,
-    prepared: PreparedCommits,
+    planned: Commits,
     *,
     queued: Sequence[StagedEntry],
-    ranges: RangesBySpan,
     garbage: Manifest,
 ) -> tuple[Outlook, dict[str, str]]:
     """Return the standings that an apply of this plan would leave, and checksums of its objects by address.
 
+    Looks into the commits of a certificate: those of the plan (`planned`), and those that an undo can bring back.
     Reads ranges that meet the selection again. Reads the other ranges only if an object is shared, or to find copies.
     The checksums are of the objects for which no entry on record has one.
 
     Raises:
         NothingSelected: the order selects no object of the repository.
     """
-    meant = await _meant(context, order, prepared, queued, ranges, garbage)
+    prepared = planned.prepared
+    seen, selected_names = await read_selected(context, run, order.selection, planned)
+    meant = await _meant(context, order, planned, queued, garbage, seen, selected_names)
     found, taken, deferred = meant.named, meant.taken, meant.deferred
     left = _left(found, (*order.staged, *queued), taken["address"])
     there = await addresses_there(context, left)
-    far = await _seek_copies(context, run, order, ranges, meant, there)
+    far = await _seek_copies(context, run, order, seen.ranges, meant, there)
     others, elsewhere = far.others, far.elsewhere
-    closed, otherwise = frozenset(slice_numbers(run.closed_slices)), _held_or_unknown(prepared.holds)
-    names = names_by_branch(elsewhere, context.store.uri.rstrip("/"), beside=order.staged)
-    left_there = {address: left[address] for address in there}
-    stands = objects_that_stand(left_there, prepared.holds, others, names, closed, otherwise)
+    stands = _left_there(context, run, order, meant, {address: left[address] for address in there}, far, prepared.holds)
     known = frozenset((*found["address"].to_pylist(), *(entry.address for entry in order.staged)))
+    # Report each object once. Commits of a deferred run name what it keeps: that stands as deferred, and as no copy.
+    reported = {*known, *taken["address"].to_pylist(), *(standing.where for standing in deferred)}
+    contents = _sizes_of(found, taken, order.staged, meant.read) if far.has_sought else ()
+    deferred += await deferred_copies(context, contents, reported)
+    known |= {standing.where for standing in deferred}
     stands += await copies_that_stand(context, others, far.content, known)
     stands += await staged_copies(context, elsewhere, far.content, known, beside=order.staged)
     stands += [
@@ -93,11 +98,6 @@ async def foresee(
         if entry.is_sealed
     ]
     stands += deferred
-    if far.has_sought:
-        # Report each object once.
-        deferred_at = (standing.where for standing in deferred)
-        reported = {*known, *taken["address"].to_pylist(), *others["address"].to_pylist(), *deferred_at}
-        stands += await deferred_copies(context, _sizes_of(found, taken, order.staged, meant.read), reported)
     bucket, unknown = await kept_by_bucket(context)
     # Never cut off the bucket's standing: no second plan can mend that one.
     named = (*bucket, *stands[:STANDING_MAX])
@@ -115,10 +115,12 @@ async def foresee(
 
 class _Meant(NamedTuple):
     """Hold the objects that an order selects. `named` are entries of commits (NAMES), `taken` the plan's objects
-    (GARBAGE), `deferred` standings of deferred runs, `read` checksums that no entry has, by address.
+    (GARBAGE), `deferred` standings of deferred runs, `read` checksums that no entry has, by address. An undo brings
+    back the only commits that have a `returnable` object.
     """
 
     named: pa.Table
+    returnable: frozenset[str]
     taken: pa.Table
     checksums: pa.Array
     deferred: list[Standing]
@@ -129,37 +131,69 @@ class _Meant(NamedTuple):
 async def _meant(
     context: RunContext,
     order: ErasureOrder,
-    prepared: PreparedCommits,
+    planned: Commits,
     queued: Sequence[StagedEntry],
-    ranges: RangesBySpan,
     garbage: Manifest,
+    seen: Commits,
+    named: pa.Table,
 ) -> _Meant:
-    """Find the selected entries, and the objects of deferred runs. Read the bytes of objects without a checksum.
+    """Find the objects of deferred runs beside the selected entries, `named` (NAMES), of the commits `seen`.
+
+    Read the bytes of objects without a checksum.
 
     Raises:
         NothingSelected: the order selects no object of the repository.
     """
     selection = order.selection
-    named = await read_names(context, ranges.meeting, selection, lambda rows: selected(rows, selection))
+    own = named
+    if seen.ranges is not planned.ranges:
+        meeting = planned.ranges.meeting
+        own = await read_names(context, meeting, selection, lambda rows: selected(rows, selection))
     taken = await context.read(garbage, messages.GARBAGE)
+    met = frozenset((*own["address"].to_pylist(), *taken["address"].to_pylist()))
+    returnable = frozenset(named["address"].to_pylist()) - met
     paths = _texts(named["path"], taken["path"], [entry.path for entry in (*order.staged, *queued)])
     checksums = _texts(named["checksum"], [entry.checksum for entry in order.staged])
     deferred = await deferred_by_run(context, selection)
     # Tables of deferred runs have no metadata, so an object at a selected path may not be selected.
     if not selection.metadata:
-        met = frozenset((*named["address"].to_pylist(), *taken["address"].to_pylist()))
-        kept = await kept_at_paths(context, selection, prepared.holds, takes_shared=order.takes_shared, known=met)
+        holds = planned.prepared.holds
+        kept = await kept_at_paths(context, selection, holds, takes_shared=order.takes_shared, known=met)
         paths = _texts(paths, [path for item in kept.values() for path in item.paths])
         deferred += [item.standing for item in kept.values()]
+        # What a run keeps stands as deferred.
+        named = named.filter(pc.invert(pc.is_in(named["address"], value_set=pa.array(sorted(kept), pa.string()))))
+        returnable -= kept.keys()
     unmatched = _unmatched(selection, paths, checksums)
-    # Read the bytes now: after an apply, the certificate could not tell copies of these objects.
-    read = await _of_no_entry(context, order.staged, named, taken)
+    # Read the bytes now: after an apply, the certificate could not tell copies of these objects. Those of entries that
+    # only an undo brings back, too: such entries are gone once the purge begins.
+    read = await _of_no_entry(context, order.staged, own, taken)
     if not (len(paths) or deferred):
         raise NothingSelected(
             "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
             " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
         )
-    return _Meant(named, taken, checksums, deferred, unmatched, read)
+    return _Meant(named, returnable, taken, checksums, deferred, unmatched, read)
+
+
+def _left_there(
+    context: RunContext,
+    run: StartedRun,
+    order: ErasureOrder,
+    meant: _Meant,
+    left: Mapping[str, Sequence[str]],
+    far: _Far,
+    holds: Holds,
+) -> list[Standing]:
+    """Return a standing for each object in `left`, all of which are there: the plan does not delete them."""
+    closed, uri = frozenset(slice_numbers(run.closed_slices)), context.store.uri.rstrip("/")
+    names = names_by_branch(far.elsewhere, uri, beside=order.staged)
+    reasons = {False: _held_or_unknown(holds), True: _RETURNABLE}
+    stands: list[Standing] = []
+    for is_returnable, otherwise in reasons.items():
+        some = {at: paths for at, paths in left.items() if (at in meant.returnable) is is_returnable}
+        stands += objects_that_stand(some, holds, far.others, names, closed, otherwise)
+    return stands
 
 
 class _Far(NamedTuple):
@@ -243,6 +277,10 @@ def _garbage_stays(holds: Holds) -> str:
 
 
 _UNKNOWN: Final = "something else keeps it: `lakebed gc why` says what"
+_RETURNABLE: Final = (
+    "only commits have it that `gc restore --undo` can bring back; `lakebed gc why` names the run. Once its window is"
+    " over, a collection deletes it"
+)
 _NO_COPIES: Final = "copies at other paths were not looked for: --copies does, and reads every checksum"
 
 

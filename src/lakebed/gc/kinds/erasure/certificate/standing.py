@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, RangeId, count_of, format_address, key_inside, parse_address
 from lakebed.gc.engines import Task
 from lakebed.gc.engines.engine import Table, required
-from lakebed.gc.kinds.erasure.erasing import at_selected_paths, deferred_runs, key_of
+from lakebed.gc.kinds.erasure.erasing import RangesBySpan, at_selected_paths, deferred_runs, key_of, read_ranges_by_span
 from lakebed.gc.mark.inputs.ranges import ListedRanges, get_range, ranges_in
 from lakebed.gc.mark.inputs.selecting import Flags, paths_of, read_rows, selected
-from lakebed.gc.messages import CLOCK_KEY, STANDING_MAX, StagedEntry, Standing
+from lakebed.gc.messages import CLOCK_KEY, COMMITS, STANDING_MAX, PreparedCommits, StagedEntry, Standing, StartedRun
 from lakebed.gc.rules import Holds, Selection, digests_in
-from lakebed.gc.runs.context import RunContext
+from lakebed.gc.runs.context import RunContext, folder_in
 from lakebed.objectstore import keeps_versions
 
 from .contents import addresses_there, sources_of
@@ -249,6 +249,46 @@ def _held_by(names: Sequence[str]) -> str:
 
 def _named_by(paths: Sequence[str]) -> str:
     return f"entries that are not selected name it: {', '.join(paths[:3])}"
+
+
+class Commits(NamedTuple):
+    """Hold prepared commits, their rows (COMMITS) and their ranges."""
+
+    prepared: PreparedCommits
+    rows: pa.Table
+    ranges: RangesBySpan
+
+
+async def commits_of(context: RunContext, run: StartedRun) -> PreparedCommits:
+    """Return the commits in which outlooks and certificates look for content, those included that an undo brings back.
+
+    A deferred run may have let an object off that only its commits name. Nothing collects that object while an undo can
+    bring the commits back.
+    """
+    return await context.service.commits_for(run.run_id, run.kind, for_good=True)
+
+
+async def read_commits(
+    context: RunContext, run: StartedRun, prepared: PreparedCommits, selection: Selection, known: Commits | None = None
+) -> Commits:
+    """Read the ranges of the commits. Return the ranges of `known` if the commits are the same."""
+    rows = await context.read(prepared.commits, COMMITS)
+    if known and rows.equals(known.rows):
+        return Commits(prepared, rows, known.ranges)
+    folder = folder_in(run, "seen.tasks")
+    return Commits(prepared, rows, await read_ranges_by_span(context.engine, rows, selection, folder=folder))
+
+
+async def read_selected(
+    context: RunContext, run: StartedRun, selection: Selection, known: Commits | None = None
+) -> tuple[Commits, pa.Table]:
+    """Return the commits of `commits_of`, and their selected entries (NAMES). `known`: see `read_commits`."""
+
+    async def look(prepared: PreparedCommits) -> tuple[Commits, pa.Table]:
+        seen = await read_commits(context, run, prepared, selection, known)
+        return seen, await read_names(context, seen.ranges.meeting, selection, lambda rows: selected(rows, selection))
+
+    return await context.reread(lambda: commits_of(context, run), look)
 
 
 NAMES_OF_COPIES: Final = ("path", "address", "checksum", "source")
