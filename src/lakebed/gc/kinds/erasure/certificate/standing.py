@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import FOREIGN_SLICE, RangeId, count_of, format_address, key_inside, parse_address
+from lakebed.base import FOREIGN_SLICE, RangeId, RunState, count_of, format_address, key_inside, parse_address
 from lakebed.gc.engines import Task
 from lakebed.gc.engines.engine import Table, required
 from lakebed.gc.kinds.erasure.erasing import RangesBySpan, at_selected_paths, deferred_runs, key_of, read_ranges_by_span
@@ -282,12 +282,19 @@ async def read_commits(
 async def read_selected(
     context: RunContext, run: StartedRun, selection: Selection, known: Commits | None = None
 ) -> tuple[Commits, pa.Table]:
-    """Return the commits of `commits_of`, and their selected entries (NAMES). `known`: see `read_commits`."""
+    """Return the commits of `commits_of`, and their selected entries (NAMES).
+
+    With `known`, commits of a plan, ask for commits only if a run took some that an undo can bring back.
+    """
 
     async def look(prepared: PreparedCommits) -> tuple[Commits, pa.Table]:
         seen = await read_commits(context, run, prepared, selection, known)
         return seen, await read_names(context, seen.ranges.meeting, selection, lambda rows: selected(rows, selection))
 
+    # A run that has ended cannot be undone, and a run that took commits after the plan read them is no matter.
+    runs = await context.service.runs() if known else ()
+    if known and all(view.state is RunState.ENDED or not view.kind.can_wait for view in runs):
+        return await look(known.prepared)
     return await context.reread(lambda: commits_of(context, run), look)
 
 
