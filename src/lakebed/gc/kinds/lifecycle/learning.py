@@ -1,6 +1,6 @@
 """Learn the ranges and hours of all commits for a lifecycle run, from the changes since an earlier run or from scratch.
 
-A clean run has no earlier run, so one function does both. dues.py and trees.py have the tables.
+A clean run has no earlier run, so one function does both. hours.py and trees.py have the tables.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.runs.context import RunContext, folder_in, write_piece
 from lakebed.objectstore import ObjectStore
 
-from .due import MIXED, rule_of_span
-from .dues import (
+from .hours import (
     HOURS,
     READ_RANGES,
     ROWS_MAX,
@@ -42,6 +41,7 @@ from .dues import (
     write_hours,
 )
 from .reaching import SPANS, Periods, Ranges, Reached, keeps_versions
+from .rows import MIXED, rule_of_span
 from .sorting import in_rows, sort_ranges
 from .trees import TreeParts
 

@@ -49,11 +49,11 @@ from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole
 from lakebed.gc.runs.resume import held_tables, runs_over, taken_tables
 
-from .due import Judging, deal_due, deal_going
-from .dues import with_due
-from .going import mark_going, portions_of
+from .hours import with_due
 from .learning import Base, Learned, learn, only_ranges, read_known
+from .portions import mark_going, portions_of
 from .reaching import Ranges, Reached, pinned_commits, reach_metaranges
+from .rows import Judging, deal_due, deal_going
 
 CLEAN_EVERY: Final = 90
 """Make a clean run after this many runs, because saved files keep ranges and trees that no longer exist."""

@@ -4,7 +4,7 @@ Branches whose periods come from the same patterns are one class. So the work do
 
 1. Walk the commits once: each gets the set of classes that reach it (gc/rules/lifecycle/reach.py).
 2. Read the metaranges (trees.py): each range gets the union of the sets of all commits that have it.
-3. Separate the ranges without due rows. Judge the rest row by row (due.py).
+3. Separate the ranges without due rows. Judge the rest row by row (rows.py).
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from lakebed.gc.rules.lifecycle import Policy, latest_due, parse_period
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import RangeFile, SliceSummary
 
-from .due import MIXED, match_rules, open_range, read_columns
 from .reaching import DUE_RANGES, Periods, Ranges
+from .rows import MIXED, match_rules, open_range, read_columns
 
 UNKNOWN: Final = 0
 NEVER: Final = (1 << 31) - 2

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc.kinds.lifecycle.dues import WHOLE, ReadRange, to_read
+from lakebed.gc.kinds.lifecycle.hours import WHOLE, ReadRange, to_read
 from lakebed.gc.kinds.lifecycle.reaching import DUE_RANGES, Periods, Ranges, Terms
 
 _IDS = st.integers(0, 9)

@@ -24,7 +24,7 @@ from lakebed.gc.mark.mark import sum_parts, write_ordered
 from lakebed.gc.mark.sets.packing import CAUSE, Integers, Rows, each_once
 from lakebed.gc.messages import BadInput, Manifest, Pieces, Totals
 
-from .due import LIFECYCLE, Bitmap, Judging, goes_of, open_range, read_going, rows_that_go
+from .rows import LIFECYCLE, Bitmap, Judging, goes_of, open_range, read_going, rows_that_go
 
 HELD_MAX: Final = 100_000
 """A task writes its portions as soon as they have this many objects."""
