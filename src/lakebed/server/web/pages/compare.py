@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
-from lakebed.operations import history, objects, repositories
+from lakebed.operations import history, objects, repositories, tables
 from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .changes import COUNTED, tallied
@@ -93,6 +94,56 @@ async def show_contents(visit: Visit) -> Response:
         sides=[("On", left), ("On", right)],
         same=left is not None and right is not None and left.stats.checksum == right.stats.checksum,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRow:
+    """A field of a table on both sides, and its mark: added, removed, changed, or empty."""
+
+    before: wire.TableField | None
+    after: wire.TableField | None
+    mark: str
+
+
+async def show_table(visit: Visit) -> Response:
+    """Show a table in two refs: totals, schema, snapshots, and the files that only one side has."""
+    [name] = visit.args
+    base, ref, path = visit.query("base"), visit.query("ref"), visit.query("table")
+    difference = await visit.call(tables.DIFF_TABLE, name, base, ref, table=path)
+    left, right = await _table(visit, name, base, path), await _table(visit, name, ref, path)
+    return visit.render(
+        "compared_table",
+        name=name,
+        base=base,
+        ref=ref,
+        path=path,
+        difference=difference,
+        left=left,
+        right=right,
+        fields=_fields(difference, [] if right is None else right.fields),
+    )
+
+
+async def _table(visit: Visit, name: str, ref: str, path: str) -> wire.TableDetails | None:
+    try:
+        return await visit.look(tables.STAT_TABLE, name, ref, table=path)
+    except NotFound:
+        return None
+
+
+def _fields(difference: wire.TableDifference, fields: Sequence[wire.TableField]) -> list[FieldRow]:
+    """Return the fields of the right side in their order, then those that only the left side has."""
+    changes = {each.after.id: each.before for each in difference.fields if each.after is not None}
+    rows = [
+        FieldRow(
+            before=changes.get(each.id, each),
+            after=each,
+            mark="" if each.id not in changes else "added" if changes[each.id] is None else "changed",
+        )
+        for each in fields
+    ]
+    gone = (each.before for each in difference.fields if each.after is None)
+    return [*rows, *(FieldRow(before=each, after=None, mark="removed") for each in gone)]
 
 
 async def _side(visit: Visit, name: str, ref: str, path: str) -> Side | None:
@@ -205,6 +256,7 @@ _FORMS: Final = (
 PAGES: Final = (
     _SHOW,
     page_at("/repositories/{repository}/compare/contents", show_contents, objects.STAT_OBJECT),
+    page_at("/repositories/{repository}/compare/table", show_table, tables.DIFF_TABLE, tables.STAT_TABLE),
     form_at("/repositories/{repository}/compare/merge", merge, history.MERGE_INTO_BRANCH, shown_by=_SHOW),
     _PULLS,
     _PULL,
