@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["WHOLE", "Bar", "Dot", "bars", "curve", "graph", "posts", "shares"]
+__all__ = ["WHOLE", "Bar", "Dot", "bars", "curve", "graph", "posts", "shares", "size_ticks", "spans"]
 
 WHOLE: Final = 100.0
+TICKS_MAX: Final = 4
 
 
 class Bar(NamedTuple):
@@ -50,6 +51,27 @@ def curve(times: Sequence[float], values: Sequence[float], *, highest: float) ->
         Dot(round(WHOLE * (time - first) / span, 2), round(WHOLE - scale * value, 2))
         for time, value in zip(times, values, strict=True)
     ]
+
+
+def size_ticks(highest: int) -> list[int]:
+    """Return even steps of bytes from 0 to at least the highest value: at most four, each a round number of its unit."""
+    unit = 1
+    while highest >= unit * 1024:
+        unit *= 1024
+    steps = (unit * mantissa * 10**power for power in range(4) for mantissa in (1, 2, 5))
+    step = next((each for each in [unit // 4 or 1, unit // 2 or 1, *steps] if each * TICKS_MAX >= highest))
+    return [step * count for count in range(max(1, -(-highest // step)) + 1)]
+
+
+def spans(sections: Sequence[tuple[float | None, float | None]], *, start: float, end: float) -> list[Bar]:
+    """Return a section of a time axis for each pair of times. A missing time reaches to that edge of the axis."""
+    scale = WHOLE / ((end - start) or 1.0)
+
+    def place(time: float | None, edge: float) -> float:
+        return scale * (min(max(edge if time is None else time, start), end) - start)
+
+    drawn = [(place(first, start), place(last, end)) for first, last in sections]
+    return [Bar(round(first, 2), round(max(0.0, last - first), 2)) for first, last in drawn]
 
 
 class Knot(NamedTuple):

@@ -9,10 +9,12 @@ import msgspec
 
 from .run.plans import Total
 
-__all__ = ["SimulatedBranch", "SimulatedRow", "SimulatedSums", "Simulation", "sums_of"]
+__all__ = ["OWN_PERIOD", "SimulatedBranch", "SimulatedRow", "SimulatedSums", "Simulation", "kept_by", "sums_of"]
 
 BRANCHES_SUMMED: Final = 50
 """The branches with the most bytes in the sums. The others are left out."""
+OWN_PERIOD: Final = "*"
+"""The `branch` of a row where the rule's own period counts, for any branch without a period of its own."""
 
 
 class SimulatedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +69,11 @@ class SimulatedSums(msgspec.Struct, frozen=True, kw_only=True):
     by_rule: dict[str, Total]
     by_branch: dict[str, Total]
     branches_by_date: dict[str, int] | None
+
+
+def kept_by(branch: str) -> str:
+    """Return the branch of a row for people."""
+    return {"": "(no branch)", OWN_PERIOD: "(any other branch)"}.get(branch, branch)
 
 
 def sums_of(found: Simulation) -> SimulatedSums:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import Bar, Dot, bars, curve
+from lakebed.base import Bar, Dot, bars, curve, size_ticks
 from lakebed.gc.messages import NewHold, RulesTrial, TriedDay, WhyPage
 from lakebed.gc.rules import BranchRule, KeepLast, Rules
 from lakebed.operations.gc import collectors, holds
@@ -67,6 +67,7 @@ class Tried:
 
     days: list[tuple[TriedDay, Bar]]
     line: list[Dot]
+    ticks: list[int]
 
 
 def _tried(trial: RulesTrial) -> Tried:
@@ -74,9 +75,11 @@ def _tried(trial: RulesTrial) -> Tried:
     sizes = [day.at_most.size_bytes for day in rows if day.at_most is not None]
     is_counted = len(sizes) == len(rows)
     values = sizes if is_counted else [day.expired for day in rows]
+    ticks = size_ticks(max(sizes, default=0))
     return Tried(
         days=list(zip(rows, bars(values), strict=True)),
-        line=curve([day.days for day in rows], sizes, highest=max(sizes)) if is_counted else [],
+        line=curve([day.days for day in rows], sizes, highest=ticks[-1]) if is_counted else [],
+        ticks=ticks,
     )
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import Bar, Basis, Dot, curve
+from lakebed.base import Bar, Basis, Dot, curve, size_ticks
 from lakebed.gc.messages import (
+    OWN_PERIOD,
     SWEEP_MAX,
     BranchToGo,
     JobState,
@@ -31,6 +32,7 @@ from lakebed.gc.messages import (
     SweepBranches,
     SweptBranch,
     Total,
+    kept_by,
 )
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
@@ -155,7 +157,7 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
         going=[] if branches is None else [each for each in branches.branches if each.goes],
         checked=checked,
         text=shown,
-        rows=_rows_of(entered),
+        rows=_rows_of(entered, () if visit.entered else [rule.id for rule in read_policy(shown.encode())[0].rules]),
         idle_rows=_idle_rows_of(entered),
         kind=KIND,
         simulated=drawn,
@@ -170,7 +172,8 @@ async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None
 class Simulated:
     """One simulation, drawn. `line`: the bytes that went by each day; `before`: the same by the policy in force.
 
-    `dates`: each date with deletes, its total, and the number of branches that a sweep deletes.
+    `dates`: each date with deletes, its day from today, its total, and the number of branches that a sweep deletes.
+    `ticks` and `labels`: the even steps of the height and of the days.
     """
 
     job: JobView
@@ -179,7 +182,11 @@ class Simulated:
     line: list[Dot]
     before: list[Dot]
     in_force: SimulatedSums | None
-    dates: list[tuple[str, Total, int]]
+    dates: list[tuple[str, int, Total, int]]
+    ticks: list[int]
+    labels: list[str]
+    # A row of `ways` is of branches without a period of their own.
+    has_own: bool
     ways: list[tuple[str, list[tuple[str, Total, Bar]]]]
 
 
@@ -200,16 +207,20 @@ def _simulated(jobs: Sequence[JobView], chosen: str, version: int) -> Simulated 
         in_force = None
     days = [] if sums is None else _by_day(sums)
     before = [] if in_force is None else _by_day(in_force)
-    highest = max([*days, *before], default=0)
+    ticks = size_ticks(max([*days, *before], default=0))
+    by_branch = {} if sums is None else {kept_by(name): total for name, total in sums.by_branch.items()}
     return Simulated(
         job=job,
         request=request,
         sums=sums,
-        line=curve(range(len(days)), days, highest=highest),
-        before=curve(range(len(before)), before, highest=highest),
+        line=curve(range(len(days)), days, highest=ticks[-1]),
+        before=curve(range(len(before)), before, highest=ticks[-1]),
         in_force=in_force,
         dates=[] if sums is None else _dates(sums),
-        ways=[] if sums is None else ways_by({"by rule": sums.by_rule, "by branch that kept it last": sums.by_branch}),
+        ticks=ticks,
+        labels=[] if sums is None else _labels(sums),
+        has_own=kept_by(OWN_PERIOD) in by_branch,
+        ways=[] if sums is None else ways_by({"by rule": sums.by_rule, "by branch that kept it last": by_branch}),
     )
 
 
@@ -223,15 +234,28 @@ def _sums_of_job(job: JobView) -> SimulatedSums | None:
 
 def _by_day(sums: SimulatedSums) -> list[int]:
     """Return the bytes that went up to each day, from today on."""
-    today = sums.now_ms // 1000
-    dates = (datetime.fromtimestamp(today + day * _DAY_S, UTC).date().isoformat() for day in range(sums.days + 1))
+    dates = (_day_of(sums, day).isoformat() for day in range(sums.days + 1))
     return list(accumulate(sums.by_date.get(date, Total()).size_bytes for date in dates))
 
 
-def _dates(sums: SimulatedSums) -> list[tuple[str, Total, int]]:
+def _dates(sums: SimulatedSums) -> list[tuple[str, int, Total, int]]:
     branches = sums.branches_by_date or {}
     dates = sorted({*sums.by_date, *branches})
-    return [(date, sums.by_date.get(date, Total()), branches.get(date, 0)) for date in dates]
+    today = _day_of(sums, 0)
+    return [
+        (each, (date.fromisoformat(each) - today).days, sums.by_date.get(each, Total()), branches.get(each, 0))
+        for each in dates
+    ]
+
+
+def _labels(sums: SimulatedSums) -> list[str]:
+    """Return the dates below the curve: its two ends, and even steps between them where the days have such."""
+    steps = next((count for count in (4, 3, 2) if sums.days % count == 0), 1)
+    return [f"{_day_of(sums, sums.days * step // steps):%d %b}" for step in range(steps + 1)]
+
+
+def _day_of(sums: SimulatedSums, days: int) -> date:
+    return datetime.fromtimestamp(sums.now_ms // 1000 + days * _DAY_S, UTC).date()
 
 
 # The form
@@ -298,11 +322,13 @@ def _path_of(rule: Mapping[str, Any]) -> str:
     return str(rule.get("prefix", rule.get("path", "")))
 
 
-def _rows_of(policy: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the rules of a policy as rows of the form, and empty rows for new ones."""
-    rules = policy.get("rules", {})
+def _rows_of(policy: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the rules of a policy as rows of the form, these first, and empty rows for new ones."""
+    found = policy.get("rules", {})
+    rules = found if _is_map(found) else {}
     rows = []
-    for id_, rule in rules.items() if isinstance(rules, dict) else ():
+    for id_ in dict.fromkeys([*order, *rules]):
+        rule = rules.get(id_)
         if not isinstance(rule, dict):
             continue
         days, branch_days, branches = rule.get("days"), rule.get("branch_days", {}), rule.get("branches", {})
