@@ -54,12 +54,12 @@ def curve(times: Sequence[float], values: Sequence[float], *, highest: float) ->
 
 
 def size_ticks(highest: int) -> list[int]:
-    """Return even steps of bytes from 0 to at least the highest value: at most four, each a round number of its unit."""
+    """Return even steps of bytes from 0 to at least the highest value: at most four, each round in its unit."""
     unit = 1
     while highest >= unit * 1024:
         unit *= 1024
     steps = (unit * mantissa * 10**power for power in range(4) for mantissa in (1, 2, 5))
-    step = next((each for each in [unit // 4 or 1, unit // 2 or 1, *steps] if each * TICKS_MAX >= highest))
+    step = next(each for each in [unit // 4 or 1, unit // 2 or 1, *steps] if each * TICKS_MAX >= highest)
     return [step * count for count in range(max(1, -(-highest // step)) + 1)]
 
 

@@ -217,8 +217,7 @@ def _simulation_text(found: Simulation) -> Iterator[str]:
     from lakebed.gc.messages import kept_by
 
     rows = [
-        (row.date, row.rule, kept_by(row.branch), f"{row.objects:,}", human_size(row.size_bytes))
-        for row in found.rows
+        (row.date, row.rule, kept_by(row.branch), f"{row.objects:,}", human_size(row.size_bytes)) for row in found.rows
     ]
     yield from table(("day", "rule", "last kept by", "objects", "bytes"), rows)
     by_day: dict[str, int] = {}

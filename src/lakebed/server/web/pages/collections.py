@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from lakebed.base import Bar, RunKind, RunState, bars, posts, shares
 from lakebed.gc import messages
+from lakebed.gc.rules import plain_name
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Visit, form_at, page_at
@@ -220,7 +221,13 @@ def _bars(totals: Mapping[str, messages.Total]) -> list[tuple[str, messages.Tota
             rest = rest.plus(total)
         shown.append((f"({len(others):,} others)", rest))
     drawn = bars([total.size_bytes for _, total in shown])
-    return [(name or "(none)", total, bar) for (name, total), bar in zip(shown, drawn, strict=True)]
+    return [(ref_label(name) or "(none)", total, bar) for (name, total), bar in zip(shown, drawn, strict=True)]
+
+
+def ref_label(name: str) -> str:
+    """Return the name of a branch or tag for people, who know a deleted one by its old name."""
+    plain = plain_name(name)
+    return name if plain == name else f"{plain} (deleted)"
 
 
 def may_apply(state: messages.RunView | None) -> bool:

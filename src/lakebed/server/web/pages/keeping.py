@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import Bar, Dot, bars, curve, size_ticks
-from lakebed.gc.messages import NewHold, RulesTrial, TriedDay, WhyPage
-from lakebed.gc.rules import BranchRule, KeepLast, Rules
+from lakebed.base import Bar, Dot, bars, curve, size_ticks, spans
+from lakebed.gc.messages import NewHold, RulesTrial, TriedDay, WhyObject, WhyPage
+from lakebed.gc.rules import BranchRule, KeepLast, Rules, Stay, StayKind, plain_name
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
+
+from .collections import ref_label
 
 ROOT: Final = "/repositories/{repository}"
 EMPTY_ROWS: Final = 2
 _FIRST: Final = Rules(default="30d")
 """The initial values of the form when no rule is in force."""
+COMMITS_DRAWN: Final = 50
 SEARCH_PAGES: Final = 5
 """The most pages of a search in one request. One page takes a second or two."""
 
@@ -194,7 +197,117 @@ async def why(visit: Visit) -> Response:
             if page.answer is not None or page.continuation_token is None:
                 break
             token = page.continuation_token
-    return visit.render("why", name=name, asked=asked, page=page)
+    lines = (
+        []
+        if page is None or page.answer is None
+        else [time_line(each, page.answer.now_ms) for each in page.answer.objects]
+    )
+    return visit.render("why", name=name, asked=asked, page=page, lines=lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A row of the time line: a name of the object, from when to when (None: with no end), and what would end it.
+
+    `what`: the kind of name. `stretch` is its place in time; a moment has no length.
+    """
+
+    what: str
+    name: str
+    commit: str = ""
+    path: str = ""
+    run: str = ""
+    rule: str = ""
+    start_ms: int
+    end_ms: int | None = None
+    is_over: bool = False
+    release: str = ""
+    stretch: Bar | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLine:
+    """The names of an object, and the ends of the drawn time. `now`: its place between them."""
+
+    rows: list[Named]
+    start_ms: int
+    end_ms: int
+    now: float
+
+
+def time_line(found: WhyObject, now_ms: int) -> TimeLine:
+    """Return every shown name of an object as a stretch of time: first what keeps it, then commits and runs."""
+    made = {each.commit: each.created_ms for each in found.commits}
+    first_ms = min([*made.values(), found.modified_ms or now_ms, now_ms])
+    rows = [_named(stay, made.get(stay.commit, first_ms), now_ms) for stay in found.stays]
+    rows += [
+        Named(
+            what=each.source,
+            name=each.branch,
+            path=each.path,
+            start_ms=each.since_ms,
+            release="commit or discard the change" if each.path else "it ends by itself",
+        )
+        for each in found.uncommitted
+    ]
+    rows += [Named(what="legal hold", name=each, start_ms=first_ms, release="release the hold") for each in found.holds]
+    rows += [
+        Named(
+            what=row.state,
+            name=" ".join(filter(None, (row.reason, row.rule))),
+            run=row.run_id,
+            start_ms=row.deleted_ms,
+            end_ms=row.deleted_ms,
+            is_over=True,
+        )
+        for row in found.taken
+    ]
+    rows += [
+        Named(
+            what="commit",
+            name="",
+            commit=one.commit,
+            path=one.path,
+            run=one.run,
+            start_ms=one.created_ms,
+            end_ms=one.created_ms,
+        )
+        for one in found.commits[:COMMITS_DRAWN]
+    ]
+    times = [now_ms, first_ms, *(row.start_ms for row in rows), *(row.end_ms or 0 for row in rows)]
+    start, last = min(filter(None, times)), max(times)
+    end = last + max((last - start) // 12, 60_000)
+    drawn = spans([(row.start_ms, row.end_ms) for row in rows], start=start, end=end)
+    [now] = spans([(now_ms, now_ms)], start=start, end=end)
+    return TimeLine(
+        rows=[replace(row, stretch=stretch) for row, stretch in zip(rows, drawn, strict=True)],
+        start_ms=start,
+        end_ms=end,
+        now=now.start,
+    )
+
+
+def _named(stay: Stay, made_ms: int, now_ms: int) -> Named:
+    return Named(
+        what=stay.kind.value.replace("_", " "),
+        name=ref_label(stay.name),
+        commit=stay.commit,
+        rule=stay.rule,
+        start_ms=made_ms if stay.counted_ms is None else min(made_ms, stay.counted_ms),
+        end_ms=stay.until_ms,
+        is_over=not stay.keeps_at(now_ms),
+        release=_RELEASES[stay.kind] if plain_name(stay.name) == stay.name else "the time to undelete it ends",
+    )
+
+
+_RELEASES: Final = {
+    StayKind.HEAD: "delete or replace it there, or delete the branch",
+    StayKind.BRANCH: "the end of the period",
+    StayKind.DANGLING: "the end of the period",
+    StayKind.KEEP_LAST: "newer commits of the branch",
+    StayKind.TAG: "delete the tag",
+    StayKind.INTENT: "the hold or the operation ends",
+}
 
 
 def _lines(text: str) -> tuple[str, ...]:
