@@ -48,8 +48,8 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A branch or a tag, and the commit it names.
 
 
-    On request, a branch has its commit's date (Unix seconds) and message, and whether it has uncommitted changes. The
-    latter is absent if it cannot be read.
+    On request, a branch has its commit's date (Unix seconds), committer and message, and whether it has uncommitted
+    changes. The latter is absent if it cannot be read.
     """
 
     commit_id: str
@@ -57,6 +57,7 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The end of the branch's lifetime, as its maker set it.
     expiration_date: int | None = None
     commit_date: int | None = None
+    commit_committer: str | None = None
     commit_message: str | None = None
     has_uncommitted: bool | None = None
 

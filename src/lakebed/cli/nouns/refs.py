@@ -144,6 +144,7 @@ def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
     columns: dict[str, Callable[[Ref], str]] = {
         "state": state,
         "date": lambda ref: "" if ref.commit_date is None else human_time(ref.commit_date),
+        "by": lambda ref: printable(ref.commit_committer or ""),
         "message": lambda ref: printable((ref.commit_message or "").partition("\n")[0]),
     }
     found = list(refs)

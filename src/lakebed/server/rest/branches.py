@@ -136,6 +136,7 @@ async def _with_details(repository: Repository, refs: Sequence[wire.Ref]) -> lis
         replace(
             ref,
             commit_date=None if commit is None else commit.created_ms // 1000,
+            commit_committer=None if commit is None else commit.committer,
             commit_message=None if commit is None else commit.message,
             has_uncommitted=is_changed,
         )

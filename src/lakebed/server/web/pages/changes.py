@@ -71,11 +71,13 @@ async def commit(visit: Visit) -> Response:
 
 
 async def discard(visit: Visit) -> Response:
-    """Discard the change of one path or, after the branch's name was typed, all changes."""
+    """Discard the change of one path, those of a folder or, after the branch's name was typed, all changes."""
     [name] = visit.args
     ref, path = visit.query("ref"), visit.query("path")
     if path:
-        await visit.call(history.RESET_BRANCH, name, ref, body=wire.ResetCreation(type="object", path=path))
+        is_folder = visit.query("folder") == "1"
+        body = wire.ResetCreation(type="common_prefix" if is_folder else "object", path=path)
+        await visit.call(history.RESET_BRANCH, name, ref, body=body)
     else:
         visit.check_typed(ref)
         await visit.call(history.RESET_BRANCH, name, ref, body=wire.ResetCreation(type="reset"))

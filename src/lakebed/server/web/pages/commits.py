@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
@@ -11,6 +12,7 @@ from lakebed.base import graph
 from lakebed.operations import history
 from lakebed.server.web.visit import Visit, form_at, page_at
 
+from .changes import COUNTED, tallied
 from .objects import CHOICES, ROWS, choose_ref
 
 COMMITS: Final = 50
@@ -42,18 +44,24 @@ async def show_history(visit: Visit) -> Response:
 async def show_one(visit: Visit) -> Response:
     name, commit_id = visit.args
     commit = await visit.call(history.GET_COMMIT, name, commit_id)
-    changes = None
+    prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
+    changes = tallies = None
     if commit.parents:
-        changes = await visit.look(
-            history.DIFF_REFS,
-            name,
-            commit.parents[0],
-            commit.id,
-            after=visit.query("after"),
-            amount=ROWS,
-            type="two_dot",
+        sides = partial(
+            visit.look, history.DIFF_REFS, name, commit.parents[0], commit.id, prefix=prefix, type="two_dot"
         )
-    return visit.render("commit", name=name, ref=visit.query("ref") or commit.id, commit=commit, changes=changes)
+        changes = await sides(delimiter="/" if is_tree else "", after=visit.query("after"), amount=ROWS)
+        if is_tree and visit.query("count") == "1" and (every := await sides(amount=COUNTED)) is not None:
+            tallies = tallied(every, prefix)
+    return visit.render(
+        "commit",
+        name=name,
+        ref=visit.query("ref") or commit.id,
+        commit=commit,
+        changes=changes,
+        tallies=tallies,
+        counted=COUNTED,
+    )
 
 
 async def revert(visit: Visit) -> Response:

@@ -17,6 +17,7 @@ from .changes import COUNTED, tallied
 from .objects import CHOICES, REFS, ROWS, Side, choose_ref, parents_of, side_of
 
 CONFLICTS: Final = 50
+RUNS: Final = 10
 STATUSES: Final = ("open", "closed", "all")
 PAGES_MAX: Final = 10
 ROWS_OF_PAGE: Final = 1000
@@ -224,7 +225,9 @@ async def show_pull(visit: Visit) -> Response:
             after=visit.query("after"),
             amount=ROWS,
         )
-    return visit.render("pull", name=name, pull=pull, changes=changes)
+    of_whom = {"commit": pull.merged_commit_id} if pull.merged_commit_id else {"branch": pull.source_branch}
+    runs = await visit.look(repositories.LIST_REPOSITORY_RUNS, name, amount=RUNS, **of_whom)
+    return visit.render("pull", name=name, pull=pull, changes=changes, runs=runs)
 
 
 async def merge_pull(visit: Visit) -> Response:
@@ -246,7 +249,11 @@ _PULLS: Final = page_at(
     "/repositories/{repository}/pulls", show_pulls, repositories.LIST_PULL_REQUESTS, history.LIST_BRANCHES
 )
 _PULL: Final = page_at(
-    "/repositories/{repository}/pulls/{pull}", show_pull, repositories.GET_PULL_REQUEST, history.DIFF_REFS
+    "/repositories/{repository}/pulls/{pull}",
+    show_pull,
+    repositories.GET_PULL_REQUEST,
+    repositories.LIST_REPOSITORY_RUNS,
+    history.DIFF_REFS,
 )
 _FORMS: Final = (
     (_PULLS, "", repositories.CREATE_PULL_REQUEST, open_pull),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import Final
 
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.operations import deleted, history, sandboxes
+from lakebed.base import NotFound
+from lakebed.operations import deleted, history, repositories, sandboxes
 from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
 
 ROWS: Final = 30
@@ -21,7 +24,23 @@ async def show_branches(visit: Visit) -> Response:
         history.LIST_BRANCHES, name, prefix=prefix, after=visit.query("after"), amount=ROWS, details=True
     )
     gone = await visit.look(deleted.LIST_DELETED_BRANCHES, name, prefix=prefix, amount=ROWS)
-    return visit.render("branches", name=name, branches=branches, gone=gone)
+    rules = await visit.look(repositories.GET_BRANCH_PROTECTION_RULES, name)
+    default, distances = "", {}
+    if visit.query("distances") == "1":
+        repository = await visit.look(repositories.GET_REPOSITORY, name)
+        default = "" if repository is None else repository.default_branch
+        for each in branches.results if default else ():
+            with suppress(NotFound):  # It was deleted meanwhile.
+                distances[each.id] = await visit.look(history.COUNT_AHEAD, name, each.id, default)
+    return visit.render(
+        "branches",
+        name=name,
+        branches=branches,
+        gone=gone,
+        default=default,
+        distances=distances,
+        protected={each.id for each in branches.results for rule in rules or () if fnmatchcase(each.id, rule.pattern)},
+    )
 
 
 async def create_branch(visit: Visit) -> Response:
@@ -124,7 +143,13 @@ delete_tag = carry_out(history.DELETE_TAG, "repository tag", _TO_TAGS, "Deleted 
 undelete_tag = carry_out(deleted.UNDELETE_TAG, "repository tag", _TO_TAGS, "The tag {tag} is back.")
 
 _BRANCHES: Final = page_at(
-    "/repositories/{repository}/branches", show_branches, history.LIST_BRANCHES, deleted.LIST_DELETED_BRANCHES
+    "/repositories/{repository}/branches",
+    show_branches,
+    history.LIST_BRANCHES,
+    history.COUNT_AHEAD,
+    deleted.LIST_DELETED_BRANCHES,
+    repositories.GET_REPOSITORY,
+    repositories.GET_BRANCH_PROTECTION_RULES,
 )
 _TAGS: Final = page_at("/repositories/{repository}/tags", show_tags, history.LIST_TAGS, deleted.LIST_DELETED_TAGS)
 _MOVES: Final = page_at(

@@ -20,6 +20,7 @@ from .objects import readme_of
 SAMPLE: Final = "sample-lake"
 ROWS: Final = 50
 DETAILED: Final = 20
+PATHS: Final = 20
 BRANCHES: Final = 1000
 """Count the branches of a repository to this many."""
 _SCHEMES_WITHOUT_BUCKETS: Final = ("local://", "mem://")
@@ -134,7 +135,29 @@ async def search(visit: Visit) -> Response:
     listing = await visit.look(repositories.LIST_REPOSITORIES, search=text, amount=50)
     branches = await visit.look(history.LIST_BRANCHES, name, prefix=text, amount=50) if name else None
     tags = await visit.look(history.LIST_TAGS, name, prefix=text, amount=50) if name else None
-    return visit.render("search", text=text, repository=name, repositories=listing, branches=branches, tags=tags)
+    return visit.render(
+        "search",
+        text=text,
+        repository=name,
+        repositories=listing,
+        branches=branches,
+        tags=tags,
+        paths=await _paths(visit, name, text) if name and text else None,
+    )
+
+
+async def _paths(visit: Visit, name: str, text: str) -> wire.ObjectStatsList | None:
+    """Return the first paths of the default branch that begin with a text, to the end of a folder's name."""
+    try:
+        repository = await visit.look(repositories.GET_REPOSITORY, name)
+        if repository is None:
+            return None
+        ref = repository.default_branch
+        return await visit.look(
+            objects.LIST_OBJECTS, name, ref, prefix=text, delimiter="/", amount=PATHS, user_metadata=False
+        )
+    except LakebedError:  # The text is no path, or the repository is bare or gone.
+        return None
 
 
 delete = carry_out(
@@ -172,5 +195,13 @@ PAGES: Final = (
     form_at("/new-repository", create, repositories.CREATE_REPOSITORY, shown_by=_NEW),
     _ONE,
     form_at("/repositories/{repository}/delete", delete, repositories.DELETE_REPOSITORY, shown_by=_ONE),
-    page_at("/search", search, repositories.LIST_REPOSITORIES, history.LIST_BRANCHES, history.LIST_TAGS),
+    page_at(
+        "/search",
+        search,
+        repositories.LIST_REPOSITORIES,
+        repositories.GET_REPOSITORY,
+        history.LIST_BRANCHES,
+        history.LIST_TAGS,
+        objects.LIST_OBJECTS,
+    ),
 )

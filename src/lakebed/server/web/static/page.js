@@ -21,6 +21,22 @@
     tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - (tabs.clientWidth - tab.clientWidth) / 2;
   }
 
+  // A field for a ref offers the first names. What is typed finds the others, of branches and tags.
+  for (const list of all("[data-refs]")) {
+    let timer;
+    const find = async (text) => {
+      const pages = ["branches", "tags"].map(async (kind) => {
+        const answer = await fetch(`${list.dataset.refs}/${kind}?amount=20&prefix=${encodeURIComponent(text)}`);
+        return answer.ok ? (await answer.json()).results.map((each) => each.id) : [];
+      });
+      const names = (await Promise.all(pages)).flat();
+      if (names.length) list.replaceChildren(...names.map((name) => Object.assign(make("option"), { value: name })));
+    };
+    for (const field of all(`input[list="${list.id}"]`)) {
+      field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => find(field.value).catch(() => {}), 200); });
+    }
+  }
+
   // A period in days has a slider, too.
   const DAYS = /^(\d{1,3})d$/;
   for (const field of all("[data-days]")) {
