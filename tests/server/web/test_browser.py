@@ -58,6 +58,27 @@ def test_a_first_visit_ends_in_a_sample_lake(blank: Chromium, tmp_path: Path) ->
         browser.see("sample-lake")
 
 
+MARKDOWN = """# The lake
+Loads of **each day**, *twice*, in `in/`. See [here](https://example.org/x), not [there](javascript:alert(1)).
+
+- one
+  more
+- two
+1. first
+
+| a | b |
+|---|---|
+| 1 | <b>2</b> |
+
+```sh
+ls
+```
+> said
+---
+"""
+MARKS = "h3 p strong em code a ul li li ol li div table thead tr th th tbody tr td td pre blockquote p hr"
+
+
 def parquet(table: pa.Table, **options: Any) -> bytes:
     file = io.BytesIO()
     pq.write_table(table, file, **options)
@@ -95,6 +116,15 @@ def test_the_first_rows_of_parquet_are_read_by_the_browser(browser: Chromium, se
         assert cells == ["<b>first</b>", "2026-01-02T00:00:00.000Z", "[1,2]", "1152921504606846976"], name
     browser.unfold("300 rows in 1 row group; 4 columns")
     browser.see("many.list.element")
+    with server.api() as api:
+        assert api.post("/repositories/tables/branches/main/commits", json={"message": "all"}).is_success
+        changed = table.slice(0, 150).append_column("new", pa.array([1] * 150)).drop_columns(["big"])
+        url = "/repositories/tables/branches/main/objects"
+        assert api.post(url, params={"path": "zstd.parquet"}, content=parquet(changed)).is_success
+    browser.open(f"{page}/compare/contents?base=main@&ref=main&path=zstd.parquet")
+    browser.see("300 rows in 1 row group on the left, 150 rows in 1 row group on the right.")
+    cells = browser.run("return [...document.querySelectorAll('section > .wide .tag')].map(e => e.innerText)")
+    assert cells == ["changed", "changed", "removed", "added"]
     for name, words in (
         ("broken", "There is no preview of rows: "),
         ("brotli", "There is no preview of rows: "),
@@ -117,6 +147,7 @@ def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromi
             "a/empty.txt": "",
             "a/raw.txt": "\0\1",
             "a/long.txt": "line\n" * 100_000,
+            "README.md": MARKDOWN,
         },
     )
 
@@ -139,6 +170,13 @@ def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromi
     browser.see("The object is not text.")
     show("long.txt")
     browser.see("The first 262,144 of 500,000 bytes.")
+    browser.open(page)
+    assert browser.text_at("//*[@class='prose']/h3") == "The lake"
+    marks = "return [...document.querySelector('.prose').querySelectorAll('*')].map((each) => each.localName).join(' ')"
+    assert browser.run(marks) == MARKS
+    assert browser.run("return [...document.querySelectorAll('.prose a')].map((each) => each.href)") == [
+        "https://example.org/x"
+    ]
 
 
 def test_files_and_folders_are_dropped_and_committed(browser: Chromium, server: Server, tmp_path: Path) -> None:
@@ -215,10 +253,14 @@ def test_rules_are_saved_a_plan_is_applied_with_a_window_restored_and_undone(bro
     browser.open(page)
     browser.follow("Rules")
     browser.see("No rule is in force")
-    browser.fill(Default_period="soon", Type="nights")
+    browser.fill(Default_period="soon")
     browser.press("Save")
     browser.problem("soon")
-    browser.fill(Default_period="30d", Type="nights")
+    browser.fill(Default_period="30d")
+    browser.press("Save")
+    browser.problem("Nothing is saved yet")
+    browser.see("Bytes that could be deleted, at most")
+    browser.enter("Type", "1")
     browser.press("Save")
     browser.see("Version 1 is in force.")
 

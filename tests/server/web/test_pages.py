@@ -197,6 +197,13 @@ CASES = (
         fails=404,
     ),
     Case(
+        "/repositories/{repository}/compare/table",
+        f"{LAKE}/compare/table",
+        f"GET {LAKE}/refs/main/diff/side/table?table=sales/orders",
+        {"base": "main", "ref": "side", "table": "sales/orders"},
+        fails=404,
+    ),
+    Case(
         "/repositories/{repository}/compare/merge",
         f"{LAKE}/compare/merge",
         f"POST {LAKE}/refs/side/merge/main",
@@ -424,6 +431,14 @@ CASES = (
         f"POST {LAKE}/gc/rules/try",
         form={"rules": '{"default": "1h"}'},
         json={"default": "1h"},
+    ),
+    Case(
+        "/repositories/{repository}/rules/plan",
+        f"{LAKE}/rules/plan",
+        f"POST {LAKE}/gc/jobs",
+        form={"rules": '{"default": "soon"}'},
+        json={"request": {"action": "plan", "kinds": ["committed"], "rules": {"default": "soon"}}},
+        fails=400,
     ),
     Case("/repositories/{repository}/holds", f"{LAKE}/holds", f"GET {LAKE}/holds"),
     Case(

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lakebed.base import bars, curve, posts, shares
+from lakebed.base import bars, curve, posts, shares, size_ticks, spans
 from lakebed.gc.messages import RunKind
 from lakebed.server import App
 from tests.server.rest.gc.test_plans import write as write
@@ -69,6 +69,16 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
         page = await browser.get(f"{LAKE}/rules")
         saved = await browser.follow(await browser.fill(page, "by=json", typed="lake", rules='{"default": "30d"}'))
         late = await browser.fill(page, "by=json", typed="lake", rules='{"default": "1d"}')
+        await client.post(f"{repo}/branches/main/objects", params={"path": "old"}, content=b"x")
+        for path, date in (("old", 1_700_000_000), ("new", 1_700_000_001)):
+            await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=path.encode())
+            await client.post(f"{repo}/branches/main/commits", json={"message": path, "date": date})
+            await client.delete(f"{repo}/branches/main/objects", params={"path": "old"})
+        await client.post(f"{repo}/branches/main/commits", json={"message": "gone", "date": 1_700_000_002})
+        asked = await browser.fill(saved, "by=fields", default="2d", tags_pin="1")
+        other = await browser.fill(asked, "by=fields", typed="lake")
+        confirmed = await browser.follow(await browser.fill(asked, "by=fields", typed="1"))
+        saved = await browser.get(f"{LAKE}/rules")
         bad = await browser.fill(saved, "by=fields", typed="lake", default="soon")
         fields = {"pattern": "etl-*", "period": "7d", "keep_pattern": "main", "keep_commits": "3", "min_age": "2d"}
         written = await browser.follow(await browser.fill(saved, "by=fields", typed="lake", tags_pin="", **fields))
@@ -77,7 +87,10 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
         )
         no_number = await browser.fill(written, "by=fields", typed="lake", keep_commits="many", keep_pattern="x")
 
-    assert "Version 1 is in force" in saved.text
+    assert [page.status_code for page in (asked, other)] == [400, 400]
+    assert "Type <strong><bdi>1</bdi></strong>, the number of objects that become due," in asked.text
+    assert ("Nothing is saved yet" in asked.text, 'value="2d"' in asked.text) == (True, True)
+    assert "Version 2 is in force" in confirmed.text
     assert late.status_code == 412
     assert bad.status_code == 400
     assert 'value="soon"' in bad.text
@@ -85,7 +98,7 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
     assert "Would expire now" in tried.text
     assert 'class="drawn curve"' in tried.text
     assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"] == {
-        "default": "30d",
+        "default": "2d",
         "branches": [{"pattern": "etl-*", "period": "7d"}],
         "keep_last": [{"pattern": "main", "commits": 3}],
         "tags_pin": False,
@@ -232,4 +245,9 @@ def test_bars_and_shares_stay_within_the_chart(values: list[int]) -> None:
     assert [bar.length for bar in bars([1, 2, 4])] == [25, 50, 100]
     assert curve([0, 1, 4], [0, 1, 2], highest=4) == [(0, 100), (25, 75), (100, 50)]
     assert curve([], [], highest=0) == []
+    assert [size_ticks(size) for size in (0, 65, 1536)] == [[0, 1], [0, 20, 40, 60, 80], [0, 512, 1024, 1536]]
+    assert all(
+        size <= size_ticks(size)[-1] < 2 * size + 2 and len(size_ticks(size)) <= 5 for size in range(0, 9**9, 7**7)
+    )
+    assert spans([(None, 5), (10, None), (7, 7)], start=0, end=20) == [(0, 25), (50, 50), (35, 0)]
     assert [(bar.start, bar.length) for bar in shares([1, 3])] == [(0, 25), (25, 75)]

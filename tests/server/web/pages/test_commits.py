@@ -11,6 +11,7 @@ import pytest
 from lakebed.server import App
 from lakebed.server.web.pages import changes, compare, objects
 from tests.server.web.browsing import Browser
+from tests.server.web.lakes import HOOK
 
 LAKE = "/repositories/lake"
 HOSTILE = "# Lake <script>alert(1)</script>\n\n[go](javascript:alert(1)) \u202e"
@@ -181,6 +182,87 @@ async def test_a_folder_marks_what_is_not_committed(
     assert "A mark says" not in at_commit.text
     assert (removed.status_code, "z.csv" in removed.text) == (200, True)
     assert ("z.csv" in first.text, "more are below than the marks show" in first.text) == (False, True)
+
+
+async def test_a_table_is_compared_in_one_view(browser: Browser, client: httpx.AsyncClient) -> None:
+    catalog = "http://localhost/iceberg/v1/lake.{}/namespaces"
+    field = {"id": 1, "name": "amount", "required": True, "type": "int"}
+    table = {"name": "orders", "schema": {"type": "struct", "fields": [field]}, "properties": {"team": "x", "old": "y"}}
+    await client.post(catalog.format("main"), json={"namespace": ["sales"]})
+    made = await client.post(f"{catalog.format('main')}/sales/tables", json=table)
+    assert made.is_success, made.text
+    await client.post(f"{LAKE}/branches", json={"name": "wide", "source": "main"})
+    schema = {
+        "schema-id": 1,
+        "type": "struct",
+        "fields": [{**field, "type": "long"}, {**field, "id": 2, "name": "tax"}],
+    }
+    updates = [
+        {"action": "add-schema", "schema": schema},
+        {"action": "set-current-schema", "schema-id": 1},
+        {"action": "set-properties", "updates": {"team": "z"}},
+        {"action": "remove-properties", "removals": ["old"]},
+    ]
+    changed = await client.post(
+        f"{catalog.format('wide')}/sales/tables/orders", json={"requirements": [], "updates": updates}
+    )
+    assert changed.is_success, changed.text
+    query = {"base": "main", "ref": "wide"}
+    listed = await browser.get(f"{LAKE}/compare", **query)
+    compared = await browser.get(f"{LAKE}/compare/table", **query, table="sales/orders")
+    same = await browser.get(f"{LAKE}/compare/table", base="main", ref="main", table="sales/orders")
+    lone = await browser.get(f"{LAKE}/compare/table", base="side", ref="wide", table="sales/orders")
+
+    assert "compare/table?base=main&amp;ref=wide&amp;table=sales%2Forders" in listed.text
+    assert re.findall(r'<tr class="(\w*)"><th scope="row"><bdi>(\w+)', compared.text) == [
+        ("changed", "amount"),
+        ("added", "tax"),
+    ]
+    assert "<code>int</code>" in compared.text
+    assert ["<bdi>team</bdi>" in compared.text, "<bdi>old</bdi>" in compared.text] == [True, True]
+    assert ("Both sides have the same table." in same.text, "No field differs." in same.text) == (True, True)
+    assert "Only <bdi>wide</bdi> has this table." in lone.text
+
+
+async def test_branches_show_author_protection_and_distance(browser: Browser, client: httpx.AsyncClient) -> None:
+    await client.put(f"{LAKE}/settings/branch_protection", json=[{"pattern": "ma*"}])
+    plain = await browser.get(f"{LAKE}/branches")
+    far = await browser.get(f"{LAKE}/branches", distances="1")
+
+    assert plain.text.count('<span class="tag">protected</span>') == 1
+    assert plain.text.count("<td><bdi>esti</bdi></td>") == 2
+    assert re.findall(r'<td class="number">(\d*)</td>', far.text) == ["", "", "1", "0"]
+
+
+async def test_changes_of_a_folder_are_discarded_and_a_commit_is_shown_by_folder(
+    browser: Browser, client: httpx.AsyncClient
+) -> None:
+    commit = await write(client, "side", "x/1", "x/2", "y/1")
+    tree = await browser.get(f"{LAKE}/commits/{commit}", ref="side", tree="1", count="1")
+    for path in ("x/3", "x/4", "z"):
+        await client.post(f"{LAKE}/branches/side/objects", params={"path": path}, content=b"x")
+    folders = await browser.get(f"{LAKE}/changes", ref="side", tree="1")
+    left = await browser.follow(await browser.fill(folders, "path=x%2F&folder=1"))
+    found = await browser.get("/search", repository="lake", text="a/")
+
+    assert ("2 added" in tree.text, "1 added" in tree.text) == (True, True)
+    assert "commits/" + commit in tree.text
+    assert ["x/3" in left.text, "x/" in left.text, ">z<" in left.text] == [False, True, True]
+    assert "a/b.csv" in found.text
+
+
+async def test_a_pull_request_shows_the_runs_of_its_hooks(browser: Browser, client: httpx.AsyncClient) -> None:
+    await client.post(
+        f"{LAKE}/branches/side/objects",
+        params={"path": "_lakefs_actions/look.yaml"},
+        content=HOOK.replace("post-", "pre-").encode(),
+    )
+    await client.post(f"{LAKE}/branches/side/commits", json={"message": "hooks"})
+    pull = {"title": "one", "source_branch": "side", "destination_branch": "main"}
+    made = (await client.post(f"{LAKE}/pulls", json=pull)).json()
+    page = await browser.get(f"{LAKE}/pulls/{made['id']}")
+
+    assert ("Hooks of <bdi>side</bdi>" in page.text, "pre-commit" in page.text) == (True, True)
 
 
 async def test_a_readme_is_shown_as_text_and_cut(

@@ -10,8 +10,17 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from lakebed.base import Bar, Dot, bars, curve, size_ticks, spans
-from lakebed.gc.messages import NewHold, RulesTrial, TriedDay, WhyObject, WhyPage
+from lakebed.auth import NotPermitted
+from lakebed.base import Bar, Basis, Dot, RunKind, bars, curve, size_ticks, spans
+from lakebed.gc.messages import (
+    NewHold,
+    PlanRequest,
+    RulesTrial,
+    StartJob,
+    TriedDay,
+    WhyObject,
+    WhyPage,
+)
 from lakebed.gc.rules import BranchRule, KeepLast, Rules, Stay, StayKind, plain_name
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
@@ -20,6 +29,7 @@ from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
 from .collections import ref_label
 
 ROOT: Final = "/repositories/{repository}"
+KIND: Final = next(kind for kind in RunKind if kind.spec.basis is Basis.RULES)
 EMPTY_ROWS: Final = 2
 _FIRST: Final = Rules(default="30d")
 """The initial values of the form when no rule is in force."""
@@ -61,6 +71,7 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         text=visit.entry("rules") or text,
         trial=trial,
         tried=None if trial is None else _tried(trial),
+        confirmed_by=_confirmed_by(trial, name) if trial is not None else name if visit.problem else "",
     )
 
 
@@ -87,14 +98,42 @@ def _tried(trial: RulesTrial) -> Tried:
 
 
 async def save_rules(visit: Visit) -> Response:
-    """Save rules that were written as JSON, if the saved version did not change."""
+    """Save the rules of either form, if the saved version did not change.
+
+    First they are tried. The user confirms by the number of objects that become due, which the page then shows.
+    """
     [name] = visit.args
-    visit.check_typed(name)
+    rules = _rules_of(visit)
+    try:
+        trial = await visit.call(collectors.TRY_GC_RULES, name, body=rules)
+    except NotPermitted:  # One may write rules and not try them.
+        trial = None
+    if trial is not None and visit.entry("typed").strip() != _confirmed_by(trial, name):
+        visit.status = 400
+        visit.problem = "Nothing is saved yet: look at what these rules would do, and confirm below."
+        return await _rules_page(visit, trial)
+    if trial is None:
+        visit.check_typed(name)
     written = await visit.call(
-        collectors.SET_FULL_GC_RULES, name, body=_rules_of(visit), if_version=visit.entry("if_version") or "0"
+        collectors.SET_FULL_GC_RULES, name, body=rules, if_version=visit.entry("if_version") or "0"
     )
     late = f" Too late for the runs {', '.join(written.counts_after)}." if written.counts_after else ""
     return visit.go("repositories", name, "rules", notice=f"Version {written.version} is in force.{late}")
+
+
+def _confirmed_by(trial: RulesTrial, name: str) -> str:
+    """Return what confirms the rules: the objects that become due, or the repository's name if there are none."""
+    count = trial.expired if trial.at_most is None else trial.at_most.objects
+    return str(count) if count else name
+
+
+async def plan_rules(visit: Visit) -> Response:
+    """Start a job that plans by the rules of the form, which stay unsaved. It counts exactly, and deletes nothing."""
+    [name] = visit.args
+    request = PlanRequest(kinds=(KIND,), rules=_rules_of(visit))
+    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    notice = f"Job {job.id} plans by rules that are not saved. It deletes nothing."
+    return visit.go("repositories", name, "collections", notice=notice)
 
 
 def _rules_of(visit: Visit) -> Rules:
@@ -324,8 +363,16 @@ _RULES: Final = page_at(
 _HOLDS: Final = page_at(ROOT + "/holds", show_holds, holds.GET_LEGAL_HOLDS, holds.LIST_LEGAL_HOLD_HISTORY)
 PAGES: Final = (
     _RULES,
-    form_at(ROOT + "/rules", save_rules, collectors.SET_FULL_GC_RULES, shown_by=_RULES),
+    form_at(
+        ROOT + "/rules",
+        save_rules,
+        *_RULES.operations,
+        collectors.TRY_GC_RULES,
+        collectors.SET_FULL_GC_RULES,
+        shown_by=_RULES,
+    ),
     form_at(ROOT + "/rules/try", try_rules, *_RULES.operations, collectors.TRY_GC_RULES, shown_by=_RULES),
+    form_at(ROOT + "/rules/plan", plan_rules, collectors.START_GC_JOB, shown_by=_RULES),
     _HOLDS,
     form_at(ROOT + "/holds", add_hold, holds.ADD_LEGAL_HOLD, shown_by=_HOLDS),
     form_at(ROOT + "/holds/release", release_hold, holds.RELEASE_LEGAL_HOLD, shown_by=_HOLDS),

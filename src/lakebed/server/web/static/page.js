@@ -113,6 +113,59 @@
     });
   }
 
+  // Markdown, as far as most READMEs go. Each element is made here, and gets its text by `textContent`.
+  const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*?)\*|\b_([^_]+)_\b|!?\[([^\]]*)\]\(([^()\s]*)[^()]*\)/s;
+  const inline = (text, parent) => {
+    for (let at; (at = INLINE.exec(text)); text = text.slice(at.index + at[0].length)) {
+      parent.append(text.slice(0, at.index));
+      const [, , code, bold, bolder, slanted, slanting, label, address] = at;
+      if (code !== undefined) make("code", code.trim(), parent);
+      else if (bold ?? bolder) inline(bold ?? bolder, make("strong", undefined, parent));
+      else if (slanted ?? slanting) inline(slanted ?? slanting, make("em", undefined, parent));
+      else if (/^https?:\/\//i.test(address) && at[0][0] !== "!") Object.assign(make("a", label || address, parent), { href: address, rel: "noreferrer noopener" });
+      else parent.append(label || address);
+    }
+    parent.append(text);
+  };
+  const markdown = (text, box) => {
+    const lines = text.split(/\r?\n/), cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
+    const item = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/, isRule = (line) => /^\s*([-*_])(\s*\1){2,}\s*$/.test(line);
+    const begins = (line) => /^(#{1,6}\s|```|~~~|>)/.test(line) || item.test(line) || isRule(line);
+    for (let i = 0; i < lines.length;) {
+      const line = lines[i], heading = /^(#{1,6})\s+(.*?)#*\s*$/.exec(line), fence = /^(```|~~~)/.exec(line);
+      if (!line.trim()) i++;
+      // The page has the first levels itself.
+      else if (heading) { inline(heading[2], make(`h${Math.min(heading[1].length + 2, 6)}`, undefined, box)); i++; }
+      else if (fence) {
+        const code = [];
+        for (i++; i < lines.length && !lines[i].startsWith(fence[1]); i++) code.push(lines[i]);
+        make("pre", code.join("\n"), box);
+        i++;
+      } else if (isRule(line)) { make("hr", undefined, box); i++; }
+      else if (line.startsWith(">")) {
+        const quoted = [];
+        for (; i < lines.length && lines[i].startsWith(">"); i++) quoted.push(lines[i].replace(/^>\s?/, "").replace(/^>+/, ""));
+        markdown(quoted.join("\n"), make("blockquote", undefined, box));
+      } else if (item.test(line)) {
+        const kind = (each) => (/\d/.test(item.exec(each)[2]) ? "ol" : "ul"), list = make(kind(line), undefined, box);
+        for (; i < lines.length && item.test(lines[i]) && kind(lines[i]) === list.localName;) {
+          const words = [item.exec(lines[i++])[3]];
+          while (i < lines.length && lines[i].trim() && !begins(lines[i])) words.push(lines[i++].trim());
+          inline(words.join(" "), make("li", undefined, list));
+        }
+      } else if (line.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(lines[i + 1] ?? "")) {
+        const rows = [cells(line)];
+        for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(cells(lines[i]));
+        showTable(rows, box);
+      } else {
+        const words = [];
+        while (i < lines.length && lines[i].trim() && (!words.length || !begins(lines[i]))) words.push(lines[i++].trim());
+        inline(words.join(" "), make("p", undefined, box));
+      }
+    }
+  };
+  const showMarkdown = (text, box) => { const prose = make("div", undefined, box); prose.className = "prose"; markdown(text, prose); };
+
   // Preview
 
   const parseCsv = (text, separator) => {
@@ -144,6 +197,11 @@
       for (const value of row.slice(0, COLUMNS)) make("td", value.slice(0, 500), line);
     }
   };
+  for (const text of all("[data-markdown]")) {
+    const box = make("div");
+    showMarkdown(text.textContent, box);
+    text.replaceWith(box);
+  }
   const kindOf = (name, type) => {
     const end = name.toLowerCase().split(".").pop();
     if (end === "parquet" || type.startsWith("application/vnd.apache.parquet")) return "parquet";
@@ -151,7 +209,8 @@
     if (end === "tsv") return "tsv";
     if (end === "json" || type.startsWith("application/json")) return "json";
     if (["jsonl", "ndjson"].includes(end)) return "jsonl";
-    if (type.startsWith("text/") || ["md", "txt", "log", "py", "sql", "yaml", "yml", "toml", "xml", "html", "svg"].includes(end)) return "text";
+    if (["md", "markdown"].includes(end)) return "markdown";
+    if (type.startsWith("text/") || ["txt", "log", "py", "sql", "yaml", "yml", "toml", "xml", "html", "svg"].includes(end)) return "text";
     return "";
   };
   const showText = (text, kind, isWhole, box) => {
@@ -169,26 +228,59 @@
         return showTable([names, ...records.map((record) => names.map((name) => (name in record ? JSON.stringify(record[name]) : "")))], box);
       } catch { /* It is shown as it is. */ }
     }
+    if (kind === "markdown") return showMarkdown(text, box);
     make("pre", text, box);
   };
-  const showParquet = (url, size, status, box) => {
+  // Read an object of Parquet in a worker. It ends when `take` returns the words to end with.
+  const readParquet = ({ preview, size }, take) => {
     const reader = new Worker(new URL("parquet.js", folder), { type: "module" });
-    const end = (words = "") => { reader.terminate(); clearTimeout(timer); status.textContent = words; };
-    const timer = setTimeout(() => end("There is no preview of rows: to read them takes too long."), PARQUET_MS);
-    reader.addEventListener("error", () => end("There is no preview: the reader did not start."));
-    reader.addEventListener("message", ({ data }) => {
-      if (data.failed) { end(`There is no preview of rows: ${data.failed}.`); return; }
+    const end = (data) => { if (take(data) === undefined) return; reader.terminate(); clearTimeout(timer); };
+    const timer = setTimeout(() => end({ failed: "to read them takes too long" }), PARQUET_MS);
+    reader.addEventListener("error", () => end({ failed: "the reader did not start" }));
+    reader.addEventListener("message", ({ data }) => end(data));
+    reader.postMessage({ url: new URL(preview, location.href).href, size: Number(size) });
+  };
+  const rowsIn = ({ count, groups }) => `${Number(count).toLocaleString("en")} rows in ${groups} row group${groups === 1 ? "" : "s"}`;
+  const showParquet = (side, status, box) => {
+    const end = (words) => (status.textContent = words);
+    readParquet(side, (data) => {
+      if (data.failed) return end(`There is no preview of rows: ${data.failed}.`);
       if (data.columns) {
-        const schema = make("details", undefined, box), groups = `${data.groups} row group${data.groups === 1 ? "" : "s"}`;
-        make("summary", `${Number(data.count).toLocaleString("en")} rows in ${groups}; ${data.columns.length} columns`, schema);
+        const schema = make("details", undefined, box);
+        make("summary", `${rowsIn(data)}; ${data.columns.length} columns`, schema);
         showTable([["Column", "Type", "Nulls", "Minimum", "Maximum"], ...data.columns], schema, data.columns.length);
-        return;
+        return undefined;
       }
-      end(data.rows.length > 1 ? `The first rows: ${data.rows.length - 1}.` : "It has no rows.");
       if (data.rows.length > 1) showTable(data.rows, box);
       reachIn(box);
+      return end(data.rows.length > 1 ? `The first rows: ${data.rows.length - 1}.` : "It has no rows.");
     });
-    reader.postMessage({ url: new URL(url, location.href).href, size });
+  };
+  // Two objects of Parquet in one table: each column with its type, nulls and range, and how they differ.
+  const schemaOf = (side) => new Promise((done) => readParquet(side, (data) => { done(data); return ""; }));
+  const compareParquet = async (left, right, before) => {
+    const [a, b] = await Promise.all([schemaOf(left.dataset), schemaOf(right.dataset)]);
+    if (!a.columns || !b.columns) return;
+    const part = make("section");
+    before.before(part);
+    make("h2", "Schema and counts", part);
+    make("p", rowsIn(a) === rowsIn(b) ? `${rowsIn(a)} on both sides.` : `${rowsIn(a)} on the left, ${rowsIn(b)} on the right.`, part);
+    const sides = [a, b].map((each) => new Map(each.columns.map((column) => [column[0], column])));
+    const names = [...new Set([...sides[0].keys(), ...sides[1].keys()])];
+    const rows = names.map((name) => {
+      const [one, other] = sides.map((side) => side.get(name));
+      const change = !one ? "added" : !other ? "removed" : one.some((value, at) => value !== other[at]) ? "changed" : "";
+      const parts = (one ?? other).slice(1).map((value, at) => (one && other && value !== other[at + 1] ? `${value || "unknown"} → ${other[at + 1] || "unknown"}` : value));
+      return { change, cells: [name, ...parts] };
+    });
+    showTable([["Column", "Type", "Nulls", "Minimum", "Maximum", "Change"], ...rows.map(({ cells, change }) => [...cells, change])], part, rows.length);
+    part.querySelectorAll("tbody tr").forEach((line, at) => {
+      const { change } = rows[at];
+      if (!change) return;
+      line.className = change;
+      line.lastChild.replaceChildren(Object.assign(make("span", change), { className: "tag" }));
+    });
+    reachIn(part);
   };
   // Two texts by line: pairs of lines with their numbers, where a pair that differs lacks a side.
   const CELLS_MAX = 4e6, AROUND = 3;
@@ -250,7 +342,11 @@
   };
   for (const box of all("[data-difference]")) {
     const [left, right] = box.querySelectorAll("[data-preview]");
-    if (!left || !right || !["csv", "tsv", "json", "jsonl", "text"].includes(kindOf(left.dataset.name, left.dataset.type))) continue;
+    if (left && right && [left, right].every((side) => kindOf(side.dataset.name, side.dataset.type) === "parquet")) {
+      compareParquet(left, right, box).catch(() => {});
+      continue;
+    }
+    if (!left || !right || !["csv", "tsv", "json", "jsonl", "markdown", "text"].includes(kindOf(left.dataset.name, left.dataset.type))) continue;
     if (Math.max(left.dataset.size, right.dataset.size) > PREVIEW_BYTES) continue;
     const text = async (side) => {
       const answer = await fetch(side.dataset.preview);
@@ -272,7 +368,7 @@
     if (!kind) { make("p", "There is no preview of this type.", box).className = "help"; continue; }
     const status = make("p", "Loading…", box);
     status.className = "help";
-    if (kind === "parquet") { showParquet(preview, size, status, box); continue; }
+    if (kind === "parquet") { showParquet(box.dataset, status, box); continue; }
     fetch(preview, { headers: { range: `bytes=0-${PREVIEW_BYTES - 1}` } }).then(async (answer) => {
       if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
       const bytes = new Uint8Array(await answer.arrayBuffer());
