@@ -31,6 +31,7 @@ _FIELD: Final = (
     "[@aria-label={0} or ancestor::label[normalize-space(text()[normalize-space()])={0}]]"
     "[not(ancestor::details[not(@open)])]"
 )
+_GONE: Final = ("stale element reference", "does not belong to the document")
 _NAMED: Final = "[normalize-space(.)={0} or @aria-label={0}][not(ancestor::details[not(@open)]) or self::summary]"
 
 
@@ -264,7 +265,7 @@ class Chromium:
             try:
                 return self._do(method, f"/element/{self.find(xpath)}{act}", body)
             except AssertionError as error:
-                if "stale element reference" not in str(error):
+                if not any(words in str(error) for words in _GONE):
                     raise
 
     def _do(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
