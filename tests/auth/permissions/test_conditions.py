@@ -119,15 +119,42 @@ def test_the_answer_is_that_of_the_naive_evaluator_for_each_request_of_one_user(
 ) -> None:
     """One user's permissions answer all requests: what was remembered of one must not decide the next."""
     user = Permissions("1", statements)
+    under = {seen: user.under(seen) for seen in SEEN}
 
     for seen, ref, resource in asked:
-        here = user.under(seen)
+        here = under[seen]
         expected = naive(statements, action, resource, ref, seen)
         assert here.allows(action, resource, ref) is expected
         assert expected or not here.allows_everywhere(action)
+        assert expected or not here.allows_everywhere_at(action, ref)
         assert not expected or here.allows_below(action, LAKE)
         deciding = here.deciding(action, resource, ref)
         assert expected == (deciding is not None and deciding.effect == "allow")
+
+
+def test_what_holds_at_a_ref_is_kept_unless_the_time_counts() -> None:
+    at_ms = [0]
+    seen = Circumstances(address="10.1.2.3", now_ms=lambda: at_ms[0])
+    on_main = {"StringEquals": {"branch": ["main"]}, "IpAddress": {"SourceIp": ["10.0.0.0/8"]}}
+    until = {"DateLessThan": {"CurrentTime": ["1970-01-02"]}}
+    may, may_until = (
+        Permissions(
+            "ann",
+            [Statement(effect="allow", actions=("*",), resource="*", conditions=conditions_of(conditions))],
+        ).under(seen)
+        for conditions in (on_main, on_main | until)
+    )
+
+    assert may.allows_everywhere_at("fs:ReadObject", Ref.of_branch("main"))
+    assert not may.allows_everywhere_at("fs:ReadObject", Ref.of_branch("secret"))
+    assert may_until.allows("fs:ReadObject", LAKE, Ref.of_branch("main"))
+    assert not may_until.allows_everywhere_at("fs:ReadObject", Ref.of_branch("main"))
+    at_ms[0] = 2 * 86_400_000
+    assert not may_until.allows("fs:ReadObject", LAKE, Ref.of_branch("main"))
+    assert not may_until.allows_everywhere_at("fs:ReadObject", Ref.of_branch("main"))
+    assert not may.under(Circumstances(address="192.0.2.7")).allows_everywhere_at(
+        "fs:ReadObject", Ref.of_branch("main")
+    )
 
 
 def test_a_caller_who_says_nothing_of_the_ref_is_in_doubt() -> None:

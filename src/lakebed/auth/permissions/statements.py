@@ -21,6 +21,7 @@ from .actions import ALSO, REFS_OF, check_action_pattern
 from .conditions import (
     NOWHERE,
     REF_KEYS,
+    TIME,
     UNKNOWN_REF,
     USER,
     Check,
@@ -39,6 +40,8 @@ __all__ = ["Delegation", "InvalidPolicy", "NotPermitted", "Permissions", "Statem
 Effect: TypeAlias = Literal["allow", "deny"]
 
 EVERYTHING: Final = "*"
+REFS_KEPT_MAX: Final = 1_000
+"""For so many pairs of an action and a ref the answer is kept: for seconds, as the permissions are."""
 _RESOURCE: Final = re.compile(r"\*|arn:lakefs:[a-z*]+:[^:]*:[^:]*:.+")
 _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 _AZURE: Final = re.compile(
@@ -203,6 +206,7 @@ class Permissions:
         self._delegation: Delegation | None = None
         self._circumstances = NOWHERE
         self._verdicts: dict[str, _Verdict] = {}
+        self._at_refs: dict[tuple[str, Ref], bool] = {}
         self.has_conditions: Final = any(one.conditions for one in self._statements)
 
     @classmethod
@@ -232,9 +236,9 @@ class Permissions:
         return lasting._altered(_delegation=self._delegation, _circumstances=self._circumstances)
 
     def _altered(self, **changes: object) -> Permissions:
-        # Share the verdicts: they depend on neither the circumstances nor the delegation.
+        # Share the verdicts: they depend on neither the circumstances nor the delegation. What holds at a ref does.
         altered = object.__new__(Permissions)
-        altered.__dict__ = self.__dict__ | changes
+        altered.__dict__ = self.__dict__ | {"_at_refs": {}} | changes
         return altered
 
     def denials(self) -> tuple[Statement, ...]:
@@ -306,6 +310,21 @@ class Permissions:
     def allows_everywhere(self, action: str) -> bool:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
+
+    def allows_everywhere_at(self, action: str, ref: Ref) -> bool:
+        """Return the same for requests that read or write this ref. Where the time counts, return False."""
+        found = self._at_refs.get((action, ref))
+        if found is None:
+            verdict, seen = self._verdict(action), self._circumstances
+            found = (
+                self._delegation is None
+                and not verdict.heeds_time
+                and all(check is not None and check(ref, seen) is False for _, _, check in verdict.denied)
+                and any(check is None or check(ref, seen) is True for check in verdict.everywhere)
+            )
+            if len(self._at_refs) < REFS_KEPT_MAX:
+                self._at_refs[action, ref] = found
+        return found
 
     def allows_below(self, action: str, beginning: str) -> bool:
         """Return False if no resource with this beginning is allowed, for any ref.
@@ -386,11 +405,15 @@ class Permissions:
         about = self._about(action)
         allowed = [one for one in about if one.effect == "allow"]
         denied = [one for one in about if one.effect == "deny"]
+        keys = {condition.key for one in about for condition in one.conditions}
+        everywhere = [compile_conditions(one.conditions, self.user_id) for one in allowed if one.resource == EVERYTHING]
         return _Verdict(
-            is_everywhere=not denied and any(one.resource == EVERYTHING and not one.conditions for one in allowed),
+            is_everywhere=not denied and None in everywhere,
+            everywhere=everywhere,
             allowed=[rule for one in allowed for rule in self._matchers(one)],
             denied=[rule for one in denied for rule in self._matchers(one)],
-            heeds_refs=any(condition.key in REF_KEYS for one in about for condition in one.conditions),
+            heeds_refs=not keys.isdisjoint(REF_KEYS),
+            heeds_time=TIME in keys,
         )
 
     def _about(self, action: str) -> list[Statement]:
@@ -422,13 +445,16 @@ _Rule: TypeAlias = tuple[str, Matcher, "Check | None"]
 class _Verdict:
     """The statements about one action, for all requests. It keeps the conditions, but not their results for a request.
 
-    `heeds_refs`: a condition is on a branch, a tag or a ref.
+    `everywhere`: the conditions of statements that allow it on every resource.
+    `heeds_refs`: a condition is on a branch, a tag or a ref. `heeds_time`: one is on the time.
     """
 
     is_everywhere: bool
+    everywhere: list[Check | None]
     allowed: list[_Rule]
     denied: list[_Rule]
     heeds_refs: bool
+    heeds_time: bool
 
 
 def _may_begin(pattern: str, beginning: str) -> bool:

@@ -64,7 +64,8 @@ async def ask(asked: Iterable[Permission], permissions: Permissions, names: Name
         if not permissions.allows_everywhere(permission.action):
             has_refs = permission.at and permissions.heeds_refs(permission.action)
             refs = await _refs_now(permission, permissions, names) if has_refs else _NO_REFS
-            _require(permission, permissions, names, refs)
+            if not all(permissions.allows_everywhere_at(permission.action, ref) for ref in refs):
+                _require(permission, permissions, names, refs)
 
 
 async def may_always(asked: Iterable[Permission], permissions: Permissions, names: Names) -> bool:
