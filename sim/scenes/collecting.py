@@ -98,7 +98,6 @@ class Collecting:
             store=repo.objectstore,
             ports=Ports(clock, repo.ports.ids, repo.ports.tasks),
             progress=_ignore,
-            names_tables=False,
         )
 
     async def plan(self, kind: RunKind, mode: Mode = Mode.CLEAN, *, active_only: bool = False) -> Plan:

@@ -98,8 +98,7 @@ async def plan(context: RunContext, kind: Kind, *, rules: Rules | None = None) -
     if rules is not None:
         context = replace(context, service=WhatIf(context.service, rules))
     made, _ = await _decide(context, kind)
-    may_break = context.names_tables and made.has_tables and kind.name.takes_named
-    tables = await broken_tables(context, made) if may_break else ()
+    tables = await broken_tables(context, made) if made.has_tables and kind.name.takes_named else ()
     made_ms = context.ports.clock.now_ms()
     made = msgspec.structs.replace(made, tables=tables, what_if=rules is not None, made_ms=made_ms)
     plan_file = await write_plan(context.store, made)

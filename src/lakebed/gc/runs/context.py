@@ -137,8 +137,6 @@ class RunContext:
     store: ObjectStore
     ports: Ports
     progress: Progress
-    # Plans name the tables that they break. It decides nothing, so the simulator spares its schedules.
-    names_tables: bool = True
 
     async def read(self, manifest: Manifest, table: messages.Table) -> pa.Table:
         """Read a whole table from the run's namespace (`read_input`)."""
