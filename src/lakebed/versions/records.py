@@ -293,7 +293,8 @@ class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An upload in parts that was begun. `algorithm` is the checksum that its client chose; empty: none.
 
     `branch_created_ms` tells the branch from a later one of the same name. `etag` is set when it was completed.
-    `target` is the address that a completion is linking, or was about to link, since `target_ms`.
+    `target` is the address that a completion is linking, or was about to link, since `target_ms`. The quota of
+    `quota_branch` is charged; empty: that of `branch`.
     """
 
     branch: str
@@ -308,6 +309,7 @@ class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     user: str = ""
     target: str = ""
     target_ms: int = 0
+    quota_branch: str = ""
 
 
 class PartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

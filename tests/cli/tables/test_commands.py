@@ -175,7 +175,11 @@ def test_a_merge_appends_what_both_sides_appended_once_each(shell: Shell, lake: 
     once = values("right")
     catalog_of(shell, lake, "left").load_table(ORDERS).append(rows(11))
     catalog_of(shell, lake, "right").load_table(ORDERS).append(rows(21))
+    shell.ok("quota", "set", right, "--limit", "1KiB")
+    full = shell("merge", left, right, "--tables", "append")
+    shell.ok("quota", "set", right, "--limit", "1MiB")
     shell.ok("merge", left, right, "--tables", "append")
+    shell.ok("quota", "remove", right)
     catalog_of(shell, lake, "left").load_table(ORDERS).delete("a = 10")
     refused = shell("merge", left, right, "--tables", "append")
     files = {one["path"] for one in shell.ok("object", "ls", f"{right}/sales/orders.iceberg/", "-r", "-o", "json").json}
@@ -185,6 +189,7 @@ def test_a_merge_appends_what_both_sides_appended_once_each(shell: Shell, lake: 
 
     assert (stopped.code, tried.code, refused.code) == (4, 0, 4)
     assert "--tables append" in stopped.err
+    assert "the quota of branch right" in " ".join(full.err.split())
     assert "was not appended to: the source has snapshot" in " ".join(refused.err.split())
     assert once == [1, 2, 3, 10, 20]
     assert values("right") == [1, 2, 3, 10, 11, 20, 21]

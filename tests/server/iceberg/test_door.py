@@ -5,6 +5,7 @@ Programs of others are in `tests/compat/test_iceberg.py`. Here the application i
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Any
 
@@ -361,6 +362,51 @@ async def test_lent_keys_open_the_files_of_the_table_and_nothing_else(
         assert (
             await thief.post("/auth/login", json={"access_key_id": key, "secret_access_key": secret})
         ).status_code == 401
+
+
+async def test_what_is_written_for_a_table_counts_for_its_branch_and_its_user(
+    client: httpx.AsyncClient, app: App, state: AppState, sales: str
+) -> None:
+    quota, main = "/repositories/lake/quotas", {"branch": "main"}
+    user = (await client.get("/user")).json()["user"]["id"]
+
+    async def limit(limit_bytes: int) -> None:
+        for url, query in ((quota, main), (f"/auth/users/{user}/quota", {})):
+            (await client.put(url, params=query, json={"limit_bytes": limit_bytes})).raise_for_status()
+
+    async def used() -> set[int]:
+        await state.catalog.meter.settle(is_stopping=True)
+        [branch] = (await client.get(quota, params=main)).json()["results"]
+        return {branch["used_bytes"], (await client.get(f"/auth/users/{user}/quota")).json()["used_bytes"]}
+
+    await limit(1 << 20)
+    table = await make(client, sales)
+    [created] = await used()
+    lent = (await client.get(f"{sales}/orders/credentials")).json()["storage-credentials"][0]["config"]
+    file = "/" + table["metadata"]["location"].removeprefix("s3://") + "/data/a"
+    with asked_as(app, (lent["s3.access-key-id"], lent["s3.secret-access-key"])) as keys:
+        begun = re.search(r"<UploadId>([^<]+)", (await keys.post(f"{file}?uploads")).text)
+        assert begun
+        (await keys.put(f"{file}?partNumber=1&uploadId={begun[1]}", content=b"x" * 1_000)).raise_for_status()
+        (await keys.put(f"{file}b", content=b"x" * 100)).raise_for_status()
+        [written] = await used()
+        await limit(written)
+        full = await keys.put(f"{file}c", content=b"x")
+    head = (await client.get("/repositories/lake/branches/main")).json()["commit_id"]
+    update = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+    unmade = [
+        await client.post(f"{sales}/orders", json=update),
+        await client.post(sales, json={"name": "other", "schema": SCHEMA}),
+        await client.post(f"{LAKE}/sales/properties", json={"updates": {"k": "1"}}),
+    ]
+
+    assert created > 100
+    assert written == created + 1_100
+    assert "<Code>QuotaExceeded</Code>" in full.text
+    for answer in unmade:
+        await refused(answer, 403, "ForbiddenException", "quota")
+    assert (await client.get("/repositories/lake/branches/main")).json()["commit_id"] == head
+    assert await used() == {written}
 
 
 async def test_who_may_only_read_gets_keys_that_only_read(

@@ -145,8 +145,12 @@ class Objects:
         if_match: str | None = None,
         force: bool = False,
         by: str = "",
+        quota_branch: str = "",
     ) -> Entry:
-        """Store a body, then stage it. `by` is the user whose quota is charged. An incomplete body stages nothing.
+        """Store a body, then stage it. An incomplete body stages nothing.
+
+        The quotas of the user `by` and of the branch are charged. A file of a table is written for another branch than
+        its own: `quota_branch`.
 
         `metadata` is read after the body, so a body may add values known only at its end. An empty `checksum` becomes
         the MD5 of the body.
@@ -166,7 +170,7 @@ class Objects:
             # This check only saves the transfer. The same check beside the write decides.
             await self._check_absent(branch, key)
         known_bytes = len(body) if isinstance(body, bytes) else size_bytes
-        reservation = await self._charges.reserve(branch, by, known_bytes or 0)
+        reservation = await self._charges.reserve(quota_branch or branch, by, known_bytes or 0)
         charged = body if isinstance(body, bytes) or known_bytes is not None else reservation.metered(body)
         md5 = ""
 

@@ -241,14 +241,26 @@ class Tables:
             )
         return file
 
-    async def put(self, file: str, body: bytes, *, content_type: str = "application/json") -> Entry:
+    async def put(
+        self, file: str, body: bytes, *, content_type: str = "application/json", branch: str = "", by: str = ""
+    ) -> Entry:
         """Write a file of a table. The same bytes may come twice.
+
+        The quotas of the branch whose table it is, and of the user, are charged.
 
         Raises:
             PathExists: the file has other bytes.
+            QuotaExceeded: nothing was written.
         """
         return await self._objects.upload(
-            TABLES, file, body, size_bytes=len(body), content_type=content_type, force=True
+            TABLES,
+            file,
+            body,
+            size_bytes=len(body),
+            content_type=content_type,
+            force=True,
+            by=by,
+            quota_branch=branch,
         )
 
     async def read(self, file: str, *, start: int = 0, end: int | None = None) -> bytes:
@@ -531,7 +543,7 @@ class Tables:
         record = record_path(namespace)
         file = f"{_PROPERTIES}/{self._ports.ids.fresh()}.json"
         await self.start()
-        await self.put(file, msgspec.json.encode(dict(properties), order="sorted"))
+        await self.put(file, msgspec.json.encode(dict(properties), order="sorted"), branch=branch, by=note.committer)
 
         async def compose(head: CommitId, rows: Mapping[str, Row]) -> Paths:
             await check(head)

@@ -162,10 +162,12 @@ class Changing:
             TableConflict: the tables are changed by others all the time.
         """
         await self._tables.start()
+        by = note("").committer
         for attempt in range(ATTEMPTS_MAX):
             try:
                 changed = [
-                    await self._changed(branch, name, commit, is_again=attempt > 0) for name, commit in commits.items()
+                    await self._changed(branch, name, commit, by=by, is_again=attempt > 0)
+                    for name, commit in commits.items()
                 ]
             except (RequirementFailed, iceberg.InvalidTable):
                 if made := await self._made_before(branch, commits):
@@ -212,12 +214,15 @@ class Changing:
         data = await self.metadata_file(self._tables.file_of(uri))
         return await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=table.location))
 
-    async def _changed(self, branch: str, name: TableName, commit: TableCommit, *, is_again: bool) -> Changed:
+    async def _changed(
+        self, branch: str, name: TableName, commit: TableCommit, *, by: str, is_again: bool, at: str = ""
+    ) -> Changed:
+        """Write the metadata that a commit makes of a table of the branch, or of its commit `at`."""
         table, base, data = None, None, b""
         requirements = [bytes(each) for each in commit.requirements]
         creates = any(b'"assert-create"' in each for each in requirements)
         try:
-            table = await self._tables.load(branch, name)
+            table = await self._tables.load(at or branch, name)
         except NoSuchTable:
             if not creates:
                 raise
@@ -235,7 +240,7 @@ class Changing:
             await self._check_fresh(new)
         change = await iceberg.change_of(base, new, self.read)
         encoded = await in_thread(size, new.encoded)
-        file = await self._put(new, encoded, table)
+        file = await self._put(new, encoded, table, branch=branch, by=by)
         return Changed(
             name,
             Metadata(new.value, self._tables.uri_of(file)),
@@ -251,13 +256,15 @@ class Changing:
             did=_did(base, new),
         )
 
-    async def change_at(self, commit: str, name: TableName, asked: TableCommit) -> TableChange:
+    async def change_at(
+        self, commit: str, name: TableName, asked: TableCommit, *, branch: str, by: str
+    ) -> TableChange:
         """Return the change that this commit is for the table as it is at a commit of the branch.
 
         Raises:
             RequirementFailed, InvalidTable, NoSuchTable: see `commit`.
         """
-        changed = await self._changed(commit, name, asked, is_again=True)
+        changed = await self._changed(branch, name, asked, by=by, is_again=True, at=commit)
         assert changed.change is not None, "the caller adds a snapshot"
         return changed.change
 
@@ -286,7 +293,7 @@ class Changing:
             TableExists, NoSuchNamespace, Denied: see `Tables.commit`.
         """
         await self._tables.start()
-        file = await self._put(new, data, None)
+        file = await self._put(new, data, None, branch=branch, by=note("").committer)
         change = TableChange(name=name, expected=None, metadata=file, uuid=new.uuid, added=[file])
         await self._tables.commit(branch, [change], note(f"{name}: create"))
         return self._tables.uri_of(file)
@@ -333,14 +340,14 @@ class Changing:
         async for file, _ in files:
             yield uuid + file.removeprefix(table.uuid)
 
-    async def _put(self, new: Metadata, data: bytes, table: Table | None) -> str:
-        """Write a metadata file, under the next number."""
+    async def _put(self, new: Metadata, data: bytes, table: Table | None, *, branch: str, by: str) -> str:
+        """Write a metadata file, under the next number, which counts for the branch and the user."""
         number = 0
         if table is not None and (match := _NUMBER.search("/" + table.metadata)):
             number = int(match[1]) + 1
         fresh = str(UUID(int=self._ports.ids.bits(128), version=4))
         file = self._tables.file_of(f"{new.location}/{iceberg.metadata_name(number, fresh)}")
-        await self._tables.put(file, data)
+        await self._tables.put(file, data, branch=branch, by=by)
         return file
 
     async def _check_fresh(self, new: Metadata) -> None:

@@ -20,8 +20,10 @@ from .changing import Changing, load_library
 _SNAPSHOT_BITS: Final = 62
 
 
-async def appending(repository: Repository, state: AppState) -> Settle:
-    """Return how a merge settles conflicts at tables by appending. It writes their new metadata before it commits.
+async def appending(repository: Repository, state: AppState, *, branch: str, by: str) -> Settle:
+    """Return how a merge into a branch settles conflicts at tables by appending.
+
+    It writes their new metadata before it commits; these count for the quotas of the branch and of the user.
 
     Raises:
         Answer: the server has no library for tables.
@@ -39,13 +41,17 @@ async def appending(repository: Repository, state: AppState) -> Settle:
         uri = f"{head.location}/metadata/snap-{number}-0-{fresh}.avro"
         made = await iceberg.appended(base, source, head, changing.read, uri=uri, snapshot_id=number, now_ms=now_ms)
         file = repository.tables.file_of(uri)
-        await repository.tables.put(file, made.manifest_list, content_type="application/octet-stream")
+        await repository.tables.put(
+            file, made.manifest_list, content_type="application/octet-stream", branch=branch, by=by
+        )
         return await changing.change_at(
             sides.head,
             name,
             TableCommit(
                 requirements=[Raw(each) for each in made.requirements], updates=[Raw(each) for each in made.updates]
             ),
+            branch=branch,
+            by=by,
         )
 
     async def explained(sides: Sides, name: TableName) -> TableChange:

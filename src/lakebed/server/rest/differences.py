@@ -66,17 +66,18 @@ class Differences:
         if (body.tables or "") not in _TABLES:
             raise Answer(400, f"tables {body.tables!r}: must be append or absent")
         await check_source(request.permissions, repository, request.args[1])
+        by = request.identity.user_id
         commit = await repository.changes.merge(
             source,
             branch,
-            Note(message=body.message or "", committer=request.identity.user_id, metadata=body.metadata or {}),
+            Note(message=body.message or "", committer=by, metadata=body.metadata or {}),
             strategy=_STRATEGIES[body.strategy or ""],
             choices={path_to_key(path): side for path, side in (body.choices or {}).items()},
             allow_empty=bool(body.allow_empty),
             squash=bool(body.squash_merge),
             force=bool(body.force),
             refuse_expired=bool(body.refuse_expired),
-            settle=await appending(repository, self._state) if body.tables else None,
+            settle=await appending(repository, self._state, branch=branch, by=by) if body.tables else None,
         )
         return wire.MergeResult(reference=commit.id)
 

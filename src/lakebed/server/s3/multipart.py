@@ -95,6 +95,7 @@ class MultipartUploads:
             algorithm=algorithm,
             checksum_type=kind,
             user=request.identity.user_id,
+            quota_branch=request.quota_branch,
         )
         root = Element("InitiateMultipartUploadResult")
         response = xml(root.text("Bucket", request.bucket).text("Key", request.key_name).text("UploadId", multipart_id))

@@ -269,6 +269,7 @@ class Objects:
             if_none_match=if_none_match,
             if_match=if_match,
             by=request.identity.user_id,
+            quota_branch=request.quota_branch,
         )
         return acknowledged(entry.checksum, typed_checksum_headers(payload.checksums))
 

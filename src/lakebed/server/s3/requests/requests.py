@@ -93,6 +93,11 @@ class S3Request(RestRequest):
 
     level: Level
 
+    @property
+    def quota_branch(self) -> str:
+        """Return the branch that files of tables are written for, with a lent key; empty: the one of the request."""
+        return self.identity.lent.ref if self.identity.lent is not None else ""
+
     def parse(self) -> None:
         """Read the path and the query.
 
