@@ -72,6 +72,7 @@ from .moves import move_scenes
 from .multipart import multipart_scenes
 from .parts import part_scenes
 from .refs import ref_scenes
+from .tables import table_run_scenes
 from .undoing import undoing_scenes
 from .unlisted import unlisted_scenes
 
@@ -173,6 +174,7 @@ def _scenes() -> Iterator[Scene]:
         reset_scenes,
         event_scenes,
         table_scenes,
+        table_run_scenes,
     ):
         yield from scenes()
 
