@@ -58,6 +58,7 @@ from sim.scenes.scenes import (
     upload,
     write,
 )
+from sim.scenes.table_runs import table_run_scenes
 from sim.scenes.tables import table_scenes
 from sim.search.exploring import NO_BUDGET, Budget
 
@@ -72,7 +73,6 @@ from .moves import move_scenes
 from .multipart import multipart_scenes
 from .parts import part_scenes
 from .refs import ref_scenes
-from .tables import table_run_scenes
 from .undoing import undoing_scenes
 from .unlisted import unlisted_scenes
 

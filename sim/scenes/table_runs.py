@@ -18,10 +18,12 @@ from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_i
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Scene, Violation
 from sim.ports.operations import Operation
-from sim.scenes.deeds import collect, committed_run, delete_branch, uncommitted_run
-from sim.scenes.flows import RULED
-from sim.scenes.scenes import MAIN, SIDE, Do, client
-from sim.scenes.tables import (
+from sim.worlds.lifecycle import set_policy
+
+from .deeds import collect, committed_run, delete_branch, uncommitted_run
+from .flows import RULED
+from .scenes import MAIN, SIDE, Do, client
+from .tables import (
     BEFORE,
     FOLDER,
     TABLE,
@@ -32,8 +34,6 @@ from sim.scenes.tables import (
     tables_can_be_read,
     write_files,
 )
-
-from .lifecycle import set_policy
 
 _OTHER: Final = TableName(("n",), "t2")
 _DUE: Final = FOLDER + b"old"
