@@ -311,6 +311,10 @@ class MultipartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     target_ms: int = 0
     quota_branch: str = ""
 
+    @property
+    def charged(self) -> str:
+        return self.quota_branch or self.branch
+
 
 class PartRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One part of it, at an address that was handed out. `checksum` is of its upload's algorithm."""

@@ -128,7 +128,7 @@ class Multipart:
         """
         record = await self._versions.parts.get(multipart_id)
         known_bytes = len(body) if isinstance(body, bytes) else size_bytes
-        with await self._charges.reserve(record.quota_branch or record.branch, record.user, known_bytes or 0) as reservation:
+        with await self._charges.reserve(record.charged, record.user, known_bytes or 0) as reservation:
             charged = body if isinstance(body, bytes) or known_bytes is not None else reservation.metered(body)
             address, stored = await self._put(multipart_id, charged, size_bytes)
         return await self._note_part(multipart_id, number, address, stored, checksums.get(record.algorithm, ""))
@@ -157,7 +157,7 @@ class Multipart:
         # again.
         if not isinstance(store, CopiesRanges):
             return None
-        with await self._charges.reserve(record.quota_branch or record.branch, record.user, end - start):
+        with await self._charges.reserve(record.charged, record.user, end - start):
             address, stored = await self._store(
                 multipart_id, lambda address: store.copy_range(key, address, start=start, end=end)
             )
@@ -200,7 +200,7 @@ class Multipart:
             QuotaExceeded: nothing is left.
         """
         record = await self._versions.parts.get(multipart_id)
-        await self._charges.check(record.quota_branch or record.branch, record.user)
+        await self._charges.check(record.charged, record.user)
         address = await self._versions.parts.issue(multipart_id, is_signed=True)
         url = await self._objectstore.presign_put(address, expires_s=presign_s)
         now_ms = self._ports.clock.now_ms()
@@ -257,7 +257,7 @@ class Multipart:
                 return linked
             await self._guards.check_tables(record.branch, [record.path])
             await self._versions.staging.check(record.branch, record.path, condition)
-            with await self._charges.reserve(record.quota_branch or record.branch, record.user, uncounted_bytes):
+            with await self._charges.reserve(record.charged, record.user, uncounted_bytes):
                 with await self._charges.reserve_stored(size_bytes):
                     address, stored = await self._put(multipart_id, body, size_bytes)
                 known = {**metadata, BYTES_MD5: stored.md5}

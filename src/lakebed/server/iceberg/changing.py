@@ -256,9 +256,7 @@ class Changing:
             did=_did(base, new),
         )
 
-    async def change_at(
-        self, commit: str, name: TableName, asked: TableCommit, *, branch: str, by: str
-    ) -> TableChange:
+    async def change_at(self, commit: str, name: TableName, asked: TableCommit, *, branch: str, by: str) -> TableChange:
         """Return the change that this commit is for the table as it is at a commit of the branch.
 
         Raises:
