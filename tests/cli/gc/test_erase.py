@@ -36,7 +36,7 @@ def test_an_erasure_is_planned_applied_certified_and_verified(
     planned = shell.ok("erase", "plan", lake, "users/ann", "users/nan", "--why", "request 12", *here).out
     assert "not found: users/nan" in planned
     assert "nothing that is selected would stand" in planned
-    assert re.search(f"to carry it out: lakebed erase apply {lake} [0-9a-z]+ --data {data}\n", planned)
+    assert re.search(f"to carry it out: lakebed erase apply {lake} [0-9a-z]+ --data {data} --everywhere\n", planned)
     (plan,) = shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here, "-o", "json").json
     assert plan["totals"]["all"]["objects"] == 1
     assert shell("erase", "apply", lake, plan["run_id"], *here).code == 2

@@ -270,7 +270,7 @@ def _stays(plan: Plan) -> Iterator[str]:
         )
     yield "</tbody></table>"
     if counts.swept:
-        yield f"<p>{text(count_of(counts.swept, 'commit'))} went before, by earlier runs.</p>"
+        yield f"<p>{text(count_of(counts.swept, 'commit'))} went by earlier runs.</p>"
 
 
 def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:

@@ -56,17 +56,25 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
         yield from plan_text(found)
         if found.totals.all.objects and not found.what_if:
             yield ""
-            yield f"to carry it out: {command([found.run_id], found.kind)}"
+            yield f"to carry it out: {command([found.run_id], found.kind)}{_everywhere(found)}"
             ready.setdefault(apply_command(found.kind), []).append(found)
         elif found.erasure is not None:
             yield ""
             stands = found.outlook is not None and found.outlook.stands_count
             said = "none of the standing objects would be deleted" if stands else "everything is gone already"
-            yield f"{said}; to certify that: {command([found.run_id], found.kind)}"
+            yield f"{said}; to certify that: {command([found.run_id], found.kind)}{_everywhere(found)}"
     for same in ready.values():
         if len(same) > 1:
             yield ""
             yield f"to carry out all: {command([found.run_id for found in same], same[0].kind)}"
+
+
+def _everywhere(plan: Plan) -> str:
+    """Return the option that an erasure needs so that no bytes without a path on record are left."""
+    from lakebed.gc import GARBAGE_STAYS
+
+    remains = plan.outlook.remains if plan.outlook is not None else ()
+    return " --everywhere" if any(text.startswith(GARBAGE_STAYS) for text in remains) else ""
 
 
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
@@ -74,6 +82,7 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
     the outcome of the plan."""
 
     commits, ranges = plan.commit_counts, plan.range_counts
+    swept = f"; the data of {commits.swept:,} others went by earlier runs" if commits.swept else ""
     facts: list[tuple[str, str]] = [
         ("plan", f"{plan.run_id} ({plan.kind})"),
         ("made", human_time(plan.now_ms // 1000)),
@@ -84,14 +93,14 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         if plan.kind.takes_named:
             goes = f"{ranges.expired:,} may have entries that are due, {ranges.live:,} cannot"
         facts += [
-            ("commits", f"{commits.all:,}, of which {commits.expired:,} expire and {commits.swept:,} went before"),
+            ("commits", f"{commits.all - commits.swept - commits.expired:,} stay, {commits.expired:,} expire{swept}"),
             ("ranges", goes),
         ]
     else:
         facts += [
             ("erases", selection_text(plan.erasure.selection)),
             ("reason", printable(plan.erasure.why)),
-            ("commits", f"{commits.all:,}, of which {commits.swept:,} went before"),
+            ("commits", f"{commits.all - commits.swept:,} were looked at{swept}"),
             ("ranges", f"{ranges.expired:,} may have such entries, {ranges.live:,} cannot"),
         ]
     if state:
@@ -120,6 +129,8 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         if any(sums):
             yield ""
             yield from bars(title, sums, width=width)
+        if title == "branch" and sum(row.objects for row in sums.values()) > totals.all.objects:
+            yield "an object that several branches name counts in the row of each"
     yield from (f"unknown file: {printable(key)}" for key in plan.unknown_files[:TOP])
     yield from broken_texts(plan.tables)
     if plan.outlook is not None:
@@ -182,7 +193,7 @@ def remaining_texts(remains: Sequence[str]) -> Iterator[str]:
 
 def remaining_text(text: str) -> Iterator[str]:
     """Name one trace that an erasure leaves elsewhere."""
-    return hanging("remains: ", text, indent=len("remains: "))
+    return hanging("remains: ", text, indent=len("remains: "), in_pipes=True)
 
 
 def standing_text(one: Standing) -> Iterator[str]:

@@ -165,9 +165,13 @@ def fields(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield from hanging(f"{printable(name) + ':':<{width}}  ", printable(value), indent=width + 2)
 
 
-def hanging(label: str, text: str, *, indent: int) -> Iterator[str]:
-    """Yield a label, as wide as `indent`, and a text. On a terminal the text goes on below its own beginning."""
-    lines = _wrapped(text, max(terminal_width() - indent, NARROWEST)) if sys.stdout.isatty() else [text]
+def hanging(label: str, text: str, *, indent: int, in_pipes: bool = False) -> Iterator[str]:
+    """Yield a label, as wide as `indent`, and a text. On a terminal the text goes on below its own beginning.
+
+    Programs read whole lines, so a pipe gets them. `in_pipes`: it is prose, which no program reads.
+    """
+    is_wrapped = in_pipes or sys.stdout.isatty()
+    lines = _wrapped(text, max(terminal_width() - indent, NARROWEST)) if is_wrapped else [text]
     for place, line in enumerate(lines):
         yield f"{label if not place else ' ' * indent}{line}".rstrip()
 
