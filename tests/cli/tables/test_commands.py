@@ -101,6 +101,10 @@ def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(she
     done = shell.ok("table", "rollback", undo, ORDERS, "--to", first, "--yes").out
     main = catalog_of(shell, lake, "undo")
     at_first = main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()
+    shown = shell.ok("table", "show", undo, ORDERS, "-o", "json").json
+    listed = {
+        one["table"].replace("/", "."): one["modified"] for one in shell.ok("table", "list", undo, "-o", "json").json
+    }
     again = shell("table", "rollback", undo, ORDERS, "--to", first, "--yes")
     unknown = shell("table", "rollback", undo, ORDERS, "--to", "123", "--yes")
     shell.ok("table", "rollback", undo, ORDERS, "--to", "dev", "--yes")
@@ -111,12 +115,28 @@ def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(she
     assert unasked.code == 2
     assert first in done
     assert (at_first, sorted(at_dev)) == ([1, 2], [1, 2, 3, 4])
-    assert (again.code, unknown.code) == (1, 1)
-    assert "has no snapshot 123" in unknown.err
+    assert (again.code, unknown.code) == (1, 3)
+    assert "has no snapshot 123 here" in unknown.err
+    assert f"`lakebed table history {undo} {ORDERS}` shows those that it has" in unknown.err
+    assert listed[ORDERS] == shown["modified"]
     assert sorted(main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4]
     assert back["commit"]["message"] == "sales.orders: roll back to undo~1"
     dropped = [each["is_dropped"] for each in shell.ok("table", "history", undo, ORDERS, "-o", "json").json]
     assert dropped == [False, True, False, False, False, False, False]
+
+
+def test_a_table_that_is_not_there_is_answered_with_one_that_is_near(shell: Shell, lake: str) -> None:
+    main = f"{lake}/main"
+    for typed, hint in (
+        ("orders", f"Did you mean {ORDERS}?"),
+        ("sales.order", f"Did you mean {ORDERS}?"),
+        ("salse.orders", f"Did you mean {ORDERS}?"),
+        ("x.y", f"`lakebed table list {main}` shows what is there"),
+    ):
+        missing = shell("table", "show", main, typed)
+        assert (missing.code, hint in missing.err) == (3, True), missing.err
+    namespace = shell("table", "list", main, "sale")
+    assert (namespace.code, "Did you mean sales?" in namespace.err) == (3, True), namespace.err
 
 
 def test_metadata_are_registered_under_another_name(shell: Shell, lake: str) -> None:
@@ -215,17 +235,14 @@ def test_names_that_are_wrong_are_told_so_and_what_is_shown_fits(shell: Shell, l
         line = ["table", words[0], f"{lake}/main", *words[1:]]
         wide += too_wide(" ".join(line), shell.ok(*line).out)
     missing = shell("table", "show", f"{lake}/main", "sales.order")
-    bare = shell("table", "show", f"{lake}/main", "orders")
     nowhere = shell("table", "list", f"{lake}/main", "nosuch")
     neither = shell("table", "diff", f"{lake}/main", f"{lake}/dev", "sales.order")
     no_ref = [shell("table", *words) for words in (("list", f"{lake}/dex"), ("show", f"{lake}/dex", ORDERS))]
 
-    assert f"`lakebed table list {lake}/main` shows those that there are" in " ".join(missing.err.split())
     assert [each.code for each in no_ref] == [3, 3]
     for text in (" ".join(each.err.split()) for each in no_ref):
         assert f"{lake}/dex: not found" in text
         assert f"Did you mean {lake}/dev?" in text
     assert (missing.code, nowhere.code, neither.code) == (3, 3, 3)
     assert "there is no table sales.order" in missing.err
-    assert "is in no namespace" in bare.err
     assert wide == []

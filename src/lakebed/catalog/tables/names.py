@@ -81,10 +81,13 @@ class TableName(msgspec.Struct, frozen=True, order=True):
         """Return the prefix of the paths of its entries.
 
         Raises:
-            Invalid: a part cannot be the name of a folder, or there is no namespace.
+            Invalid: a part cannot be the name of a folder.
+            NoSuchTable: the name has no namespace.
         """
         if not self.namespace:
-            raise Invalid(f"table {self.name!r} is in no namespace", table=self.name)
+            raise NoSuchTable(
+                f"there is no table {self.name}: each is in a namespace, as in sales.{self.name}", table=self.name
+            )
         _check(self.name)
         return folder_of(self.namespace) + f"{self.name}{SUFFIX}/".encode()
 

@@ -35,9 +35,10 @@ _LISTS: Final = {
     "source reference": "lakebed branch list {}",
     "nothing lies": "lakebed object ls {}/BRANCH/",
     "no commit and no ledger names it": "lakebed object ls {}/BRANCH/",
-    "there is no table": "lakebed table list {ref}",
 }
 """Words by which something is missing that is no repository, ref or path, and the command that lists such things."""
+_TABLE: Final = re.compile(r"there is no (table|namespace) (\S+?)(?=[:,.]?(?:\s|$))")
+_SNAPSHOT: Final = re.compile(r"table (\S+) has no snapshot")
 _TAKER: Final = re.compile(r"taken by collection run (\w+)")
 _TWO: Final = re.compile(r"(lakefs://\S+) or (lakefs://\S+): not found")
 _URI: Final = re.compile(r"lakefs://\S+?(?=[:,.]?(?:\s|$))")
@@ -91,6 +92,10 @@ def what_is_near(session: Connected, message: str, values: Iterable[object]) -> 
         named = next((one for one in values if isinstance(one, str) and is_uri(one) and _parts(one)[2]), "")
         return f"`lakebed gc why {shlex.quote(named)}` says whether it can be restored, and how" if named else ""
     repository, ref, _ = next((_parts(one) for one in values if isinstance(one, str) and is_uri(one)), ("", "", ""))
+    if of := _SNAPSHOT.search(message):
+        return f"`lakebed table history {SCHEME}{repository}/{ref} {of[1]}` shows those that it has"
+    if typed := _TABLE.search(message):
+        return _table_near(session, f"{SCHEME}{repository}/{ref}", typed[2], is_namespace=typed[1] == "namespace")
     for words, command in _LISTS.items():
         if words in message:
             shows = command.format(SCHEME + repository, ref=f"{SCHEME}{repository}/{ref}")
@@ -104,6 +109,23 @@ def what_is_near(session: Connected, message: str, values: Iterable[object]) -> 
     except (LakebedError, OSError):
         pass
     return ""
+
+
+def _table_near(session: Connected, uri: str, typed: str, *, is_namespace: bool) -> str:
+    """Name the table or namespace that was probably meant: one that is spelt alike, or lies in a namespace."""
+    repository, ref, _ = _parts(uri)
+    try:
+        paths = [one.table for one in session.client.tables.list(repository, ref, limit=LOOKED_AT_MAX)]
+    except (LakebedError, OSError):
+        paths = []
+    names = [path if "." in path else path.replace("/", ".") for path in paths]
+    lists = f"lakebed table list {uri}"
+    if not names or _is_cut(names):
+        return f"`{lists}` shows those that there are"
+    if is_namespace:
+        return _meant(typed, "", sorted({name.rpartition(".")[0] for name in names}), lists)
+    inside = [name for name in names if name.rpartition(".")[2] == typed]
+    return _meant(inside[0] if inside else typed, "", names, lists)
 
 
 def _hint(session: Connected, message: str, uri: str) -> str:

@@ -44,7 +44,7 @@ def details(one: TableDetails) -> Iterator[str]:
         ("Location", one.location),
         ("Metadata", one.metadata_location),
         ("Format", f"version {one.format_version}"),
-        ("Changed", human_time(one.modified if commit is None else commit.creation_date)),
+        ("Changed", human_time(one.modified)),
     ]
     if commit is not None:
         facts.append(("Commit", f"{commit.id[:12]} by {commit.committer}: {commit.message}"))

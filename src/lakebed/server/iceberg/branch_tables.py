@@ -33,6 +33,10 @@ READS_AT_ONCE: Final = 4
 """Metadata files that are read together: each may have 10 MiB."""
 
 
+class NoSuchSnapshot(NotFound):
+    """The table has no such snapshot. Facts: `table`, `snapshot`."""
+
+
 class BranchTables:
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -160,8 +164,10 @@ class BranchTables:
         table = await repository.tables.load(request.args[1], name)
         shown = await self._shown(repository, table)
         if body.snapshot_id not in {str(one.snapshot_id) for one in shown.snapshots}:
-            raise InvalidBody(
-                f"table {name} has no snapshot {body.snapshot_id}: go back to a ref where it has, as a commit"
+            raise NoSuchSnapshot(
+                f"table {name} has no snapshot {body.snapshot_id} here. A ref that has it brings it back",
+                table=str(name),
+                snapshot=body.snapshot_id,
             )
         [changed] = await changing.commit(
             request.args[1], {name: _set_snapshot(shown, table.uuid, body.snapshot_id)}, lambda _: note
