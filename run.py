@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -25,6 +26,9 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 OLDEST, NEWEST = (3, 11), (3, 13)
 LINES_SHOWN = 15
+LINE_MAX = 77
+QUIET_S = 5
+LONG_STEPS = ("Installing collected packages",)
 
 
 class SetUpFailed(Exception):
@@ -106,13 +110,14 @@ def install(extra: str) -> None:
 
 
 def run_quietly(command: "list[str]", **environment: str) -> None:
-    """Run it to its end; a terminal shows what it says in one line that keeps changing.
+    """Run it to its end; a terminal shows what it says in one line that keeps changing, a log one line now and then.
 
     Raises:
         SetUpFailed: it failed; its last lines.
     """
     said = []
     is_terminal = sys.stdout.isatty()
+    shown_s = time.monotonic()
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -126,6 +131,9 @@ def run_quietly(command: "list[str]", **environment: str) -> None:
             if is_terminal:
                 width = shutil.get_terminal_size().columns - 3
                 print(f"\r\033[K  {said[-1].strip()[:width]}", end="", flush=True)
+            elif said[-1].startswith(LONG_STEPS) or time.monotonic() - shown_s > QUIET_S:
+                say(f"  {said[-1].strip()[:LINE_MAX]}")
+                shown_s = time.monotonic()
     if is_terminal:
         print("\r\033[K", end="", flush=True)
     if process.returncode:

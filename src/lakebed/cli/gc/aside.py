@@ -97,13 +97,16 @@ def restore(
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="With --undo: only show what would come back.")] = False,
     yes: YesOption = False,
+    local_root: RootOption = None,
 ) -> None:
     """Stage objects of deferred runs again, under fresh addresses. Each copy is read back before it counts.
 
-    With --undo nothing is staged: the run is undone, and its commits can be read again.
+    The server copies, so --data is not needed. It is taken as by other commands. With --undo nothing is staged: the run
+    is undone, and its commits can be read again.
     """
     from lakebed.gc import Collector
 
+    del local_root
     repository = parse_repository(uri)
     if dry_run and not undo:
         raise Misuse("--dry-run is for --undo")

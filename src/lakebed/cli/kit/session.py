@@ -118,7 +118,8 @@ class Session:
             hint = f"it does not speak TLS: try http{self.settings.endpoint.removeprefix('https')}"
         else:
             source = "--endpoint" if self.endpoint_given else source_of("endpoint", self.environment)
-            hint = f"is the server running? The endpoint is from {source or 'nowhere, so it is the default'}"
+            origin = f"The endpoint is from {source}" if source else "No endpoint is set, so this is the default"
+            hint = f"is the server running? {origin}"
         return Unavailable(f"{error}. {hint[:1].upper()}{hint[1:]}", **error.facts)
 
     def unknown_here(self) -> Denied:

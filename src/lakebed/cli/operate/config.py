@@ -117,7 +117,7 @@ def show(session: Session) -> None:
             ("Endpoint", session.settings.endpoint),
             ("Access key id", session.settings.access_key_id or "(not set)"),
             ("Secret access key", masked or "(not set)"),
-            ("Key from", key_from or "nowhere"),
+            ("Key from", key_from or "(not set)"),
             ("Data folder", session.settings.data or "(not set)"),
             ("File", f"{path}{'' if path.exists() else ' (does not exist)'}"),
             ("Profiles", ", ".join(profiles(path)) or "none"),
