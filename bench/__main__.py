@@ -20,9 +20,9 @@ import msgspec
 from .harness import Bench, Figure, Result, run
 
 FOLDERS = {
-    "collecting": ("erase-branches", "lifecycle", "lifecycle-daily", "listing", "prepare", "sweep"),
+    "clusters": ("document", "ranges"),
+    "collecting": ("erase-branches", "lifecycle", "listing", "prepare", "sweep"),
     "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "tables", "wide"),
-    "marks": ("document", "mark", "ranges"),
     "serving": (
         "extras",
         "gateway",
@@ -42,9 +42,7 @@ NAMES = {name: f"bench.{folder}.{name.replace('-', '_')}" for folder, names in F
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=sorted(NAMES))
-    parser.add_argument(
-        "of", nargs="*", help="of operations: names; of pages: pages, trial, doors; of document: one, two"
-    )
+    parser.add_argument("of", nargs="*", help="of operations: names")
     sizes = ("small", "tenth", "full")
     parser.add_argument(
         "--size", choices=sizes, default="full", help="tenth: of document, lifecycle, migrate and pages alone"

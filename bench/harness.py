@@ -1,5 +1,4 @@
-"""How a figure is taken: ours and its floor in turn, in one process, several times; what is reported is the median
-ratio.
+"""How a figure is taken: ours and its floor in turn, in one process, several times; the median ratio is reported.
 
 Machines are shared and noisy, so a ratio of two things that ran within the same second says more than either time, and
 CPU time more than wall time. Each benchmark says what its floor is: the least that anybody would have to do.
@@ -12,14 +11,18 @@ import os
 import platform
 import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
+
+SECONDS: Final = {"s": 1.0, "ms": 0.001}
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +51,22 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, what: str, values: Sequence[float], floors: Sequence[float] = (), *, wall_s: Sequence[float], **given: Any
+        cls,
+        what: str,
+        values: Sequence[float],
+        floors: Sequence[float] = (),
+        *,
+        unit: str = "s",
+        wall_s: Sequence[float] = (0.0,),
+        **given: Any,
     ) -> Figure:
-        """Make a figure in CPU seconds of runs, and of their floors pair by pair. `given` are fields, as they are."""
+        """Make a figure of runs, and of their floors pair by pair. `given` are fields, as they are.
+
+        Seconds and milliseconds are CPU time. The peak is that of this process.
+        """
         value = statistics.median(values)
-        fields: dict[str, Any] = {"unit": "s", "cpu_s": value, "wall_s": statistics.median(wall_s)}
+        fields: dict[str, Any] = {"unit": unit, "cpu_s": value * SECONDS.get(unit, 0.0), "peak_mib": own_peak_mib()}
+        fields["wall_s"] = statistics.median(wall_s)
         if floors:
             ratios = [mine / floor for mine, floor in zip(values, floors, strict=True)]
             fields |= {"floor": statistics.median(floors), "ratio": statistics.median(ratios)}
@@ -208,6 +222,12 @@ def timed(side: Side) -> Took:
         cpu, wall = work.cpu_s(), time.perf_counter()
         work.run()
         return Took(work.cpu_s() - cpu, time.perf_counter() - wall, work.peak_mib())
+
+
+def in_process(module: str, *arguments: object) -> bytes:
+    """Run a module of `bench` in a process of its own, whose time and memory are not ours, and return its output."""
+    command = [sys.executable, "-m", f"bench.{module}", *map(str, arguments)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
 
 def machine() -> str:

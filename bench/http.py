@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from bench.harness import Side, Work
+
 T = TypeVar("T")
 CONNECTIONS = 16
 START_S = 600
@@ -92,6 +94,11 @@ class Peer:
             head += f"content-type: {content_type}\r\n"
         return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
+    def upload(self, repository: str, branch: str, path: str, body: bytes) -> bytes:
+        """Return a request to upload an object."""
+        target = objects_url(repository, branch, path, kind="branches")
+        return self.request("POST", target, body, content_type="application/octet-stream")
+
     def environment(self) -> dict[str, str]:
         """Return the variables by which a command finds this server and may speak to it."""
         key_id, secret = base64.b64decode(self._authorization.removeprefix("Basic ")).decode().split(":")
@@ -133,6 +140,17 @@ class Peer:
         encoded = b"" if body is None else json.dumps(body).encode()
         [answer] = self.send_all([self.request(method, target, encoded)], expected=expected, connections=1)
         return answer
+
+
+def sending(peer: Peer, make: Callable[[], Sequence[bytes]], expected: int = 200) -> Side:
+    """Time these requests, which are made before: the CPU is the server's."""
+
+    @contextmanager
+    def side() -> Iterator[Work]:
+        requests = make()
+        yield Work(run=lambda: peer.send_all(requests, expected=expected), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
+
+    return side
 
 
 def objects_url(repository: str, ref: str, path: str, *, kind: str = "refs", suffix: str = "") -> str:

@@ -1,20 +1,17 @@
-"""An S3 server to measure collectors against: `python -m bench.s3 SLICES OBJECTS DELETE_MS` serves one bucket from
-memory, with so many slices below `lake/data/`, each with so many objects of one byte. With a folder behind them it
-serves this folder: `lake/` has the files, and `names/PREFIX.npy` says which objects of slices are there (`Names`).
+"""An S3 server to measure collectors against: `python -m bench.s3 FOLDER SLICES OBJECTS DELETE_MS` serves one bucket
+from a folder, with so many slices below `lake/data/` that each have so many objects of one byte.
 
-Everything that the project's driver asks of S3: objects with conditions, ranges and copies, uploads in parts,
-ListObjectsV2, bulk deletes. No signatures are checked and nothing is written to disk, so it costs as little as a server
-can, and client and network are what is measured. A bulk delete alone may be made to wait so many milliseconds: S3
-takes its time over a thousand keys, and moto takes 150. It says at which port it listens.
-
-Not a fake of the client: bare clients and collectors talk to it over HTTP alike. moto and gofakes3, which would do as
-well, look at every key of a bucket for each listing, which takes hours where a bucket has a million in 2,000 slices.
+`lake/` in the folder has the files. Objects of slices are names alone: `names/PREFIX.npy` says which there are
+(`Names`). The server does all that the project's driver asks of S3: objects with conditions, ranges and copies,
+uploads in parts, ListObjectsV2, bulk deletes. No signatures are checked, so it costs as little as a server can, and
+client and network are what is measured. A bulk delete alone may be made to wait so many milliseconds: S3 takes its
+time over a thousand keys, and moto takes 150. moto and gofakes3 look at every key of a bucket for each listing, which
+takes hours where a bucket has a million in 2,000 slices.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import stat
@@ -46,19 +43,22 @@ _PAGE = '<?xml version="1.0" encoding="UTF-8"?><{0} xmlns="http://s3.amazonaws.c
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """`body` is the path of a file, where the server serves a folder."""
+    """`file` is None where the object is a name alone, of one byte."""
 
-    body: bytes | Path
+    file: Path | None
     size_bytes: int
     modified_ms: int
     tag: str
 
     def read(self, start: int, end: int) -> bytes:
-        if isinstance(self.body, bytes):
-            return self.body[start:end]
-        with self.body.open("rb", buffering=0) as file:
+        if self.file is None:
+            return b"x"[start:end]
+        with self.file.open("rb", buffering=0) as file:
             file.seek(start)
             return file.read(end - start)
+
+
+NAMED = Object(None, 1, NOW_MS, '"0"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,67 +80,9 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Bucket:
-    """Objects as a tree of folders (each ends with its slash), so that a listing looks only where its prefix leads."""
-
-    def __init__(self) -> None:
-        self._objects: dict[str, dict[str, Object]] = {}
-        self._folders: dict[str, set[str]] = {}
-
-    def find(self, key: str) -> Object | None:
-        folder, name = _split(key)
-        return self._objects.get(folder, {}).get(name)
-
-    def put(self, key: str, body: bytes, modified_ms: int | None = None) -> Object:
-        folder, name = _split(key)
-        if folder not in self._objects:
-            self._objects[folder] = {}
-            self._enter(folder)
-        # Once, as stores do: who reads some bytes of a large file must not wait for a digest of all of it.
-        tag = f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
-        found = Object(body, len(body), time.time_ns() // 1_000_000 if modified_ms is None else modified_ms, tag)
-        self._objects[folder][name] = found
-        return found
-
-    def delete(self, key: str) -> None:
-        folder, name = _split(key)
-        self._objects.get(folder, {}).pop(name, None)
-        while folder and not self._objects.get(folder) and not self._folders.get(folder):
-            self._objects.pop(folder, None)
-            above, name = _split(folder[:-1])
-            self._folders.get(above, set()).discard(name + "/")
-            folder = above
-
-    def list(self, prefix: str, after: str, folder: str | None = None) -> Iterator[tuple[str, Object]]:
-        """Keys with this prefix that come behind `after`, in byte order."""
-        folder = _split(prefix)[0] if folder is None else folder
-        objects = self._objects.get(folder, {})
-        for name in sorted([*objects, *self._folders.get(folder, ())]):
-            key = folder + name
-            if not name.endswith("/"):
-                if key > after and key.startswith(prefix):
-                    yield key, objects[name]
-            elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
-                yield from self.list(prefix, after, key)
-
-    def level(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
-        """Keys and folders right below a folder."""
-        objects, folders = self._objects.get(folder, {}), self._folders.get(folder, set())
-        return sorted(folder + name for name in objects), sorted(folder + name for name in folders)
-
-    def _enter(self, folder: str) -> None:
-        while folder:
-            above, name = _split(folder[:-1])
-            self._folders.setdefault(above, set()).add(name + "/")
-            folder = above
-
-
 def _split(key: str) -> tuple[str, str]:
     folder, slash, name = key.rpartition("/")
     return folder + slash, name
-
-
-NAMED = Object(b"x", 1, NOW_MS, '"0"')
 
 
 class Names:
@@ -186,7 +128,7 @@ class Names:
 
 
 class Folder:
-    """A bucket as a folder of files. As `Bucket`, and it outlives the server."""
+    """The bucket as a tree of files, so that a listing looks only where its prefix leads, and outlives the server."""
 
     def __init__(self, folder: Path) -> None:
         self._root, self.names = folder / BUCKET, Names(folder / "names")
@@ -221,7 +163,7 @@ class Folder:
                 path.rmdir()
 
     def list(self, prefix: str, after: str, folder: str | None = None) -> Iterator[tuple[str, Object]]:
-        """Files alone: names are listed by the page."""
+        """Keys with this prefix that come behind `after`, in byte order. Files alone: names are listed by the page."""
         folder = _split(prefix)[0] if folder is None else folder
         entries = sorted((entry.name + "/" * entry.is_dir(), entry) for entry in self._entries(folder))
         for name, entry in entries:
@@ -233,6 +175,7 @@ class Folder:
                 yield from self.list(prefix, after, key)
 
     def level(self, folder: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Keys and folders right below a folder."""
         entries = self._entries(folder)
         keys = [folder + entry.name for entry in entries if not entry.is_dir()]
         folders = {f"{folder}{entry.name}/" for entry in entries if entry.is_dir()}
@@ -250,7 +193,7 @@ def _file(path: Path, known: os.stat_result) -> Object:
 
 
 class Server:
-    def __init__(self, bucket: Bucket | Folder, *, delete_s: float) -> None:
+    def __init__(self, bucket: Folder, *, delete_s: float) -> None:
         self._bucket = bucket
         self.delete_s = delete_s
         self._uploads: dict[str, dict[int, bytes]] = {}
@@ -279,7 +222,7 @@ class Server:
         prefix, after = request.of("prefix"), request.of("continuation-token") or request.of("start-after")
         if request.of("delimiter"):
             return self._level(prefix)
-        if isinstance(self._bucket, Folder) and (page := self._bucket.names.page(prefix, after)) is not None:
+        if (page := self._bucket.names.page(prefix, after)) is not None:
             return Reply(200, page, XML)
         found = [*islice(self._bucket.list(prefix, after), MAX_KEYS + 1)]
         return _listing(found[:MAX_KEYS], more=len(found) > MAX_KEYS)
@@ -396,15 +339,11 @@ def slice_folder(number: int, prefix: str = "lake") -> str:
     return f"{prefix}/data/{slice_name(FIRST_SLICE + number)}/"
 
 
-async def main(slices: int, objects: int, delete_ms: int, *, folder: str) -> None:
-    bucket: Bucket | Folder
-    if folder:
-        bucket = Folder(Path(folder))
-    else:
-        bucket = Bucket()
-        for number in range(slices):
-            for sequence in range(objects):
-                bucket.put(f"{slice_folder(number)}{sequence:08d}", b"x", NOW_MS)
+async def main(folder: Path, slices: int, objects: int, delete_ms: int) -> None:
+    if slices:
+        (folder / "names").mkdir()
+        np.save(folder / "names" / f"{BUCKET}.npy", np.ones((slices, objects), np.uint8))
+    bucket = Folder(folder)
     server = Server(bucket, delete_s=delete_ms / 1000)
     listening = await asyncio.start_server(lambda *pipe: _serve(server, *pipe), "127.0.0.1", 0, limit=1 << 22)
     print(f"s3 at port {listening.sockets[0].getsockname()[1]}", flush=True)
@@ -412,4 +351,4 @@ async def main(slices: int, objects: int, delete_ms: int, *, folder: str) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*map(int, sys.argv[1:4]), folder="".join(sys.argv[4:])))
+    asyncio.run(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

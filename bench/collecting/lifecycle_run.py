@@ -1,4 +1,4 @@
-"""Do the work of `lifecycle` and `lifecycle-daily` in another process: `python -m bench.collecting.lifecycle_run WHAT
+"""Do the work of `lifecycle` in another process: `python -m bench.collecting.lifecycle_run WHAT
 FOLDER …`.
 
     make RANGES COMMITS BRANCHES [DAYS]   a lake, its commits and refs of today and of the next day
@@ -62,7 +62,7 @@ SPREAD = 0.6180339887498949
 
 
 class Day(msgspec.Struct, kw_only=True):
-    plan_cpu_s: float
+    cpu_s: float
     wall_s: float
     objects: int
     peak_mib: float
@@ -197,7 +197,7 @@ def ours(folder: Path) -> list[Day]:
             objects, saved = files.act(lambda store: _plan(folder, store, commits, refs, day, saved))  # noqa: B023 - run at once
         found.append(
             Day(
-                plan_cpu_s=time.process_time() - cpu,
+                cpu_s=time.process_time() - cpu,
                 wall_s=time.perf_counter() - wall,
                 objects=objects,
                 peak_mib=own_peak_mib(),
@@ -266,7 +266,7 @@ def floor(folder: Path) -> list[Day]:
             cpu, wall = time.process_time(), time.perf_counter()
             [(objects,)] = connection.execute(_SQL.format(lake=lake, now=NOW_MS)).fetchall()
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        found.append(Day(plan_cpu_s=cpu, wall_s=wall, objects=objects, peak_mib=own_peak_mib()))
+        found.append(Day(cpu_s=cpu, wall_s=wall, objects=objects, peak_mib=own_peak_mib()))
     return found
 
 

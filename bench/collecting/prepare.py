@@ -5,14 +5,11 @@ and the memory of the process.
 Each page is one Parquet file of about 20 MB, and ends with a token from which the next goes on. One object in a
 thousand is foreign. The cells are staged by a process of its own (`python -m bench.collecting.prepare FOLDER OBJECTS
 BRANCHES`), so that neither its time nor its memory counts.
-
-Sketch: for each object 0.7 µs to scan its cell, 0.5 to decode it, 0.4 to make columns of it, 0.5 to encode those: 10 s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Bench, Figure, Work, timed
+from bench.harness import Bench, Figure, Work, in_process, timed
 from lakebed.base import FOREIGN_SLICE, RepositoryUid, Row, slice_number
 from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import ReadUncommitted, RunKind, StartRun
@@ -97,28 +94,21 @@ def ours(folder: Path, objects: int) -> Iterator[Work]:
 
 def take(folder: Path, objects: int, branches: int, repeat: int) -> list[Figure]:
     took = [timed(partial(ours, folder, objects)) for _ in range(repeat)]
-    cpu_s, wall_s = sorted(each.cpu_s for each in took), sorted(each.wall_s for each in took)
-    return [
-        Figure(
-            what=f"prepare: {objects:,} objects on {branches:,} branches",
-            value=cpu_s[repeat // 2],
-            value_min=cpu_s[0],
-            value_max=cpu_s[-1],
-            unit="s",
-            limit=CPU_S,
-            cpu_s=cpu_s[repeat // 2],
-            wall_s=wall_s[repeat // 2],
-            peak_mib=max(each.peak_mib for each in took),
-            peak_limit_mib=PEAK_MIB,
-        )
-    ]
+    figure = Figure.of(
+        f"prepare: {objects:,} objects on {branches:,} branches",
+        [each.cpu_s for each in took],
+        wall_s=[each.wall_s for each in took],
+        limit=CPU_S,
+        peak_mib=max(each.peak_mib for each in took),
+        peak_limit_mib=PEAK_MIB,
+    )
+    return [figure]
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
     objects, branches = OBJECTS[size], BRANCHES[size]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "bench.collecting.prepare", folder, str(objects), str(branches)]
-        subprocess.run(command, check=True)
+        in_process("collecting.prepare", folder, objects, branches)
         yield partial(take, Path(folder), objects, branches)
 
 

@@ -4,18 +4,15 @@ Ours is the work of the sweep's tasks (`sweep_part` for every part of the plan),
 it, delete it in batches, write its ledger. Floor: obstore alone, 16 bare clients at once, each with a thousand keys a
 request, over keys that are in memory already. Of two different programs that wait for one server what counts is the
 clock on the wall: the ratio is of times, and 1.25 is what 0.8 of the throughput is. Not timed: filling the server
-(bench/s3.py, in memory, a process of its own for each run, 50 ms a bulk delete) and writing the plan.
-
-Sketch: a hundred bulk deletes, 16 at a time, wait 350 ms; beside it obstore works 150 ms and the server 300. Reading a
-plan, checking each key and recording what came of it is 150 ms more.
+(bench/s3.py, a process of its own for each run, 50 ms a bulk delete) and writing the plan.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,7 +21,7 @@ import obstore
 import pyarrow as pa
 from obstore.store import S3Store
 
-from bench.harness import Bench, Figure, own_peak_mib
+from bench.harness import Bench, Figure, Work, timed
 from bench.s3 import BUCKET, NOW_MS
 from lakebed.base import RunId, slice_number
 from lakebed.gc import messages
@@ -114,37 +111,34 @@ async def delete_bare(client: S3Store, keys: list[str]) -> None:
     await asyncio.gather(*(one() for _ in range(CLIENTS)))
 
 
-def timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Seconds on the wall, and of this process's CPU."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    act()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def take(size: str, repeat: int) -> list[Figure]:
     slices, objects = SIZES[size]
     names = names_of(slices)
     rows, keys = plan_of(names, objects), [f"{PREFIX}/{key}" for key in keys_of(names, objects)]
-    ours, floors = [], []
-    # One run of each is thrown away, as everywhere.
-    for _ in range(repeat + 1):
-        with s3_server(slices, objects, delete_ms=DELETE_MS) as options:
-            client = bare_client(options)
-            floors.append(timed(lambda: asyncio.run(delete_bare(client, keys)))[0])  # noqa: B023 - called at once
+
+    @contextmanager
+    def ours() -> Iterator[Work]:
         with s3_server(slices, objects, delete_ms=DELETE_MS) as options:
             lake = Lake(uri=f"s3://{BUCKET}/{PREFIX}", options=options)
             plan = asyncio.run(write_plan(lake, rows))
-            ours.append(timed(lambda: asyncio.run(sweep(lake, plan))))  # noqa: B023 - called at once
-    ours, floors = ours[1:], floors[1:]
-    walls = [wall for wall, _ in ours]
+            yield Work(run=lambda: asyncio.run(sweep(lake, plan)))
+
+    @contextmanager
+    def floor() -> Iterator[Work]:
+        with s3_server(slices, objects, delete_ms=DELETE_MS) as options:
+            client = bare_client(options)
+            yield Work(run=lambda: asyncio.run(delete_bare(client, keys)))
+
+    # One run of each is thrown away, as everywhere.
+    took, floors = zip(*[(timed(ours), timed(floor)) for _ in range(repeat + 1)][1:], strict=True)
+    walls = [each.wall_s for each in took]
     figure = Figure.of(
         f"sweep, {len(keys)} deletions, seconds on the wall",
         walls,
-        floors,
+        [each.wall_s for each in floors],
         wall_s=walls,
         limit=LIMIT,
-        cpu_s=statistics.median(cpu for _, cpu in ours),
-        peak_mib=own_peak_mib(),
+        cpu_s=statistics.median(each.cpu_s for each in took),
     )
     return [figure]
 

@@ -2,9 +2,6 @@
 
 Floor: the sqlite3 module reads the same cells, and pyarrow writes the same rows to one Parquet file (zstd), once. The
 cycle collector is set as the server sets it, for both.
-
-Sketch: the floor is about 60 ms of reading and 60 of writing. On top of it a commit decodes the cells (40 ms),
-turns them into columns (55), hashes keys and columns (35), and writes a dozen files instead of one.
 """
 
 from __future__ import annotations

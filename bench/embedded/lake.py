@@ -8,7 +8,6 @@ metarange's id), so that no figure holds what building takes, and without fsync.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.harness import in_process
 from lakebed.base import EMPTY_METARANGE, MetarangeId, slice_number
 from lakebed.objectstore import ObjectStore, ObjectStoreOptions, open_objectstore
 from lakebed.ranges import CHANGES_SCHEMA
@@ -44,8 +44,7 @@ def open_trees(objectstore: ObjectStore) -> Trees:
 
 def build(folder: Path, count: int) -> MetarangeId:
     """The tree of entries 0 to before `count`, in a process of its own."""
-    command = [sys.executable, "-m", "bench.embedded.lake", str(folder), str(count)]
-    return MetarangeId(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
+    return MetarangeId(in_process("embedded.lake", folder, count).decode().strip())
 
 
 def puts(numbers: Numbers, *, generation: int) -> pa.Table:

@@ -6,10 +6,6 @@ Each is asked of a server that has shown one page of another branch, so no cache
 process of its own, through the key-value port with the product's encoder: one line of commits, and two branches of a
 tenth as many behind its four fifths. Their trees are sixteen small ones in turn, so a log with a filter compares two
 trees for each commit.
-
-Sketch, a record read 15 µs and decoded 2: a page of 100 in fourteen batches 0.5 ms; `~N` 40 reads; a merge base some
-hundred; a filtered page 10,000 commits, each two cached trees, 40 µs; a commit for a collector: its record scanned
-0.7 µs, decoded 1.5, put into columns 1, encoded 1.
 """
 
 from __future__ import annotations
@@ -17,19 +13,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from bench.collecting.prepare import opened
-from bench.harness import Bench, Figure, own_peak_mib
+from bench.harness import Bench, Figure, in_process
 from lakebed.base import CommitId, Entry, MetarangeId, StagingToken
 from lakebed.gc.live import CollectionService
 from lakebed.gc.messages import PrepareCommits, RunKind, StartRun
@@ -51,35 +46,38 @@ class Asked(NamedTuple):
 
 
 class Line:
-    """A chain of commits in the making: the records of the jumps are looked up in a list of ids."""
+    """A chain of commits in the making: a jump is looked up in its list of ids. `items` are the records to write."""
 
-    def __init__(self, versions: Versions, trees: Sequence[MetarangeId], ids: Sequence[CommitId]) -> None:
-        self.ids = [*ids]
-        self._versions, self._trees = versions, trees
+    def __init__(self, ids: Sequence[CommitId]) -> None:
+        self.ids, self.items = [*ids], list[tuple[bytes, bytes]]()
 
-    async def grow(self, count: int, name: str) -> None:
-        for start in range(0, count, BATCH):
-            items = [self._next(name) for _ in range(min(BATCH, count - start))]
-            await self._versions.store.set_many(self._versions.partition, items)
-
-    def _next(self, name: str) -> tuple[bytes, bytes]:
+    def commit(self, branch: str, tree: MetarangeId, created_ms: int, **given: Any) -> None:
         depth = len(self.ids)
         span = jump_span(depth)
         commit = Commit(
             generation=depth + 1,
-            message=f"load {depth} of {name}",
-            committer="etl",
-            created_ms=1_700_000_000_000 + depth * 1_000,
-            metarange_id=self._trees[depth % len(self._trees)],
+            message=f"load {depth} of {branch}",
+            created_ms=created_ms,
+            metarange_id=tree,
             parents=(self.ids[-1],),
-            metadata={"job": "nightly"},
-            made_for=name,
+            made_for=branch,
             published=True,
             depth=depth,
             jump=self.ids[depth - span] if span > 1 else "",
+            **{"committer": "bench", **given},
         )
         self.ids.append(commit.id)
-        return keys.COMMIT + commit.id.encode(), encode_record(commit)
+        self.items.append((keys.COMMIT + commit.id.encode(), encode_record(commit)))
+
+    async def grow(self, versions: Versions, trees: Sequence[MetarangeId], count: int, branch: str) -> None:
+        """Write so many commits, whose trees are these in turn."""
+        for start in range(0, count, BATCH):
+            for _ in range(min(BATCH, count - start)):
+                depth = len(self.ids)
+                created_ms = 1_700_000_000_000 + depth * 1_000
+                self.commit(branch, trees[depth % len(trees)], created_ms, metadata={"job": "nightly"})
+            await versions.store.set_many(versions.partition, self.items)
+            self.items.clear()
 
 
 async def stage(versions: Versions, commits: int) -> None:
@@ -90,13 +88,13 @@ async def stage(versions: Versions, commits: int) -> None:
         entry = Entry(address=f"s3://bench/{number}", size_bytes=1, checksum=f"{number:032x}", modified_ms=1)
         await versions.staging.put("main", b"tables/now", entry)
         trees.append((await versions.commits.commit("main", Note(message="m", committer="c"))).metarange_id)
-    main = Line(versions, trees, [first.id])
-    await main.grow(commits, "main")
+    main = Line([first.id])
+    await main.grow(versions, trees, commits, "main")
     fork = main.ids[: commits * 4 // 5]
     heads = {"main": main.ids[-1]}
     for name in ("left", "right"):
-        line = Line(versions, trees, fork)
-        await line.grow(commits // 10, name)
+        line = Line(fork)
+        await line.grow(versions, trees, commits // 10, name)
         heads[name] = line.ids[-1]
     for name, head in heads.items():
         value = encode_record(replace(record, commit_id=head, staging_token=StagingToken(name)))
@@ -186,7 +184,7 @@ def figures(folder: Path, asked: Asked, repeat: int) -> list[Figure]:
     stretches = [each.stretch_ms for each in took]
     cpu_s, wall_s = statistics.median(cpu) / 1_000, [each.wall_s for each in took]
     return [
-        Figure.of(f"log {what}", values, unit="ms", limit=limit, cpu_s=cpu_s, wall_s=wall_s, peak_mib=own_peak_mib())
+        Figure.of(f"log {what}", values, unit="ms", limit=limit, cpu_s=cpu_s, wall_s=wall_s)
         for what, values, limit in (
             (asked.what, cpu, asked.limit_ms),
             ("  longest stretch of the loop", stretches, STRETCH_MAX_MS),
@@ -196,7 +194,7 @@ def figures(folder: Path, asked: Asked, repeat: int) -> list[Figure]:
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "bench.embedded.log", folder, str(COMMITS[size])], check=True)
+        in_process("embedded.log", folder, COMMITS[size])
         for asked in requests(COMMITS[size]):
             yield partial(figures, Path(folder), asked)
 

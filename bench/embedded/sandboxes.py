@@ -4,8 +4,6 @@ All of a size are there at once, so that a look at all of them, for each one tha
 keys, records of sandboxes, sessions, branches and objects of the store are counted before and after. What stays of a
 branch is its note and its log, as of each deleted branch. `python -m bench.embedded.sandboxes 100000` makes and ends so
 many.
-
-Sketch: a branch made and deleted 15 durable writes, its key pair and its record 10; a sealed secret 0.1 ms.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Final
 
-from bench.harness import Bench, Figure, own_peak_mib
+from bench.harness import Bench, Figure
 from lakebed.auth import PARTITION, Ref, SandboxRecord
 from lakebed.base import in_waves
 from lakebed.kv import scan_prefix
@@ -35,13 +32,16 @@ DAY_MS: Final = 86_400_000
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
     def take(repeat: int) -> list[Figure]:
         taken = [asyncio.run(_round(COUNTS[size])) for _ in range(repeat)]
-        return [_figure(what, [each[place] for each in taken]) for place, what in enumerate(("made", "ended"))]
+        return [
+            Figure.of(f"sandboxes: {what}", [each[place] for each in taken], unit="ms", limit=LIMIT_MS)
+            for place, what in enumerate(("made", "ended"))
+        ]
 
     yield take
 
 
-async def _round(count: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return CPU and wall milliseconds for each sandbox made, and for each ended."""
+async def _round(count: int) -> tuple[float, float]:
+    """Return milliseconds of CPU for each sandbox made, and for each ended."""
     with tempfile.TemporaryDirectory() as folder:
         async with opened(ServerOptions(data_dir=Path(folder), blockstore="local")) as state:
             lake = await state.catalog.create("lake", storage_namespace="local://lake", default_branch="main")
@@ -61,14 +61,14 @@ async def _round(count: int) -> tuple[tuple[float, float], tuple[float, float]]:
             async def end(record: SandboxRecord) -> None:
                 await state.sandboxes.end(lake, record.id, by="bench")
 
-            started = _now()
+            started = time.process_time()
             made = await in_waves(state.ports.tasks, range(count), make)
-            between = _now()
+            between = time.process_time()
             await in_waves(state.ports.tasks, made, end)
-            ended = _now()
+            ended = time.process_time()
             left = await _records(state) - before
             assert not left, f"of {count} sandboxes there is left: {left}"
-            return _each(started, between, count), _each(between, ended, count)
+            return (between - started) * 1000 / count, (ended - between) * 1000 / count
 
 
 async def _records(state: AppState) -> Counter[str]:
@@ -79,34 +79,9 @@ async def _records(state: AppState) -> Counter[str]:
     return Counter([*records, *("branch" for _ in branches), *("object" for _ in objects)])
 
 
-def _now() -> tuple[float, float]:
-    return time.process_time(), time.perf_counter()
-
-
-def _each(start: tuple[float, float], end: tuple[float, float], count: int) -> tuple[float, float]:
-    return (end[0] - start[0]) * 1000 / count, (end[1] - start[1]) * 1000 / count
-
-
-def _figure(what: str, taken: list[tuple[float, float]]) -> Figure:
-    cpu_ms = [cpu for cpu, _ in taken]
-    return Figure(
-        what=f"sandboxes: {what}",
-        value=median(cpu_ms),
-        value_min=min(cpu_ms),
-        value_max=max(cpu_ms),
-        unit="ms",
-        limit=LIMIT_MS,
-        cpu_s=median(cpu_ms) / 1000,
-        wall_s=median(wall for _, wall in taken) / 1000,
-        peak_mib=own_peak_mib(),
-    )
-
-
 BENCH = Bench(name="sandboxes", parts=parts)
 
 
 if __name__ == "__main__":
-    (made_cpu_ms, _), (ended_cpu_ms, _) = asyncio.run(_round(int(sys.argv[1])))
-    print(
-        f"{sys.argv[1]} sandboxes: {made_cpu_ms:.2f} ms of CPU to make one, {ended_cpu_ms:.2f} ms to end it, none left"
-    )
+    made_ms, ended_ms = asyncio.run(_round(int(sys.argv[1])))
+    print(f"{sys.argv[1]} sandboxes: {made_ms:.2f} ms of CPU to make one, {ended_ms:.2f} ms to end it, none left")

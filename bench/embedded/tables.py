@@ -6,17 +6,12 @@
 - A plan of pruning of a million files, half of which a table names.
 
 All stores are in memory, and data files have no bytes: nobody here reads them.
-
-Sketch: an append decodes two lists of 100 manifests and one manifest, 5 ms; parses, changes, compares and writes 60 KiB
-of metadata by the library, 15; commits 13 entries to 100,000, 10.
-An expiry decodes a thousand lists of 50 manifests, 1 s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.harness import Bench, Figure, own_peak_mib
+from bench.harness import Bench, Figure
 from lakebed import iceberg
 from lakebed.base import EMPTY_METARANGE, TABLES, Entry, Row, format_address, slice_name, slice_number, to_row
 from lakebed.catalog import Repository
@@ -109,15 +104,7 @@ class Table:
     async def data(self, count: int) -> list[str]:
         """Name new data files in the hidden branch, in one commit, and return their URIs."""
         names = [f"{UUID}/data/{next(self.files):09}.parquet" for _ in range(count)]
-        rows: dict[bytes, Row | None] = {}
-        for name in names:
-            key = name.encode()
-            rows[key] = to_row(key, entry(int(name[-17:-8])))
-
-        async def compose(_: object, __: object) -> Mapping[bytes, Row | None]:
-            return rows
-
-        await self.commits.name_files(TABLES, (), compose, NOTE)
+        await _commit(self.repository.versions, TABLES, {name: int(name[-17:-8]) for name in names})
         self.known += names
         return [self.tables.uri_of(name) for name in names]
 
@@ -262,12 +249,12 @@ async def merged(state: AppState, tables: int, repeat: int) -> tuple[list[float]
         versions, took = table.repository.versions, []
         names = [f"db/t{number:05}{suffix}" for number in range(tables)]
         paths = [f"{name}/data/{file}.parquet" for name in names for file in range(10)]
-        await _commit(versions, "main", [*paths, *(f"{name}/table.json" for name in names)], 0)
+        await _commit(versions, "main", _numbered([*paths, *(f"{name}/table.json" for name in names)], 0))
         for run in range(repeat + 1):
             await table.repository.versions.refs.create_branch(f"dev{run}", "main")
             await table.repository.versions.refs.create_branch(f"to{run}", "main")
             changed = [f"{name}/{file}" for name in names for file in ("metadata/1.json", "table.json")]
-            await _commit(versions, f"dev{run}", changed, 1_000_000 * (run + 1))
+            await _commit(versions, f"dev{run}", _numbered(changed, 1_000_000 * (run + 1)))
 
             async def work(run: int = run, table: Table = table) -> None:
                 await table.repository.versions.refs.create_branch(f"new{run}", f"to{run}")
@@ -275,14 +262,19 @@ async def merged(state: AppState, tables: int, repeat: int) -> tuple[list[float]
 
             # Both sides changed all over the tree, so a merge reads and writes every range, wherever ranges are cut.
             beside = [f"{name.removesuffix(suffix)}/other" for name in names[::10]]
-            await _commit(versions, f"to{run}", beside, 900_000_000 + len(beside) * run)
+            await _commit(versions, f"to{run}", _numbered(beside, 900_000_000 + len(beside) * run))
             took.append(await _cpu_ms(work) / 1000)
         sides.append(took[1:])
     return sides[0], sides[1]
 
 
-async def _commit(versions: Versions, branch: str, paths: Sequence[str], first: int) -> None:
-    rows = {(key := path.encode()): to_row(key, entry(first + number)) for number, path in enumerate(paths)}
+def _numbered(paths: Sequence[str], first: int) -> dict[str, int]:
+    return {path: first + number for number, path in enumerate(paths)}
+
+
+async def _commit(versions: Versions, branch: str, numbers: Mapping[str, int]) -> None:
+    """Commit these paths, each an object by its number."""
+    rows = {(key := path.encode()): to_row(key, entry(number)) for path, number in numbers.items()}
 
     async def compose(_: object, __: object) -> Mapping[bytes, Row | None]:
         return rows
@@ -298,16 +290,8 @@ async def pruned(files: int) -> float:
     empty = Commit(generation=1, message="", committer="me", created_ms=0, metarange_id=EMPTY_METARANGE, parents=())
     await lake.versions.recorder.record(empty.id, empty)
     await lake.versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
-    await _commit(lake.versions, TABLES, [f"u/data/{number:09}.parquet" for number in range(files)], 0)
-    rows = {
-        (key := f"db/t.iceberg/data/{number:09}.parquet".encode()): to_row(key, entry(number))
-        for number in range(1, files, 2)
-    }
-
-    async def compose(_: object, __: object) -> Mapping[bytes, Row | None]:
-        return rows
-
-    await TableCommits(lake.versions).name_files("main", (), compose, NOTE)
+    await _commit(lake.versions, TABLES, {f"u/data/{n:09}.parquet": n for n in range(files)})
+    await _commit(lake.versions, "main", {f"db/t.iceberg/data/{n:09}.parquet": n for n in range(1, files, 2)})
     record = encode_record(SliceRecord(state=SliceState.CLOSED, owner="bench", opened_ms=OLD_MS))
     for number in range(-(-files // 10_000)):
         await lake.store.set(lake.versions.partition, keys.SLICE + slice_name(SLICE + number).encode(), record)
@@ -344,29 +328,15 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
         expiries = asyncio.run(on_server(lambda state: expired(state, snapshots, repeat)))
         ours, floor = asyncio.run(on_server(lambda state: merged(state, tables, repeat)))
         plans = [asyncio.run(pruned(garbage)) for _ in range(min(repeat, 3))]
-        ratios = [mine / other for mine, other in zip(ours, floor, strict=True)]
         return [
-            _figure(f"10 files appended to {files:,}", appends, "ms", 150.0),
-            _figure(f"load of {files:,} files", loads, "ms", 20.0),
-            _figure(f"{snapshots:,} snapshots expired", expiries, "s", 2.0),
-            msgspec.structs.replace(
-                _figure(f"branch and merge of {tables:,} tables", ours, "s", 1.2),
-                floor=statistics.median(floor),
-                ratio=statistics.median(ratios),
-                ratio_min=min(ratios),
-                ratio_max=max(ratios),
-            ),
-            _figure(f"pruning of {garbage:,} files planned", plans, "s", 10.0),
+            Figure.of(f"tables: 10 files appended to {files:,}", appends, unit="ms", limit=150.0),
+            Figure.of(f"tables: load of {files:,} files", loads, unit="ms", limit=20.0),
+            Figure.of(f"tables: {snapshots:,} snapshots expired", expiries, limit=2.0),
+            Figure.of(f"tables: branch and merge of {tables:,} tables", ours, floor, limit=1.2),
+            Figure.of(f"tables: pruning of {garbage:,} files planned", plans, limit=10.0),
         ]
 
     yield take
-
-
-def _figure(what: str, took: Sequence[float], unit: str, limit: float) -> Figure:
-    return Figure(
-        what=f"tables: {what}", value=statistics.median(took), value_min=min(took), value_max=max(took), unit=unit,
-        limit=limit, cpu_s=statistics.median(took) / (1000 if unit == "ms" else 1), wall_s=0.0, peak_mib=own_peak_mib(),
-    )  # fmt: skip
 
 
 BENCH = Bench(name="tables", parts=parts)

@@ -3,10 +3,6 @@ ten changes. Milliseconds of CPU each, warm: what a server costs that has read t
 
 Only the ranges that the four touch are files; of the others the lists say that they are there. `built` is what it took
 to write the lists of all ranges once, for orientation.
-
-Sketch: a look-up bisects three sorted columns, 30 µs; a page decodes 1,000 rows, 0.6 ms. A commit reads and writes one
-range (15 ms for 7,200 entries), one sublist of some 256 ranges (3 ms) and the list of 600 sublists (5 ms). A diff reads
-ten ranges on each side, 0.7 ms each, and ten sublists on each side that are in the cache.
 """
 
 from __future__ import annotations
@@ -15,15 +11,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
-from statistics import median
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 
-from bench.harness import Bench, Figure, own_peak_mib
+from bench.harness import Bench, Figure
 from lakebed.base import EMPTY_METARANGE, Entry, MetarangeId, RangeId, to_row
 from lakebed.objectstore import MemoryObjectStore
 from lakebed.ranges import CUT_RULE, RangeInfo, changes_from_rows, encode_range, range_key, table_from_rows
@@ -120,21 +114,17 @@ def _entry(version: int) -> Entry:
     return Entry(address=f"data/0123456789abc/{version:08d}", size_bytes=1 << 20, checksum="", modified_ms=version)
 
 
-def figures(size: str, repeat: int) -> list[Figure]:
-    return asyncio.run(_figures(size, repeat))
-
-
-async def _figures(size: str, repeat: int) -> list[Figure]:
+async def figures(size: str, repeat: int) -> list[Figure]:
     wide = Wide(size)
     began = time.process_time()
     await wide.build()
-    found = [_figure("built", [1_000 * (time.process_time() - began)], None)]
+    found = [Figure.of("wide built", [1_000 * (time.process_time() - began)], unit="ms")]
     works = {"look-up": wide.look_up, "page": wide.page, "commit": wide.commit, "diff": await wide.differ()}
     for what, work in works.items():
         for turn in range(CHANGES):
             await work(turn)
         took = [await _milliseconds(work, TURNS[size]) for _ in range(repeat)]
-        found.append(_figure(what, took, LIMITS_MS[what]))
+        found.append(Figure.of(f"wide {what}", took, unit="ms", limit=LIMITS_MS[what]))
     return found
 
 
@@ -145,22 +135,8 @@ async def _milliseconds(work: Callable[[int], Awaitable[None]], turns: int) -> f
     return 1_000 * (time.process_time() - began) / turns
 
 
-def _figure(what: str, took: Sequence[float], limit: float | None) -> Figure:
-    return Figure(
-        what=f"wide {what}",
-        value=median(took),
-        value_min=min(took),
-        value_max=max(took),
-        unit="ms",
-        limit=limit,
-        cpu_s=median(took) / 1_000,
-        wall_s=median(took) / 1_000,
-        peak_mib=own_peak_mib(),
-    )
-
-
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
-    yield partial(figures, size)
+    yield lambda repeat: asyncio.run(figures(size, repeat))
 
 
 BENCH = Bench(name="wide", parts=parts)

@@ -54,52 +54,31 @@ class Bare:
         return Response(self.answer, media_type="application/json")
 
     async def list_staged(self, request: Request) -> Response:
-        assert self.database is not None
         after = request.query_params.get("after", "").encode()
+        return self._page(
+            [
+                _stats(key, cell[3], cell[4], cell[6], cell[7], cell[8], cell[9])
+                for key, cell in self._cells_behind(after)
+            ]
+        )
+
+    def _cells_behind(self, after: bytes) -> list[tuple[bytes, Any]]:
+        """The keys and cells of a page."""
+        assert self.database is not None
         found = self.database.execute(
             "SELECT key, value FROM kv WHERE partition = ? AND key > ? ORDER BY key LIMIT ?",
             (self.partition, after, PAGE),
         ).fetchall()
         joined = b"".join([value for _, value in found])
         cells = _cells.decode(b"\xdd" + len(found).to_bytes(4, "big") + joined)
-        return self._page(
-            [
-                ObjectStats(
-                    checksum=cell[7],
-                    content_type=cell[9],
-                    metadata={},
-                    mtime=cell[8] // 1000,
-                    path=key.decode(),
-                    path_type="object",
-                    physical_address=f"local://bench/x/data/{cell[3]}/{cell[4]:08d}",
-                    size_bytes=cell[6],
-                )
-                for (key, _), cell in zip(found, cells, strict=True)
-            ]
-        )
+        return list(zip([key for key, _ in found], cells, strict=True))
 
     async def list_committed(self, request: Request) -> Response:
         assert self.table is not None
         page = self.table.slice(int(request.query_params.get("offset", "0")), PAGE)
         columns: dict[str, list[Any]] = page.to_pydict()
         names = ("key", "slice", "sequence", "size_bytes", "checksum", "modified_ms", "content_type")
-        return self._page(
-            [
-                ObjectStats(
-                    checksum=checksum,
-                    content_type=content_type,
-                    metadata={},
-                    mtime=modified_ms // 1000,
-                    path=key.decode(),
-                    path_type="object",
-                    physical_address=f"local://bench/x/data/{slice_}/{sequence:08d}",
-                    size_bytes=size_bytes,
-                )
-                for key, slice_, sequence, size_bytes, checksum, modified_ms, content_type in zip(
-                    *[columns[name] for name in names], strict=True
-                )
-            ]
-        )
+        return self._page([_stats(*row) for row in zip(*[columns[name] for name in names], strict=True)])
 
     def _page(self, results: list[ObjectStats]) -> Response:
         pagination = Pagination(
@@ -114,42 +93,9 @@ class Bare:
         body = await request.body()
         name = f"{next(self.numbers):08d}"
         digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
-        await asyncio.get_running_loop().run_in_executor(None, self._write_durably, name, body)
+        await asyncio.to_thread(_write_durably, self.folder, name, body)
         await self.store.set(b"bare", request.query_params["path"].encode(), _json.encode((name, len(body), digest)))
         return Response(self.answer, status_code=201, media_type="application/json")
-
-    def _mark_durably(self, name: str, body: bytes) -> None:
-        """Write a file into a fresh folder in a fresh folder, as the first of a namespace; all three last."""
-        outer, inner = self.folder / name, self.folder / name / "inner"
-        outer.mkdir()
-        inner.mkdir()
-        handle = os.open(inner / "new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            os.write(handle, body)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        (inner / "new").rename(inner / "marker")
-        for each in (inner, outer, self.folder):
-            folder = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    def _write_durably(self, name: str, body: bytes) -> None:
-        handle = os.open(self.folder / f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            os.write(handle, body)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        (self.folder / f"{name}.new").rename(self.folder / name)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     async def read(self, _: Request) -> Response:
         """The first file that was uploaded."""
@@ -157,18 +103,12 @@ class Bare:
 
     async def list_xml(self, _: Request) -> Response:
         """The first page as S3's XML."""
-        assert self.database is not None
-        found = self.database.execute(
-            "SELECT key, value FROM kv WHERE partition = ? ORDER BY key LIMIT ?", (self.partition, PAGE)
-        ).fetchall()
-        joined = b"".join([value for _, value in found])
-        cells = _cells.decode(b"\xdd" + len(found).to_bytes(4, "big") + joined)
         rows = [
             f"<Contents><Key>{escape(key.decode())}</Key>"
             f"<LastModified>{datetime.fromtimestamp(cell[8] / 1000, UTC):%Y-%m-%dT%H:%M:%S}.000Z</LastModified>"
             f"<ETag>&quot;{escape(cell[7])}&quot;</ETag><Size>{cell[6]}</Size>"
             "<StorageClass>STANDARD</StorageClass></Contents>"
-            for (key, _), cell in zip(found, cells, strict=True)
+            for key, cell in self._cells_behind(b"")
         ]
         text = f"<ListBucketResult><Name>bench</Name>{''.join(rows)}</ListBucketResult>"
         return Response(text, media_type="application/xml")
@@ -193,12 +133,9 @@ class Bare:
             await self.store.scan(WORK, key, 1)
         if rows := asked.get("rows", 0):
             await self.store.scan(WORK, b"", rows)
-        for _ in range(asked.get("files", 0)):
-            name = f"{next(self.numbers):08d}"
-            await asyncio.get_running_loop().run_in_executor(None, self._write_durably, name, body)
-        for _ in range(asked.get("markers", 0)):
-            name = f"{next(self.numbers):08d}"
-            await asyncio.get_running_loop().run_in_executor(None, self._mark_durably, name, body)
+        for what, write in (("files", _write_durably), ("markers", _mark_durably)):
+            for _ in range(asked.get(what, 0)):
+                await asyncio.to_thread(write, self.folder, f"{next(self.numbers):08d}", body)
         for _ in range(asked.get("sets", 0)):
             await self.store.set(b"made", b"%08d" % next(self.numbers), bytes(200))
         return Response(_json.encode(self.answers[asked["answer"]]), media_type="application/json")
@@ -216,6 +153,49 @@ class Bare:
                 Route("/work", self.work, methods=["GET", "POST"]),
             ]
         )
+
+
+def _stats(
+    key: bytes, slice_: int, sequence: int, size_bytes: int, checksum: str, modified_ms: int, content_type: str
+) -> ObjectStats:
+    return ObjectStats(
+        checksum=checksum,
+        content_type=content_type,
+        metadata={},
+        mtime=modified_ms // 1000,
+        path=key.decode(),
+        path_type="object",
+        physical_address=f"local://bench/x/data/{slice_}/{sequence:08d}",
+        size_bytes=size_bytes,
+    )
+
+
+def _write_durably(folder: Path, name: str, body: bytes) -> None:
+    handle = os.open(folder / f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(handle, body)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    (folder / f"{name}.new").rename(folder / name)
+    _sync(folder)
+
+
+def _mark_durably(above: Path, name: str, body: bytes) -> None:
+    """Write a file into a fresh folder in a fresh folder, as the first of a namespace; all three last."""
+    inner = above / name / "inner"
+    inner.mkdir(parents=True)
+    _write_durably(inner, "marker", body)
+    _sync(inner.parent)
+    _sync(above)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def main(options: dict[str, str]) -> None:

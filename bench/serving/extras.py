@@ -14,20 +14,20 @@ import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from bench.embedded.commit import rows
 from bench.harness import Bench, Pair, Side, Work
-from bench.http import Peer, lakebed_server, objects_url
+from bench.http import Peer, lakebed_server, objects_url, sending
 from lakebed.base import Entry
 from lakebed.catalog import Repository, SubscriptionRecord
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.versions import Note
 
-from .stat import load as looking
+from .stat import looking
 from .upload import BODY
-from .upload import load as uploading
 from .world import REPOSITORY, fill
 
 COMMITS: Final = {"small": 20, "full": 200}
@@ -98,23 +98,18 @@ def _requests(stats: int, uploads: int) -> Iterator[Pair]:
     stat_urls = [objects_url(REPOSITORY, "committed", path, suffix="/stat") for path in paths]
     numbers = itertools.count()
 
-    def upload_urls() -> list[str]:
-        names = [f"up/{next(numbers):08d}" for _ in range(uploads)]
-        return [objects_url(REPOSITORY, "staged", name, kind="branches") for name in names]
-
     def looks(peer: Peer) -> Side:
-        @contextmanager
-        def work() -> Iterator[Work]:
-            yield looking(peer, stat_urls)
-
-        return work
+        return looking(peer, stat_urls)
 
     def uploads_of(peer: Peer) -> Side:
-        @contextmanager
-        def work() -> Iterator[Work]:
-            yield uploading(peer, upload_urls())
+        names = (f"up/{number:08d}" for number in numbers)
+        return sending(
+            peer, lambda: [peer.upload(REPOSITORY, "staged", name, BODY) for name in islice(names, uploads)], 201
+        )
 
-        return work
+    def both(what: str, ours: Peer, floor: Peer) -> Iterator[Pair]:
+        for load, side in ((f"{stats:,} stats", looks), (f"{uploads:,} uploads of 1 KiB", uploads_of)):
+            yield Pair(what=f"extras: {what}, {load}", limit=1.03, ours=side(ours), floor=side(floor))
 
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for folder in (first, second):
@@ -122,22 +117,10 @@ def _requests(stats: int, uploads: int) -> Iterator[Pair]:
             asyncio.run(fill(ServerOptions(data_dir=Path(folder) / "data"), 2_000))
         with lakebed_server(Path(first) / "data") as limited, lakebed_server(Path(second) / "data") as plain:
             _limit(limited)
-            yield Pair(what=f"extras: quotas, {stats:,} stats", limit=1.03, ours=looks(limited), floor=looks(plain))
-            yield Pair(
-                what=f"extras: quotas, {uploads:,} uploads of {len(BODY):,} bytes",
-                limit=1.03,
-                ours=uploads_of(limited),
-                floor=uploads_of(plain),
-            )
+            yield from both("quotas", limited, plain)
             free = _user(plain, "free", [ANYWHERE])
             bound = _user(plain, "bound", [{**ANYWHERE, "condition": CONDITIONS}])
-            yield Pair(what=f"extras: conditions, {stats:,} stats", limit=1.03, ours=looks(bound), floor=looks(free))
-            yield Pair(
-                what=f"extras: conditions, {uploads:,} uploads",
-                limit=1.03,
-                ours=uploads_of(bound),
-                floor=uploads_of(free),
-            )
+            yield from both("conditions", bound, free)
 
 
 def _limit(peer: Peer) -> None:

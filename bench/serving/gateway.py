@@ -14,11 +14,11 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from bench.harness import Bench, Figure, Pair, Part, Side, Work
-from bench.http import Peer
+from bench.harness import Bench, Figure, Pair, Part, Side
+from bench.http import Peer, sending
 from lakebed.server.s3.requests.signatures import canonical_request, signing_key, string_to_sign
 
 from .world import REPOSITORY, filled
@@ -32,6 +32,8 @@ BODY = os.urandom(64 << 10)
 PEAK_MIB = 200
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
+Query = tuple[tuple[str, str], ...]
+
 
 class Signer:
     """Sign requests to our server, with a key pair of its first user."""
@@ -41,7 +43,7 @@ class Signer:
         self._key_id, self._secret = made["access_key_id"], made["secret_access_key"]
         self._host = f"127.0.0.1:{peer.port}"
 
-    def request(self, method: str, path: str, body: bytes = b"", query: tuple[tuple[str, str], ...] = ()) -> bytes:
+    def request(self, method: str, path: str, body: bytes = b"", query: Query = ()) -> bytes:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         headers = [
             (b"host", self._host.encode()),
@@ -75,54 +77,31 @@ def parts(size: str) -> Iterator[Part]:
         # First, while the server has nothing in memory of what the others ask for.
         yield lambda _: [large(ports.ours, signer, bucket, size)]
 
-        def ours(make: Callable[[], list[bytes]]) -> Side:
-            @contextmanager
-            def side() -> Iterator[Work]:
-                requests = make()
-                yield Work(
-                    run=lambda: ports.ours.send_all(requests, expected=200),
-                    cpu_s=ports.ours.cpu_s,
-                    peak_mib=ports.ours.peak_mib,
-                )
-
-            return side
-
-        def floor(make: Callable[[], list[bytes]], expected: int = 200) -> Side:
-            @contextmanager
-            def side() -> Iterator[Work]:
-                requests = make()
-                yield Work(
-                    run=lambda: ports.bare.send_all(requests, expected=expected),
-                    cpu_s=ports.bare.cpu_s,
-                    peak_mib=ports.bare.peak_mib,
-                )
-
-            return side
+        def asked(sign: Callable[[], bytes], times: int) -> Side:
+            return sending(ports.ours, lambda: [sign() for _ in range(times)])
 
         query = (("list-type", "2"), ("max-keys", "1000"))
         yield Pair(
             what=f"gateway PUT {count:,} of 64 KiB",
             limit=2.5,
-            ours=ours(lambda: [signer.request("PUT", f"{bucket}/up/{next(numbers):08d}", BODY) for _ in range(count)]),
-            floor=floor(
-                lambda: [
-                    ports.bare.request("POST", f"/upload?path=up/{next(numbers):08d}", BODY, content_type="x")
-                    for _ in range(count)
-                ],
+            ours=asked(lambda: signer.request("PUT", f"{bucket}/up/{next(numbers):08d}", BODY), count),
+            floor=sending(
+                ports.bare,
+                lambda: [ports.bare.request("POST", f"/upload?path={next(numbers)}", BODY) for _ in range(count)],
                 201,
             ),
         )
         yield Pair(
             what=f"gateway GET {count:,} of 64 KiB",
             limit=2.5,
-            ours=ours(lambda: [signer.request("GET", f"{bucket}/zz/read") for _ in range(count)]),
-            floor=floor(lambda: [ports.bare.request("GET", "/read")] * count),
+            ours=asked(lambda: signer.request("GET", f"{bucket}/zz/read"), count),
+            floor=sending(ports.bare, lambda: [ports.bare.request("GET", "/read")] * count),
         )
         yield Pair(
             what=f"gateway LIST {pages:,} pages of 1,000",
             limit=2.5,
-            ours=ours(lambda: [signer.request("GET", bucket, query=query) for _ in range(pages)]),
-            floor=floor(lambda: [ports.bare.request("GET", "/list-xml")] * pages),
+            ours=asked(lambda: signer.request("GET", bucket, query=query), pages),
+            floor=sending(ports.bare, lambda: [ports.bare.request("GET", "/list-xml")] * pages),
         )
 
 
@@ -138,45 +117,32 @@ def large(peer: Peer, signer: Signer, bucket: str, size: str) -> Figure:
     """Upload an object in parts, complete it, and read it, once."""
     part, count = os.urandom(PART_BYTES[size]), LARGE_PARTS[size]
     cpu, wall = peer.cpu_s(), time.perf_counter()
-    [begun] = peer.send_all(
-        [signer.request("POST", f"{bucket}/large", query=(("uploads", ""),))], expected=200, connections=1
-    )
+
+    def send(method: str, query: Query, body: bytes = b"") -> bytes:
+        request = signer.request(method, f"{bucket}/large", body, query)
+        return peer.send_all([request], expected=200, connections=1)[0]
+
+    begun = send("POST", (("uploads", ""),))
     found = re.search(rb"<UploadId>(.*?)</UploadId>", begun)
     assert found is not None
     name = found[1].decode()
     for number in range(1, count + 1):
-        query = (("partNumber", str(number)), ("uploadId", name))
-        peer.send_all([signer.request("PUT", f"{bucket}/large", part, query)], expected=200, connections=1)
-    [listed] = peer.send_all(
-        [signer.request("GET", f"{bucket}/large", query=(("uploadId", name),))], expected=200, connections=1
-    )
+        send("PUT", (("partNumber", str(number)), ("uploadId", name)), part)
+    listed = send("GET", (("uploadId", name),))
     chosen = re.findall(rb"<PartNumber>(\d+)</PartNumber>.*?<ETag>(.*?)</ETag>", listed)
     shown = b"".join(b"<Part><PartNumber>%s</PartNumber><ETag>%s</ETag></Part>" % each for each in chosen)
     body = b"<CompleteMultipartUpload>" + shown + b"</CompleteMultipartUpload>"
-    complete(peer, signer.request("POST", f"{bucket}/large", body, (("uploadId", name),)))
+    # One that takes long answers at once, and says how it went in the document.
+    done = send("POST", (("uploadId", name),), body)
+    assert b"</CompleteMultipartUploadResult>" in done, done
     read_all(peer, signer.request("GET", f"{bucket}/large"), len(part) * count)
-    return Figure(
-        what=f"gateway upload and download {len(part) * count / (1 << 30):.2f} GiB in {count} parts",
-        value=peer.cpu_s() - cpu,
-        unit="s",
-        cpu_s=peer.cpu_s() - cpu,
-        wall_s=time.perf_counter() - wall,
+    return Figure.of(
+        f"gateway upload and download {len(part) * count / (1 << 30):.2f} GiB in {count} parts",
+        [peer.cpu_s() - cpu],
+        wall_s=[time.perf_counter() - wall],
         peak_mib=peer.peak_mib(),
         peak_limit_mib=PEAK_MIB,
     )
-
-
-def complete(peer: Peer, request: bytes) -> None:
-    """Send a completion; one that takes long answers in chunks, and says how it went in the document."""
-    with socket.create_connection(("127.0.0.1", peer.port)) as connection, connection.makefile("rb") as answer:
-        connection.sendall(request)
-        text = b""
-        while b"</CompleteMultipartUploadResult>" not in text:
-            # Not by line: the document ends without one, and the connection stays open for the next request.
-            found = answer.read1(1 << 16)
-            assert found, text
-            text += found
-            assert b"<Error>" not in text, text
 
 
 def read_all(peer: Peer, request: bytes, size_bytes: int) -> None:

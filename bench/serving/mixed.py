@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from bench.harness import Bench, Figure
-from bench.http import Connection, Peer, objects_url
+from bench.http import Connection, Peer
 
-from .ten_objects import timed
+from .commands import timed, variables
 from .world import REPOSITORY, filled
 
 OBJECTS: Final = {"small": 2_000, "full": 1_000_000}
@@ -72,9 +72,7 @@ class Beside:
                 return
 
     def plan(self) -> None:
-        environment = {**os.environ, **self.peer.environment(), "XDG_CONFIG_HOME": str(self.folder)}
-        environment["LAKEBED_DATA"] = str(self.folder / "data")
-        timed(self.peer, environment, "gc", "plan", f"lakefs://{REPOSITORY}")
+        timed(self.peer, variables(self.peer, self.folder), "gc", "plan", f"lakefs://{REPOSITORY}")
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -103,9 +101,7 @@ class Beside:
             self.failures.append(error)
 
     def _upload(self, path: str, body: bytes) -> None:
-        url = objects_url(REPOSITORY, "hooked", path, kind="branches")
-        request = self.peer.request("POST", url, body, content_type="application/octet-stream")
-        self.peer.send_all([request], expected=201, connections=1)
+        self.peer.send_all([self.peer.upload(REPOSITORY, "hooked", path, body)], expected=201, connections=1)
 
 
 def p99_s(peer: Peer, requests: Sequence[bytes], expected: int) -> float:
@@ -126,8 +122,7 @@ def p99_s(peer: Peer, requests: Sequence[bytes], expected: int) -> float:
 
 def probes(peer: Peer, count: int, name: str) -> dict[str, float]:
     stat = peer.request("GET", f"{ROOT}/refs/hooked/objects/stat?path=_lakefs_actions/mixed.yaml")
-    urls = [objects_url(REPOSITORY, "probed", f"{name}/{number}", kind="branches") for number in range(count)]
-    uploads = [peer.request("POST", url, bytes(1024), content_type="application/octet-stream") for url in urls]
+    uploads = [peer.upload(REPOSITORY, "probed", f"{name}/{number}", bytes(1024)) for number in range(count)]
     return {"stat": p99_s(peer, [stat] * count, 200), "upload 1 KiB": p99_s(peer, uploads, 201)}
 
 
@@ -145,24 +140,17 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
             quiet, cpu_s, began_s = probes(peer, count, "quiet"), peer.cpu_s(), time.perf_counter()
             with beside.running():
                 mixed = probes(peer, count, "mixed")
-            spent = {"cpu_s": peer.cpu_s() - cpu_s, "wall_s": time.perf_counter() - began_s}
+            spent: dict[str, Any] = {"cpu_s": peer.cpu_s() - cpu_s, "wall_s": [time.perf_counter() - began_s]}
             figures = []
             for what in quiet:
-                figures += [
-                    Figure(
-                        what=f"mixed, p99 of {what}: {how}",
-                        value=value,
-                        unit=unit,
-                        limit=limit,
-                        peak_mib=peer.peak_mib(),
-                        **spent,
-                    )
-                    for how, value, unit, limit in (
-                        ("quiet", 1000 * quiet[what], "ms", None),
-                        ("beside large work", 1000 * mixed[what], "ms", None),
-                        ("times the quiet one", mixed[what] / quiet[what], "×", TIMES_MAX),
-                    )
-                ]
+                times = mixed[what] / quiet[what]
+                for how, value, unit, limit in (
+                    ("quiet", 1000 * quiet[what], "ms", None),
+                    ("beside large work", 1000 * mixed[what], "ms", None),
+                    ("times the quiet one", times, "×", TIMES_MAX),
+                ):
+                    name, peak_mib = f"mixed, p99 of {what}: {how}", peer.peak_mib()
+                    figures.append(Figure.of(name, [value], unit=unit, limit=limit, peak_mib=peak_mib, **spent))
             return figures
 
         yield take

@@ -23,11 +23,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from bench.harness import Bench, Figure, Pair, Side, Work, compared, own_peak_mib
-from bench.http import Peer, objects_url
+from bench.harness import Bench, Figure, Pair, Side, compared
+from bench.http import Peer, objects_url, sending
 
 from .gateway import Signer
 from .world import REPOSITORY, filled
@@ -167,8 +167,7 @@ class Lake:
         return [self.signer.request("PUT", f"/{REPOSITORY}.empty/put/{name}", body) for name in self.fresh(count)]
 
     def uploads(self, count: int) -> list[bytes]:
-        urls = [objects_url(REPOSITORY, "empty", f"up/{name}", kind="branches") for name in self.fresh(count)]
-        return [self.ours.request("POST", url, BODY, content_type="application/octet-stream") for url in urls]
+        return [self.ours.upload(REPOSITORY, "empty", f"up/{name}", BODY) for name in self.fresh(count)]
 
     def repositories(self, count: int) -> list[bytes]:
         return self.post(
@@ -277,12 +276,11 @@ def prepared(size: str, environment: Mapping[str, str]) -> Iterator[Lake]:
 
 def loop_figure() -> Figure:
     """Take the CPU of a loop that no change of ours makes faster or slower."""
-    cpu, wall, total = time.process_time(), time.perf_counter(), 0
+    began, total = time.process_time(), 0
     for number in range(LOOP_ROUNDS):
         total += number & 7
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    what = f"operations, a loop of {LOOP_ROUNDS:,} rounds"
-    return Figure(what=what, value=1000 * cpu, unit="ms", cpu_s=cpu, wall_s=wall, peak_mib=own_peak_mib())
+    took_ms = 1000 * (time.process_time() - began)
+    return Figure.of(f"operations, a loop of {LOOP_ROUNDS:,} rounds", [took_ms], unit="ms")
 
 
 def taken(sides: Sequence[tuple[Lake, Operation]], repeat: int) -> list[Figure]:
@@ -291,38 +289,17 @@ def taken(sides: Sequence[tuple[Lake, Operation]], repeat: int) -> list[Figure]:
     what = f"operations, {operation.name}"
 
     def ours(lake: Lake, operation: Operation) -> Side:
-        @contextmanager
-        def side() -> Iterator[Work]:
-            yield load(lake.ours, operation.requests(count), operation.status)
+        return sending(lake.ours, lambda: operation.requests(count), operation.status)
 
-        return side
-
-    if len(sides) > 1:
-        floor, limit = ours(*sides[1]), None
-    else:
-        floor, limit = bare(lake, operation), LIMIT
+    floor, limit = (ours(*sides[1]), None) if len(sides) > 1 else (bare(lake, operation), LIMIT)
     ratio = compared(Pair(what=what, limit=limit, ours=ours(lake, operation), floor=floor), repeat)
     each_ms = 1000 / count
+    spent: dict[str, Any] = {"cpu_s": ratio.cpu_s, "wall_s": [ratio.wall_s], "peak_mib": ratio.peak_mib}
     return [
         ratio,
-        Figure(
-            what=f"{what}, a request",
-            value=ratio.value * each_ms,
-            unit="ms",
-            limit=operation.most_ms,
-            cpu_s=ratio.cpu_s,
-            wall_s=ratio.wall_s,
-            peak_mib=ratio.peak_mib,
-        ),
+        Figure.of(f"{what}, a request", [ratio.value * each_ms], unit="ms", limit=operation.most_ms, **spent),
         # Of clients and server on this machine together. It says something beside another server's on the same one.
-        Figure(
-            what=f"{what}, requests a second",
-            value=count / ratio.wall_s,
-            unit="/s",
-            cpu_s=ratio.cpu_s,
-            wall_s=ratio.wall_s,
-            peak_mib=ratio.peak_mib,
-        ),
+        Figure.of(f"{what}, requests a second", [count / ratio.wall_s], unit="/s", **spent),
     ]
 
 
@@ -334,15 +311,7 @@ def bare(lake: Lake, operation: Operation) -> Side:
     target = f"/work?answer={kept.decode()}&{operation.work}"
     request = lake.bare.request(operation.floor_method, target, operation.floor_body)
 
-    @contextmanager
-    def side() -> Iterator[Work]:
-        yield load(lake.bare, [request] * operation.count, 200)
-
-    return side
-
-
-def load(peer: Peer, requests: Sequence[bytes], expected: int) -> Work:
-    return Work(run=lambda: peer.send_all(requests, expected=expected), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
+    return sending(lake.bare, lambda: [request] * operation.count)
 
 
 def narrowed(of: Sequence[str]) -> Bench:

@@ -6,9 +6,6 @@ pages are those that links lead to, found by the walker of the tests, and some t
 measured without a word here. Each is asked over HTTP by one logged-in browser, one request after the other.
 
 Bytes are those of the answer with its head. A first visit is the first page with everything that it loads.
-
-Sketch of a page: the gate and the session 0.3 ms, each operation 0.3 to 2, a template 1 to 4; a folder of 100 rows is
-one page of a tree, 1; 200 branches of the ref picker 2.
 """
 
 from __future__ import annotations
@@ -17,12 +14,9 @@ import asyncio
 import html
 import json
 import re
-import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,7 +28,7 @@ from msgspec.structs import replace
 from bench.collecting.prepare import cell
 from bench.embedded.lake import BUILT_TOGETHER, puts
 from bench.embedded.log import Line
-from bench.harness import Bench, Figure, Pair, Part, Side, Work
+from bench.harness import Bench, Figure, in_process
 from bench.http import Answer, Connection, Peer, lakebed_server
 from lakebed.base import EMPTY_METARANGE, BranchName, RunState, StagingToken
 from lakebed.gc.messages import ErasureOrder, RunKind
@@ -45,15 +39,11 @@ from lakebed.versions import RunRecord, Versions, encode_record, keys
 from tests.server.rest.gc.test_plans import write_plan
 from tests.server.web.walking import walk
 
-from .gateway import Signer
-
 SIZES: Final = {
     "small": {"objects": 2_000, "branches": 50, "commits": 150, "runs": 10, "changes": 50},
     "tenth": {"objects": 100_000, "branches": 1_000, "commits": 3_000, "runs": 100, "changes": 1_000},
     "full": {"objects": 1_000_000, "branches": 10_000, "commits": 30_000, "runs": 1_000, "changes": 10_000},
 }
-PARTS: Final = ("pages", "trial", "doors")
-OTHERS: Final = {"small": 200, "tenth": 2_000, "full": 2_000}
 REQUESTS: Final = {"small": 1, "tenth": 10, "full": 20}
 LIMIT_MS: Final = 25.0
 FIRST_KIB: Final = 100.0
@@ -118,16 +108,16 @@ async def _commit(versions: Versions, objects: int, commits: int, branches: int)
         changed = puts(np.array([0, objects // 2, objects - 1]), generation=number)
         trees.append((await versions.trees.apply(tree, changed)).metarange_id)
     [(_, record)] = await versions.context.branches.every()
-    main = Line(versions, trees, [record.commit_id])
-    await main.grow(commits * 2 // 3, "main")
+    main = Line([record.commit_id])
+    await main.grow(versions, trees, commits * 2 // 3, "main")
     heads = {"main": main.ids[-1]}
     lines = min(branches, LINES)
     begins = np.random.default_rng(1).integers(1, len(main.ids), branches).tolist()
     for number in range(1, branches):
         name, ids = f"branch-{number:05d}", main.ids[: begins[number]]
         if number <= lines:
-            line = Line(versions, trees, ids)
-            await line.grow(commits // 3 // lines, name)
+            line = Line(ids)
+            await line.grow(versions, trees, commits // 3 // lines, name)
             ids = line.ids
         heads[name] = ids[-1]
     records = [
@@ -181,54 +171,16 @@ def of_pages(peer: Peer, requests: int, repeat: int) -> list[Figure]:
         strange += len(_ELSEWHERE.findall(answer.body.decode()))
         figures.append(_of_page(peer, visitor, address, page, requests, repeat))
     largest = max(bytes_of, key=lambda address: bytes_of[address])
+
+    def of(what: str, values: list[float], *, unit: str, limit: float) -> Figure:
+        return Figure.of(f"pages: {what}", values, unit=unit, limit=limit, peak_mib=peer.peak_mib())
+
     return [
         *figures,
-        _figure(peer, "pages: first visit, with style, script and icon", [first_bytes / 1024], "KiB", FIRST_KIB),
-        _figure(peer, f"pages: the largest, {largest}", [bytes_of[largest] / 1024], "KiB", LATER_KIB),
-        _figure(peer, "pages: requests to another host", [float(strange)], "", 0.0),
+        of("first visit, with style, script and icon", [first_bytes / 1024], unit="KiB", limit=FIRST_KIB),
+        of(f"the largest, {largest}", [bytes_of[largest] / 1024], unit="KiB", limit=LATER_KIB),
+        of("requests to another host", [float(strange)], unit="", limit=0.0),
     ]
-
-
-def of_trial(peer: Peer, repeat: int) -> list[Figure]:
-    """Try rules that are not saved, over all commits."""
-    took_ms = []
-    for _ in range(repeat + 1):
-        before_s = peer.cpu_s()
-        peer.call("POST", f"/api/v1{LAKE}/gc/rules/try", {"default": "30d"}, expected=200)
-        took_ms.append((peer.cpu_s() - before_s) * 1000)
-    return [_figure(peer, "pages: trying rules, without its page", took_ms[1:], "ms", None)]
-
-
-def of_other_doors(folder: Path, count: int) -> Iterator[Part]:
-    """What the page costs clients of the API and of S3: a server with it, and one without, in turn."""
-    with (
-        lakebed_server(folder / "with") as with_page,
-        lakebed_server(folder / "without", program="bench.serving.pageless") as without,
-    ):
-        peers = (with_page, without)
-        signers = [Signer(peer) for peer in peers]
-        for peer in peers:
-            new = {"name": "other", "storage_namespace": "local://other"}
-            peer.call("POST", "/api/v1/repositories", new, expected=201)
-            peer.call("POST", "/api/v1/repositories/other/branches/main/objects?path=a", {}, expected=201)
-        stat = "/api/v1/repositories/other/refs/main/objects/stat?path=a"
-        asked = [[peer.request("GET", stat)] * count for peer in peers]
-        read = [[signer.request("GET", "/other.main/a") for _ in range(count)] for signer in signers]
-        for what, (ours, floor) in (("stat", asked), ("S3 GET", read)):
-            yield Pair(
-                what=f"pages: {what}, {count:,}, with the page and without",
-                limit=1.03,
-                ours=_side(with_page, ours),
-                floor=_side(without, floor),
-            )
-
-
-def _side(peer: Peer, requests: list[bytes]) -> Side:
-    @contextmanager
-    def side() -> Iterator[Work]:
-        yield Work(run=lambda: peer.send_all(requests, expected=200), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
-
-    return side
 
 
 def _of_page(peer: Peer, visitor: Visitor, address: str, page: str, requests: int, repeat: int) -> Figure:
@@ -241,46 +193,19 @@ def _of_page(peer: Peer, visitor: Visitor, address: str, page: str, requests: in
         visitor.visit(address, requests)
         took_ms.append((peer.cpu_s() - before_s) * 1000 / requests)
     names = ", ".join(name for name, _ in parse_qsl(urlsplit(address).query))
-    return _figure(peer, f"pages: {page}{f' ({names})' if names else ''}", took_ms[1:], "ms", limit)
+    what = f"pages: {page}{f' ({names})' if names else ''}"
+    return Figure.of(what, took_ms[1:], unit="ms", limit=limit, peak_mib=peer.peak_mib())
 
 
-def _figure(peer: Peer, what: str, values: list[float], unit: str, limit: float | None) -> Figure:
-    middle = statistics.median(values)
-    return Figure(
-        what=what,
-        value=middle,
-        value_min=min(values),
-        value_max=max(values),
-        unit=unit,
-        limit=limit,
-        cpu_s=middle / 1000 if unit == "ms" else 0.0,
-        wall_s=0.0,
-        peak_mib=peer.peak_mib(),
-    )
+def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        in_process("serving.pages", data, size)
+        with lakebed_server(data) as peer:
+            yield partial(of_pages, peer, REQUESTS[size])
 
 
-def parts(size: str, of: Sequence[str] = PARTS) -> Iterator[Part]:
-    if "pages" in of or "trial" in of:
-        with tempfile.TemporaryDirectory() as folder:
-            data = Path(folder) / "data"
-            subprocess.run([sys.executable, "-m", "bench.serving.pages", str(data), size], check=True)
-            with lakebed_server(data) as peer:
-                if "pages" in of:
-                    yield partial(of_pages, peer, REQUESTS[size])
-                if "trial" in of:
-                    yield partial(of_trial, peer)
-    if "doors" in of:
-        with tempfile.TemporaryDirectory() as folder:
-            yield from of_other_doors(Path(folder), OTHERS[size])
-
-
-def narrowed(of: Sequence[str]) -> Bench:
-    if unknown := set(of) - set(PARTS):
-        raise ValueError(f"pages has no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
-    return Bench(name="pages", parts=partial(parts, of=of))
-
-
-BENCH = Bench(name="pages", parts=parts, narrowed=narrowed)
+BENCH = Bench(name="pages", parts=parts)
 
 
 if __name__ == "__main__":

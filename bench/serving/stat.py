@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.embedded.commit import rows
-from bench.harness import Bench, Pair, Work
-from bench.http import Peer, objects_url
+from bench.harness import Bench, Pair, Side
+from bench.http import Peer, objects_url, sending
 
 from .world import REPOSITORY, filled
 
@@ -31,28 +30,18 @@ def parts(size: str) -> Iterator[Pair]:
     count = OBJECTS[size]
     chosen = random.Random(1).choices([key.decode() for key, _ in rows(count)], k=REQUESTS[size])
     with tempfile.TemporaryDirectory() as folder, filled(Path(folder), count, answer=ANSWER) as ports:
-
-        @contextmanager
-        def ours(branch: str) -> Iterator[Work]:
-            urls = [objects_url(REPOSITORY, branch, path, suffix="/stat") for path in chosen]
-            yield load(ports.ours, urls)
-
-        @contextmanager
-        def floor() -> Iterator[Work]:
-            yield load(ports.bare, [f"/stat?path={path}" for path in chosen])
-
         for branch in ("staged", "committed"):
+            urls = [objects_url(REPOSITORY, branch, path, suffix="/stat") for path in chosen]
             yield Pair(
                 what=f"stat {branch}, {len(chosen):,} requests",
                 limit=4,
-                ours=lambda branch=branch: ours(branch),  # type: ignore[misc]  # mypy cannot type a lambda's default
-                floor=floor,
+                ours=looking(ports.ours, urls),
+                floor=looking(ports.bare, [f"/stat?path={path}" for path in chosen]),
             )
 
 
-def load(peer: Peer, targets: list[str]) -> Work:
-    requests = [peer.request("GET", target) for target in targets]
-    return Work(run=lambda: peer.send_all(requests, expected=200), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
+def looking(peer: Peer, targets: Sequence[str]) -> Side:
+    return sending(peer, lambda: [peer.request("GET", target) for target in targets])
 
 
 BENCH = Bench(name="stat", parts=parts)

@@ -9,11 +9,10 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from bench.harness import Bench, Pair, Work
-from bench.http import Peer, objects_url
+from bench.harness import Bench, Pair
+from bench.http import sending
 
 from .world import REPOSITORY, filled
 
@@ -26,23 +25,19 @@ def parts(size: str) -> Iterator[Pair]:
     numbers = itertools.count()
     with tempfile.TemporaryDirectory() as folder, filled(Path(folder), 1_000) as ports:
 
-        @contextmanager
-        def ours() -> Iterator[Work]:
-            yield load(
-                ports.ours,
-                [objects_url(REPOSITORY, "staged", f"up/{next(numbers):08d}", kind="branches") for _ in range(count)],
-            )
+        def ours() -> list[bytes]:
+            return [ports.ours.upload(REPOSITORY, "staged", f"up/{next(numbers):08d}", BODY) for _ in range(count)]
 
-        @contextmanager
-        def floor() -> Iterator[Work]:
-            yield load(ports.bare, [f"/upload?path=up/{next(numbers):08d}" for _ in range(count)])
+        def floor() -> list[bytes]:
+            targets = [f"/upload?path=up/{next(numbers):08d}" for _ in range(count)]
+            return [ports.bare.request("POST", target, BODY) for target in targets]
 
-        yield Pair(what=f"upload {count:,} of 1 KiB", limit=2, ours=ours, floor=floor)
-
-
-def load(peer: Peer, targets: list[str]) -> Work:
-    requests = [peer.request("POST", target, BODY, content_type="application/octet-stream") for target in targets]
-    return Work(run=lambda: peer.send_all(requests, expected=201), cpu_s=peer.cpu_s, peak_mib=peer.peak_mib)
+        yield Pair(
+            what=f"upload {count:,} of 1 KiB",
+            limit=2,
+            ours=sending(ports.ours, ours, 201),
+            floor=sending(ports.bare, floor, 201),
+        )
 
 
 BENCH = Bench(name="upload", parts=parts)

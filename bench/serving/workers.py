@@ -64,9 +64,8 @@ class Served:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def uploads(self, count: int) -> list[bytes]:
-        paths = [f"up/{next(self.numbers):08d}" for _ in range(count)]
-        urls = [objects_url(REPOSITORY, "staged", path, kind="branches") for path in paths]
-        return [self.peer.request("POST", url, BODY, content_type="application/octet-stream") for url in urls]
+        names = [f"up/{next(self.numbers):08d}" for _ in range(count)]
+        return [self.peer.upload(REPOSITORY, "staged", name, BODY) for name in names]
 
     def stats(self, paths: list[str]) -> list[bytes]:
         return [self.peer.request("GET", objects_url(REPOSITORY, "staged", path, suffix="/stat")) for path in paths]
@@ -123,15 +122,13 @@ def taken(store: str, what: str, count: int, servers: dict[int, Served], objects
     peak_mib = max(one.peer.peak_mib() for one in servers.values())
 
     def figure(name: str, values: list[float], unit: str, *, of: int, least: float | None = None) -> Figure:
-        return Figure(
-            what=f"workers {store}, {what}, {name}",
-            value=statistics.median(values),
-            value_min=min(values),
-            value_max=max(values),
+        return Figure.of(
+            f"workers {store}, {what}, {name}",
+            values,
             unit=unit,
             least=least,
-            cpu_s=statistics.median(found[of].server_s for found in rounds),
-            wall_s=statistics.median(found[of].wall_s for found in rounds),
+            cpu_s=statistics.median(each[of].server_s for each in rounds),
+            wall_s=[each[of].wall_s for each in rounds],
             peak_mib=peak_mib,
         )
 

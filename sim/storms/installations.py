@@ -190,7 +190,8 @@ async def _without_servers(
         environment["LAKEBED_STORE_URI"] = uri
     proxy = None
     if store == "s3":
-        real = port or stack.enter_context(started(["-m", "bench.s3", "0", "0", "0"], marker="s3 at port ")).port
+        command = ["-m", "bench.s3", str(folder / "s3"), "0", "0", "0"]
+        real = port or stack.enter_context(started(command, marker="s3 at port ")).port
         chance = random.Random(f"{seed}/proxy")
         proxy, front = await stack.enter_async_context(faulty_proxy(real, chance, rate=0.0))
         environment |= _s3(front)

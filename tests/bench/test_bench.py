@@ -14,7 +14,7 @@ from bench.__main__ import NAMES, main
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "bench" / "README.md"
-SPARK = ("mark", "ranges")
+SPARK = ("ranges",)
 NEEDS = [pytest.param(name, marks=pytest.mark.spark) if name in SPARK else name for name in NAMES]
 
 

@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ import msgspec
 
 from bench.harness import Bench, Figure
 from bench.http import Peer, lakebed_server, started
-from bench.shares import limited
 from lakebed.gc import write_package
 from lakebed.objectstore import environment_of
 from tests.spark.standalone import standalone
@@ -38,9 +36,6 @@ from .document_lake import SIZES, Given, make_names
 from .document_run import PHASES, Done, Log, Step
 
 WORKERS: Final = 2
-HELD: Final = {"one": 1, "two": 2}
-"""Named parts: so many workers, each of which gets HALF a core. What a second one adds is then seen on two cores."""
-HALF: Final = 0.5
 LIMIT_S: Final = 3 * 3_600.0
 """The document's bottom line: a clean run of uncommitted data, planned and applied."""
 OPTIMISED_MAX: Final = 0.1
@@ -56,12 +51,12 @@ RUNS: Final = ("uncommitted", "optimised", "committed", "lifecycle", "erasure", 
 MAKE: Final = "make"
 
 
-def parts(size: str, *, folder: Path | None = None, held: int | None = None) -> Iterator[Figure]:
+def parts(size: str, *, folder: Path | None = None) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (folder or Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         log = Log(str(folder))
-        job(size, folder, log, held=held)
+        job(size, folder, log)
         steps = {f"{line.phase}: {line.step}": line for line in log.lines() if isinstance(line, Step)}
         print(table(steps, log.done()), file=sys.stderr)
         of = {run: [step for step in steps.values() if step.phase.partition(" ")[2] == run] for run in RUNS}
@@ -74,9 +69,8 @@ def parts(size: str, *, folder: Path | None = None, held: int | None = None) -> 
 def figure(what: str, value: float, unit: str, steps: Sequence[Step], limit: float | None) -> Figure:
     """The memory is that of the driver."""
     peak = max(step.peak_mib["driver"] + step.peak_mib["its JVM"] for step in steps)
-    return Figure(
-        what=what, value=value, unit=unit, limit=limit, cpu_s=cpu_s(steps), wall_s=wall_s(steps), peak_mib=peak
-    )
+    spent: dict[str, Any] = {"cpu_s": cpu_s(steps), "wall_s": [wall_s(steps)], "peak_mib": peak}
+    return Figure.of(what, [value], unit=unit, limit=limit, **spent)
 
 
 def wall_s(steps: Sequence[Step]) -> float:
@@ -99,7 +93,7 @@ def table(steps: Mapping[str, Step], done: Mapping[str, Mapping[str, Any]]) -> s
     return "\n".join(lines)
 
 
-def job(size: str, folder: Path, log: Log, *, held: int | None) -> None:
+def job(size: str, folder: Path, log: Log) -> None:
     done = log.done()
     left = tuple(phase for phase in PHASES if phase not in done)
     if not left:
@@ -110,7 +104,7 @@ def job(size: str, folder: Path, log: Log, *, held: int | None) -> None:
             for name in ("data", "lake", "names"):
                 shutil.rmtree(folder / name, ignore_errors=True)
             make_names(given)
-        store = ending.enter_context(started(["-m", "bench.s3", "0", "0", "0", str(folder)], marker="s3 at port "))
+        store = ending.enter_context(started(["-m", "bench.s3", str(folder), "0", "0", "0"], marker="s3 at port "))
         given = msgspec.structs.replace(given, s3_endpoint=f"http://127.0.0.1:{store.port}")
         if MAKE not in done:
             make(given, log)
@@ -119,20 +113,17 @@ def job(size: str, folder: Path, log: Log, *, held: int | None) -> None:
         given = msgspec.structs.replace(given, endpoint=f"http://127.0.0.1:{server.port}", key=server.key, pids=pids)
         variables = {**os.environ}
         if size != "small":
-            given, more = on_a_cluster(given, ending, held)
+            given, more = on_a_cluster(given, ending)
             variables |= more
-        run("bench.marks.document_run", given, variables)
+        run("bench.clusters.document_run", given, variables)
 
 
-def on_a_cluster(given: Given, ending: ExitStack, held: int | None) -> tuple[Given, dict[str, str]]:
+def on_a_cluster(given: Given, ending: ExitStack) -> tuple[Given, dict[str, str]]:
     """Start one, and return what its driver gets, as words and as variables."""
     place = Path(ending.enter_context(tempfile.TemporaryDirectory()))
-    how_many = held or WORKERS
-    cluster = ending.enter_context(standalone(place, workers=how_many))
+    cluster = ending.enter_context(standalone(place, workers=WORKERS))
     workers = [worker.process.pid for worker in cluster.workers]
-    if held is not None:
-        ending.enter_context(limited(workers, HALF))
-    settings = {**cluster.settings(), "spark.cores.max": str(how_many)}
+    settings = {**cluster.settings(), "spark.cores.max": str(WORKERS)}
     package = write_package(place / "lakebed.zip").file
     # Without spark-submit the session reads which Python workers have from here alone.
     variables = {**cluster.environ, "PYSPARK_PYTHON": str(cluster.python)}
@@ -153,7 +144,7 @@ def serving(given: Given, folder: Path) -> Iterator[Peer]:
 
 def make(given: Given, log: Log) -> None:
     began, before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    run("bench.marks.document_lake", given, {**os.environ})
+    run("bench.clusters.document_lake", given, {**os.environ})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     log.add(
@@ -174,14 +165,4 @@ def run(module: str, given: Given, variables: dict[str, str]) -> None:
     subprocess.run(command, check=True, env=variables)
 
 
-def held(names: Sequence[str]) -> Bench:
-    """
-    Raises:
-        ValueError: not one of these names.
-    """
-    if len(names) != 1 or names[0] not in HELD:
-        raise ValueError(f"of document: one of {', '.join(HELD)}")
-    return Bench(name="document", parts=partial(parts, held=HELD[names[0]]), in_folder=True)
-
-
-BENCH = Bench(name="document", parts=parts, narrowed=held, in_folder=True)
+BENCH = Bench(name="document", parts=parts, in_folder=True)

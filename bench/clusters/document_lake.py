@@ -1,7 +1,7 @@
 """The lake of the document's performance section (docs/design/0001-uncommitted-gc.md), made in bulk: `python -m
-bench.marks.document_lake GIVEN`, GIVEN a `Given` as JSON. Objects are names alone (bench/s3.py), and nothing goes over
-HTTP: `Trees.apply` makes the tree of each commit in the folder that the S3 server serves, and cells, commits, branches
-and slices are records that go into the database as they are.
+bench.clusters.document_lake GIVEN`, GIVEN a `Given` as JSON. Objects are names alone (bench/s3.py), and nothing goes
+over HTTP: `Trees.apply` makes the tree of each commit in the folder that the S3 server serves, and cells, commits,
+branches and slices are records that go into the database as they are.
 
 Of twenty objects of a slice one is garbage, five are staged, fourteen committed. `main` has the larger half of these,
 as many in each of its commits. Every other branch begins at its head, and each of its commits adds some objects and
@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from bench.collecting.listing import s3_options
 from bench.embedded.lake import changes_of, checksums, mix, open_trees
+from bench.embedded.log import Line
 from bench.s3 import BUCKET, FIRST_SLICE
 from lakebed.base import CommitId, Entry, MetarangeId, StagingToken, slice_name, to_row
 from lakebed.catalog.records import DELETED_REPOSITORIES, DeletedRecord
@@ -40,7 +41,6 @@ from lakebed.ranges import CUT_RULE, cut, decode_metarange, encode_metarange, en
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.versions import (
     EXCLUSIVE,
-    Commit,
     SliceRecord,
     SliceState,
     Versions,
@@ -49,7 +49,6 @@ from lakebed.versions import (
     encode_record,
     keys,
 )
-from lakebed.versions.history.ancestors import jump_span
 
 REPOSITORY: Final = "lake"
 DELETED: Final = "old"
@@ -229,37 +228,23 @@ def entries_of(size: Size, folder: str, parts: Integers, numbers: Integers) -> p
     )
 
 
-class Chain:
+class Branch(Line):
     """A branch in the making: the commits up to its head, and its tree."""
 
     def __init__(self, ids: Sequence[CommitId], metarange: MetarangeId) -> None:
-        self.ids, self.metarange, self.items = [*ids], metarange, list[Item]()
+        super().__init__(ids)
+        self.metarange = metarange
 
-    def commit(self, branch: str, *, age_days: int) -> None:
-        depth = len(self.ids)
-        span = jump_span(depth)
-        commit = Commit(
-            generation=depth + 1,
-            message=f"load {depth}",
-            committer="bench",
-            created_ms=time.time_ns() // 1_000_000 - age_days * DAY_MS,
-            metarange_id=self.metarange,
-            parents=(self.ids[-1],),
-            made_for=branch,
-            published=True,
-            depth=depth,
-            jump=self.ids[depth - span] if span > 1 else "",
-        )
-        self.ids.append(commit.id)
-        self.items.append((keys.COMMIT + commit.id.encode(), encode_record(commit)))
+    def load(self, branch: str, *, age_days: int) -> None:
+        self.commit(branch, self.metarange, time.time_ns() // 1_000_000 - age_days * DAY_MS)
 
 
 def name_of(branch: int) -> str:
     return f"branch-{branch:04d}" if branch else "main"
 
 
-async def grow_main(given: Given, first: CommitId, empty: MetarangeId) -> Chain:
-    size, chain = given.size, Chain([first], empty)
+async def grow_main(given: Given, first: CommitId, empty: MetarangeId) -> Branch:
+    size, chain = given.size, Branch([first], empty)
     store = open_objectstore(f"local://{BUCKET}/{REPOSITORY}", local(given))
     trees = open_trees(store)
     for commit in range(size.commits):
@@ -267,12 +252,12 @@ async def grow_main(given: Given, first: CommitId, empty: MetarangeId) -> Chain:
         for at in range(0, behind - start, TOGETHER):
             table = added(size, 0, commit, at, min(at + TOGETHER, behind - start))
             chain.metarange = (await trees.apply(chain.metarange, table)).metarange_id
-        chain.commit("main", age_days=90 - commit)
+        chain.load("main", age_days=90 - commit)
     await store.close()
     return chain
 
 
-async def grow(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple[int, Chain]]:
+async def grow(given: Given, root: Branch, branches: Sequence[int]) -> list[tuple[int, Branch]]:
     """Every commit of these branches, which begin at the head of `main`.
 
     Its last range ends in a cut, so no branch changes one of its ranges. What a branch adds is cut as `Trees.apply`
@@ -284,7 +269,7 @@ async def grow(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple
     data = await store.get(metarange_key(root.metarange))
     of_main = [*decode_metarange(root.metarange, data)]
     for branch in branches:
-        chain, tables = Chain(root.ids, root.metarange), list[pa.Table]()
+        chain, tables = Branch(root.ids, root.metarange), list[pa.Table]()
         for commit in range(size.commits):
             if tables:
                 tables[-1] = tables[-1].slice(size.removes)
@@ -295,7 +280,7 @@ async def grow(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple
             id_, data = encode_metarange([*of_main, *(info for info, _ in ranges)])
             await store.put(metarange_key(id_), data)
             chain.metarange = id_
-            chain.commit(name_of(branch), age_days=60 - commit)
+            chain.load(name_of(branch), age_days=60 - commit)
         made.append((branch, chain))
         if branch == branches[0]:
             same = await trees.apply(root.metarange, pa.concat_tables(tables))
@@ -315,7 +300,7 @@ def local(given: Given) -> ObjectStoreOptions:
     return ObjectStoreOptions(local_root=Path(given.folder), local_durable=False)
 
 
-def grow_some(given: Given, root: Chain, branches: Sequence[int]) -> list[tuple[int, Chain]]:
+def grow_some(given: Given, root: Branch, branches: Sequence[int]) -> list[tuple[int, Branch]]:
     return asyncio.run(grow(given, root, branches))
 
 
@@ -392,8 +377,8 @@ async def make_deleted(given: Given, versions: Versions) -> None:
     [(_, main)] = await versions.context.branches.every()
     first = await versions.context.commits.read(main.commit_id)
     applied = await versions.trees.apply(first.metarange_id, entries_of(given.size, "", numbers, numbers))
-    chain = Chain([main.commit_id], applied.metarange_id)
-    chain.commit("main", age_days=30)
+    chain = Branch([main.commit_id], applied.metarange_id)
+    chain.load("main", age_days=30)
     await versions.store.set_many(versions.partition, chain.items)
     record = msgspec.structs.replace(main, commit_id=chain.ids[-1])
     await versions.store.set(versions.partition, keys.BRANCH + b"main", encode_record(record))

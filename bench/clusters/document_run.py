@@ -1,4 +1,4 @@
-"""The driver of `document`: `python -m bench.marks.document_run GIVEN`, GIVEN a `Given` as JSON, does its phases in
+"""The driver of `document`: `python -m bench.clusters.document_run GIVEN`, GIVEN a `Given` as JSON, does its phases in
 turn, each once, in one application of Spark, or in this process where there are no settings of Spark.
 
 Each step of a phase is a line of log.jsonl: seconds on the wall, CPU seconds and the peak of memory of each group of

@@ -5,14 +5,13 @@ are not read. Spark runs in this machine (`local[2]`), so its JVM is the driver 
 ranges a driver has the names of files that tasks write. Few metaranges are read in the driver's own process, as a step
 of little effort: so a million, in 200, take more of it than two million do.
 
-Each size runs in a process of its own: `python -m bench.marks.ranges FOLDER` prints, as JSON, what it took.
+Each size runs in a process of its own: `python -m bench.clusters.ranges FOLDER` prints, as JSON, what it took.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,28 +24,29 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from bench.harness import Bench, Figure
-from bench.http import family, peak_mib
+from bench.harness import Bench, Figure, in_process
+from bench.http import family, peak_mib, spent_s
 from lakebed.base import MetarangeId, RangeId
 from lakebed.gc import SessionOptions, local_session
 from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.engine import RANGE_IDS
-from lakebed.gc.engines.files import Files
+from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.engines.spark import open_engine
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs.ranges import ranges_in, read_ranges
 from lakebed.gc.messages import EngineName
-from lakebed.objectstore import ObjectStore
+from lakebed.objectstore import ObjectStore, ObjectStoreOptions
 from lakebed.ranges import RangeInfo, encode_metarange, metarange_key
-
-from .mark_inputs import lake_in
-from .mark_session import TASKS, family_cpu_s
 
 RANGES: Final = {"small": (10_000,), "full": (1_000_000, 2_000_000)}
 IN_A_TREE: Final = 5_000
 ENTRIES: Final = 7_000
 DRIVER_MIB: Final = 2048
 EVERYTHING: Final = Effort(requests=10**9)
+
+
+CORES: Final = 2
+TASKS: Final = SessionOptions(cores=CORES).tasks
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +81,15 @@ def _range(tree: int, number: int) -> RangeInfo:
     )
 
 
+def lake_in(folder: Path) -> Lake:
+    return Lake(uri="local://bench/ranges", options=ObjectStoreOptions(local_root=folder, local_durable=False))
+
+
+def family_cpu_s() -> float:
+    """Of this process and all below it, with threads and processes that have ended."""
+    return sum(map(spent_s, family(os.getpid())))
+
+
 def driver_mib() -> float:
     """The sum of the peaks of this process and the JVM, without the Python workers below that."""
     jvms = [pid for pid in family(os.getpid()) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
@@ -94,7 +103,7 @@ async def count(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
 
 def measure(folder: Path) -> Took:
     lake, ids = lake_in(folder), msgspec.json.decode((folder / "ids.json").read_bytes(), type=list[MetarangeId])
-    with local_session(SessionOptions(cores=2), os.environ) as session, Files(lake) as files:
+    with local_session(SessionOptions(cores=CORES), os.environ) as session, Files(lake) as files:
         session.spark.range(10).count()
         start, cpu, wall = driver_mib(), family_cpu_s(), time.perf_counter()
 
@@ -119,11 +128,7 @@ def measure(folder: Path) -> Took:
 
 
 def take(folder: Path, ranges: int, repeat: int) -> list[Figure]:
-    command = [sys.executable, "-m", "bench.marks.ranges", str(folder)]
-    took = [
-        msgspec.json.decode(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout, type=Took)
-        for _ in range(repeat)
-    ]
+    took = [msgspec.json.decode(in_process("clusters.ranges", folder), type=Took) for _ in range(repeat)]
     assert {each.ranges for each in took} == {ranges}, took
     start, listed, read = ([getattr(each, name) for each in took] for name in ("start_mib", "listed_mib", "read_mib"))
     return [
