@@ -8,8 +8,6 @@ Each request is a method of the part that does it: `service.sweep` is `Expiring.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from lakebed.base import RunId
 from lakebed.gc import messages
 from lakebed.versions import Versions
@@ -73,7 +71,7 @@ class CollectionService:
         self.installation = Installation(versions)
         self.why = Why(versions, self.rules)
         self._runs = runs = RunBook(versions, options, user_id=user_id)
-        self._planners = planners = Planners(versions, user_id=user_id, is_job=is_job)
+        planners = Planners(versions, runs, user_id=user_id, is_job=is_job)
         self._restoring = Restoring(versions, key=continuation_key, refusal=refusal)
         self._missing = Missing(versions, runs)
         self._unlisted = Unlisted(versions, self.installation)
@@ -83,7 +81,8 @@ class CollectionService:
         plan, self.find_tables = PlanSteps(versions, options), TableLosses(versions, table_reader).find
         self.start, self.read_uncommitted = plan.start, plan.read_uncommitted
         self.prepare_commits, self.mark = plan.prepare_commits, plan.mark
-        self.note_planned = planners.note
+        self.note_planned, self.purging = planners.note, self.installation.purging
+        self.run, self.runs = planners.run, planners.runs
         metadata = MetadataRuns(versions, runs, options)
         apply = ApplySteps(versions, runs, planners, expiring, metadata)
         self.apply, self.expire, self.sweep = apply.apply, apply.expire, expiring.sweep
@@ -102,15 +101,6 @@ class CollectionService:
         self.close_slices_for_runs = runs.close_slices_for_runs
 
     # Installation
-
-    async def purging(self) -> messages.Purging:
-        """Return the namespace where the caller may delete, with a fresh mark that identifies the store.
-
-        Raises:
-            OtherInstallation: see `PlanSteps.start`.
-        """
-        # Fresh, because an older copy of the store does not have it.
-        return messages.Purging(namespace=self._versions.objectstore.uri, mark=await self.installation.mark())
 
     async def adopting(self) -> messages.Adopting:
         """Choose this installation of several in the namespace. See `Installation.adopt` and `HoldBook.adopt`."""
@@ -151,27 +141,6 @@ class CollectionService:
     async def rules_in_force(self) -> messages.RulesVersion:
         """Return the rules in force, with their version."""
         return rules_version(await self.rules.read())
-
-    async def run(self, run_id: str) -> messages.RunView:
-        """Return a run with its planner.
-
-        Raises:
-            RunNotFound: no run has this id.
-        """
-        id_ = messages.check_run_id(run_id)
-        record, _ = await self._runs.read(id_)
-        return replace(await self._runs.view(id_, record), planned_by=await self._planners.of(id_))
-
-    async def runs(self, *, forgotten: bool = False) -> messages.RunList:
-        """Return every run, newest first, and the maker of each plan.
-
-        With `forgotten`, runs follow whose records are gone, and that took objects which commits go on naming.
-        """
-        planned = await self._planners.every()
-        views = await self._runs.views({RunId(plan.run_id): plan.by for plan in planned})
-        if forgotten:
-            views += await self._runs.forgotten(views)
-        return messages.RunList(runs=tuple(views), planned=tuple(planned))
 
     async def why_page(self, question: messages.Question, token: str | None = None) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `Searches.page`."""

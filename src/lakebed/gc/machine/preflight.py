@@ -53,7 +53,7 @@ def other_store(reason: str, store: ObjectStore) -> OtherStore:
 def is_same_place(one: str, other: str) -> bool:
     """Compare two namespaces by their normal form: a server may write `S3://lake/` for `s3://lake`."""
     try:
-        return normalise_namespace(one) == normalise_namespace(other)
+        return one == other or normalise_namespace(one) == normalise_namespace(other)
     except InvalidNamespace:
         return one.rstrip("/") == other.rstrip("/")
 

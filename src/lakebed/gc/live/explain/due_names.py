@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import MetarangeId, path_to_key
-from lakebed.gc.live.reading.commit_columns import packed
 from lakebed.gc.live.reading.commits import Snapshot
+from lakebed.gc.live.reading.inputs import packed
 from lakebed.gc.live.reading.naming import Named, Search, Work
 from lakebed.gc.messages import DueName
 from lakebed.gc.rules.lifecycle import NEVER_MS, Due, Entry, PathVersions, Policy, bits_of, branch_sets, due_of

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import CommitId, MetarangeId
-from lakebed.gc.live.reading.commit_columns import packed, texts
 from lakebed.gc.live.reading.commits import Snapshot, read_snapshot
+from lakebed.gc.live.reading.inputs import packed, texts
 from lakebed.gc.messages import Keeper, Total
 from lakebed.ranges import RangeInfo, SublistInfo
 from lakebed.versions import Versions

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import MetarangeId
-from lakebed.gc.live.reading.commit_columns import packed, texts
 from lakebed.gc.live.reading.commits import Roots, Snapshot, read_snapshot
+from lakebed.gc.live.reading.inputs import packed, texts
 from lakebed.gc.messages import RulesTrial, Total, TriedBranch, TriedCommit, TriedDay
 from lakebed.gc.rules import Holds, Lines, Rules, lines_of
 from lakebed.versions import Versions

@@ -36,8 +36,8 @@ from lakebed.base import (
 )
 from lakebed.gc.live.defer.deferring import DeferredRun, DeferredRuns
 from lakebed.gc.live.defer.restorable import at_path
-from lakebed.gc.live.reading.commit_columns import CommitColumns, packed, texts
 from lakebed.gc.live.reading.commits import Snapshot, name_of_deleted, read_snapshot
+from lakebed.gc.live.reading.inputs import CommitColumns, packed, texts
 from lakebed.gc.live.reading.naming import Named, Search, Wanted, Work, batches
 from lakebed.gc.live.records.settings import HoldBook, PolicyBook, RuleBook
 from lakebed.gc.messages import (

@@ -29,6 +29,7 @@ from lakebed.gc.messages import (
     INSTALLATION_MARK,
     INSTALLATION_PREFIX,
     Claim,
+    Purging,
     claims_in,
     next_claim,
 )
@@ -120,6 +121,15 @@ class Installation:
             raise Conflict(
                 f"the repository has no branch {record.awaits} yet: restore a dump into it first", branch=record.awaits
             )
+
+    async def purging(self) -> Purging:
+        """Return the namespace where the caller may delete, with a fresh mark that identifies the store.
+
+        Raises:
+            OtherInstallation: see `check`.
+        """
+        # Fresh, because an older copy of the store does not have it.
+        return Purging(namespace=self._versions.objectstore.uri, mark=await self.mark())
 
     async def step(self) -> InstallationRecord:
         """Take a step, and return the record.

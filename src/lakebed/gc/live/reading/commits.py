@@ -35,7 +35,7 @@ from lakebed.versions import (
     Versions,
 )
 
-from .commit_columns import CommitColumns, packed, read_commits, text_lists, texts
+from .inputs import CommitColumns, packed, read_commits, text_lists, texts
 
 __all__ = ["read_snapshot"]
 

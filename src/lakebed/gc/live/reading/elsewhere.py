@@ -16,9 +16,8 @@ from lakebed.kv import Page
 from lakebed.ranges import MetarangeCorrupt, RangeCorrupt
 from lakebed.versions import TOMBSTONE, Commit, Versions, cell_columns
 
-from .commit_columns import texts
 from .commits import read_snapshot
-from .inputs import Address
+from .inputs import Address, texts
 from .naming import Search, Work
 from .reading import Cursor, Phase, Reading
 

@@ -16,7 +16,7 @@ from lakebed.base import RUN_MOVES, Conflict, RunId
 from lakebed.gc.live.errors import RunMoved, RunNotFound, StalePlan, WrongKind
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.live.reading.reading import fresh_secret
-from lakebed.gc.messages import Apply, NotePlanned, PlannedBy, RunKind, RunState, RunView, check_run_id
+from lakebed.gc.messages import Apply, NotePlanned, PlannedBy, RunKind, RunList, RunState, RunView, check_run_id
 from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import (
     ERASED,
@@ -380,8 +380,11 @@ def view(run_id: RunId, record: RunRecord, *, expiring: int = 0, planned_by: str
 
 
 class Planners:
-    def __init__(self, versions: Versions, *, user_id: str, is_job: bool) -> None:
+    """Keep the maker of each plan, and show runs with the makers of their plans."""
+
+    def __init__(self, versions: Versions, runs: RunBook, *, user_id: str, is_job: bool) -> None:
         self._versions = versions
+        self._runs = runs
         self._user_id = user_id
         self._is_job = is_job
 
@@ -423,6 +426,27 @@ class Planners:
         """Return the maker of a run's plan, or an empty string if unknown."""
         record = await self._versions.retired.find_planned(run_id) if self._user_id else None
         return "" if record is None else record.by
+
+    async def run(self, run_id: str) -> RunView:
+        """Return a run with its planner.
+
+        Raises:
+            RunNotFound: no run has this id.
+        """
+        id_ = check_run_id(run_id)
+        record, _ = await self._runs.read(id_)
+        return replace(await self._runs.view(id_, record), planned_by=await self.of(id_))
+
+    async def runs(self, *, forgotten: bool = False) -> RunList:
+        """Return every run, newest first, and the maker of each plan.
+
+        With `forgotten`, runs follow whose records are gone, and that took objects which commits go on naming.
+        """
+        planned = await self.every()
+        views = await self._runs.views({RunId(plan.run_id): plan.by for plan in planned})
+        if forgotten:
+            views += await self._runs.forgotten(views)
+        return RunList(runs=tuple(views), planned=tuple(planned))
 
     async def every(self) -> list[PlannedBy]:
         """Return the maker of each plan, oldest first."""

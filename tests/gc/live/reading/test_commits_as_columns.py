@@ -9,8 +9,7 @@ import pytest
 
 from lakebed.base import CommitId, Corrupt, MetarangeId, RunId
 from lakebed.gc.live.reading import commits as snapshots
-from lakebed.gc.live.reading.commit_columns import CommitColumns, CommitFacts, packed, text_lists, texts
-from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.live.reading.inputs import CommitColumns, CommitFacts, Inputs, packed, text_lists, texts
 from lakebed.gc.messages import COMMITS, PrepareCommits, RunKind, StartRun
 from lakebed.versions import Commit, encode_record, keys
 from tests.gc.conftest import Lake
