@@ -203,7 +203,9 @@ def erasure_scenes() -> Iterator[Scene]:
     copied = [copy("w3", "a", "b", "3")]
     # A record of the copy would keep the object, too.
     cleaned = client("c", commit("c1"), clean_records("k1"))
-    yield _scene("committer of a copy, erasure", cleaned, r, staged=copied)
+    # After the plan, which leaves out what a staged entry of another name keeps.
+    late = client("c", copy("w3", "a", "b", "3"), commit("c1"), clean_records("k1"))
+    yield _scene("copier that commits, erasure", late, r)
     both = client("r", erase("r1", shared=True))
     yield _scene("committer of a copy, erasure of shared objects", cleaned, both, staged=copied, due=(PATH, b"b"))
     back = client("s", reset_object("s1", "a"))
