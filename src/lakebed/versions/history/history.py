@@ -21,7 +21,6 @@ from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.layers import LISTING_PAGE, Layers, View, resume
 from lakebed.versions.taken import Taken
 
-from .ancestors import READ_TOGETHER
 from .walking import FIRST_READ, Apart, Distance, Meeting, Walk
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
@@ -94,7 +93,8 @@ class History:
         walk = Walk(self._context, first_parent=first_parent)
         if not await self._go_to(walk, await self._refs.resolve_commit(ref), after):
             return [], ""
-        walk.expect(min(limit + 1, READ_TOGETHER) if not is_filtered else FIRST_READ)
+        # One commit more than the page shows. Without `after` the head is the first of them.
+        walk.expect(FIRST_READ if is_filtered else limit + bool(after))
         found: list[Commit] = []
         position = ""
         looked_at = 0
@@ -111,7 +111,7 @@ class History:
                 if len(found) == limit:
                     return found, position
                 found.append(commit)
-            await walk.next()
+            walk.pass_it()
             looked_at += 1
             if len(found) == limit or is_filtered:
                 position = _position(id_, walk.others())

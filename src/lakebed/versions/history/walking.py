@@ -12,7 +12,7 @@ get a turn, for an embedded store reads without ever waiting.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,37 +37,44 @@ class Walk:
         self._expected = 0
         self._queue: list[tuple[int, int, CommitId, Commit]] = []
         self._queued: set[CommitId] = set()
-        self._waiting: Sequence[CommitId] = ()
+        self._last: Located | None = None
         self._ahead: dict[CommitId, Commit] = {}
         self._count = 0
 
     def expect(self, count: int) -> None:
-        """Read this many commits ahead, then twice as many each time."""
+        """Read this many commits ahead of the last one, then twice as many each time."""
         self._expected = count
 
     async def begin(self, ids: Iterable[CommitId]) -> None:
         for id_ in ids:
-            self._push(id_, await self._read(id_))
+            self._push(id_, await self._context.commits.read(id_))
 
     async def peek(self) -> Located | None:
-        """Return the next commit, and leave it there."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, ()
-            await self.begin([id_ for id_ in waiting if id_ not in self._queued])
+        """Return the next commit, and leave it there; None after the last."""
+        self._count += 1
+        if self._count % TURN == 0:
+            await self._context.ports.clock.sleep(0)
+        if self._last is not None:
+            child, self._last = self._last, None
+            for id_ in child[1].parents[:1] if self._first_parent else child[1].parents:
+                if id_ not in self._queued:
+                    self._push(id_, self._ahead.pop(id_) if id_ in self._ahead else await self._read(id_, child))
         return (self._queue[0][2], self._queue[0][3]) if self._queue else None
+
+    def pass_it(self) -> None:
+        """Go on behind the commit that `peek` returned."""
+        _, _, id_, commit = heapq.heappop(self._queue)
+        self._queued.discard(id_)
+        self._last = id_, commit
 
     async def next(self) -> Located | None:
         """Return the next commit; None after the last."""
-        if (place := await self.peek()) is None:
-            return None
-        heapq.heappop(self._queue)
-        self._queued.discard(place[0])
-        self._waiting = place[1].parents[:1] if self._first_parent else place[1].parents
-        await self._take_turn()
+        if (place := await self.peek()) is not None:
+            self.pass_it()
         return place
 
     def others(self) -> list[CommitId]:
-        """Return the commits from which the walk goes on, beside the parents of the one that `next` returned last."""
+        """Return the commits from which the walk goes on, beside the parents of the last one."""
         return sorted(self._queued)
 
     async def skip_to(self, target: Located) -> bool:
@@ -77,19 +84,16 @@ class Walk:
         """
         goal = _order(*target)
         while (place := await self.peek()) is not None and _order(*place) < goal:
-            await self._take_turn()
-            heapq.heappop(self._queue)
-            self._queued.discard(place[0])
+            self.pass_it()
             id_, commit = await self._context.commits.ancestors.up(
                 place, generation=target[1].generation, past_merges=self._first_parent
             )
             if id_ != place[0]:
+                self._last = None
                 self._push(id_, commit)
-            else:
-                self._waiting = commit.parents[:1] if self._first_parent else commit.parents
         if place is None or place[0] != target[0]:
             return False
-        await self.next()
+        self.pass_it()
         return True
 
     def _push(self, id_: CommitId, commit: Commit) -> None:
@@ -97,20 +101,12 @@ class Walk:
             self._queued.add(id_)
             heapq.heappush(self._queue, (*_order(id_, commit), commit))
 
-    async def _read(self, id_: CommitId) -> Commit:
-        commit = self._ahead.pop(id_, None)
-        if commit is None:
-            commit = await self._context.commits.read(id_)
-            if self._expected:
-                ancestors = self._context.commits.ancestors
-                self._ahead |= await ancestors.ahead((id_, commit), self._expected, first_parent=self._first_parent)
-                self._expected = min(2 * self._expected, READ_TOGETHER)
-        return commit
-
-    async def _take_turn(self) -> None:
-        self._count += 1
-        if self._count % TURN == 0:
-            await self._context.ports.clock.sleep(0)
+    async def _read(self, id_: CommitId, child: Located) -> Commit:
+        if self._expected:
+            ancestors = self._context.commits.ancestors
+            self._ahead |= await ancestors.ahead(child, self._expected, first_parent=self._first_parent)
+            self._expected = min(2 * self._expected, READ_TOGETHER)
+        return self._ahead.pop(id_) if id_ in self._ahead else await self._context.commits.read(id_)
 
 
 def _order(id_: CommitId, commit: Commit) -> tuple[int, int, CommitId]:
