@@ -217,7 +217,7 @@ def _sorted(counted: Counter[str]) -> dict[str, int]:
 
 def mutants(*, seeds_max: int, only: str = "", anew: bool = False) -> dict[str, float]:
     """Plant each bug and look for it where it is known to show. `anew`: search as if nothing had caught it before.
-    What catches a bug is written down where nothing is, or anew.
+    What catches a bug is written down where nothing is, where that catches it no more, or anew.
     """
     killers = known_killers()
     chosen = [mutant for mutant in MUTANTS if only in mutant.name]
@@ -227,7 +227,7 @@ def mutants(*, seeds_max: int, only: str = "", anew: bool = False) -> dict[str, 
         for mutant in chosen:
             known = "" if anew else killers.get(mutant.name, "")
             found = hunt(mutant, trials, seeds_max=seeds_max, killer=known)
-            if not known and found.killer:
+            if found.killer and found.killer != known:
                 write_killers(killers := killers | {mutant.name: found.killer})
             total["caught"] += found.report is not None
             for figure in ("seeds", "schedules", "states", "steps", "faults"):

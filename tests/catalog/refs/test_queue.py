@@ -78,6 +78,23 @@ async def test_a_waiter_that_goes_away_gives_its_turn_to_the_next() -> None:
     assert await queue.run("main", quick) == "done"
 
 
+async def test_a_waiter_that_is_cancelled_ends_as_cancelled_and_leaves_its_place() -> None:
+    queue = BranchQueue(live_ports(), wait_s_max=10)
+    release = asyncio.Event()
+    holder = asyncio.create_task(queue.run("main", release.wait))
+    await asyncio.sleep(0)
+    leaver = asyncio.create_task(queue.run("main", release.wait))
+    await asyncio.sleep(0)
+    leaver.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await leaver
+
+    assert queue.waiting == 0
+    release.set()
+    await holder
+
+
 async def test_a_turn_that_fails_is_over() -> None:
     queue = BranchQueue(live_ports(), wait_s_max=10)
 

@@ -24,7 +24,7 @@ from lakebed.base import (
     RunId,
     from_row,
 )
-from lakebed.catalog import Catalog, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
+from lakebed.catalog import Catalog, DeletedNotFound, DeleteProtected, NamespaceInUse, Repository, WindowNotOver
 from lakebed.catalog.deleted import DeletedRepositories
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.deleted.plan import Deleted
@@ -58,7 +58,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import judge_deleted
 from lakebed.gc.rules.committed import Namespace
 from lakebed.gc.runs.context import RunContext, read_garbage, write_input
-from lakebed.kv import Predicate
+from lakebed.kv import Predicate, PredicateFailed
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore, ObjectStore
 from lakebed.ranges import RangeInfo, encode_metarange, metarange_key, range_key
@@ -539,6 +539,29 @@ async def test_who_lost_the_answer_finds_his_own_move_of_a_deleted_repository(he
     await here.catalog.deleted.begin_collecting(made.record.uid, planned_ms=now_ms, store_ms=now_ms)
 
     assert await here.state() == "collecting"
+
+
+@pytest.mark.parametrize(("failure", "told"), [(OutcomeUnknown, OutcomeUnknown), (PredicateFailed, DeletedNotFound)])
+async def test_a_move_of_a_deleted_repository_that_was_not_made_is_no_success(
+    here: Installation, failure: type[LakebedError], told: type[LakebedError]
+) -> None:
+    class Failing(MemoryStore):
+        fails = False
+
+        async def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> Predicate:
+            if self.fails:
+                raise failure("not done")
+            return await super().set_if(partition, key, value, predicate)
+
+    here.store = store = Failing()
+    here.catalog = here.server()
+    made = await here.deleted()
+    here.days(8)
+    now_ms = here.clock.now_ms()
+    store.fails = True
+
+    with pytest.raises(told):
+        await here.catalog.deleted.begin_collecting(made.record.uid, planned_ms=now_ms, store_ms=now_ms)
 
 
 async def test_a_run_whose_repository_was_deleted_and_collected_meanwhile_says_so(here: Installation) -> None:

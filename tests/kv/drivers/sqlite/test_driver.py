@@ -31,7 +31,7 @@ from lakebed.kv import (
     store_size,
 )
 from lakebed.kv.drivers.sqlite import SqliteStore
-from lakebed.kv.drivers.sqlite.file import compact, connect, copy_snapshot, prepare_file, translate
+from lakebed.kv.drivers.sqlite.file import compact, connect, copy_snapshot, prepare_file, refusal, translate
 from lakebed.testing.contracts import DurableStoreContract
 from tests.conftest import fill_disk
 
@@ -459,6 +459,17 @@ def write_and_die(path: str) -> None:
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match=r"nowhere/kv\.db: its folder does not exist"):
         SqliteStore.open(tmp_path / "nowhere" / "kv.db")
+
+
+def test_only_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    """Another user's file cannot be opened either, and is there."""
+    there, refused, broken = tmp_path / "kv.db", sqlite3.OperationalError(), sqlite3.OperationalError()
+    there.touch()
+    refused.sqlite_errorcode, broken.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR
+
+    assert type(refusal(tmp_path / "nowhere.db", refused)) is StoreMissing
+    assert type(refusal(there, refused)) is StoreUnavailable
+    assert type(refusal(tmp_path / "nowhere.db", broken)) is StoreUnavailable
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
