@@ -42,8 +42,8 @@ class Expressions:
         self._context = context
         self._reflog = reflog
 
-    async def resolve(self, expression: str) -> Resolved:
-        """Resolve an expression. A branch without steps or `@` is read through its cached head.
+    async def resolve(self, expression: str, *, to_name: bool = False) -> Resolved:
+        """Resolve an expression. A branch without steps or `@` is read through its cached head, but not `to_name` it.
 
         Raises:
             RefNotFound: nothing has this name.
@@ -58,17 +58,20 @@ class Expressions:
             if suffix:
                 raise RefNotFound("not found", ref=expression)
             return Resolved(await self._walk(CommitId(base), steps, expression))
+        is_staged = not steps and suffix != "@"
+        branches = self._context.branches
+        # A cached head is good enough to read through, but not to name: that would be an old commit.
+        read = branches.cached if is_staged and not to_name else branches.fresh
         try:
-            seen = await self._context.branches.cached(base)
+            seen = await read(base)
         except BranchNotFound:
             if suffix:
                 raise RefNotFound("not found", ref=expression) from None
             commit_id = await self._resolve_tag_or_commit(base)
         else:
-            if not steps and suffix != "@":
+            if is_staged:
                 return Resolved(seen.record.commit_id, BranchName(base))
-            # A cached head is good enough to read through, but not to name: that would be an old commit.
-            commit_id = (await self._context.branches.fresh(base)).record.commit_id
+            commit_id = seen.record.commit_id
         if steps and suffix == "$":
             raise BadRef(f"{expression!r}: `$` stands for what is staged, which has no parents", ref=expression)
         return Resolved(await self._walk(commit_id, steps, expression))
@@ -79,10 +82,7 @@ class Expressions:
         Raises:
             RefNotFound, BadRef: as for `resolve`.
         """
-        resolved = await self.resolve(expression)
-        if resolved.branch is None:
-            return resolved.commit_id
-        return (await self._context.branches.fresh(resolved.branch)).record.commit_id
+        return (await self.resolve(expression, to_name=True)).commit_id
 
     async def _find_then(self, name: str, when: str, expression: str) -> CommitId:
         try:
