@@ -21,7 +21,7 @@ from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.staging.layers import LISTING_PAGE, Layers, View, resume
 from lakebed.versions.taken import Taken
 
-from .walking import FIRST_READ, Apart, Distance, Meeting, Walk
+from .walking import FIRST_READ, TURN, TURN_OF_READS, Apart, Distance, Meeting, Walk
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_changed"]
 TOGETHER: Final = 500
@@ -90,7 +90,7 @@ class History:
         """
         stop = await self._refs.resolve_commit(stop_at) if stop_at else None
         is_filtered = bool(objects or prefixes or committer)
-        walk = Walk(self._context, first_parent=first_parent)
+        walk = Walk(self._context, first_parent=first_parent, turn=TURN if is_filtered else TURN_OF_READS)
         if not await self._go_to(walk, await self._refs.resolve_commit(ref), after):
             return [], ""
         # One commit more than the page shows. Without `after` the head is the first of them.

@@ -6,7 +6,7 @@ the commits that were reached and not yet shown (`Walk`'s queue) decide all that
 commits go on alike, and a page of a log can go on where the page before ended.
 
 Records are read in batches: the first few for one page, and twice as many each time. Every twenty commits the others
-get a turn, for an embedded store reads without ever waiting.
+get a turn, or every hundred of a plain log, for an embedded store reads without ever waiting.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from lakebed.versions.records import Commit
 from .ancestors import READ_TOGETHER, Located
 
 TURN: Final = 20
+TURN_OF_READS: Final = 100
+"""A walk that only reads commits gives the others a turn this often."""
 FIRST_READ: Final = 16
 TOGETHER_MAX: Final = 8
 """Pass over stretches of history for at most this many commits of one generation at once."""
@@ -31,9 +33,10 @@ TOGETHER_MAX: Final = 8
 class Walk:
     """Yield each commit that the heads reach, once."""
 
-    def __init__(self, context: Context, *, first_parent: bool = False) -> None:
+    def __init__(self, context: Context, *, first_parent: bool = False, turn: int = TURN) -> None:
         self._context = context
         self._first_parent = first_parent
+        self._turn = turn
         self._expected = 0
         self._queue: list[tuple[int, int, CommitId, Commit]] = []
         self._queued: set[CommitId] = set()
@@ -52,7 +55,7 @@ class Walk:
     async def peek(self) -> Located | None:
         """Return the next commit, and leave it there; None after the last."""
         self._count += 1
-        if self._count % TURN == 0:
+        if self._count % self._turn == 0:
             await self._context.ports.clock.sleep(0)
         if self._last is not None:
             child, self._last = self._last, None
