@@ -12,7 +12,7 @@ import pytest
 import lakebed
 from checks import commit
 from lakebed import base
-from lakebed.versions import inventory
+from lakebed.versions import context
 from lakebed.versions.commits import committer
 from sim.planted.hunting import MUTANTS, Hunt, by_killer, hunt, known_killers
 from sim.planted.planting import Mutant, StalePatch, live_function, module_of, parse
@@ -27,7 +27,7 @@ KILLERS = known_killers()
 
 ON_A_LINE = """
 [bug] a guard
-@ versions/inventory.py Inventory.next_branches
+@ versions/context.py Inventory.next_branches
 - page = await self.page(BranchRecord, start, limit)
 + page = await self.page(BranchRecord, start, 2)
 """
@@ -88,12 +88,12 @@ def _codes(module: object) -> list[object]:
 
 
 def test_every_reference_to_a_patched_function_is_changed() -> None:
-    bound = inventory.Inventory.next_branches  # what an importer would hold
+    bound = context.Inventory.next_branches  # what an importer would hold
     code = bound.__code__
 
     with read(ON_A_LINE).planted():
         assert bound.__code__ is not code
-        assert bound is live_function(inventory, "Inventory.next_branches")
+        assert bound is live_function(context, "Inventory.next_branches")
     assert bound.__code__ is code
 
 
@@ -121,7 +121,7 @@ HEAD = "async def next_branches(self, after: str, limit: int) -> list[tuple[str,
     ],
 )
 def test_a_patch_that_does_not_fit_fails(line: str, reason: str) -> None:
-    text = f"[bug] a guard\n@ versions/inventory.py Inventory.next_branches\n{line}\n"
+    text = f"[bug] a guard\n@ versions/context.py Inventory.next_branches\n{line}\n"
 
     with pytest.raises(StalePatch, match=reason), read(text).planted():
         pass

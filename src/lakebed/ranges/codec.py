@@ -31,8 +31,10 @@ from lakebed.base import FOREIGN_SLICE, SEQUENCE_MAX, RangeId, Row
 
 from .sealed import (
     FileCorrupt,
+    KeyColumn,
     Kind,
     SealedFile,
+    chunk,
     digest_columns,
     fact_of,
     footer_bytes,
@@ -41,7 +43,7 @@ from .sealed import (
     salted,
     write_sealed,
 )
-from .view import ENTRIES_SCHEMA, KeyColumn, chunk, rows_from_table
+from .view import ENTRIES_SCHEMA, rows_from_table
 
 __all__ = [
     "RangeCorrupt",

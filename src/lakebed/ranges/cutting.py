@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .view import ENTRIES_SCHEMA, KeyColumn, chunk, object_array
+from .sealed import KeyColumn, chunk
+from .view import ENTRIES_SCHEMA, object_array
 
 __all__ = ["CUT_RULE", "CutRule", "Cutter", "cut"]
 

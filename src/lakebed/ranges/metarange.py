@@ -27,8 +27,10 @@ from .codec import RangeInfo
 from .cutting import CutRule
 from .sealed import (
     FileCorrupt,
+    KeyColumn,
     Kind,
     SealedFile,
+    chunk,
     digest_columns,
     fact_of,
     footer_bytes,
@@ -36,7 +38,6 @@ from .sealed import (
     salted,
     write_sealed,
 )
-from .view import KeyColumn, chunk
 
 __all__ = [
     "InfoList",

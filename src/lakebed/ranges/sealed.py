@@ -14,6 +14,7 @@ import base64
 import hashlib
 import struct
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
@@ -26,9 +27,7 @@ import pyarrow.parquet as pq
 
 from lakebed.base import Corrupt
 
-from .view import chunk, text_buffers
-
-__all__ = ["FileCorrupt"]
+__all__ = ["FileCorrupt", "KeyColumn", "chunk"]
 
 MAGIC: Final = b"PAR1"
 END_BYTES: Final = 8
@@ -506,3 +505,60 @@ def _check_facts(kind: Kind, id_: str, footer: bytes) -> None:
     found = fact_of(footer, "lakebed.id").decode(errors="replace")
     if found != id_:
         raise kind.error(id_, f"the file was written as {found}", found_id=found)
+
+
+# Columns that were read
+
+
+def chunk(table: pa.Table, name: str) -> pa.Array:
+    """Return a column as one contiguous array, without a copy where it is one already."""
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def text_buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
+    """Return offsets and bytes of a column of strings or bytes with at least one row.
+
+    The offsets say where each value starts, and where the last one ends. The first need not be 0.
+    """
+    _, starts, data = array.buffers()
+    offsets = np.frombuffer(starts, np.int32)[array.offset : array.offset + len(array) + 1]
+    return offsets, memoryview(data if data is not None else b"")[int(offsets[0]) : int(offsets[-1])]
+
+
+COARSE: Final = 32
+COARSE_FROM: Final = 64
+
+
+class KeyColumn(Sequence[bytes]):
+    """Read a binary column by position, for `bisect`, in a tenth of the time that Arrow scalars take."""
+
+    __slots__ = ("_coarse", "_data", "_length", "_offsets")
+
+    def __init__(self, array: pa.Array) -> None:
+        _, offsets, data = array.buffers()
+        self._length = len(array)
+        self._offsets = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1]
+        self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
+        self._coarse: list[bytes] | None = None
+
+    def position(self, key: bytes) -> int:
+        """Count the values that are smaller, where they ascend.
+
+        The first call makes objects of every 32nd value, or of all where they are few. Searching among those first
+        takes a third of the time.
+        """
+        step = 1 if self._length <= COARSE_FROM else COARSE
+        coarse = self._coarse
+        if coarse is None:
+            coarse = self._coarse = [self[at] for at in range(0, self._length, step)]
+        behind = bisect_left(coarse, key)
+        if step == 1 or not behind:
+            return behind
+        return bisect_left(self, key, (behind - 1) * step + 1, min(behind * step, self._length))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()

@@ -7,7 +7,7 @@ key, bytewise, and name each key once, unless a function says that it accepts ot
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, Row
 
+from .sealed import KeyColumn, chunk
+
 __all__ = [
     "CHANGES_SCHEMA",
     "ENTRIES_SCHEMA",
     "TOMBSTONE_ROW",
-    "KeyColumn",
     "RangeView",
     "changes_from_rows",
-    "chunk",
     "rows_from_table",
     "table_from_rows",
 ]
@@ -101,30 +101,12 @@ def object_array(column: pa.ChunkedArray) -> ObjectArray:
     return values
 
 
-def chunk(table: pa.Table, name: str) -> pa.Array:
-    """Return a column as one contiguous array, without a copy where it is one already."""
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def text_buffers(array: pa.Array) -> tuple[npt.NDArray[np.int32], memoryview]:
-    """Return offsets and bytes of a column of strings or bytes with at least one row.
-
-    The offsets say where each value starts, and where the last one ends. The first need not be 0.
-    """
-    _, starts, data = array.buffers()
-    offsets = np.frombuffer(starts, np.int32)[array.offset : array.offset + len(array) + 1]
-    return offsets, memoryview(data if data is not None else b"")[int(offsets[0]) : int(offsets[-1])]
-
-
 def _arrays(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> list[pa.Array]:
     return [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
 
 
 DENSE: Final = 8
 """Looking a key up costs about as much as reading this many rows of a page."""
-COARSE: Final = 32
-COARSE_FROM: Final = 64
 
 
 class RangeView:
@@ -204,40 +186,6 @@ class RangeView:
         """Return the entries at these positions, or some columns."""
         entries = self.entries if columns is None else self.entries.select(columns)
         return entries.take(pa.array(rows))
-
-
-class KeyColumn(Sequence[bytes]):
-    """Read a binary column by position, for `bisect`, in a tenth of the time that Arrow scalars take."""
-
-    __slots__ = ("_coarse", "_data", "_length", "_offsets")
-
-    def __init__(self, array: pa.Array) -> None:
-        _, offsets, data = array.buffers()
-        self._length = len(array)
-        self._offsets = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1]
-        self._data = memoryview(data).cast("B") if data is not None else memoryview(b"")
-        self._coarse: list[bytes] | None = None
-
-    def position(self, key: bytes) -> int:
-        """Count the values that are smaller, where they ascend.
-
-        The first call makes objects of every 32nd value, or of all where they are few. Searching among those first
-        takes a third of the time.
-        """
-        step = 1 if self._length <= COARSE_FROM else COARSE
-        coarse = self._coarse
-        if coarse is None:
-            coarse = self._coarse = [self[at] for at in range(0, self._length, step)]
-        behind = bisect_left(coarse, key)
-        if step == 1 or not behind:
-            return behind
-        return bisect_left(self, key, (behind - 1) * step + 1, min(behind * step, self._length))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()
 
 
 class _Text(KeyColumn):

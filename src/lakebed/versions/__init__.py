@@ -35,7 +35,7 @@ from .commits.merger import Merger, Settle, Settlement, Sides, Strategy
 from .commits.outbox import EventRecord, Outbox
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter
-from .context import Context, Options
+from .context import Context, Inventory, Options
 from .errors import (
     AddressNotAllowed,
     BadRef,
@@ -68,7 +68,6 @@ from .fencing import Fencing
 from .hard_delete import HardDelete, LetGoBy, OpenPage, PageRecord, QueuedRecord
 from .history.ancestors import place_all
 from .history.history import Difference, History
-from .inventory import Inventory
 from .records import (
     MOVES,
     BranchRecord,

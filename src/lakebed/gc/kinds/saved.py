@@ -156,7 +156,7 @@ async def read_saved_dues(context: RunContext, run: StartedRun, policy: str) -> 
 async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger | None, *, objects_failed: int) -> str:
     """Write the state for the next run after a sweep. A repeated apply writes it again.
 
-    Return the digest of the file for the run's record, or "" if the plan has no state. `bound` is the table that the
+    Return the digest of the file for the run's record. `bound` is the table that the
     run may delete. `ledger` records its sweep, and is None if the run did not sweep.
     """
     if plan.dues is not None:
@@ -170,8 +170,7 @@ async def save(store: ObjectStore, plan: Plan, bound: Manifest, ledger: Ledger |
             dues=plan.dues,
         )
         return await _put(store, saved_path(plan.run_id, plan.kind), encode_saved(saved_dues))
-    if plan.keeps is None:
-        return ""
+    assert plan.keeps is not None
     folder = f"{plan.folder}failed/"
     still_there = Pieces(folder=folder)
     if objects_failed and ledger is not None:

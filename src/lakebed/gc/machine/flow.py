@@ -224,7 +224,7 @@ async def _first_apply(run: _Run, asked: str | None, grace_s: int) -> RunReport:
     wanted = await take_turn(context, looked, asked=asked, wanted=wanted)
     took_ms = context.ports.clock.now_ms() - began_ms
     # Two users made the reduced plan, so no later run may continue from its state.
-    saves = not run.allowed.looks_again
+    saves = plan.leaves_state and not run.allowed.looks_again
     # A run of commits that have no objects of their own is deferred, too: it can be undone until its purge.
     if wanted and (cleared.garbage.rows or cleared.expiring):
         return await _defer(context, plan, cleared, fence, window=wanted, took_ms=took_ms, saves=saves)

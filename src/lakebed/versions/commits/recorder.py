@@ -14,9 +14,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from lakebed.base import EMPTY_METARANGE, CommitId, Invalid, MetarangeId, NotFound
-from lakebed.versions.context import Context
+from lakebed.versions.context import Context, Inventory
 from lakebed.versions.errors import CommitExpired
-from lakebed.versions.inventory import Inventory
 from lakebed.versions.records import Commit
 from lakebed.versions.retired import Retired
 

@@ -220,6 +220,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     delete_from_ms: int = 0
 
     @property
+    def leaves_state(self) -> bool:
+        """Return whether the next run may go on from this one."""
+        return self.dues is not None or self.keeps is not None
+
+    @property
     def folder(self) -> str:
         return run_folder(self.kind, RunId(self.run_id))
 

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from lakebed.kv import Held, StoreUnavailable
+from lakebed.kv import AmortizedReads, Held, StoreUnavailable
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.runtime import live_ports
-from lakebed.versions.context import AmortizedReads
 
 
 class SlowStore(MemoryStore):
