@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.server.web.chromium import WIDE, Chromium, driving, log_in
-from tests.server.web.lakes import Server, commit, make_repository, send, serving, set_up, upload
+from tests.server.web.lakes import Server, check, commit, make_repository, send, serving, set_up, upload
 
 HEIGHT: Final = 800
 MONTHS: Final = ("january", "february", "march")
 LAKE: Final = "flights"
+README: Final = "# Flights of 2013\n\nLoaded each month, and **mended** where offices differ.\n"
 
 
 def main(folder: Path) -> None:
@@ -26,12 +27,13 @@ def main(folder: Path) -> None:
         browser = Chromium(at, home, Path(name))
         try:
             log_in(browser, server.key, server.secret)
+            run = plan(browser, page)
             shots = {
-                "repository": (page, "default branch:"),
+                "repository": (page, "waits for a run:"),
                 "object": (f"{page}/object?ref=main&path=2013/march.csv", "carrier"),
-                "compare": (f"{page}/compare?base=main&ref=fix-march", "conflict"),
-                "plan": (plan(browser, page), "Goes by folder"),
-                "why": (f"{page}/why?ref=main&path=2013/february.csv", "not while this holds"),
+                "compare": (f"{page}/compare?base=main&ref=fix-march&conflicts=1", "The merge takes"),
+                "plan": (run, "Goes by folder"),
+                "why": (f"{page}/why?ref=main&path=2013/february.csv", "What would release it"),
             }
             for shot, (path, words) in shots.items():
                 browser.become(WIDE, is_dark=shot in {"compare", "why"}, height=HEIGHT)
@@ -50,18 +52,23 @@ def tell(server: Server) -> str:
         commit(api, LAKE, "raw data again", {f"raw/{n}.csv": table("new", 40 * n) for n in range(1, 9)}, days=130)
         for day, month in enumerate(MONTHS):
             commit(api, LAKE, f"load {month.title()}", {f"2013/{month}.csv": table(month, 300)}, days=90 - day)
+        send(api, f"{page}/branches", {"name": "report-q1", "source": "main"})
         for day, month in enumerate(MONTHS[:2]):
             commit(api, LAKE, f"mend {month.title()}", {f"2013/{month}.csv": table(month, 299)}, days=60 - day)
         send(api, f"{page}/tags", {"id": "v1.0", "ref": "main"})
         send(api, f"{page}/branches", {"name": "fix-march", "source": "main"})
+        send(api, f"{page}/branches", {"name": "report-q2", "source": "main"})
         send(api, f"{page}/branches", {"name": "etl-nightly", "source": "main"})
         more = {"2013/march.csv": table("mended", 300), "2013/april.csv": table("april", 300)}
         commit(api, LAKE, "mend March, load April", more, branch="fix-march", days=3)
         commit(api, LAKE, "March from the other office", {"2013/march.csv": table("march", 298)}, days=1)
+        commit(api, LAKE, "say what this is", {"README.md": README})
         upload(api, LAKE, {"2013/may.csv": table("may", 300)}, branch="etl-nightly")
+        for branch in ("report-q1", "report-q2"):
+            check(api.delete(f"{page}/branches/{branch}"))
+        send(api, f"{page}/holds", {"name": "case-1", "globs": ["2013/february.csv"], "why": "the court asks"})
         rules = {"default": "30d", "branches": [{"pattern": "etl-*", "period": "7d"}]}
-        answer = api.put(f"{page}/gc/rules/full", params={"if_version": "0"}, json=rules)
-        assert answer.is_success, answer.text
+        check(api.put(f"{page}/gc/rules/full", params={"if_version": "0"}, json=rules))
     return page
 
 

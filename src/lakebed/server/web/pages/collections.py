@@ -27,11 +27,12 @@ KINDS: Final = tuple(kind for kind in RunKind if kind.can_wait)
 
 async def show_all(visit: Visit) -> Response:
     [name] = visit.args
-    plans = await visit.call(collectors.LIST_GC_PLANS, name, after=visit.query("after"), amount=RUNS)
+    kind = visit.query("shown")
+    plans = await visit.call(collectors.LIST_GC_PLANS, name, kind=kind or None, after=visit.query("after"), amount=RUNS)
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
     storage = None
-    if not visit.query("after"):
+    if not visit.query("after") and not kind:
         is_whole = visit.query("committed") == "1"
         storage = await visit.look(collectors.GET_GC_STORAGE, name, committed=is_whole or None)
     states = {run.run_id: run for run in runs.runs}
@@ -46,6 +47,8 @@ async def show_all(visit: Visit) -> Response:
         storage=storage,
         stretches=stretches_of(storage),
         kinds=KINDS,
+        every_kind=tuple(RunKind),
+        shown=kind,
     )
 
 

@@ -33,7 +33,9 @@ KIND: Final = next(kind for kind in RunKind if kind.spec.basis is Basis.RULES)
 EMPTY_ROWS: Final = 2
 _FIRST: Final = Rules(default="30d")
 """The initial values of the form when no rule is in force."""
-COMMITS_DRAWN: Final = 50
+ROWS_DRAWN: Final = 45
+"""Draw at most this many rows of time lines on a page: each takes 0.6 KB."""
+ROWS_MIN: Final = 5
 SEARCH_PAGES: Final = 5
 """The most pages of a search in one request. One page takes a second or two."""
 
@@ -236,11 +238,9 @@ async def why(visit: Visit) -> Response:
             if page.answer is not None or page.continuation_token is None:
                 break
             token = page.continuation_token
-    lines = (
-        []
-        if page is None or page.answer is None
-        else [time_line(each, page.answer.now_ms) for each in page.answer.objects]
-    )
+    found = () if page is None or page.answer is None else page.answer.objects
+    most = max(ROWS_MIN, ROWS_DRAWN // (len(found) or 1))
+    lines = [] if page is None or page.answer is None else [time_line(each, page.answer.now_ms, most) for each in found]
     return visit.render("why", name=name, asked=asked, page=page, lines=lines)
 
 
@@ -266,16 +266,17 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLine:
-    """The names of an object, and the ends of the drawn time. `now`: its place between them."""
+    """The names of an object, and the ends of the drawn time. `now`: its place between them. `more`: rows left out."""
 
     rows: list[Named]
+    more: int
     start_ms: int
     end_ms: int
     now: float
 
 
-def time_line(found: WhyObject, now_ms: int) -> TimeLine:
-    """Return every shown name of an object as a stretch of time: first what keeps it, then commits and runs."""
+def time_line(found: WhyObject, now_ms: int, most: int) -> TimeLine:
+    """Return names of an object as stretches of time, at most so many: first what keeps it, then runs and commits."""
     made = {each.commit: each.created_ms for each in found.commits}
     first_ms = min([*made.values(), found.modified_ms or now_ms, now_ms])
     rows = [_named(stay, made.get(stay.commit, first_ms), now_ms) for stay in found.stays]
@@ -311,8 +312,10 @@ def time_line(found: WhyObject, now_ms: int) -> TimeLine:
             start_ms=one.created_ms,
             end_ms=one.created_ms,
         )
-        for one in found.commits[:COMMITS_DRAWN]
+        for one in found.commits
     ]
+    count = found.stays_count + found.uncommitted_count + len(found.holds) + len(found.taken) + found.commits_count
+    rows = rows[:most]
     times = [now_ms, first_ms, *(row.start_ms for row in rows), *(row.end_ms or 0 for row in rows)]
     start, last = min(filter(None, times)), max(times)
     end = last + max((last - start) // 12, 60_000)
@@ -320,6 +323,7 @@ def time_line(found: WhyObject, now_ms: int) -> TimeLine:
     [now] = spans([(now_ms, now_ms)], start=start, end=end)
     return TimeLine(
         rows=[replace(row, stretch=stretch) for row, stretch in zip(rows, drawn, strict=True)],
+        more=max(0, count - len(rows)),
         start_ms=start,
         end_ms=end,
         now=now.start,
