@@ -62,7 +62,7 @@ FORMS: Final = (
     "/search?repository=lake&text=branch-001",
 )
 """Pages that a person reaches by a form."""
-ON_DEMAND: Final = re.compile(r"/why\?.*(path|address)=|[?&](details|conflicts|committed)=1")
+ON_DEMAND: Final = re.compile(r"/why\?.*(path|address)=|[?&](details|conflicts|committed|distances)=1")
 """Searches, and parts that a person asks for with a link of their own. Their time is for orientation."""
 TREES: Final = 16
 LINES: Final = 100
