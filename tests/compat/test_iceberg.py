@@ -131,3 +131,35 @@ def test_duckdb_changes_tables_on_branches_that_pyiceberg_made(server: Server, r
 
     assert words == ["7", "3", "10", "3", "2", "True"]
     assert catalog_of(server, repository, "dev").load_table("made.copy").scan().to_arrow().num_rows == 2
+
+
+_SIGNED = """
+import sys
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+url, credential, warehouse = sys.argv[1:]
+catalog = load_catalog("signed", **{
+    "type": "rest", "uri": url, "warehouse": warehouse, "credential": credential,
+    "header.X-Iceberg-Access-Delegation": "remote-signing",
+})
+catalog.create_namespace("sales")
+with catalog.create_table_transaction("sales.staged", schema=pa.schema([("a", pa.int64())])) as staged:
+    staged.append(pa.table({"a": [7]}))
+table = catalog.create_table("sales.orders", schema=pa.schema([("a", pa.int64())]))
+table.append(pa.table({"a": [1, 2]}))
+table.delete("a = 1")
+print(table.scan().to_arrow()["a"].to_pylist(), catalog.load_table("sales.staged").scan().to_arrow()["a"].to_pylist())
+print(sorted(name for name in table.io.properties if "access-key" in name), type(table.io).__name__)
+"""
+
+
+def test_pyiceberg_writes_without_a_key_for_files_by_requests_that_the_catalog_signs(
+    server: Server, repository: lakefs.Repository
+) -> None:
+    packages = python_packages("s3fs==2026.9.0")
+
+    credential, warehouse = f"{server.access_key_id}:{server.secret_access_key}", f"{repository.id}/main"
+    words = told(_SIGNED, packages, server.url + "/iceberg", credential, warehouse)
+
+    assert words == ["[2]", "[7]", "[]", "FsspecFileIO"]

@@ -227,7 +227,7 @@ LOAD_TABLE: Final = _of(
         wire.LoadedTable,
         _READ,
         "Return a table's metadata. With `vended-credentials` in its header, a key pair for the table's files, too,"
-        " valid for an hour.",
+        " valid for an hour; with `remote-signing` alone, where to have requests signed.",
         (Parameter("snapshots", choices=("all", "refs")), _DELEGATION),
         (LENT,),
     )
@@ -242,6 +242,19 @@ LOAD_TABLE_CREDENTIALS: Final = _of(
         _READ,
         "Return a key pair for the table's files, valid for an hour.",
         asked_later=(LENT,),
+    )
+)
+SIGN_FILE_REQUEST: Final = _of(
+    Operation(
+        "signFileRequest",
+        "POST",
+        _ONE_TABLE + "/sign",
+        wire.FileRequest,
+        wire.SignedFileRequest,
+        _READ,
+        "Sign one request to the gateway for a file of the table, for clients that want no key (`remote-signing`).",
+        asked_later=(LENT,),
+        repeatable=True,
     )
 )
 TABLE_EXISTS: Final = _of(

@@ -18,12 +18,14 @@ __all__ = [
     "CatalogSettings",
     "CatalogToken",
     "CommittedTable",
+    "FileRequest",
     "LoadedTable",
     "NamespaceChange",
     "NamespaceChanged",
     "NamespaceCreation",
     "NamespaceList",
     "NamespaceProperties",
+    "SignedFileRequest",
     "StorageCredential",
     "TableCommit",
     "TableCommitted",
@@ -165,6 +167,22 @@ class CommittedTable(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 class TableCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     storage_credentials: list[StorageCredential]
+
+
+class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the gateway that a client is about to send. Fields that the standard has besides do not count."""
+
+    region: str
+    uri: str
+    method: str
+    headers: dict[str, list[str]] = {}
+
+
+class SignedFileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The headers that a client adds to its request."""
+
+    uri: str
+    headers: dict[str, list[str]]
 
 
 class CatalogFault(msgspec.Struct, frozen=True, kw_only=True):

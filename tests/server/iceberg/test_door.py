@@ -447,6 +447,41 @@ async def test_who_may_only_read_gets_keys_that_only_read(
         assert (await keys.get(file)).status_code == 403, "her rights are over, and the hour is not"
 
 
+async def test_a_client_without_a_key_has_each_request_signed_also_for_a_table_that_is_staged(
+    client: httpx.AsyncClient, app: App, sales: str
+) -> None:
+    header = {"x-iceberg-access-delegation": "remote-signing"}
+    made = (await client.post(sales, json={"name": "a", "schema": SCHEMA}, headers=header)).json()
+    staged = await make(client, sales, "b", **{"stage-create": True})
+    await make(client, sales, "other")
+    config = made["config"]
+    bare = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost")
+
+    async def asked(method: str, location: str, file: str, by: str, **more: Any) -> httpx.Response:
+        url = f"http://localhost/{location.removeprefix('s3://')}/{file}"
+        body = {"region": "us-east-1", "method": method, "uri": url, "headers": {"Host": ["localhost"]}}
+        answer = await client.post(f"http://localhost/iceberg/{by}", json=body)
+        if answer.is_error:
+            return answer
+        headers = {name: ", ".join(values) for name, values in answer.json()["headers"].items()}
+        return await bare.request(method, answer.json()["uri"], headers=headers, **more)
+
+    own, by = made["metadata"]["location"], config["s3.signer.endpoint"]
+    put = await asked("PUT", own, "data/a b?x-id=PutObject", by, content=b"rows")
+    read = await asked("GET", own, "data/a%20b", by)
+    foreign = await asked("GET", own.rpartition("/")[0], "x/data/a", by)
+    early = await asked("PUT", staged["metadata"]["location"], "data/b", by.replace("/a/sign", "/b/sign"), content=b"x")
+    wrong = await asked("PUT", own, "data/c", by.replace("/a/sign", "/c/sign"), content=b"x")
+
+    assert config.keys() & {"s3.access-key-id", "s3.secret-access-key"} == set()
+    assert config["s3.signer.uri"] + "/" + by == sales.replace("sales/tables", "sales/tables/a/sign")
+    assert (put.status_code, read.content, early.status_code) == (200, b"rows", 200)
+    assert foreign.status_code == 403
+    await refused(wrong, 404, "NoSuchTableException", "Table does not exist: sales.c")
+    both = {"x-iceberg-access-delegation": "vended-credentials,remote-signing"}
+    assert "s3.signer.uri" not in (await client.get(f"{sales}/a", headers=both)).json()["config"]
+
+
 async def test_an_engine_that_tidies_up_is_answered_and_nothing_is_deleted(
     client: httpx.AsyncClient, app: App, sales: str
 ) -> None:

@@ -49,6 +49,7 @@ READ_BYTES_MAX: Final = iceberg.MANIFEST_BYTES_MAX
 SMALL_BYTES: Final = 64 << 10
 """Metadata of this size are parsed in some 5 ms: a thread would cost the loop more in switches."""
 _METADATA: Final = re.compile(rb"/metadata/\d{5,9}-[^/]*\.metadata\.json$")
+_ID: Final = re.compile(rf"\.{TABLES}/([0-9a-f-]{{36}})/")
 _NUMBER: Final = re.compile(r"/metadata/(\d{1,9})-")
 
 
@@ -97,6 +98,20 @@ class Changing:
             raise iceberg.InvalidTable(
                 f"the catalog gave no table {name} of {branch} the id {uuid}: ask for one with stage-create", uuid=uuid
             )
+
+    def staged_id(self, branch: str, name: TableName, url: str) -> str:
+        """Return the id of a table that is staged, of the URL of one of its files at the gateway.
+
+        Raises:
+            NoSuchTable: the id is not of this table.
+        """
+        found = _ID.search(url)
+        try:
+            self._check_id(branch, name, found[1] if found else "")
+        except (ValueError, iceberg.InvalidTable) as error:
+            raise NoSuchTable(f"there is no table {name}", table=str(name)) from error
+        assert found
+        return found[1]
 
     # Reading
 

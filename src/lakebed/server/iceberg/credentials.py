@@ -1,17 +1,31 @@
-"""Tell a client how it reaches the files of a table, and lend it a key pair for these files and no others."""
+"""Tell a client how it reaches the files of a table: lend a key pair for these files alone, or sign requests."""
 
 from __future__ import annotations
 
-from lakebed.auth import Authenticator
+from time import gmtime, strftime
+from typing import Final
+from urllib.parse import urlsplit
+
+from lakebed.auth import Authenticator, NotPermitted
 from lakebed.catalog.tables import TABLES, TableName, Tables
 from lakebed.operations import tables as operations
+from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import may_always
 from lakebed.server.http.requests import RestRequest
-from lakebed.wire import StorageCredential
+from lakebed.server.s3.requests.signatures import (
+    ALGORITHM,
+    canonical_path,
+    canonical_request,
+    parse_query,
+    signing_key,
+    string_to_sign,
+)
+from lakebed.wire import FileRequest, SignedFileRequest, StorageCredential
 
-from .places import names_in
+from .places import names_in, path_of
 
-DELEGATION: str = "vended-credentials"
+DELEGATION: Final = "vended-credentials"
+SIGNING: Final = "remote-signing"
 
 
 def files_settings(request: RestRequest) -> dict[str, str]:
@@ -30,27 +44,28 @@ def wants_keys(request: RestRequest) -> bool:
     return DELEGATION in (request.header(b"x-iceberg-access-delegation") or "")
 
 
+def wants_signatures(request: RestRequest) -> bool:
+    return SIGNING in (request.header(b"x-iceberg-access-delegation") or "") and not wants_keys(request)
+
+
+def signer_settings(request: RestRequest, name: TableName) -> dict[str, str]:
+    """Return where a client has its requests for files of a table signed. Clients know three sets of names."""
+    uri = f"{str(request.base_url).rstrip('/')}/iceberg"
+    where = {"uri": uri, "endpoint": f"v1/{path_of(request, name)}/sign"}
+    return {
+        **{f"{prefix}signer.{key}": value for prefix in ("", "s3.") for key, value in where.items()},
+        "s3.remote-signing-enabled": "true",
+        # PyIceberg signs only so, and takes another reader of files by itself.
+        "s3.signer": "S3V4RestSigner",
+        "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO",
+    }
+
+
 async def lent_settings(
     authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, tables: Tables
 ) -> list[StorageCredential]:
-    """Lend a key pair for the files of a table, for reading, and for writing if the caller may change the table.
-
-    What is allowed only at some time, or from some address, does not count: the pair works at all times from anywhere.
-    Nothing is lent to a caller without a key pair or login of their own.
-    """
-    names = names_in(request, name.namespace, name.name)
-    if not await may_always(operations.LOAD_TABLE.permissions or (), request.permissions, names):
-        return []
-    lent = authenticator.lend(
-        request.identity,
-        repository=request.args[0],
-        branch=TABLES,
-        folder=uuid,
-        ref=names["ref"],
-        namespace=names["namespace"],
-        table=names["table"],
-        may_write=await may_always((operations.LENT,), request.permissions, names),
-    )
+    """Return the settings of a key pair that is lent for the files of a table. No pair: none."""
+    lent = await _lent(authenticator, request, name, uuid)
     if lent is None:
         return []
     key, secret, expires_s = lent
@@ -62,3 +77,64 @@ async def lent_settings(
         "s3.session-token-expires-at-ms": str(expires_s * 1000),
     }
     return [StorageCredential(prefix=tables.location(uuid) + "/", config=config)]
+
+
+async def signed(
+    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, asked: FileRequest, now_ms: int
+) -> SignedFileRequest:
+    """Sign a request with the key pair that the caller could have: the gateway admits what it would admit of them.
+
+    So it does not matter which file the request is about.
+
+    Raises:
+        NotPermitted: nothing is lent to this caller.
+        InvalidBody: the URI is none.
+    """
+    lent = await _lent(authenticator, request, name, uuid)
+    if lent is None:
+        raise NotPermitted("requests are signed for callers who may always read the table, with a key pair or login")
+    try:
+        url = urlsplit(asked.uri)
+        host, raw_path, query = url.netloc.rpartition("@")[2], url.path.encode("ascii"), parse_query(url.query.encode())
+    except ValueError as error:
+        raise InvalidBody(f"{asked.uri[:200]!a} is no URI of a request") from error
+    time = strftime("%Y%m%dT%H%M%SZ", gmtime(now_ms / 1000))
+    sent = {key.lower(): ",".join(values) for key, values in asked.headers.items()}
+    payload = sent.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+    covered = {key: value for key, value in sent.items() if key.startswith("x-amz-") or key == "content-md5"}
+    covered |= {"host": host, "x-amz-date": time, "x-amz-content-sha256": payload}
+    headers = [(key.encode(), value.encode("latin-1", "replace")) for key, value in sorted(covered.items())]
+    names = [key for key, _ in headers]
+    scope = f"{time[:8]}/{asked.region}/s3/aws4_request"
+    canonical = canonical_request(asked.method, canonical_path(raw_path), query, headers, names, payload)
+    signature = signing_key(lent[1], scope).sign(string_to_sign(time, scope, canonical))
+    proof = (
+        f"{ALGORITHM} Credential={lent[0]}/{scope}, SignedHeaders={b';'.join(names).decode()}, Signature={signature}"
+    )
+    added = {"Authorization": [proof], "x-amz-date": [time]}
+    if "x-amz-content-sha256" not in sent:
+        added["x-amz-content-sha256"] = [payload]
+    return SignedFileRequest(uri=asked.uri, headers=added)
+
+
+async def _lent(
+    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str
+) -> tuple[str, str, int] | None:
+    """Lend a key pair for the files of a table, for reading, and for writing if the caller may change the table.
+
+    What is allowed only at some time, or from some address, does not count: the pair works at all times from anywhere.
+    Nothing is lent to a caller without a key pair or login of their own.
+    """
+    names = names_in(request, name.namespace, name.name)
+    if not await may_always(operations.LOAD_TABLE.permissions or (), request.permissions, names):
+        return None
+    return authenticator.lend(
+        request.identity,
+        repository=request.args[0],
+        branch=TABLES,
+        folder=uuid,
+        ref=names["ref"],
+        namespace=names["namespace"],
+        table=names["table"],
+        may_write=await may_always((operations.LENT,), request.permissions, names),
+    )

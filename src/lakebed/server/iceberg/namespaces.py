@@ -44,6 +44,7 @@ _OFFERED: Final[tuple[AnyOperation, ...]] = (
     operations.REGISTER_TABLE,
     operations.LOAD_TABLE,
     operations.LOAD_TABLE_CREDENTIALS,
+    operations.SIGN_FILE_REQUEST,
     operations.TABLE_EXISTS,
     operations.COMMIT_TABLE,
     operations.DROP_TABLE,

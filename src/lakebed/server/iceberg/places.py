@@ -116,6 +116,13 @@ def outer_of(request: RestRequest) -> tuple[str, ...]:
     return request.outer if isinstance(request, CatalogRequest) else ()
 
 
+def path_of(request: RestRequest, name: TableName) -> str:
+    """Return the path of a table below the catalog's version, as this client writes it."""
+    prefix = "" if outer_of(request) else f"{Warehouse(*request.args[:2]).prefix}/"
+    levels = quote(SEPARATOR.join(shown(request, name.namespace)), safe="")
+    return f"{prefix}namespaces/{levels}/tables/{quote(name.name, safe='')}"
+
+
 def shown(request: RestRequest, namespace: Sequence[str]) -> list[str]:
     return [*outer_of(request), *namespace]
 

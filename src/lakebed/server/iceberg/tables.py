@@ -9,7 +9,7 @@ import msgspec
 
 from lakebed import iceberg, wire
 from lakebed.catalog import Repository
-from lakebed.catalog.tables import TableExists, TableName
+from lakebed.catalog.tables import NoSuchTable, TableExists, TableName
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import ask
@@ -18,7 +18,7 @@ from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 
 from .changing import Changing
-from .credentials import files_settings, lent_settings, wants_keys
+from .credentials import files_settings, lent_settings, signed, signer_settings, wants_keys, wants_signatures
 from .namespaces import limit_of
 from .places import inner, names_in, namespace_of, note_of, shown_name, table_of
 
@@ -60,6 +60,16 @@ class TableRoutes:
         lent = await lent_settings(self._state.authenticator, request, table.name, table.uuid, repository.tables)
         return wire.TableCredentials(storage_credentials=lent)
 
+    async def sign(self, request: RestRequest, body: wire.FileRequest) -> wire.SignedFileRequest:
+        """Sign for a table of the ref, or for one that is staged: then the file's URI has the id that it was given."""
+        repository, name = await self._repository(request), table_of(request)
+        try:
+            uuid = (await repository.tables.load(request.args[1], name)).uuid
+        except NoSuchTable:
+            uuid = self._changing(repository).staged_id(request.args[1], name, body.uri)
+        now_ms = self._state.ports.clock.now_ms()
+        return await signed(self._state.authenticator, request, name, uuid, body, now_ms)
+
     async def _loaded(
         self, request: RestRequest, repository: Repository, name: TableName, uuid: str, uri: str | None, data: bytes
     ) -> wire.LoadedTable:
@@ -67,6 +77,8 @@ class TableRoutes:
         if wants_keys(request):
             lent = await lent_settings(self._state.authenticator, request, name, uuid, repository.tables)
         config = {**files_settings(request), **(lent[0].config if lent else {})}
+        if wants_signatures(request):
+            config |= signer_settings(request, name)
         return wire.LoadedTable(
             metadata_location=uri, metadata=msgspec.Raw(data), config=config, storage_credentials=lent
         )
@@ -158,6 +170,7 @@ def routes(state: AppState) -> list[Route]:
         Route(operations.LIST_TABLES, here.list),
         Route(operations.LOAD_TABLE, here.load),
         Route(operations.LOAD_TABLE_CREDENTIALS, here.credentials),
+        Route(operations.SIGN_FILE_REQUEST, here.sign),
         Route(operations.TABLE_EXISTS, here.exists),
         Route(operations.CREATE_TABLE, here.create),
         Route(operations.REGISTER_TABLE, here.register),
