@@ -253,6 +253,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "restoreGcObjects",
         "revertBranch",
         "rollBackTable",
+        "signFileRequest",
         "startGcJob",
         "sweepBranches",
         "undeleteRepository",
