@@ -9,10 +9,13 @@ from hashlib import md5
 from pathlib import Path
 from typing import Any
 
+import boto3
 import httpx
 import lakefs
 import lakefs_sdk
 import pytest
+from botocore.client import Config
+from botocore.exceptions import ClientError
 from lakefs.client import Client
 
 import lakebed
@@ -61,6 +64,32 @@ def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: Obje
     assert httpx.get(signed).headers["content-disposition"] == 'attachment; filename="b c"'
     signed_stat = target.stat(pre_sign=True).physical_address
     assert httpx.get(signed_stat).content == b"hello"
+
+
+def test_a_client_of_s3_that_follows_redirects_is_sent_to_the_store(
+    tmp_path_factory: pytest.TempPathFactory, options: ObjectStoreOptions
+) -> None:
+    config = Config(user_agent_extra="s3RedirectionSupport", s3={"addressing_style": "path"})
+    with serving(tmp_path_factory.mktemp("sent"), **environment_of(options), LAKEBED_BLOCKSTORE="s3") as server:
+        keys = {"aws_access_key_id": server.access_key_id, "aws_secret_access_key": server.secret_access_key}
+        plain, sent = (
+            boto3.client("s3", endpoint_url=server.url, region_name="us-east-1", config=one, **keys)
+            for one in (None, config)
+        )
+        client = Client(host=server.url, username=server.access_key_id, password=server.secret_access_key)
+        lakefs.Repository("lake", client=client).create(storage_namespace=f"s3://{make_bucket(options)}/sent")
+        plain.put_object(Bucket="lake", Key="main/a b", Body=b"hello")
+        with pytest.raises(ClientError) as redirected:
+            sent.get_object(Bucket="lake", Key="main/a b", Range="bytes=1-2")
+        answer = redirected.value.response["ResponseMetadata"]
+
+        location = answer["HTTPHeaders"]["location"]
+        assert (answer["HTTPStatusCode"], location.startswith(str(options.s3_endpoint))) == (307, True)
+        assert httpx.get(location, headers={"range": "bytes=1-2"}).content == b"el"
+        assert sent.head_object(Bucket="lake", Key="main/a b")["ContentLength"] == 5
+        assert plain.get_object(Bucket="lake", Key="main/a b")["Body"].read() == b"hello"
+        plain.close()
+        sent.close()
 
 
 def test_what_is_committed_stays_while_its_signed_url_can_still_be_put_to(

@@ -14,7 +14,7 @@ one wins.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -156,12 +156,14 @@ class Imports:
         is_stopping: Callable[[], bool] = lambda: False,
         refuse: Refuse = lambda _location, _path, _address: None,
         force: bool = False,
+        merged: Callable[[CommitId], Awaitable[None]] | None = None,
     ) -> ImportRecord:
         """Run the import, and record its outcome. An error of ours is stored in the record, not raised.
 
         Call `beat` meanwhile. When `is_stopping` returns True, the import ends before its next page, but finishes a
         merge that began. `refuse` is called before each object. If it raises an error of ours, the import fails and
         the branch is not changed. So it does where it would change files of a table, and `force` is not set.
+        `merged` is called before the record says that the import is done; an error of ours there changes nothing.
         """
         last = _Progress(begun, is_stopping, refuse)
         try:
@@ -173,6 +175,9 @@ class Imports:
                         reservation.give_back()  # All went to its own branch, which goes.
                     raise
             ended = replace(last.record, state=ImportState.COMPLETED, commit_id=commit_id)
+            if merged is not None:
+                with suppress(LakebedError):
+                    await merged(commit_id)
         except ImportCancelled as error:
             ended = replace(last.record, state=ImportState.CANCELLED, error=str(error))
         except OutcomeUnknown as error:

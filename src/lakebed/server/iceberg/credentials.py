@@ -49,11 +49,10 @@ def wants_signatures(request: RestRequest) -> bool:
 
 
 def signer_settings(request: RestRequest, name: TableName) -> dict[str, str]:
-    """Return where a client has its requests for files of a table signed. Clients know three sets of names."""
-    uri = f"{str(request.base_url).rstrip('/')}/iceberg"
-    where = {"uri": uri, "endpoint": f"v1/{path_of(request, name)}/sign"}
+    """Return where a client has its requests for files of a table signed."""
     return {
-        **{f"{prefix}signer.{key}": value for prefix in ("", "s3.") for key, value in where.items()},
+        "s3.signer.uri": f"{str(request.base_url).rstrip('/')}/iceberg",
+        "s3.signer.endpoint": f"v1/{path_of(request, name)}/sign",
         "s3.remote-signing-enabled": "true",
         # PyIceberg signs only so, and takes another reader of files by itself.
         "s3.signer": "S3V4RestSigner",

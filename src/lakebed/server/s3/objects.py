@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from lakebed.base import CONTENT_TYPE_DEFAULT, LAKEBED_METADATA, S3_HEADERS, Entry, InvalidName, LakebedError
 from lakebed.catalog import DELETE_MANY_MAX, METADATA_BYTES_MAX, Repository
@@ -57,6 +57,8 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
+REDIRECTED: Final = "s3RedirectionSupport"
+"""A client with this in its User-Agent follows a redirect to the store, as with the contract's server."""
 _EMPTY_MD5: Final = "d41d8cd98f00b204e9800998ecf8427e"
 
 
@@ -64,6 +66,7 @@ class Objects:
     def __init__(self, state: AppState, options: S3Options) -> None:
         self._catalog = state.catalog
         self._options = options
+        self._presign_s = state.presign_s
         self.handlers: Mapping[S3Operation, Callable[[S3Request], Awaitable[Response]]] = {
             operations.GET_OBJECT: self.get,
             operations.HEAD_OBJECT: self.head,
@@ -77,7 +80,18 @@ class Objects:
     # Reading
 
     async def get(self, request: S3Request) -> Response:
+        if self._presign_s is not None and REDIRECTED in (request.header(b"user-agent") or ""):
+            repository, entry = await self.find_asked(request)
+            url = await self._elsewhere(request, repository, entry, self._presign_s)
+            if url is not None:
+                return RedirectResponse(url, 307)
         return await self._answer(request, is_with_body=True)
+
+    async def _elsewhere(self, request: S3Request, repository: Repository, entry: Entry, presign_s: int) -> str | None:
+        """Return a signed URL of the object's bytes at the store. None: the request asks for what the store lacks."""
+        if entry is ROOT or request.asked_for or request.has_any_header(CONDITIONS):
+            return None
+        return await repository.objects.presign_get(request.place().path, entry, expires_s=presign_s)
 
     async def head(self, request: S3Request) -> Response:
         return await self._answer(request, is_with_body=False)

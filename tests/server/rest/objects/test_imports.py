@@ -61,6 +61,8 @@ async def test_a_folder_and_an_object_are_one_commit_and_read_without_a_copy(
     status = await ended(client, repo, answer.json()["id"])
 
     assert (status["completed"], status["ingested_objects"]) == (True, 3)
+    noted = (await client.get(f"{repo}/metadata")).json()
+    assert noted == {".lakefs.last.import.timestamp": str(status["commit"]["creation_date"])}
     assert status["commit"]["message"] == "import"
     assert status["commit"]["metadata"]["job"] == "7"
     assert status["metarange_id"] == status["commit"]["meta_range_id"]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from lakebed import wire
 from lakebed.auth import NotPermitted
+from lakebed.base import CommitId
 from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, Repository
 from lakebed.operations import objects
 from lakebed.server.http.gate import refuse_denied, require
@@ -18,6 +19,8 @@ from lakebed.server.state import AppState
 from lakebed.versions import Note
 
 TYPES = {"common_prefix": True, "object": False}
+LAST_IMPORT = ".lakefs.last.import.timestamp"
+"""Metadata of a repository: Unix seconds of the commit of its last import, as the contract's server notes them."""
 
 
 class Imports:
@@ -62,13 +65,18 @@ class Imports:
             committer=request.identity.user_id,
             metadata=body.commit.metadata or {},
         )
+
+        async def merged(commit_id: CommitId) -> None:
+            commit = await repository.versions.history.get_commit(commit_id)
+            await self._catalog.set_metadata(repository.id, {LAST_IMPORT: str(commit.created_ms // 1000)})
+
         begun = await repository.imports.begin(request.args[1], locations, force=bool(body.force))
         imports = repository.imports
         self._background.start(
             imports,
             begun,
             lambda is_stopping: imports.run(
-                begun, locations, note, is_stopping=is_stopping, refuse=refuse, force=bool(body.force)
+                begun, locations, note, is_stopping=is_stopping, refuse=refuse, force=bool(body.force), merged=merged
             ),
             f"import {begun.id}",
         )
