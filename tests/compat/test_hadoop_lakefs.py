@@ -1,4 +1,4 @@
-"""The requests of `io.lakefs.LakeFSFileSystem`, mode `presigned`, for a job of Hadoop that commits its files by renames.
+"""The requests of `io.lakefs.LakeFSFileSystem`, mode `presigned`, for a job of Hadoop that commits files by renames.
 
 Its jar is in no registry that we reach. So a small file system stands here for it: each method makes the calls of the
 contract that the Java one makes, and its bytes go straight to the store.
