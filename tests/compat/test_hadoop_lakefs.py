@@ -35,7 +35,13 @@ class FileSystem:
     def keys(self, prefix: str, *, amount: int = 1000, delimiter: str = "") -> list[str]:
         keys, after, has_more = [], "", True
         while has_more:
-            query = {"prefix": prefix, "after": after, "amount": amount, "delimiter": delimiter, "presign": "false"}
+            query: dict[str, Any] = {
+                "prefix": prefix,
+                "after": after,
+                "amount": amount,
+                "delimiter": delimiter,
+                "presign": "false",
+            }
             page = self.api.get("/repositories/lake/refs/main/objects/ls", params=query).raise_for_status().json()
             keys += [row["path"] for row in page["results"]]
             has_more, after = page["pagination"]["has_more"], page["pagination"]["next_offset"]
