@@ -1,7 +1,8 @@
 """Check that the namespaces have everything that the metadata names: trees of commits, and objects of entries.
 
 For each repository, check the commits that its branches and tags reach, and its staged entries. A commit whose data a
-collection took or is taking names no object any more. Its tree is kept while merges compare with it, and is checked.
+collection took or is taking names no object any more, unless an undo can bring it back. Its tree is kept while merges
+compare with it, and is checked.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from lakebed.base import (
     RangeId,
     RepositoryUid,
     Row,
-    RunId,
     RunState,
     from_row,
     key_inside,
 )
 from lakebed.catalog import RepositoryRecord, RepositoryState
-from lakebed.gc.live import read_snapshot
+from lakebed.gc.live import Snapshot, read_snapshot
 from lakebed.kv import Store, scan_prefix
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import decode_range, metarange_key, range_key, rows_from_table
@@ -35,7 +35,6 @@ from lakebed.versions import (
     BranchRecord,
     Commit,
     Options,
-    RunRecord,
     TagRecord,
     TreeCache,
     Trees,
@@ -116,7 +115,8 @@ class _Repository:
 
     async def check(self) -> None:
         self._sizes = {stat.key: stat.size_bytes async for page in self._namespace.list() for stat in page}
-        metaranges = {commit.metarange_id for commit in await self._named_commits()}
+        snapshot = await read_snapshot(self._versions)
+        metaranges = {commit.metarange_id for commit in await self._named_commits(await self._taken(snapshot))}
         ranges: set[RangeId] = set()
         for metarange in sorted(metaranges - {EMPTY_METARANGE}):
             ranges |= await self._ranges_of(metarange)
@@ -125,12 +125,12 @@ class _Repository:
             self._checked.ranges += 1
         async for rows in self._staged():
             await self._look_for(rows)
-        await self._check_bases(ranges)
+        await self._check_bases(snapshot, ranges)
 
-    async def _check_bases(self, seen: AbstractSet[RangeId]) -> None:
+    async def _check_bases(self, snapshot: Snapshot, seen: AbstractSet[RangeId]) -> None:
         """Check the trees of collected commits that merges compare with, but not their objects."""
         ranges: set[RangeId] = set()
-        for _, metarange in (await read_snapshot(self._versions)).swept_bases():
+        for _, metarange in snapshot.swept_bases():
             if not await self._went(metarange, metarange_key(metarange)):
                 ranges |= await self._ranges_of(metarange)
         for range_ in sorted(ranges - seen):
@@ -142,11 +142,10 @@ class _Repository:
         """Return whether a collection deleted the file: the collection retires the id first."""
         return key not in self._sizes and bool((await self._versions.retired.retired_by([id_]))[0])
 
-    async def _named_commits(self) -> list[Commit]:
-        """Return the commits that a branch or a tag reaches, without commits that a collection took."""
+    async def _named_commits(self, taken: AbstractSet[CommitId]) -> list[Commit]:
+        """Return the commits that a branch or a tag reaches, without those that are `taken`."""
         heads = [record.commit_id async for record in self._branches()]
         heads += [decode_record(TagRecord, value).commit_id async for _, value in self._scan(keys.TAG)]
-        taken = await self._taken()
         commits = {
             CommitId(key[len(keys.COMMIT) :].decode()): decode_record(Commit, value)
             async for key, value in self._scan(keys.COMMIT)
@@ -166,12 +165,17 @@ class _Repository:
         self._checked.commits += len(found)
         return list(found.values())
 
-    async def _taken(self) -> set[CommitId]:
-        taken = {CommitId(key[len(keys.SWEPT) :].decode()) async for key, _ in self._scan(keys.SWEPT)}
-        async for key, value in self._scan(keys.RUN):
-            if decode_record(RunRecord, value).state in _TAKING:
-                partition = keys.expiring_partition(self._uid, RunId(key[len(keys.RUN) :].decode()))
-                taken |= {CommitId(name.decode()) async for name, _ in scan_prefix(self._store, partition, b"")}
+    async def _taken(self, snapshot: Snapshot) -> set[CommitId]:
+        """Return the commits whose objects a collection took or takes. An undo may bring back those of a deferred run.
+
+        Later runs may delete objects of a run that they count on, and it is never undone.
+        """
+        runs = dict(await self._versions.retired.runs())
+        stay = {run for run, record in runs.items() if record.until_ms and not record.counted_by}
+        taken = {commit for commit in snapshot.swept if snapshot.returnable.get(commit) not in stay}
+        for run, record in runs.items():
+            if record.state in _TAKING:
+                taken.update(await self._versions.retired.expiring(run))
         return taken
 
     async def _ranges_of(self, metarange: MetarangeId) -> set[RangeId]:

@@ -37,7 +37,7 @@ from lakebed.versions import (
 
 from .inputs import CommitColumns, packed, read_commits, text_lists, texts
 
-__all__ = ["read_snapshot"]
+__all__ = ["Snapshot", "read_snapshot"]
 
 PART_ROWS: Final = 1 << 17
 METARANGES: Final = "_lakefs/metaranges/"
