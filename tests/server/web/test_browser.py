@@ -485,6 +485,15 @@ def test_keys_reach_the_search_and_the_content(browser: Chromium, server: Server
     assert browser.focused()["name"] == "text"
     browser.keys("lakefs://keyboards/main/a.csv" + ENTER)
     browser.see("lakefs://keyboards/main/a.csv")
+    with server.api() as api:
+        for number in range(101):
+            made = {"name": f"branch-{number:03d}", "source": "main"}
+            assert api.post("/repositories/keyboards/branches", json=made).is_success
+    browser.reload()
+    offered = "return [...document.querySelectorAll('#refs option')].map((each) => each.value)"
+    assert "branch-100" not in browser.run(offered)
+    browser.enter("Ref", "branch-10")
+    browser.find("//datalist[@id='refs'][count(option)=1]/option[@value='branch-100']")
     browser.become(WIDE, is_dark=True)
     browser.choose("Colours", "Light")
     browser.see("lakefs://keyboards/main/a.csv")

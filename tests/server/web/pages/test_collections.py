@@ -181,11 +181,13 @@ async def test_a_sandbox_is_lent_extended_and_ended(app: App, client: httpx.Asyn
         bad = await browser.fill(empty, "sandboxes", source="main", ttl="soon")
         [sandbox] = (await client.get(f"{repo}/sandboxes")).json()["results"]
         one = await browser.get(f"{LAKE}/sandboxes/{sandbox['id']}")
+        others = await browser.get(f"{LAKE}/sandboxes", prefix="other")
         longer = await browser.follow(await browser.fill(one, "extend", ttl="9d"))
         wrong = await browser.fill(one, "/end", typed="kim")
         ended = await browser.follow(await browser.fill(one, "/end", typed=sandbox["id"]))
 
     assert "No sandbox yet" in empty.text
+    assert "No sandbox has a name that begins so" in others.text
     assert (made.text.count("data-copy"), sandbox["access_key_id"] in made.text) == (2, True)
     assert (bad.status_code, 'value="soon"' in bad.text) == (400, True)
     assert "lasts 9d from now" in longer.text

@@ -86,6 +86,7 @@ async def test_history_is_filtered_by_date_and_to_the_line_of_the_branch(
     line = await browser.get(f"{LAKE}/commits", ref="main", first="1")
     late = await browser.get(f"{LAKE}/commits", ref="main", since="2999-01-31")
     wrong = await browser.get(f"{LAKE}/commits", ref="main", since="soon")
+    of_path = await browser.get(f"{LAKE}/commits", ref="main", path="a/m.csv")
 
     assert ["side: a/s.csv" in page.text for page in (whole, line, late)] == [True, False, False]
     assert "merge side" in line.text
@@ -97,6 +98,7 @@ async def test_history_is_filtered_by_date_and_to_the_line_of_the_branch(
     assert "No commit by <bdi>nox</bdi>." in others.text
     assert "No commit since 2999-01-31." in late.text
     assert (wrong.status_code, "not a date-time" in wrong.text) == (400, True)
+    assert ("the object then" in of_path.text, "the object then" in whole.text) == (True, False)
 
 
 async def test_a_merge_is_looked_at_before(

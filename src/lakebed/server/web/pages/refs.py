@@ -88,7 +88,9 @@ async def show_sandboxes(visit: Visit) -> Response:
     [name] = visit.args
     # The operation returns all sandboxes, so the page cuts.
     after = visit.query("after")
-    every = [each for each in (await visit.call(sandboxes.LIST_SANDBOXES, name)).results if each.id > after]
+    prefix = visit.query("prefix")
+    found = (await visit.call(sandboxes.LIST_SANDBOXES, name)).results
+    every = [each for each in found if each.id > after and each.id.startswith(prefix)]
     rows = every[:ROWS]
     return visit.render(
         "sandboxes", name=name, sandboxes=rows, next_after=rows[-1].id if len(every) > ROWS else "", now=visit.now()
