@@ -99,6 +99,7 @@ async def test_rules_are_saved_only_over_the_version_that_was_shown(
     assert (no_number.status_code, "Write a number for" in no_number.text) == (400, True)
     assert "Would expire now" in tried.text
     assert 'class="drawn curve"' in tried.text
+    assert ("; dashed: by the rules in force" in tried.text, 'class="before"' in tried.text) == (True, True)
     assert (await client.get(f"{repo}/gc/rules/full")).json()["rules"] == {
         "default": "2d",
         "branches": [{"pattern": "etl-*", "period": "7d"}],

@@ -60,6 +60,9 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         meaning = await visit.look(collectors.EXPLAIN_GC_RULES, name, branch=branch)
     shown = _entered_rules(visit) or version.rules or _FIRST
     text = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+    today = None
+    if trial is not None and version.rules is not None and version.rules != shown:
+        today = await visit.call(collectors.TRY_GC_RULES, name, body=version.rules)
     return visit.render(
         "rules",
         name=name,
@@ -72,31 +75,47 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         keep_rows=[*((rule.pattern, rule.commits) for rule in shown.keep_last), ("", "")],
         text=visit.entry("rules") or text,
         trial=trial,
-        tried=None if trial is None else _tried(trial),
+        today=today,
+        tried=None if trial is None else _tried(trial, today),
         confirmed_by=_confirmed_by(trial, name) if trial is not None else name if visit.problem else "",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A trial of retention rules, drawn: each day with its bar, and the bytes over the days (empty: not counted)."""
+    """A trial of retention rules, drawn: each day with its bar, and the bytes over the days (empty: not counted).
+
+    `before`: the bytes by the rules in force.
+    """
 
     days: list[tuple[TriedDay, Bar]]
     line: list[Dot]
+    before: list[Dot]
     ticks: list[int]
 
 
-def _tried(trial: RulesTrial) -> Tried:
-    rows = [TriedDay(days=0, expired=trial.expired, at_most=trial.at_most), *trial.days]
-    sizes = [day.at_most.size_bytes for day in rows if day.at_most is not None]
-    is_counted = len(sizes) == len(rows)
-    values = sizes if is_counted else [day.expired for day in rows]
-    ticks = size_ticks(max(sizes, default=0))
+def _tried(trial: RulesTrial, today: RulesTrial | None) -> Tried:
+    rows = _days(trial)
+    sizes = _sizes(rows)
+    earlier = _sizes([] if today is None else _days(today))
+    ticks = size_ticks(max([*sizes, *earlier], default=0))
+    days = [day.days for day in rows]
     return Tried(
-        days=list(zip(rows, bars(values), strict=True)),
-        line=curve([day.days for day in rows], sizes, highest=ticks[-1]) if is_counted else [],
+        days=list(zip(rows, bars(sizes or [day.expired for day in rows]), strict=True)),
+        line=curve(days, sizes, highest=ticks[-1]) if sizes else [],
+        before=curve(days, earlier, highest=ticks[-1]) if earlier else [],
         ticks=ticks,
     )
+
+
+def _days(trial: RulesTrial) -> list[TriedDay]:
+    return [TriedDay(days=0, expired=trial.expired, at_most=trial.at_most), *trial.days]
+
+
+def _sizes(days: Sequence[TriedDay]) -> list[int]:
+    """Return the bytes of each day, or nothing if one was not counted."""
+    sizes = [day.at_most.size_bytes for day in days if day.at_most is not None]
+    return sizes if len(sizes) == len(days) else []
 
 
 async def save_rules(visit: Visit) -> Response:
