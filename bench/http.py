@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 from bench.harness import Side, Work
@@ -74,17 +74,25 @@ async def read_chunks(reader: asyncio.StreamReader) -> list[bytes]:
     return [*pieces, b"".join(end)]
 
 
+class Process(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+
 class Peer:
     """A server process: its port, its CPU time and memory, and bytes that ask it for something."""
 
-    def __init__(
-        self, process: subprocess.Popen[str], port: int, authorization: str = "", key: tuple[str, str] = ("", "")
-    ) -> None:
+    def __init__(self, process: Process, port: int, authorization: str = "", key: tuple[str, str] = ("", "")) -> None:
         self.process = process
         self.port = port
         self.key = key
         """Access key id and secret of who set it up."""
         self._authorization = authorization
+
+    @classmethod
+    def of(cls, process: Process, port: int, key: tuple[str, str]) -> Peer:
+        """Return a peer that asks with this key pair."""
+        return cls(process, port, f"Basic {base64.b64encode(':'.join(key).encode()).decode()}", key)
 
     def request(self, method: str, target: str, body: bytes = b"", *, content_type: str = "application/json") -> bytes:
         head = f"{method} {target} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\n"
@@ -174,8 +182,7 @@ def lakebed_server(
         if key is None:
             made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
             key = (made["access_key_id"], made["secret_access_key"])
-        secret = ":".join(key).encode()
-        yield Peer(peer.process, peer.port, f"Basic {base64.b64encode(secret).decode()}", key)
+        yield Peer.of(peer.process, peer.port, key)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ ten commits, as on a branch that gets ten a second. The others are over HTTP, 16
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import json
 import random
@@ -137,8 +136,7 @@ def _user(peer: Peer, name: str, statements: Sequence[dict[str, object]]) -> Pee
     peer.call("POST", f"{api}/policies", {"id": name, "statement": statements}, expected=201)
     peer.call("PUT", f"{api}/users/{name}/policies/{name}", expected=201)
     key = json.loads(peer.call("POST", f"{api}/users/{name}/credentials", expected=201))
-    pair = f"{key['access_key_id']}:{key['secret_access_key']}"
-    return Peer(peer.process, peer.port, f"Basic {base64.b64encode(pair.encode()).decode()}")
+    return Peer.of(peer.process, peer.port, (key["access_key_id"], key["secret_access_key"]))
 
 
 BENCH = Bench(name="extras", parts=parts)

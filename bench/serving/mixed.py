@@ -1,7 +1,8 @@
 """The tail of small requests beside large work: p99 of a stat and of an upload of 1 KiB, on the wall, quiet and mixed.
 
 Beside them run the commit of all staged objects, a listing of the committed ones by pages of 1,000, commits that each
-run a hook, and a plan of collections by the command. A wall figure says nothing on a machine that others use.
+run a hook, and a plan of collections by the command. Their clients are a process of its own, which yields its core to
+server and probes as if it ran elsewhere. A wall figure says nothing on a machine that others use.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import asyncio
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -28,6 +32,7 @@ from .world import REPOSITORY, filled
 
 OBJECTS: Final = {"small": 2_000, "full": 1_000_000}
 PROBES: Final = {"small": 20, "full": 1_000}
+NICE: Final = 10
 TIMES_MAX: Final = 3
 ROOT: Final = f"/api/v1/repositories/{REPOSITORY}"
 HOOK: Final = b"""name: mixed
@@ -74,19 +79,15 @@ class Beside:
     def plan(self) -> None:
         timed(self.peer, variables(self.peer, self.folder), "gc", "plan", f"lakefs://{REPOSITORY}")
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def run(self) -> None:
+        """Do all of it, each piece in a thread, until `is_over`."""
         repeated = (self.commit_with_a_hook, self.list_all, self.plan)
         threads = [threading.Thread(target=self._once, args=(self.commit,))]
         threads += [threading.Thread(target=self._repeat, args=(work,)) for work in repeated]
         for thread in threads:
             thread.start()
-        try:
-            yield
-        finally:
-            self.is_over.set()
-            for thread in threads:
-                thread.join()
+        for thread in threads:
+            thread.join()
         if self.failures:
             raise self.failures[0]
 
@@ -104,26 +105,51 @@ class Beside:
         self.peer.send_all([self.peer.upload(REPOSITORY, "hooked", path, body)], expected=201, connections=1)
 
 
-def p99_s(peer: Peer, requests: Sequence[bytes], expected: int) -> float:
-    """Return the 99th percentile of the seconds until an answer, one request after the other."""
+@contextmanager
+def running(peer: Peer, folder: Path) -> Iterator[None]:
+    """Do the large work in another process: threads of this one would hold up the probes."""
+    asked = json.dumps([peer.process.pid, peer.port, peer.key, str(folder)])
+    command = [sys.executable, "-m", "bench.serving.mixed", asked]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield
+    finally:
+        process.communicate()
+    assert not process.returncode, "the large work failed"
 
-    async def work(connection: Connection, _: int) -> list[float]:
-        took = []
-        for request in requests:
-            began_s = time.perf_counter()
-            answer = await connection.send(request)
-            took.append(time.perf_counter() - began_s)
-            assert answer.status == expected, (answer.status, answer.body[:300])
-        return took
 
-    [took] = asyncio.run(peer.with_connections(work, 1))
-    return statistics.quantiles(took, n=100)[98]
+def main(asked: str) -> None:
+    """Do the large work at low priority until standard input ends."""
+    os.nice(NICE)
+    pid, port, key, folder = json.loads(asked)
+    beside = Beside(Peer.of(SimpleNamespace(pid=pid), port, key), Path(folder))
+    working = threading.Thread(target=beside.run)
+    working.start()
+    print(flush=True)
+    sys.stdin.read()
+    beside.is_over.set()
+    working.join()
+    sys.exit(bool(beside.failures))
 
 
 def probes(peer: Peer, count: int, name: str) -> dict[str, float]:
+    """Return the 99th percentile of the seconds until an answer, of stats and uploads, which take turns."""
     stat = peer.request("GET", f"{ROOT}/refs/hooked/objects/stat?path=_lakefs_actions/mixed.yaml")
-    uploads = [peer.upload(REPOSITORY, "probed", f"{name}/{number}", bytes(1024)) for number in range(count)]
-    return {"stat": p99_s(peer, [stat] * count, 200), "upload 1 KiB": p99_s(peer, uploads, 201)}
+    took: dict[str, list[float]] = {"stat": [], "upload 1 KiB": []}
+
+    async def work(connection: Connection, _: int) -> None:
+        for number in range(count):
+            upload = peer.upload(REPOSITORY, "probed", f"{name}/{number}", bytes(1024))
+            for what, request, expected in (("stat", stat, 200), ("upload 1 KiB", upload, 201)):
+                began_s = time.perf_counter()
+                answer = await connection.send(request)
+                took[what].append(time.perf_counter() - began_s)
+                assert answer.status == expected, (answer.status, answer.body[:300])
+
+    asyncio.run(peer.with_connections(work, 1))
+    return {what: statistics.quantiles(seconds, n=100)[98] for what, seconds in took.items()}
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
@@ -138,7 +164,7 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
         def take(_: int) -> list[Figure]:
             probes(peer, count, "warm")
             quiet, cpu_s, began_s = probes(peer, count, "quiet"), peer.cpu_s(), time.perf_counter()
-            with beside.running():
+            with running(peer, folder):
                 mixed = probes(peer, count, "mixed")
             spent: dict[str, Any] = {"cpu_s": peer.cpu_s() - cpu_s, "wall_s": [time.perf_counter() - began_s]}
             figures = []
@@ -157,3 +183,6 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
 
 
 BENCH = Bench(name="mixed", parts=parts)
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["AT_ONCE", "Clock", "Event", "Ids", "Ports", "Tasks", "each_item", "in_waves"]
+__all__ = ["AT_ONCE", "ROWS_A_TURN", "Clock", "Event", "Ids", "Ports", "Tasks", "each_item", "in_waves"]
 
 A = TypeVar("A")
 K = TypeVar("K", str, bytes)
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 AT_ONCE: Final = 64
 """The number of concurrent conditional writes of one flow."""
+ROWS_A_TURN: Final = 1024
+"""The rows to read or to change before other tasks have a turn. Each such step takes 0.6 ms."""
 
 
 class Clock(Protocol):
@@ -66,8 +68,8 @@ class Tasks(Protocol):
         """
         ...
 
-    async def apart(self, work: Callable[[], T]) -> T:
-        """Do long work that awaits nothing, without blocking other tasks.
+    async def apart(self, work: Callable[[], T], *, is_short: bool = False) -> T:
+        """Do long work that awaits nothing, without blocking other tasks. Work of some ms, `is_short`, waits its turn.
 
         The work may use only values that no task changes until it has ended.
         """

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from lakebed.base import DIGITS, Event, Ports
@@ -105,9 +107,36 @@ class LiveTasks:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def apart(self, work: Callable[[], T]) -> T:
-        """Do it in a thread. The interpreter takes turns between it and the event loop every few milliseconds."""
-        return await asyncio.to_thread(work)
+    async def apart(self, work: Callable[[], T], *, is_short: bool = False) -> T:
+        """Do it in a thread. Meanwhile the event loop waits at most SWITCH_S for its turn of the interpreter."""
+        _turns.shorten(1)
+        try:
+            if is_short:
+                return await asyncio.get_running_loop().run_in_executor(_short_work, work)
+            return await asyncio.to_thread(work)
+        finally:
+            _turns.shorten(-1)
+
+
+class _Turns:
+    """Shorten the turns of threads while work is done apart. At other times an upload would take 5 % more CPU."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._apart = 0
+        self._usual_s = sys.getswitchinterval()
+
+    def shorten(self, change: int) -> None:
+        with self._lock:
+            self._apart += change
+            sys.setswitchinterval(SWITCH_S if self._apart else self._usual_s)
+
+
+SWITCH_S: Final = 0.0005
+"""The usual 5 ms are the time of fifty look-ups."""
+_turns: Final = _Turns()
+# One thread, which reuses its memory: with two, a commit takes 6 % more CPU and 30 MiB more.
+_short_work: Final = ThreadPoolExecutor(1, thread_name_prefix="lakebed-short-work")
 
 
 def live_ports() -> Ports:

@@ -29,7 +29,7 @@ from lakebed.versions import trees
 from lakebed.versions.trees import Applied, Merged, Trees, builder
 from lakebed.versions.trees.cache import TreeCache
 from lakebed.versions.trees.diff import DiffKind, DiffRow
-from lakebed.versions.trees.files import PARTS_MAX, ROWS_A_TURN, TOGETHER
+from lakebed.versions.trees.files import PARTS_MAX, ROWS_APART, TOGETHER
 
 SMALL = CutRule(strong=8, weak=3, weak_from=12, rows_max=20)
 WIDE = replace(SMALL, listed=2, sublists_min=2)
@@ -625,7 +625,7 @@ async def test_a_range_is_encoded_in_a_turn_of_its_own(what: str, monkeypatch: p
     """Decoding, changing, merging and encoding a range take some ms each, and others wait meanwhile."""
     forest, count = Forest.plant(CUT_RULE), 40_000
     tree = await forest.build({b"%06d" % number: row(b"", 1) for number in range(count)})
-    assert (await forest.trees.ranges(tree))[-1].count > ROWS_A_TURN, "it is read, and what follows is added to it"
+    assert (await forest.trees.ranges(tree))[-1].count > ROWS_APART, "it is read, and what follows is added to it"
     sides = [
         (await forest.apply(tree, {b"%06d" % number: row(b"", 2) for number in keys})).metarange_id
         for keys in (range(0, count, 20), range(1, count, 20))
@@ -644,7 +644,7 @@ async def test_a_range_is_encoded_in_a_turn_of_its_own(what: str, monkeypatch: p
 
         def taken(*args: Any, **options: Any) -> Any:
             done = step(*args, **options)
-            if rows(args, done) >= ROWS_A_TURN:
+            if rows(args, done) >= ROWS_APART:
                 steps.append((name, turns))
             return done
 

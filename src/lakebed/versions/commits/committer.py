@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import DATE_MS_MAX, DATE_MS_MIN, EMPTY_METARANGE, CommitId, MetarangeId, OutcomeUnknown, StagingToken
+from lakebed.base import (
+    DATE_MS_MAX,
+    DATE_MS_MIN,
+    EMPTY_METARANGE,
+    ROWS_A_TURN,
+    CommitId,
+    MetarangeId,
+    OutcomeUnknown,
+    StagingToken,
+)
 from lakebed.kv import PredicateFailed
 from lakebed.ranges import changes_from_rows, chunk, overlay, rows_from_table
 from lakebed.versions.cells import (
@@ -201,7 +211,8 @@ class Committer:
         base = await self._context.commits.metarange(record.commit_id)
         metarange = base
         async for layers in self._layers([sealed.token for sealed in left]):
-            changes = await self._spare(base, layers, overlay(layers))
+            joined = layers[0] if len(layers) == 1 else await self._context.ports.tasks.apart(partial(overlay, layers))
+            changes = await self._spare(base, layers, joined)
             # The tree of each part is a step to the next, and nothing names it. A collection takes it as any other.
             applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
             metarange = applied.metarange_id
@@ -287,10 +298,12 @@ class Committer:
         rows = 0
         while next_start is not None and rows < PART_ROWS:
             page = await self._context.store.scan(partition, next_start, self._context.options.scan_page)
-            pages.append(changes_table(page.keys, page.values))
+            for first in range(0, len(page.keys) or 1, ROWS_A_TURN):
+                here = slice(first, first + ROWS_A_TURN)
+                pages.append(changes_table(page.keys[here], page.values[here]))
+                # An embedded store reads without ever waiting.
+                await self._context.ports.clock.sleep(0)
             rows, next_start = rows + len(page.keys), page.next_start
-            # An embedded store reads without ever waiting.
-            await self._context.ports.clock.sleep(0)
         return _Layer(pages[0] if len(pages) == 1 else pa.concat_tables(pages), next_start)
 
     async def new_commit(

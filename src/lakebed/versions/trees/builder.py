@@ -12,9 +12,9 @@ repository used, every file is salted.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ from lakebed.ranges import (
 from .files import TOGETHER, Item, TreeFiles
 
 Named = TypeVar("Named", MetarangeId, SublistInfo)
+
+ROWS_HASHED: Final = 2048
+"""Rows that are hashed for cuts before other tasks have a turn: 0.35 ms."""
 
 RetiredBy: TypeAlias = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """For each id of a file to write: nothing, or the salt, where that id was retired.
@@ -162,16 +165,16 @@ class TreeBuilder:
             await self._feed(await self._files.entries(info), np.empty(0, dtype=np.int64))
 
     async def _feed(self, entries: pa.Table, fresh: npt.NDArray[np.int64] | None) -> None:
-        for piece in self._cutter.feed(entries, fresh):
-            await self._encode(piece)
+        for some, fresh_there in _in_turns(entries, fresh):
+            for piece in self._cutter.feed(some, fresh_there):
+                await self._encode(piece)
+                if len(self._unwritten) >= TOGETHER:
+                    unwritten, self._unwritten = self._unwritten, []
+                    await self._write(unwritten)
             await self._files.give_way()
-            if len(self._unwritten) >= TOGETHER:
-                unwritten, self._unwritten = self._unwritten, []
-                await self._write(unwritten)
 
     async def _encode(self, piece: pa.Table) -> None:
-        await self._files.give_way_for(piece.num_rows)
-        info, data = encode_range(piece, salt=self._files.salt)
+        info, data = await self._files.work(piece.num_rows, partial(encode_range, piece, salt=self._files.salt))
         self._items.append(info)
         if info.id not in self._safe:
             self._unwritten.append((len(self._items) - 1, data))
@@ -188,6 +191,16 @@ class TreeBuilder:
         entries = decode_range(RangeId(self._items[place].id), data)
         self._items[place], data = encode_range(entries, salt=salt)
         return place, data
+
+
+def _in_turns(
+    entries: pa.Table, fresh: npt.NDArray[np.int64] | None
+) -> Iterator[tuple[pa.Table, npt.NDArray[np.int64] | None]]:
+    """Yield the entries some at a time, each with those of `fresh` among them."""
+    for start in range(0, entries.num_rows, ROWS_HASHED):
+        end = start + ROWS_HASHED
+        among = None if fresh is None else fresh[np.searchsorted(fresh, start) : np.searchsorted(fresh, end)] - start
+        yield entries.slice(start, ROWS_HASHED), among
 
 
 class _Lists(NamedTuple):

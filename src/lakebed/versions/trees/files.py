@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -43,8 +43,8 @@ TOGETHER: Final = 8
 """The number of files that are read or written at once: bulk work holds about twice as many in memory, at 0.3 MB
 each, or about 1.5 MB where they are decoded."""
 
-ROWS_A_TURN: Final = 4096
-"""Decoding a range, changing it and encoding it are steps of their own from this number of rows on."""
+ROWS_APART: Final = 4096
+"""Decode, change or encode a range apart from the event loop from this number of rows on. Each takes some ms."""
 
 MISSING: Final = "the file is missing"
 """The reason that a FileCorrupt gives then."""
@@ -175,7 +175,8 @@ class TreeFiles:
 
         async def load() -> RangeView:
             with self.naming():
-                return RangeView(decode_range(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id)))
+                data = await self._get(range_key(info.id), RangeCorrupt, info.id)
+                return RangeView(await self.work(info.count, partial(decode_range, info.id, data)))
 
         return await self._cache.load(name, RangeView, load, self._tasks)
 
@@ -215,9 +216,7 @@ class TreeFiles:
         if isinstance(found, RangeView):
             return found.entries
         with self.naming():
-            table = found.table()
-        await self.give_way_for(table.num_rows)
-        return table
+            return await self.work(info.count, found.table)
 
     async def file(self, info: RangeInfo) -> RangeView | RangeFile:
         """A range to read parts of, past the cache. Reading parts may raise RangeCorrupt without the namespace: do it
@@ -229,13 +228,12 @@ class TreeFiles:
             return RangeFile(info.id, await self._get(range_key(info.id), RangeCorrupt, info.id))
 
     async def give_way(self) -> None:
-        """Let other tasks have a turn. Work on columns awaits nothing, and one thread serves all."""
+        """Let other tasks have a turn."""
         await self._clock.sleep(0)
 
-    async def give_way_for(self, rows: int) -> None:
-        """Give way between two steps on this many rows, unless they are few. A step takes 0.7 ms for a thousand."""
-        if rows >= ROWS_A_TURN:
-            await self.give_way()
+    async def work(self, rows: int, work: Callable[[], T]) -> T:
+        """Do work on this many rows, apart from the event loop unless they are few: it takes 0.7 ms for a thousand."""
+        return work() if rows < ROWS_APART else await self._tasks.apart(work, is_short=True)
 
     async def together(self, awaitables: Sequence[Awaitable[T]]) -> list[T]:
         return await self._tasks.gather(awaitables)

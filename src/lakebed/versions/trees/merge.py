@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -84,8 +85,9 @@ async def merge_trees(
             continue
         end = min(side.info.max_key for side in sides if side.info)
         stretches = await files.together([side.until(end) for side in sides])
+        rows = sum(stretch.stop - stretch.start for stretch in stretches)
         with files.naming():
-            merged = _merge_stretches(stretches, strategy, choices)
+            merged = await files.work(rows, partial(_merge_stretches, stretches, strategy, choices))
         conflicts.add(merged.conflicts)
         if merged.entries.num_rows and not conflicts.count:
             await keep_before(merged.entries.column("key")[0].as_py())

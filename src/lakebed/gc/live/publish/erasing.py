@@ -19,6 +19,7 @@ from lakebed.base import (
     Row,
     RunKind,
     StagingToken,
+    Tasks,
     from_row,
     in_waves,
     key_inside,
@@ -233,6 +234,10 @@ class _Selected:
                 self.found[_entry_of(branch, path, from_row(row))] = token
         if self._others is not None:
             self._others.add_values(others, branch=branch, namespace=namespace)
+
+    async def settle(self, tasks: Tasks) -> None:
+        if self._others is not None:
+            await self._others.settle(tasks)
 
     def _selects(self, path: str, row: Row) -> bool:
         # Decoding each entry is slow, and a selection by path does not need it.

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, MetarangeId, RangeId, StagingToken, is_absolute
+from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, MetarangeId, RangeId, StagingToken, Tasks, is_absolute
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.kv import Page
 from lakebed.ranges import MetarangeCorrupt, RangeCorrupt
@@ -108,6 +108,9 @@ class _Inside:
             columns = cell_columns(page.values)
             rows = zip(columns[0], columns[_SLICE], columns[_ADDRESS], strict=True)
             self.take(text for flags, slice_, text in rows if slice_ == FOREIGN_SLICE and not flags & TOMBSTONE)
+
+    async def settle(self, tasks: Tasks) -> None:
+        """Do nothing: it writes nothing."""
 
     def take(self, addresses: Iterable[str]) -> None:
         for text in addresses:

@@ -253,6 +253,8 @@ class Rows(Protocol):
 
     def add(self, address: Address, *, source: str, branch: str) -> None: ...
     def add_cells(self, page: Page, *, branch: str, token: StagingToken, namespace: str) -> None: ...
+    async def settle(self, tasks: Tasks) -> None:
+        """Write what was added, once it is enough for a row group."""
 
 
 class AddressRows:
@@ -319,8 +321,10 @@ class AddressRows:
         self._chunks.append(pa.table(columns))
         self.count += count
         self._waiting += count
+
+    async def settle(self, tasks: Tasks) -> None:
         if self._waiting >= self._group_rows:
-            self.flush()
+            await tasks.apart(self.flush, is_short=True)
 
     def flush(self) -> None:
         if self._chunks:

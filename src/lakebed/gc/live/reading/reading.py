@@ -23,7 +23,7 @@ from typing import Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from lakebed.base import AT_ONCE, Ids, RunId, StagingToken, in_waves
+from lakebed.base import AT_ONCE, ROWS_A_TURN, Ids, RunId, StagingToken, in_waves
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.options import ServiceOptions
 from lakebed.gc.messages import UNCOMMITTED, Manifest, PartWriter
@@ -107,6 +107,7 @@ class Reading:
         steps = 0
         while cursor.phase is not Phase.DONE and steps < STEPS_MAX and not is_full():
             cursor, steps = await self.step(cursor, rows), steps + 1
+            await rows.settle(self._versions.ports.tasks)
             # Let the server answer other requests between two scans: an embedded store never awaits.
             await self._versions.ports.clock.sleep(0)
         return cursor
@@ -127,6 +128,7 @@ class Reading:
         cursor = Cursor(name=UPLOADS, phase=Phase.UPLOADS)
         while cursor.phase is Phase.UPLOADS:
             cursor = await self._step_uploads(cursor, rows)
+            await rows.settle(self._versions.ports.tasks)
         rows.flush()
         page = await inputs.write_page(UNCOMMITTED, UPLOADS, 0, writer)
         return await inputs.join_pages(UNCOMMITTED, UPLOADS, 1, digest_of_pages("", page))
@@ -205,7 +207,11 @@ class Reading:
     async def _scan_token(self, cursor: Cursor, rows: Rows) -> Cursor:
         token = cursor.tokens[0]
         page = await self._versions.inventory.cells(token, cursor.key, self._options.scan_page)
-        rows.add_cells(page, branch=cursor.branch, token=token, namespace=self._namespace)
+        for first in range(0, len(page.keys), ROWS_A_TURN):
+            here = slice(first, first + ROWS_A_TURN)
+            some = Page(page.keys[here], page.values[here], None)
+            rows.add_cells(some, branch=cursor.branch, token=token, namespace=self._namespace)
+            await self._versions.ports.clock.sleep(0)
         if page.next_start is not None:
             return replace(cursor, key=page.next_start)
         return replace(cursor, tokens=cursor.tokens[1:], key=b"")

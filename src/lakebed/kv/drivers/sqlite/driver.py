@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from lakebed.base import OutcomeUnknown
+from lakebed.base import ROWS_A_TURN, OutcomeUnknown
 from lakebed.kv.opening import StoreUri
 from lakebed.kv.store import Held, Page, Predicate, StoreMissing, StoreSize, StoreUnavailable, check_key
 
@@ -50,7 +50,6 @@ BATCH_WEIGHT_MAX: Final = 2048
 """Keys or KiB of a `*_many` in one transaction. The next part waits for it, and lets other writes pass between."""
 
 READ_MANY: Final = 256
-READ_PAUSE_ROWS: Final = 500
 
 _GET: Final = "SELECT value FROM kv WHERE partition = ? AND key = ?"
 _SCAN: Final = "SELECT key, value FROM kv WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
@@ -168,9 +167,15 @@ class SqliteStore:
     async def scan(self, partition: bytes, start: bytes, limit: int) -> Page:
         """Read one row more than `limit`: it shows whether there is another page, and where it begins."""
         assert limit >= 1
-        rows = await self._rows(_SCAN, (partition, start, limit + 1))
-        # Let other tasks run once a page, for the sake of callers that read many pages.
-        if len(rows) > READ_PAUSE_ROWS:
+        rows: list[tuple[bytes, bytes]] = []
+        while True:
+            asked = min(limit + 1 - len(rows), ROWS_A_TURN)
+            found = await self._rows(_SCAN, (partition, start, asked))
+            rows += found
+            if len(found) < asked or len(rows) > limit:
+                break
+            # Let other tasks run between pieces: a read of many rows must not occupy the event loop.
+            start = rows[-1][0] + b"\0"
             await asyncio.sleep(0)
         next_start: bytes | None = rows.pop()[0] if len(rows) > limit else None
         return Page([key for key, _ in rows], [value for _, value in rows], next_start)
