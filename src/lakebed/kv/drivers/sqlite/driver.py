@@ -50,6 +50,7 @@ BATCH_WEIGHT_MAX: Final = 2048
 """Keys or KiB of a `*_many` in one transaction. The next part waits for it, and lets other writes pass between."""
 
 READ_MANY: Final = 256
+READ_PAUSE_ROWS: Final = 500
 
 _GET: Final = "SELECT value FROM kv WHERE partition = ? AND key = ?"
 _SCAN: Final = "SELECT key, value FROM kv WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
@@ -172,11 +173,12 @@ class SqliteStore:
             asked = min(limit + 1 - len(rows), ROWS_A_TURN)
             found = await self._rows(_SCAN, (partition, start, asked))
             rows += found
+            # Let other tasks run after each piece, also for the sake of callers that read many pages.
+            if len(found) > READ_PAUSE_ROWS:
+                await asyncio.sleep(0)
             if len(found) < asked or len(rows) > limit:
                 break
-            # Let other tasks run between pieces: a read of many rows must not occupy the event loop.
             start = rows[-1][0] + b"\0"
-            await asyncio.sleep(0)
         next_start: bytes | None = rows.pop()[0] if len(rows) > limit else None
         return Page([key for key, _ in rows], [value for _, value in rows], next_start)
 
