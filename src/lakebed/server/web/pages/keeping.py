@@ -351,7 +351,7 @@ def time_line(found: WhyObject, now_ms: int, most: int) -> TimeLine:
 
 def _named(stay: Stay, made_ms: int, now_ms: int) -> Named:
     return Named(
-        what=stay.kind.value.replace("_", " "),
+        what="undo of run" if stay.kind is StayKind.UNDO else stay.kind.value.replace("_", " "),
         name=ref_label(stay.name),
         commit=stay.commit,
         rule=stay.rule,
@@ -369,6 +369,7 @@ _RELEASES: Final = {
     StayKind.KEEP_LAST: "newer commits of the branch",
     StayKind.TAG: "delete the tag",
     StayKind.INTENT: "the hold or the operation ends",
+    StayKind.UNDO: "the purge of the run, and a collection after it",
 }
 
 
