@@ -148,6 +148,7 @@ def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromi
             "a/raw.txt": "\0\1",
             "a/long.txt": "line\n" * 100_000,
             "README.md": MARKDOWN,
+            "a/slow.md": f"# {'#' * 60_000}x\n{'[' * 60_000}\n\n# the end\n",
         },
     )
 
@@ -170,6 +171,8 @@ def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromi
     browser.see("The object is not text.")
     show("long.txt")
     browser.see("The first 262,144 of 500,000 bytes.")
+    show("slow.md")
+    browser.find("//*[@class='prose']/h3[.='the end']")
     browser.open(page)
     assert browser.text_at("//*[@class='prose']/h3") == "The lake"
     marks = "return [...document.querySelector('.prose').querySelectorAll('*')].map((each) => each.localName).join(' ')"

@@ -115,7 +115,10 @@
 
   // Markdown, as far as most READMEs go. Each element is made here, and gets its text by `textContent`.
   const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*?)\*|\b_([^_]+)_\b|!?\[([^\]]*)\]\(([^()\s]*)[^()]*\)/s;
+  // The patterns look ahead, so a stranger's line without an end would take them minutes.
+  const LINE_MAX = 2000, PARAGRAPH_MAX = 5000;
   const inline = (text, parent) => {
+    if (text.length > PARAGRAPH_MAX) { parent.append(text); return; }
     for (let at; (at = INLINE.exec(text)); text = text.slice(at.index + at[0].length)) {
       parent.append(text.slice(0, at.index));
       const [, , code, bold, bolder, slanted, slanting, label, address] = at;
@@ -128,7 +131,8 @@
     parent.append(text);
   };
   const markdown = (text, box) => {
-    const lines = text.split(/\r?\n/), cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
+    const lines = text.split(/\r?\n/).map((line) => (line.length > LINE_MAX ? `${line.slice(0, LINE_MAX)}…` : line));
+    const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
     const item = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/, isRule = (line) => /^\s*([-*_])(\s*\1){2,}\s*$/.test(line);
     const begins = (line) => /^(#{1,6}\s|```|~~~|>)/.test(line) || item.test(line) || isRule(line);
     for (let i = 0; i < lines.length;) {
@@ -153,7 +157,7 @@
           while (i < lines.length && lines[i].trim() && !begins(lines[i])) words.push(lines[i++].trim());
           inline(words.join(" "), make("li", undefined, list));
         }
-      } else if (line.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(lines[i + 1] ?? "")) {
+      } else if (line.includes("|") && lines[i + 1]?.includes("-") && /^[\s|:-]+$/.test(lines[i + 1])) {
         const rows = [cells(line)];
         for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(cells(lines[i]));
         showTable(rows, box);
