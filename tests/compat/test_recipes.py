@@ -117,3 +117,68 @@ def test_the_recipe_of_dvc_runs_as_it_stands(
 
     assert (tmp_path / "model.bin").read_bytes() == b"weights"
     assert len(list(repository.branch("main").objects(prefix="dvc/files/md5/"))) == 1
+
+
+def test_the_recipe_of_hugging_face_runs_as_it_stands(
+    repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked_for("Hugging Face datasets")
+    path = {"PYTHONPATH": f"{environment['PYTHONPATH']}:{python_packages('datasets==5.2.0')}"}
+    text = at_home(recipe("Hugging Face datasets", "python"), repository)
+
+    printed = run([sys.executable, "-c", text], tmp_path, environment | path)
+
+    assert printed.split() == ["[4,", "9]"]
+
+
+def test_the_recipe_of_dlt_runs_as_it_stands(
+    server: Server, repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked_for("dlt")
+    packages = python_packages("dlt==1.31.0", "s3fs==2026.9.0", "botocore")
+    secrets = "\n".join(
+        [
+            "[destination.filesystem.credentials]",
+            f'endpoint_url = "{server.url}"',
+            f'aws_access_key_id = "{server.access_key_id}"',
+            f'aws_secret_access_key = "{server.secret_access_key}"',
+        ]
+    )
+    (tmp_path / ".dlt").mkdir()
+    (tmp_path / ".dlt" / "secrets.toml").write_text(secrets)
+    path = {"PYTHONPATH": f"{packages}:{environment['PYTHONPATH']}", "RUNTIME__DLTHUB_TELEMETRY": "false"}
+
+    run([sys.executable, "-c", at_home(recipe("dlt", "python"), repository)], tmp_path, environment | path)
+
+    main = repository.branch("main")
+    assert len(list(main.objects(prefix="dlt/air/flights/"))) == 1
+    assert next(iter(main.log())).message == "delays by dlt"
+
+
+def test_the_recipe_of_dbt_writes_a_model_to_the_branch(
+    repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked_for("dbt")
+    packages = python_packages("dbt-duckdb==1.9.6", "dbt-core==1.10.13", "duckdb==1.4.1")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "profiles.yml").write_text(at_home(recipe("dbt", "yaml"), repository))
+    (tmp_path / "dbt_project.yml").write_text("name: lake\nprofile: lake\nversion: '1'\n")
+    (tmp_path / "models" / "delays.sql").write_text("{{ config(materialized='external') }} select 4 as delay")
+    more = {"PYTHONPATH": f"{environment['PYTHONPATH']}:{packages}", "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
+    command = [sys.executable, "-c", "from dbt.cli.main import cli; cli()", "run", "--profiles-dir", "."]
+
+    run(command, tmp_path, environment | more)
+
+    assert [each.path for each in repository.branch("main").objects()] == ["models/delays.parquet"]
+
+
+def test_the_recipe_of_dagster_runs_as_it_stands(
+    repository: lakefs.Repository, environment: dict[str, str], tmp_path: Path
+) -> None:
+    asked_for("Dagster")
+    path = {"PYTHONPATH": f"{environment['PYTHONPATH']}:{python_packages('dagster==1.13.0')}"}
+    (tmp_path / "flights.py").write_text(at_home(recipe("Dagster", "python"), repository))
+
+    run([sys.executable, "flights.py"], tmp_path, environment | path | {"DAGSTER_HOME": ""})
+
+    assert next(iter(repository.branch("main").log())).message == "flights"

@@ -108,9 +108,11 @@ class Group(Verbs):
             ctx.fail(f"No such command '{typed}'. {f'Did you mean {names}?' if near else self.all_of(ctx)}")
         return super().resolve_command(ctx, args)
 
-    def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:  # noqa: ARG002  # others look for it
+    def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:
         """Return commands that are called so, and stand elsewhere."""
-        return []
+        root = ctx.find_root()
+        is_there = isinstance(root.command, click.Group) and root.command.get_command(root, typed) is not None
+        return [f"{root.info_name} {typed}"] if is_there else []
 
     def all_of(self, ctx: click.Context) -> str:
         """Return a sentence for one whose word is near no command."""

@@ -104,7 +104,7 @@ def sync(
     covered: set[str] = set()
     there = remote_objects(session, place, with_bytes=not uploads, covered=covered)
     if delete and not (here if uploads else there):
-        raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}")
+        raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}. `object rm -r` does so")
     if not (uploads or there):
         objects_below(session, place)  # Refuses a mistyped folder.
     objects = {name: one for name, one in there.items() if is_selected(name)}
