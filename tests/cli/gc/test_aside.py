@@ -80,6 +80,22 @@ def test_who_reads_a_commit_whose_contents_a_run_took_is_sent_to_why(shell: Shel
 @pytest.mark.parametrize(
     "words",
     [
+        "branch create LAKE/back --source main~1",
+        "tag create LAKE/back main~1",
+        "branch revert LAKE/main main --yes",
+        "branch cherry-pick LAKE/main main~1",
+    ],
+)
+def test_who_wants_back_what_a_run_took_learns_which_run_it_was(shell: Shell, held: Held, words: str) -> None:
+    refused = shell(*words.replace("LAKE", held.lake).split())
+
+    assert refused.code != 0
+    assert held.run in " ".join(refused.err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         "branch create LAKE/new --source COMMIT",
         "tag create LAKE/new COMMIT",
         "branch cherry-pick LAKE/main COMMIT",

@@ -458,10 +458,13 @@ def explaining_pick(session: Session, branch: RefUri, ref: str, parent_number: i
     try:
         yield
     except Conflict as error:
-        paths: list[str] = []
-        with contextlib.suppress(LakebedError):  # The caller may lack the right to list: the conflict stays one.
-            if "conflict found" in str(error):
-                paths = _pick_conflicts(session.client, branch, ref, parent_number)
+        if "conflict found" not in str(error):
+            raise
+        try:
+            paths = _pick_conflicts(session.client, branch, ref, parent_number)
+        except LakebedError as why:  # A run took the commit, or the caller may not list.
+            text = f"{error}: nothing was committed, and the paths cannot be named: {why}"
+            raise Conflict(text, **error.facts) from error
         if not paths:
             raise
         text = (
