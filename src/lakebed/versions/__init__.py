@@ -99,6 +99,7 @@ from .records import (
     decode_records,
     encode_record,
 )
+from .refs.expressions import name_in
 from .refs.reflog import Reflog
 from .refs.refs import Branch, Refs
 from .retired import Retired

@@ -409,6 +409,34 @@ async def test_what_is_written_for_a_table_counts_for_its_branch_and_its_user(
     assert await used() == {written}
 
 
+async def test_a_quota_counts_however_a_client_writes_its_branch(
+    client: httpx.AsyncClient, app: App, state: AppState, sales: str
+) -> None:
+    """No commit takes `main@`. What was stored for it counts all the same: else a client has all the room it likes."""
+    quota, main = "/repositories/lake/quotas", {"branch": "main"}
+    (await client.put(quota, params=main, json={"limit_bytes": 1 << 20})).raise_for_status()
+    table = await make(client, sales)
+    at_head = sales.replace("lake.main", "lake.main%40")
+
+    async def used() -> int:
+        await state.catalog.meter.settle(is_stopping=True)
+        [branch] = (await client.get(quota, params=main)).json()["results"]
+        return int(branch["used_bytes"])
+
+    created = await used()
+    lent = (await client.get(f"{at_head}/orders/credentials")).json()["storage-credentials"][0]["config"]
+    file = "/" + table["metadata"]["location"].removeprefix("s3://") + "/data/a"
+    with asked_as(app, (lent["s3.access-key-id"], lent["s3.secret-access-key"])) as keys:
+        (await keys.put(file, content=b"x" * 1_000)).raise_for_status()
+    written = await used()
+    update = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1" * 500}}]}
+    unmade = await client.post(f"{at_head}/orders", json=update)
+
+    assert written == created + 1_000
+    await refused(unmade, 403, "ForbiddenException", "is no branch")
+    assert await used() > written + 500
+
+
 async def test_who_may_only_read_gets_keys_that_only_read(
     client: httpx.AsyncClient, app: App, state: AppState, sales: str
 ) -> None:

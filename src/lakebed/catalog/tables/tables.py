@@ -50,6 +50,7 @@ from lakebed.versions import (
     Settlement,
     Sides,
     Versions,
+    name_in,
 )
 
 from .commits import PAGE, Compose, Paths, TableChange, TableCommits
@@ -260,7 +261,8 @@ class Tables:
             content_type=content_type,
             force=True,
             by=by,
-            quota_branch=branch,
+            # A caller may have written `main@`, which no commit takes, but the file is stored by then.
+            quota_branch=name_in(branch),
         )
 
     async def read(self, file: str, *, start: int = 0, end: int | None = None) -> bytes:

@@ -6,7 +6,6 @@ may do the action everywhere. For them a check costs one look-up and builds no r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -14,12 +13,11 @@ from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions, Ref
 from lakebed.catalog import Repository
 from lakebed.objectstore import InvalidNamespace, normalise_namespace, split_address
 from lakebed.operations import AnyOperation, At, Permission, history, objects
-from lakebed.versions import RefKind
+from lakebed.versions import RefKind, name_in
 
 from .requests import RestRequest
 
 Names: TypeAlias = "Mapping[str, str | Sequence[str]]"
-_SIGN: Final = re.compile(r"[~^@$]")
 _NO_REFS: Final = (NO_REF,)
 _Place: TypeAlias = Literal["path", "query", "body"]
 
@@ -39,16 +37,11 @@ def _address(uri: str) -> str:
         return uri  # No object store is opened by it.
 
 
-def _branch(expression: str) -> str:
-    sign = _SIGN.search(expression)
-    return expression if sign is None else expression[: sign.start()]
-
-
 CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {
     "storage_namespace": _namespace,
     "physical_address": _address,
     "source": _address,
-    "ref": _branch,
+    "ref": name_in,
 }
 """Names with several spellings. Statements are compared with one canonical spelling."""
 _ADDRESSES: Final = frozenset(name for name, canonical in CANONICAL.items() if canonical is _address)
@@ -164,7 +157,7 @@ def _ref(at: At, names: Names) -> Ref:
     name = _named(at, names)
     if not name or at.kind == "ref":
         return UNKNOWN_REF
-    return Ref.of_branch(_branch(name)) if at.kind == "branch" else Ref.of_tag(name)
+    return Ref.of_branch(name_in(name)) if at.kind == "branch" else Ref.of_tag(name)
 
 
 def _named(at: At, names: Names) -> str:
@@ -183,7 +176,7 @@ async def check_source(permissions: Permissions, repository: Repository, ref: st
     if all(permissions.allows_everywhere(asked.action) for asked in history.READ_SOURCE):
         return
     on_branch, on_tag, on_commit = history.READ_SOURCE
-    kind = await repository.versions.refs.kind_of(_branch(ref))
+    kind = await repository.versions.refs.kind_of(name_in(ref))
     asked = on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag
     names = {"repository": repository.id, "ref": ref}
     _refuse_denied(asked, permissions, names, await _refs_now(asked, permissions, names))

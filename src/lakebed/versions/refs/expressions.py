@@ -157,6 +157,12 @@ class Expressions:
         return commit_id
 
 
+def name_in(expression: str) -> str:
+    """Return the branch, tag or commit with which an expression begins, also where it is malformed."""
+    sign = _SIGN.search(expression)
+    return expression if sign is None else expression[: sign.start()]
+
+
 def _parts_of(expression: str) -> tuple[str, str | None, str, str]:
     """Return name, time in braces, steps and suffix.
 

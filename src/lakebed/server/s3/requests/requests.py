@@ -23,6 +23,7 @@ from lakebed.server.http.gate import ask, require_below
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.s3.errors import NotImplementedByName, S3Error
 from lakebed.server.s3.options import S3Options
+from lakebed.versions import name_in
 
 from .encoded_words import decode_words
 from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, SigningKey, parse_query
@@ -96,7 +97,7 @@ class S3Request(RestRequest):
     @property
     def quota_branch(self) -> str:
         """Return the branch that files of tables are written for, with a lent key; empty: the one of the request."""
-        return self.identity.lent.ref if self.identity.lent is not None else ""
+        return name_in(self.identity.lent.ref) if self.identity.lent is not None else ""
 
     def parse(self) -> None:
         """Read the path and the query.
