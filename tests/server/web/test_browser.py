@@ -76,6 +76,17 @@ ls
 > said
 ---
 """
+SLOW = "\n\n".join(
+    (
+        f"# {'#' * 40_000}x",
+        "[" * 40_000,
+        "[](" + "a" * 40_000,
+        "|\n" + "-" * 40_000 + "x",
+        *[f"# {' ' * 1_900}a\u2028b"] * 40,
+        "# the end",
+    )
+)
+"""Markdown that takes a browser minutes where a pattern tries all parts of a line."""
 MARKS = "h3 p strong em code a ul li li ol li div table thead tr th th tbody tr td td pre blockquote p hr"
 
 
@@ -148,7 +159,7 @@ def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromi
             "a/raw.txt": "\0\1",
             "a/long.txt": "line\n" * 100_000,
             "README.md": MARKDOWN,
-            "a/slow.md": f"# {'#' * 60_000}x\n{'[' * 60_000}\n\n# the end\n",
+            "a/slow.md": SLOW,
         },
     )
 

@@ -114,11 +114,10 @@
   }
 
   // Markdown, as far as most READMEs go. Each element is made here, and gets its text by `textContent`.
-  const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*?)\*|\b_([^_]+)_\b|!?\[([^\]]*)\]\(([^()\s]*)[^()]*\)/s;
-  // The patterns look ahead, so a stranger's line without an end would take them minutes.
-  const LINE_MAX = 2000, PARAGRAPH_MAX = 5000;
+  // The text is a stranger's: no pattern may try n characters in more than some n ways.
+  const INLINE = /(`{1,3})(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*?)\*|\b_([^_]+)_\b|!?\[([^[\]]*)\]\(([^()\s]*)(?:\s[^()]*)?\)/s;
+  const withoutEnd = (words) => { let end = words.trimEnd().length; while (words[end - 1] === "#") end--; return words.slice(0, end); };
   const inline = (text, parent) => {
-    if (text.length > PARAGRAPH_MAX) { parent.append(text); return; }
     for (let at; (at = INLINE.exec(text)); text = text.slice(at.index + at[0].length)) {
       parent.append(text.slice(0, at.index));
       const [, , code, bold, bolder, slanted, slanting, label, address] = at;
@@ -131,15 +130,14 @@
     parent.append(text);
   };
   const markdown = (text, box) => {
-    const lines = text.split(/\r?\n/).map((line) => (line.length > LINE_MAX ? `${line.slice(0, LINE_MAX)}…` : line));
-    const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
-    const item = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/, isRule = (line) => /^\s*([-*_])(\s*\1){2,}\s*$/.test(line);
+    const lines = text.split(/\r?\n/), cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
+    const item = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/s, isRule = (line) => /^\s*([-*_])(\s*\1){2,}\s*$/.test(line);
     const begins = (line) => /^(#{1,6}\s|```|~~~|>)/.test(line) || item.test(line) || isRule(line);
     for (let i = 0; i < lines.length;) {
-      const line = lines[i], heading = /^(#{1,6})\s+(.*?)#*\s*$/.exec(line), fence = /^(```|~~~)/.exec(line);
+      const line = lines[i], heading = /^(#{1,6})\s+(.*)$/s.exec(line), fence = /^(```|~~~)/.exec(line);
       if (!line.trim()) i++;
       // The page has the first levels itself.
-      else if (heading) { inline(heading[2], make(`h${Math.min(heading[1].length + 2, 6)}`, undefined, box)); i++; }
+      else if (heading) { inline(withoutEnd(heading[2]), make(`h${Math.min(heading[1].length + 2, 6)}`, undefined, box)); i++; }
       else if (fence) {
         const code = [];
         for (i++; i < lines.length && !lines[i].startsWith(fence[1]); i++) code.push(lines[i]);
