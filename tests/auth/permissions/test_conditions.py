@@ -126,14 +126,13 @@ def test_the_answer_is_that_of_the_naive_evaluator_for_each_request_of_one_user(
         expected = naive(statements, action, resource, ref, seen)
         assert here.allows(action, resource, ref) is expected
         assert expected or not here.allows_everywhere(action)
-        assert expected or not here.allows_everywhere_at(action, ref)
         assert not expected or here.allows_below(action, LAKE)
         deciding = here.deciding(action, resource, ref)
         assert expected == (deciding is not None and deciding.effect == "allow")
 
 
-def test_what_holds_at_a_ref_is_kept_unless_the_time_counts() -> None:
-    at_ms = [0]
+def test_what_applies_to_a_ref_is_kept_unless_the_time_counts() -> None:
+    at_ms, main = [0], Ref.of_branch("main")
     seen = Circumstances(address="10.1.2.3", now_ms=lambda: at_ms[0])
     on_main = {"StringEquals": {"branch": ["main"]}, "IpAddress": {"SourceIp": ["10.0.0.0/8"]}}
     until = {"DateLessThan": {"CurrentTime": ["1970-01-02"]}}
@@ -145,16 +144,12 @@ def test_what_holds_at_a_ref_is_kept_unless_the_time_counts() -> None:
         for conditions in (on_main, on_main | until)
     )
 
-    assert may.allows_everywhere_at("fs:ReadObject", Ref.of_branch("main"))
-    assert not may.allows_everywhere_at("fs:ReadObject", Ref.of_branch("secret"))
-    assert may_until.allows("fs:ReadObject", LAKE, Ref.of_branch("main"))
-    assert not may_until.allows_everywhere_at("fs:ReadObject", Ref.of_branch("main"))
+    assert may.allows("fs:ReadObject", LAKE, main)
+    assert not may.allows("fs:ReadObject", LAKE, Ref.of_branch("secret"))
+    assert not may.under(Circumstances(address="192.0.2.7")).allows("fs:ReadObject", LAKE, main)
+    assert may_until.allows("fs:ReadObject", LAKE, main)
     at_ms[0] = 2 * 86_400_000
-    assert not may_until.allows("fs:ReadObject", LAKE, Ref.of_branch("main"))
-    assert not may_until.allows_everywhere_at("fs:ReadObject", Ref.of_branch("main"))
-    assert not may.under(Circumstances(address="192.0.2.7")).allows_everywhere_at(
-        "fs:ReadObject", Ref.of_branch("main")
-    )
+    assert not may_until.allows("fs:ReadObject", LAKE, main)
 
 
 def test_a_caller_who_says_nothing_of_the_ref_is_in_doubt() -> None:

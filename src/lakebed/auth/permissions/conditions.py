@@ -58,6 +58,9 @@ _MAPPED: Final = ip_network("::ffff:0:0/96")
 ADDRESSES_CACHED_MAX: Final = 1_000
 """The addresses for which a server keeps permissions, and a condition its result: both for seconds."""
 
+REFS_KEPT_MAX: Final = 1_000
+"""For so many pairs of an action and a ref permissions keep the statements that apply, for seconds."""
+
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -88,9 +91,10 @@ class Ref(msgspec.Struct, frozen=True):
     ref: str | None = None
     is_known: bool = True
 
-    @classmethod
-    def of_branch(cls, name: str) -> Ref:
-        return cls(branch=name, ref=name)
+    @staticmethod
+    @lru_cache(maxsize=REFS_KEPT_MAX)
+    def of_branch(name: str) -> Ref:
+        return Ref(branch=name, ref=name)
 
     @classmethod
     def of_tag(cls, name: str) -> Ref:

@@ -21,6 +21,7 @@ from .actions import ALSO, REFS_OF, check_action_pattern
 from .conditions import (
     NOWHERE,
     REF_KEYS,
+    REFS_KEPT_MAX,
     TIME,
     UNKNOWN_REF,
     USER,
@@ -40,8 +41,6 @@ __all__ = ["Delegation", "InvalidPolicy", "NotPermitted", "Permissions", "Statem
 Effect: TypeAlias = Literal["allow", "deny"]
 
 EVERYTHING: Final = "*"
-REFS_KEPT_MAX: Final = 1_000
-"""For so many pairs of an action and a ref the answer is kept: for seconds, as the permissions are."""
 _RESOURCE: Final = re.compile(r"\*|arn:lakefs:[a-z*]+:[^:]*:[^:]*:.+")
 _ODD: Final = re.compile(r"[?\[\]{}]|\$\{")
 _AZURE: Final = re.compile(
@@ -206,7 +205,7 @@ class Permissions:
         self._delegation: Delegation | None = None
         self._circumstances = NOWHERE
         self._verdicts: dict[str, _Verdict] = {}
-        self._at_refs: dict[tuple[str, Ref], bool] = {}
+        self._at_refs: dict[tuple[str, Ref], _Verdict] = {}
         self.has_conditions: Final = any(one.conditions for one in self._statements)
 
     @classmethod
@@ -236,7 +235,7 @@ class Permissions:
         return lasting._altered(_delegation=self._delegation, _circumstances=self._circumstances)
 
     def _altered(self, **changes: object) -> Permissions:
-        # Share the verdicts: they depend on neither the circumstances nor the delegation. What holds at a ref does.
+        # Share the verdicts: they depend on neither the circumstances nor the delegation. Those for one ref do.
         altered = object.__new__(Permissions)
         altered.__dict__ = self.__dict__ | {"_at_refs": {}} | changes
         return altered
@@ -269,16 +268,12 @@ class Permissions:
         """Return whether the action is allowed on the resource, where the request reads or writes this ref."""
         if self._delegation is not None and not self._delegation.covers(action, resource):
             return False
-        verdict = self._verdict(action)
+        verdict = self._holding(action, ref)
         if verdict.is_everywhere:
             return True
-        seen = self._circumstances
-        for _, match, check in verdict.denied:
-            if match(resource) and (check is None or check(ref, seen) is not False):
-                return False
-        return any(
-            match(resource) and (check is None or check(ref, seen) is True) for _, match, check in verdict.allowed
-        )
+        if any(match(resource) for _, match, _ in verdict.denied):
+            return False
+        return any(match(resource) for _, match, _ in verdict.allowed)
 
     def deciding(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> Statement | None:
         """Return the first statement that denies this, else the first that allows it; None if no statement names it.
@@ -310,21 +305,6 @@ class Permissions:
     def allows_everywhere(self, action: str) -> bool:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
         return self._delegation is None and self._verdict(action).is_everywhere
-
-    def allows_everywhere_at(self, action: str, ref: Ref) -> bool:
-        """Return the same for requests that read or write this ref. Where the time counts, return False."""
-        found = self._at_refs.get((action, ref))
-        if found is None:
-            verdict, seen = self._verdict(action), self._circumstances
-            found = (
-                self._delegation is None
-                and not verdict.heeds_time
-                and all(check is not None and check(ref, seen) is False for _, _, check in verdict.denied)
-                and any(check is None or check(ref, seen) is True for check in verdict.everywhere)
-            )
-            if len(self._at_refs) < REFS_KEPT_MAX:
-                self._at_refs[action, ref] = found
-        return found
 
     def allows_below(self, action: str, beginning: str) -> bool:
         """Return False if no resource with this beginning is allowed, for any ref.
@@ -361,11 +341,7 @@ class Permissions:
         return bool(self._denials_below(action, beginning, UNKNOWN_REF))
 
     def _denials_below(self, action: str, beginning: str, ref: Ref) -> Sequence[Callable[[str], bool]]:
-        return [
-            match
-            for pattern, match, check in self._verdict(action).denied
-            if _may_begin(pattern, beginning) and (check is None or check(ref, self._circumstances) is not False)
-        ]
+        return [match for pattern, match, _ in self._holding(action, ref).denied if _may_begin(pattern, beginning)]
 
     def require(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> None:
         """Refuse an action that is not allowed.
@@ -382,9 +358,8 @@ class Permissions:
         Raises:
             NotPermitted: a statement denies it.
         """
-        for _, match, check in self._verdict(action).denied:
-            if match(resource) and (check is None or check(ref, self._circumstances) is not False):
-                raise self.not_permitted(action, resource, ref)
+        if any(match(resource) for _, match, _ in self._holding(action, ref).denied):
+            raise self.not_permitted(action, resource, ref)
 
     def not_permitted(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> NotPermitted:
         about_ref = f" for {ref}" if self.heeds_refs(action) else ""
@@ -401,17 +376,28 @@ class Permissions:
             verdict = self._verdicts[action] = self._look_up(action)
         return verdict
 
+    def _holding(self, action: str, ref: Ref) -> _Verdict:
+        """Return the statements about an action that apply to requests about this ref. In doubt a deny applies."""
+        verdict = self._verdict(action)
+        if not verdict.has_conditions:
+            return verdict
+        found = self._at_refs.get((action, ref))
+        if found is None:
+            found = verdict.holding(ref, self._circumstances)
+            if not verdict.heeds_time and len(self._at_refs) < REFS_KEPT_MAX:
+                self._at_refs[action, ref] = found
+        return found
+
     def _look_up(self, action: str) -> _Verdict:
         about = self._about(action)
         allowed = [one for one in about if one.effect == "allow"]
         denied = [one for one in about if one.effect == "deny"]
         keys = {condition.key for one in about for condition in one.conditions}
-        everywhere = [compile_conditions(one.conditions, self.user_id) for one in allowed if one.resource == EVERYTHING]
         return _Verdict(
-            is_everywhere=not denied and None in everywhere,
-            everywhere=everywhere,
+            is_everywhere=not denied and any(one.resource == EVERYTHING and not one.conditions for one in allowed),
             allowed=[rule for one in allowed for rule in self._matchers(one)],
             denied=[rule for one in denied for rule in self._matchers(one)],
+            has_conditions=bool(keys),
             heeds_refs=not keys.isdisjoint(REF_KEYS),
             heeds_time=TIME in keys,
         )
@@ -443,18 +429,25 @@ _Rule: TypeAlias = tuple[str, Matcher, "Check | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """The statements about one action, for all requests. It keeps the conditions, but not their results for a request.
+    """The statements about one action. For all requests it keeps the conditions, but not their results.
 
-    `everywhere`: the conditions of statements that allow it on every resource.
     `heeds_refs`: a condition is on a branch, a tag or a ref. `heeds_time`: one is on the time.
     """
 
     is_everywhere: bool
-    everywhere: list[Check | None]
     allowed: list[_Rule]
     denied: list[_Rule]
-    heeds_refs: bool
-    heeds_time: bool
+    has_conditions: bool = False
+    heeds_refs: bool = False
+    heeds_time: bool = False
+
+    def holding(self, ref: Ref, seen: Circumstances) -> _Verdict:
+        """Return the statements that apply to a request about this ref. In doubt a deny applies, and no allow."""
+        return _Verdict(
+            is_everywhere=False,
+            allowed=[rule for rule in self.allowed if (check := rule[2]) is None or check(ref, seen) is True],
+            denied=[rule for rule in self.denied if (check := rule[2]) is None or check(ref, seen) is not False],
+        )
 
 
 def _may_begin(pattern: str, beginning: str) -> bool:

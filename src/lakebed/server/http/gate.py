@@ -55,10 +55,13 @@ async def ask(asked: Iterable[Permission], permissions: Permissions, names: Name
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            has_refs = permission.at and permissions.heeds_refs(permission.action)
-            refs = await _refs_now(permission, permissions, names) if has_refs else _NO_REFS
-            if not all(permissions.allows_everywhere_at(permission.action, ref) for ref in refs):
-                _require(permission, permissions, names, refs)
+            has_refs = bool(permission.at) and permissions.heeds_refs(permission.action)
+            await _ask(permission, permissions, names, has_refs=has_refs)
+
+
+async def _ask(permission: Permission, permissions: Permissions, names: Names, *, has_refs: bool) -> None:
+    refs = await _refs_now(permission, permissions, names) if has_refs else _NO_REFS
+    _require(permission, permissions, names, refs)
 
 
 async def may_always(asked: Iterable[Permission], permissions: Permissions, names: Names) -> bool:
@@ -241,10 +244,11 @@ class Gate:
         later = []
         for permission, of_resource, with_refs in self._asked:
             if not permissions.allows_everywhere(permission.action):
-                places = with_refs if permissions.heeds_refs(permission.action) else of_resource
+                has_refs = bool(permission.at) and permissions.heeds_refs(permission.action)
+                places = with_refs if has_refs else of_resource
                 names = {name: self._value(request, name, place) for name, place in places.items() if place != "body"}
                 if len(names) == len(places):
-                    await ask((permission,), permissions, names)
+                    await _ask(permission, permissions, names, has_refs=has_refs)
                 else:
                     require_below(permission, permissions, names)
                     later.append((permission, places))
