@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -325,6 +327,20 @@ async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles,
     await ports.clock.sleep(5)
     with pytest.raises(NotPermitted):
         (await elsewhere.permissions(ann)).require("fs:ReadObject", LAKE)
+
+
+async def test_permissions_of_an_address_last_as_long_as_those_of_their_user(roles: Roles, ports: Ports) -> None:
+    """A policy of 1,000 statements takes a megabyte, and is made again every few seconds."""
+    authorizer, ann = Authorizer(roles.policies, ports), Identity(user_id="ann")
+    found = await authorizer.permissions(ann)
+    there = weakref.ref(authorizer.under(found, "10.1.2.3"))
+    assert authorizer.under(await authorizer.permissions(ann), "10.1.2.3") is there()
+
+    await ports.clock.sleep(5)
+    found = await authorizer.permissions(ann)
+    gc.collect()
+
+    assert there() is None
 
 
 async def test_a_user_who_is_gone_is_nobody(roles: Roles, ports: Ports, accounts: Accounts) -> None:

@@ -6,7 +6,7 @@ A change through *another* process applies here that much later. Through this pr
 
 from __future__ import annotations
 
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 from lakebed.auth.accounts import UserNotFound
 from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
@@ -21,15 +21,12 @@ __all__ = ["Authorizer"]
 
 class Authorizer:
     def __init__(self, policies: Policies, ports: Ports, look: Look = in_doubt) -> None:
-        @lru_cache(maxsize=ADDRESSES_CACHED_MAX)
-        def under(permissions: Permissions, address: str) -> Permissions:
-            """Return the permissions for requests from this address."""
-            return permissions.under(Circumstances(address=address, now_ms=ports.clock.now_ms, look=look))
-
-        self.under = under
         self._policies = policies
         self._ports = ports
+        self._look = look
         self._known: dict[str, tuple[Permissions, int]] = {}
+        # Weak: what was compiled of a policy goes with its permissions, which are made again every few seconds.
+        self._under: WeakKeyDictionary[Permissions, dict[str, Permissions]] = WeakKeyDictionary()
 
     async def permissions(self, identity: Identity) -> Permissions:
         """Return the permissions of the caller's user, or the delegated part. A lent key pair has less.
@@ -56,7 +53,16 @@ class Authorizer:
         self._known[user_id] = (found, now_ms + CACHE_MS)
         return found
 
+    def under(self, permissions: Permissions, address: str) -> Permissions:
+        """Return the permissions for requests from this address. They are kept as long as `permissions`."""
+        by_address = self._under.setdefault(permissions, {})
+        found = by_address.get(address)
+        if found is None:
+            found = permissions.under(Circumstances(address=address, now_ms=self._ports.clock.now_ms, look=self._look))
+            if len(by_address) < ADDRESSES_CACHED_MAX:
+                by_address[address] = found
+        return found
+
     def forget_all(self) -> None:
         """Clear all cached permissions, because a user, a group, a policy or a grant changed."""
-        self.under.cache_clear()
         self._known.clear()
