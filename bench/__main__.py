@@ -1,9 +1,5 @@
-"""`python -m bench NAME [PART…] [--size small|tenth|full] [--repeat N] [--json] [--record]
-[--against SRC]`
-
-Runs one benchmark and prints a table for people or, with `--json`, one JSON object on the last line. Exits with 1 where
-a figure misses its limit at full size. `--record` appends the result to bench/results/NAME.jsonl, which is never
-edited.
+"""Run one benchmark and print a table for people or, with `--json`, one JSON object on the last line. Exits with 1
+where a figure misses its limit at full size. `--record` appends the result to bench/results/NAME.jsonl.
 """
 
 from __future__ import annotations
@@ -36,7 +32,12 @@ FOLDERS = {
         "workers",
     ),
 }
-NAMES = {name: f"bench.{folder}.{name.replace('-', '_')}" for folder, names in FOLDERS.items() for name in names}
+FILES = dict.fromkeys(("list", "stat", "upload"), "objects")
+NAMES = {
+    name: f"bench.{folder}.{FILES.get(name, name.replace('-', '_'))}"
+    for folder, names in FOLDERS.items()
+    for name in names
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +54,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args(arguments)
-    bench: Bench = importlib.import_module(NAMES[options.name]).BENCH
+    found = importlib.import_module(NAMES[options.name])
+    bench: Bench = found.BENCHES[options.name] if options.name in FILES else found.BENCH
     narrowed = bench.narrowed
     if options.against:
         if bench.against is None:

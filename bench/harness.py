@@ -113,25 +113,19 @@ Side: TypeAlias = Callable[[], AbstractContextManager[Work]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One thing to compare: `ours` and `floor` each prepare, and then yield what is to be timed, once."""
+    """One thing to compare: `ours` and `floor` each prepare, and then yield what is to be timed, once.
+
+    Without a floor the limit is in CPU seconds.
+    """
 
     what: str
     limit: float | None
     ours: Side
-    floor: Side
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Single:
-    """One thing to measure by itself: its limit, if any, is in CPU seconds."""
-
-    what: str
-    limit: float | None
-    ours: Side
+    floor: Side | None = None
     peak_limit_mib: float | None = None
 
 
-Part: TypeAlias = Pair | Single | Figure | Callable[[int], list[Figure]]
+Part: TypeAlias = Pair | Figure | Callable[[int], list[Figure]]
 """What to measure; or a figure taken already; or what takes figures, given how many runs it should make."""
 
 
@@ -179,39 +173,26 @@ def figures(part: Part, repeat: int) -> list[Figure]:
             return [part]
         case Pair():
             return [compared(part, repeat)]
-        case Single():
-            return [measured(part, repeat)]
         case take:
             return take(repeat)
 
 
 def compared(pair: Pair, repeat: int) -> Figure:
     """One run of each is thrown away: imports, caches and page faults are not what is compared."""
-    ours, floors = [], []
+    ours: list[Took] = []
+    floors: list[Took] = []
     for _ in range(repeat + 1):
         ours.append(timed(pair.ours))
-        floors.append(timed(pair.floor))
-    ours, floors = ours[1:], floors[1:]
+        if pair.floor is not None:
+            floors.append(timed(pair.floor))
     return Figure.of(
         pair.what,
-        [took.cpu_s for took in ours],
-        [took.cpu_s for took in floors],
-        wall_s=[took.wall_s for took in ours],
+        [took.cpu_s for took in ours[1:]],
+        [took.cpu_s for took in floors[1:]],
+        wall_s=[took.wall_s for took in ours[1:]],
         limit=pair.limit,
-        peak_mib=max(took.peak_mib for took in ours),
-    )
-
-
-def measured(single: Single, repeat: int) -> Figure:
-    """One run is thrown away, as above."""
-    took = [timed(single.ours) for _ in range(repeat + 1)][1:]
-    return Figure.of(
-        single.what,
-        [each.cpu_s for each in took],
-        wall_s=[each.wall_s for each in took],
-        limit=single.limit,
-        peak_mib=max(each.peak_mib for each in took),
-        peak_limit_mib=single.peak_limit_mib,
+        peak_mib=max(took.peak_mib for took in ours[1:]),
+        peak_limit_mib=pair.peak_limit_mib,
     )
 
 

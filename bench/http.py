@@ -82,17 +82,12 @@ class Process(Protocol):
 class Peer:
     """A server process: its port, its CPU time and memory, and bytes that ask it for something."""
 
-    def __init__(self, process: Process, port: int, authorization: str = "", key: tuple[str, str] = ("", "")) -> None:
+    def __init__(self, process: Process, port: int, key: tuple[str, str] = ("", "")) -> None:
         self.process = process
         self.port = port
         self.key = key
-        """Access key id and secret of who set it up."""
-        self._authorization = authorization
-
-    @classmethod
-    def of(cls, process: Process, port: int, key: tuple[str, str]) -> Peer:
-        """Return a peer that asks with this key pair."""
-        return cls(process, port, f"Basic {base64.b64encode(':'.join(key).encode()).decode()}", key)
+        """Access key id and secret of the user who asks."""
+        self._authorization = f"Basic {base64.b64encode(':'.join(key).encode()).decode()}" if key[0] else ""
 
     def request(self, method: str, target: str, body: bytes = b"", *, content_type: str = "application/json") -> bytes:
         head = f"{method} {target} HTTP/1.1\r\nhost: 127.0.0.1:{self.port}\r\n"
@@ -109,9 +104,8 @@ class Peer:
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which a command finds this server and may speak to it."""
-        key_id, secret = base64.b64decode(self._authorization.removeprefix("Basic ")).decode().split(":")
-        endpoint = f"http://127.0.0.1:{self.port}"
-        return {"LAKEBED_ENDPOINT": endpoint, "LAKEBED_ACCESS_KEY_ID": key_id, "LAKEBED_SECRET_ACCESS_KEY": secret}
+        names = ("LAKEBED_ENDPOINT", "LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY")
+        return dict(zip(names, (f"http://127.0.0.1:{self.port}", *self.key), strict=True))
 
     def cpu_s(self) -> float:
         """Of all its threads, and of the processes that it started."""
@@ -172,17 +166,16 @@ def lakebed_server(
     workers: int = 1,
     options: Sequence[str] = (),
     environment: Mapping[str, str] = os.environ,
-    program: str = "lakebed",
     key: tuple[str, str] | None = None,
 ) -> Iterator[Peer]:
     """A real server over this data folder, with these options of `serve`, set up, with an authorised peer. `key` is
     that of an earlier start over the same folder."""
-    command = ["-m", program, "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
+    command = ["-m", "lakebed", "serve", "--data", str(folder), "--port", "0", "--workers", str(workers), *options]
     with started(command, marker=" at http://127.0.0.1:", environment=environment) as peer:
         if key is None:
             made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
             key = (made["access_key_id"], made["secret_access_key"])
-        yield Peer.of(peer.process, peer.port, key)
+        yield Peer(peer.process, peer.port, key)
 
 
 @contextmanager

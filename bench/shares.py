@@ -1,9 +1,8 @@
 """Give processes small equal shares of a core, so that two of them beside a load generator are twice one.
 
-On two cores, what loads the processes and what they ask works beside them. Free, a second process would only take what
-these need. A quota of the kernel (control groups, version 1) leaves it to them, and makes the figure that of a machine
-with cores for all. What is measured goes before other work on the machine, so that it gets its share. Where no control
-group can be made, the processes run free, and a line on stderr says so.
+A quota of the kernel (control groups, version 1) makes the figure that of a machine with cores for all. What is
+measured goes before other work on the machine. Where no control group can be made, the processes run free, and a line
+on stderr says so.
 """
 
 from __future__ import annotations

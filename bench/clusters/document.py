@@ -1,13 +1,7 @@
-"""The performance section of the document (docs/design/0001-uncommitted-gc.md) as one job: 20 M objects, 1,000
-branches, 30,000 commits, 5 M objects uncommitted, 1 M to delete, in an S3 server that keeps names alone (bench/s3.py),
-on a standalone cluster of Spark with two workers. `tenth` is a tenth of each; `small` runs without Spark.
+"""Do the work of the document's performance section (docs/design/0001-uncommitted-gc.md) as one job. `small` runs
+without Spark. Makes the lake (document_lake.py), and then a phase after the other (document_run.py).
 
-    python -m bench document --dir FOLDER [--size tenth]
-
-Makes the lake (document_lake.py), plans and applies a clean run of uncommitted data, lets a day pass, and goes on with
-an optimised run, committed data, a plan of the lifecycle policy, an erasure and a deleted repository (document_run.py).
-A job that was stopped goes on in its folder: what is done is not done again, and an apply goes on where it stopped.
-log.jsonl keeps what each step took. Not timed: the start of servers, session and executors. There is one run of each.
+Not timed: the start of servers, session and executors. There is one run of each phase.
 """
 
 from __future__ import annotations

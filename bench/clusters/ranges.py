@@ -1,11 +1,8 @@
-"""Memory of Spark's driver while a plan lists a million ranges and two, and tasks read them all: Python and JVM.
+"""Memory of Spark's driver while a plan lists a million ranges and two, and tasks read them all.
 
-Metaranges of 5,000 ranges each are real files on disk, written by the library's own encoder; the ranges that they name
-are not read. Spark runs in this machine (`local[2]`), so its JVM is the driver and the executor. Above IN_ROWS_MAX
-ranges a driver has the names of files that tasks write. Few metaranges are read in the driver's own process, as a step
-of little effort: so a million, in 200, take more of it than two million do.
-
-Each size runs in a process of its own: `python -m bench.clusters.ranges FOLDER` prints, as JSON, what it took.
+The metaranges are files on disk, and no range that they name is read. Above IN_ROWS_MAX ranges a driver has the names
+of files that tasks write. Few metaranges are read in the driver's own process, as a step of little effort: so a
+million, in 200, take more of it than two million do. Each size runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -130,24 +127,19 @@ def measure(folder: Path) -> Took:
 def take(folder: Path, ranges: int, repeat: int) -> list[Figure]:
     took = [msgspec.json.decode(in_process("clusters.ranges", folder), type=Took) for _ in range(repeat)]
     assert {each.ranges for each in took} == {ranges}, took
-    start, listed, read = ([getattr(each, name) for each in took] for name in ("start_mib", "listed_mib", "read_mib"))
+    peaks = (("the session stood", "start_mib", None), ("they were listed", "listed_mib", None))
     return [
-        _figure(f"ranges, {ranges:,}, driver when the session stood", start, took),
-        _figure(f"ranges, {ranges:,}, driver when they were listed", listed, took),
-        _figure(f"ranges, {ranges:,}, driver when tasks had read them", read, took, limit=DRIVER_MIB),
+        Figure.of(
+            f"ranges, {ranges:,}, driver when {when}",
+            [getattr(each, name) for each in took],
+            wall_s=[each.wall_s for each in took],
+            unit="MiB",
+            limit=limit,
+            cpu_s=statistics.median(each.cpu_s for each in took),
+            peak_mib=max(each.read_mib for each in took),
+        )
+        for when, name, limit in (*peaks, ("tasks had read them", "read_mib", DRIVER_MIB))
     ]
-
-
-def _figure(what: str, mib: list[float], took: list[Took], limit: float | None = None) -> Figure:
-    return Figure.of(
-        what,
-        mib,
-        wall_s=[each.wall_s for each in took],
-        unit="MiB",
-        limit=limit,
-        cpu_s=statistics.median(each.cpu_s for each in took),
-        peak_mib=max(each.read_mib for each in took),
-    )
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

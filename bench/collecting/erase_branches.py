@@ -1,7 +1,6 @@
-"""An erasure by the command and over HTTP in a repository with very many branches: plan, apply, certificate, verify.
+"""An erasure of one object by the command, in a repository with very many branches: plan, apply, verify.
 
-What counts is the CPU and the memory of the command: each question that it asked once for each branch would show there.
-Beside it stands what its server spent. Nothing is staged on the branches; one object is erased.
+A question that it asked once for each branch would show in the CPU of the command.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bench.embedded.lake import in_hex
 from lakebed.gc.messages import COMMITS, REFS, arrow_schema
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_790_000_000_000
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 Numbers = npt.NDArray[np.int64]
 
@@ -62,7 +62,4 @@ def _refs(heads: list[int]) -> pa.Table:
 def _ids(numbers: Numbers) -> pa.Array:
     """64 hex digits each."""
     words = numbers.astype(np.uint64)[:, None] * np.array([[3, 5, 7, 11]], np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    octets = words.view(np.uint8).reshape(len(numbers), 32)
-    digits = _HEX[np.stack((octets >> 4, octets & 15), axis=2)]
-    offsets = pa.py_buffer(np.arange(0, 64 * len(numbers) + 1, 64, dtype=np.int32))
-    return pa.Array.from_buffers(pa.string(), len(numbers), [None, offsets, pa.py_buffer(digits.tobytes())])
+    return in_hex(words.view(np.uint8).reshape(len(numbers), 32))

@@ -1,10 +1,4 @@
-"""A first lifecycle run: 50 M committed rows in 5,000 ranges, 30,000 commits, 1,000 branches, 20 rules; up to its plan,
-on the local engine, with what it saves for the next day. CPU seconds and memory. Floor: DuckDB over the same files, the
-better of two. The lake and both sides are in bench/collecting/lifecycle_run.py.
-
-And the next day's run, one in a hundred commits later, each with a new range. Its floor is the first run. The lake is
-a hundred days old, so each object is due on one day of a hundred.
-"""
+"""A first lifecycle run, and the next day's over the same lake. The lake and both sides are in lifecycle_run.py."""
 
 from __future__ import annotations
 

@@ -126,18 +126,9 @@ async def _make(folder: Path, store: ObjectStore, ranges: int, count: int, branc
         place = number * STEP % places
         await _add_version(store, versions, place, days, is_new=True)
         tree[place] = versions[place][-1]
-        id_ = f"{number:064x}"
-        rows.append(
-            {
-                "id": id_,
-                "generation": generation + 1 + number,
-                "creation_date": NOW_MS,
-                "metarange_id": await _put_tree(store, tree),
-                "parents": [head],
-                "swept": False,
-                "expiring": False,
-            }
-        )
+        id_, metarange = f"{number:064x}", await _put_tree(store, tree)
+        commit = {"id": id_, "generation": generation + 1 + number, "metarange_id": metarange, "parents": [head]}
+        rows.append(commit | {"creation_date": NOW_MS, "swept": False, "expiring": False})
         head = id_
     new = pa.Table.from_pylist(rows, messages.arrow_schema(messages.COMMITS))
     pq.write_table(pa.concat_tables([commits, new.cast(commits.schema)]), folder / "commits-1.parquet")
@@ -195,14 +186,8 @@ def ours(folder: Path) -> list[Day]:
         cpu, wall = time.process_time(), time.perf_counter()
         with Files(lake_in(folder)) as files:
             objects, saved = files.act(lambda store: _plan(folder, store, commits, refs, day, saved))  # noqa: B023 - run at once
-        found.append(
-            Day(
-                cpu_s=time.process_time() - cpu,
-                wall_s=time.perf_counter() - wall,
-                objects=objects,
-                peak_mib=own_peak_mib(),
-            )
-        )
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        found.append(Day(cpu_s=cpu, wall_s=wall, objects=objects, peak_mib=own_peak_mib()))
     return found
 
 

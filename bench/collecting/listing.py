@@ -1,10 +1,6 @@
-"""The listing stage of a collection of uncommitted data: 1 M objects in 2,000 slices, in a local folder and in an
-S3-compatible server, read and written down as packed parts.
+"""The listing stage of a collection of uncommitted data, read and written down as packed parts.
 
-Ours is the work of a listing's task (`listing_into`), in this process: what Spark adds is one job, 0.3 s of CPU, which
-the figure `mark` has in it. Floor: one bare pass of the same client over the same folders, 16 at a time, whose pages
-are dropped: of our own driver for the local folder, of obstore for S3. Both are CPU of this process; the server
-(bench/s3.py), which keeps names alone, has its own. Not timed: making the objects.
+Both sides are CPU of this process; the server (bench/s3.py) has its own. Not timed: making the objects.
 """
 
 from __future__ import annotations
@@ -36,6 +32,8 @@ from lakebed.runtime import LiveTasks, live_ports
 SIZES = {"small": (10, 200), "full": (2_000, 500)}
 LIMIT = 1.5
 PREFIX = "lake"
+
+Read = Callable[[ObjectStore, str], Awaitable[int]]
 
 
 @contextmanager
@@ -89,9 +87,7 @@ def ours(lake: Lake, slices: int, objects: int) -> Iterator[Work]:
 
 
 @contextmanager
-def bare(
-    read: Callable[[ObjectStore, str], Awaitable[int]], lake: Lake, names: list[str], count: int
-) -> Iterator[Work]:
+def bare(read: Read, lake: Lake, names: list[str], count: int) -> Iterator[Work]:
     async def act() -> None:
         store = lake.open()
         found = [objects async for _, objects in LiveTasks().ahead(names, lambda name: read(store, name))]
@@ -112,35 +108,18 @@ async def read_obstore(client: S3Store, store: ObjectStore, name: str) -> int:  
 def parts(size: str) -> Iterator[Pair]:
     slices, objects = SIZES[size]
     names = names_of(slices)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, s3_server(slices, objects) as remote:
         make_files(Path(folder), names, objects)
-        yield _pair(
-            "local",
-            ObjectStoreOptions(local_root=Path(folder), local_durable=False),
-            "local",
-            read_driver,
-            names,
-            objects,
-        )
-    with s3_server(slices, objects) as options:
-        yield _pair("S3", options, "s3", partial(read_obstore, bare_client(options)), names, objects)
-
-
-def _pair(
-    what: str,
-    options: ObjectStoreOptions,
-    scheme: str,
-    read: Callable[[ObjectStore, str], Awaitable[int]],
-    names: list[str],
-    objects: int,
-) -> Pair:
-    lake = Lake(uri=f"{scheme}://{BUCKET}/{PREFIX}", options=options)
-    return Pair(
-        what=f"listing {what}, {len(names)} slices",
-        limit=LIMIT,
-        ours=partial(ours, lake, len(names), objects),
-        floor=partial(bare, read, lake, names, len(names) * objects),
-    )
+        local = ObjectStoreOptions(local_root=Path(folder), local_durable=False)
+        read_bare: Read = partial(read_obstore, bare_client(remote))
+        for what, options, read in (("local", local, read_driver), ("S3", remote, read_bare)):
+            lake = Lake(uri=f"{what.lower()}://{BUCKET}/{PREFIX}", options=options)
+            yield Pair(
+                what=f"listing {what}, {slices} slices",
+                limit=LIMIT,
+                ours=partial(ours, lake, slices, objects),
+                floor=partial(bare, read, lake, names, slices * objects),
+            )
 
 
 BENCH = Bench(name="listing", parts=parts)

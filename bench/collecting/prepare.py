@@ -1,10 +1,7 @@
-"""Writing down five million uncommitted objects of a thousand branches for a collector: PrepareUncommittedForGC, page
-by page as a collector asks for them; embedded, SQLite in a file, blocks in a local folder, both durable. CPU seconds,
-and the memory of the process.
+"""Writing down uncommitted objects for a collector, page by page as it asks for them; embedded, everything durable.
 
 Each page is one Parquet file of about 20 MB, and ends with a token from which the next goes on. One object in a
-thousand is foreign. The cells are staged by a process of its own (`python -m bench.collecting.prepare FOLDER OBJECTS
-BRANCHES`), so that neither its time nor its memory counts.
+thousand is foreign. The cells are staged by a process of its own, so that neither its time nor its memory counts.
 """
 
 from __future__ import annotations
@@ -39,11 +36,9 @@ def opened(folder: Path, *, cache_bytes: int = 64 << 20) -> Iterator[tuple[async
     objectstore = open_objectstore("local://bench/x", ObjectStoreOptions(local_root=folder))
     ports = live_ports()
     trees = Trees(objectstore, TreeCache(cache_bytes), ports)
+    versions = Versions(uid=RepositoryUid("bench"), store=store, objectstore=objectstore, trees=trees, ports=ports)
     with asyncio.Runner() as runner:
-        yield (
-            runner,
-            Versions(uid=RepositoryUid("bench"), store=store, objectstore=objectstore, trees=trees, ports=ports),
-        )
+        yield runner, versions
         runner.run(store.close())
         runner.run(objectstore.close())
 

@@ -1,10 +1,7 @@
-"""The sweep: 100,000 objects of a plan deleted from an S3-compatible server, and each deletion recorded.
+"""The sweep of a plan in S3, and each deletion recorded: read a part, check it, delete it in batches, write its ledger.
 
-Ours is the work of the sweep's tasks (`sweep_part` for every part of the plan), in this process: read a part, check
-it, delete it in batches, write its ledger. Floor: obstore alone, 16 bare clients at once, each with a thousand keys a
-request, over keys that are in memory already. Of two different programs that wait for one server what counts is the
-clock on the wall: the ratio is of times, and 1.25 is what 0.8 of the throughput is. Not timed: filling the server
-(bench/s3.py, a process of its own for each run, 50 ms a bulk delete) and writing the plan.
+The floor has its keys in memory already. Not timed: filling the server (bench/s3.py, a process of its own for each run,
+50 ms a bulk delete) and writing the plan.
 """
 
 from __future__ import annotations
@@ -71,11 +68,8 @@ def keys_of(names: list[str], objects: int) -> list[str]:
 
 async def write_plan(lake: Lake, rows: pa.Table) -> messages.Manifest:
     """In parts as plans have them."""
-    store, folder, parts = (
-        lake.open(),
-        messages.input_folder(messages.RunKind.UNCOMMITTED, RunId("bench"), "garbage"),
-        [],
-    )
+    store, parts = lake.open(), []
+    folder = messages.input_folder(messages.RunKind.UNCOMMITTED, RunId("bench"), "garbage")
     for number, start in enumerate(range(0, rows.num_rows, ROWS_PER_PART)):
         part_rows = rows.slice(start, ROWS_PER_PART)
         data = messages.encode_part(messages.GARBAGE, part_rows)

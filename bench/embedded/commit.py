@@ -1,8 +1,4 @@
-"""Committing 100,000 staged objects, embedded: SQLite in a file, blocks in a local folder, both durable.
-
-Floor: the sqlite3 module reads the same cells, and pyarrow writes the same rows to one Parquet file (zstd), once. The
-cycle collector is set as the server sets it, for both.
-"""
+"""Committing staged objects, embedded. The cycle collector is set as the server sets it, for ours and the floor."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A committed tree of ten million entries, and changes to it: what `rewrite` and `diff` stand on.
+"""A committed tree of ten million entries, and changes to it: what `rewrite`, `pages` and `document` stand on.
 
 Entry n is part n % 400 of day n // 400, in slices of 10,000 objects. All columns are made by numpy and Arrow, a stretch
-at a time. The tree is built by a process of its own (`python -m bench.embedded.lake FOLDER COUNT` prints its
-metarange's id), so that no figure holds what building takes, and without fsync.
+at a time. The tree is built by a process of its own, so that no figure holds what building takes, and without fsync.
 """
 
 from __future__ import annotations
@@ -121,10 +120,15 @@ def mix(numbers: Numbers, generation: int) -> npt.NDArray[np.uint64]:
 def checksums(mixed: npt.NDArray[np.uint64]) -> pa.Array:
     """32 hex digits each."""
     both = np.stack((mixed, mixed * np.uint64(0x9E3779B97F4A7C15)), axis=1)
-    octets = both.view(np.uint8).reshape(len(mixed), 16)
+    return in_hex(both.view(np.uint8).reshape(len(mixed), 16))
+
+
+def in_hex(octets: npt.NDArray[np.uint8]) -> pa.Array:
+    """The rows of bytes as texts."""
+    rows, each = octets.shape
     digits = _HEX[np.stack((octets >> 4, octets & 15), axis=2)]
-    offsets = pa.py_buffer(np.arange(0, 32 * len(mixed) + 1, 32, dtype=np.int32))
-    return pa.Array.from_buffers(pa.string(), len(mixed), [None, offsets, pa.py_buffer(digits.tobytes())])
+    offsets = pa.py_buffer(np.arange(0, 2 * each * rows + 1, 2 * each, dtype=np.int32))
+    return pa.Array.from_buffers(pa.string(), rows, [None, offsets, pa.py_buffer(digits.tobytes())])
 
 
 async def _build(folder: Path, count: int) -> MetarangeId:

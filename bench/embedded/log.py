@@ -1,11 +1,9 @@
-"""Requests that look into a history of a million commits: pages of the log, far ancestors, merge bases, a branch made
-far back, and a collector's tables; embedded, SQLite in a file, a local folder. CPU of the process, and the longest
-stretch for which the event loop was busy: the CPU of its thread between two turns of another task.
+"""Requests that look into a history of a million commits, embedded: CPU of the process, and the longest stretch for
+which the event loop was busy: the CPU of its thread between two turns of another task.
 
-Each is asked of a server that has shown one page of another branch, so no cache helps. The history is written by a
-process of its own, through the key-value port with the product's encoder: one line of commits, and two branches of a
-tenth as many behind its four fifths. Their trees are sixteen small ones in turn, so a log with a filter compares two
-trees for each commit.
+The history is written by a process of its own, through the key-value port with the product's encoder: one line of
+commits, and two branches of a tenth as many behind its four fifths. Their trees are sixteen small ones in turn, so a
+log with a filter compares two trees for each commit.
 """
 
 from __future__ import annotations

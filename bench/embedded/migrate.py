@@ -2,7 +2,6 @@
 
 The old server is a transport in this process, whose pages are made before: it costs what copying bytes costs. Objects
 are named and not there, but for the first, which the migration looks at; for the adoption a listing is made up.
-The limits are 100,000 entries a CPU minute, and 5 CPU minutes for the adoption of 1 M objects.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from urllib.parse import unquote
 import httpx
 import msgspec
 
-from bench.harness import Bench, Single, Work
+from bench.harness import Bench, Pair, Work
 from lakebed.client import Client
 from lakebed.migration import SourceRepository, Step, adopt, migrate_repository
 from lakebed.objectstore import MemoryObjectStore, ObjectStat
@@ -145,7 +144,7 @@ async def _steps(data: Path, count: int, old: OldServer, objects: OldObjects, *,
                 assert done.entries == count, done
 
 
-def parts(size: str) -> Iterator[Single]:
+def parts(size: str) -> Iterator[Pair]:
     count = OBJECTS[size]
     old = OldServer(count)
     with tempfile.TemporaryDirectory() as folder:
@@ -160,8 +159,8 @@ def parts(size: str) -> Iterator[Single]:
             yield Work(run=lambda: asyncio.run(_steps(data, count, old, objects, adopts=adopts)))
 
         migrating, adopting = partial(ours, adopts=False), partial(ours, adopts=True)
-        yield Single(what=f"migrate: {count:,} entries", limit=count * MIGRATED_EACH_S, ours=migrating)
-        yield Single(what=f"migrate: adopt {count:,} objects", limit=count * ADOPTED_EACH_S, ours=adopting)
+        yield Pair(what=f"migrate: {count:,} entries", limit=count * MIGRATED_EACH_S, ours=migrating)
+        yield Pair(what=f"migrate: adopt {count:,} objects", limit=count * ADOPTED_EACH_S, ours=adopting)
 
 
 BENCH = Bench(name="migrate", parts=parts)

@@ -1,8 +1,5 @@
-"""Changing 100,000 of ten million committed entries: `Trees.apply`, which is what a commit does with what is staged.
-Range files lie in a local folder and are written durably; nothing is in the cache. CPU seconds.
-
-Contiguous: 100,000 neighbours. Clustered: 1,000 neighbours each at 100 places. Scattered: one in every hundred
-entries, so every range is read and written. Of ten changes one adds, one removes and eight replace.
+"""Changing 100,000 of ten million committed entries by `Trees.apply`. Contiguous: neighbours. Clustered: 1,000
+neighbours each at 100 places. Scattered: one in every hundred entries, so every range is read and written.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.harness import Bench, Single, Work
+from bench.harness import Bench, Pair, Work
 from lakebed.base import MetarangeId
 from lakebed.versions import Applied
 
@@ -47,7 +44,7 @@ def ours(folder: Path, base: MetarangeId, changes: pa.Table) -> Iterator[Work]:
     yield Work(run=lambda: asyncio.run(rewrite(folder, base, changes)))
 
 
-def parts(size: str) -> Iterator[Single]:
+def parts(size: str) -> Iterator[Pair]:
     count, of = CHANGES[size], ENTRIES[size]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -61,7 +58,7 @@ def parts(size: str) -> Iterator[Single]:
             applied = asyncio.run(rewrite(folder, base, changes))
             assert (applied.added, applied.changed, applied.removed) == (count // 10, count // 10 * 8, count // 10)
             ranges = asyncio.run(touched(folder, base, applied.metarange_id))
-            yield Single(
+            yield Pair(
                 what=f"rewrite {kind}: {count:,} changes, {ranges}",
                 limit=limit,
                 ours=partial(ours, folder, base, changes),

@@ -1,9 +1,7 @@
-"""Sandboxes made and ended: CPU for each, and that nothing is left. Embedded, everything durable, no HTTP.
+"""Sandboxes made and ended: CPU for each, and that nothing is left.
 
-All of a size are there at once, so that a look at all of them, for each one that is made or ended, would show. Users,
-keys, records of sandboxes, sessions, branches and objects of the store are counted before and after. What stays of a
-branch is its note and its log, as of each deleted branch. `python -m bench.embedded.sandboxes 100000` makes and ends so
-many.
+All of a size are there at once, so that a look at all of them, for each one that is made or ended, would show. What
+stays of a branch is its note and its log, as of each deleted branch.
 """
 
 from __future__ import annotations

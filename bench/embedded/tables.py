@@ -1,11 +1,6 @@
-"""Iceberg tables: CPU of a server for commits of a large table, through its application; merges and pruning of many.
+"""Iceberg tables: commits of a large table by a server's application, merges and pruning of many.
 
-- An append of 10 files to a table of 100,000 files in 100 manifests and 100 snapshots, and a load of it.
-- 1,000 snapshots expired at once, of a table that merges its manifests at a hundred.
-- A branch made of 1,000 tables that all changed on another, and their merge. Floor: the same with as many plain files.
-- A plan of pruning of a million files, half of which a table names.
-
-All stores are in memory, and data files have no bytes: nobody here reads them.
+Data files have no bytes: no step reads them.
 """
 
 from __future__ import annotations
@@ -19,6 +14,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    write_manifest,
+    write_manifest_list,
+)  # fmt: skip
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
 
 from bench.harness import Bench, Figure
 from lakebed import iceberg
@@ -114,44 +121,24 @@ class Table:
         return f"{self.location}/{name}"
 
     async def manifest(self, snapshot: int, uris: Sequence[str]) -> Any:
-        from pyiceberg.manifest import (
-            DataFile,
-            DataFileContent,
-            FileFormat,
-            ManifestEntry,
-            ManifestEntryStatus,
-            write_manifest,
-        )
-        from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-        from pyiceberg.schema import Schema
-        from pyiceberg.typedef import Record
-
         name = f"metadata/m-{snapshot}-{len(self.known)}.avro"
         out = Out(f"{self.location}/{name}")
         schema = Schema.model_validate(SCHEMA)
+        numbers: dict[str, Any] = {"snapshot_id": snapshot, "sequence_number": 1, "file_sequence_number": 1}
         with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, out, snapshot, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
             for uri in uris:
                 file = DataFile.from_args(
                     content=DataFileContent.DATA, file_path=uri, file_format=FileFormat.PARQUET, partition=Record(),
                     record_count=1000, file_size_in_bytes=1_000_000,
                 )  # fmt: skip
-                writer.add_entry(
-                    ManifestEntry.from_args(
-                        status=ManifestEntryStatus.ADDED,
-                        snapshot_id=snapshot,
-                        sequence_number=1,
-                        file_sequence_number=1,
-                        data_file=file,
-                    )
-                )
+                entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file, **numbers)
+                writer.add_entry(entry)
         made = writer.to_manifest_file()
         await self.put(name, out.body)
         return made
 
     async def snapshot(self, number: int, manifests: Sequence[Any]) -> dict[str, Any]:
         """Write a list of manifests, and return its snapshot as metadata have it."""
-        from pyiceberg.manifest import write_manifest_list
-
         name = f"metadata/snap-{number}.avro"
         out = Out(f"{self.location}/{name}")
         with write_manifest_list(2, out, number, None, number, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory

@@ -1,7 +1,6 @@
-"""A tree of 150,000 ranges, a billion entries: a look-up, a page of 1,000, a commit of one object, a diff of
-ten changes. Milliseconds of CPU each, warm: what a server costs that has read the tree before.
+"""A tree of 150,000 ranges, warm: what a server costs that has read the tree before.
 
-Only the ranges that the four touch are files; of the others the lists say that they are there. `built` is what it took
+Only the ranges that are touched are files; of the others the lists say that they are there. `built` is what it took
 to write the lists of all ranges once, for orientation.
 """
 

@@ -201,6 +201,7 @@ def _sync(folder: Path) -> None:
 def main(options: dict[str, str]) -> None:
     config = uvicorn.Config(Bare(options).app(), port=0, log_level="error", lifespan="off", access_log=False)
     listener = config.bind_socket()
+    listener.listen()
     print(f"bare at port {listener.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -1,7 +1,6 @@
 """What teams add to each request: an event for a commit, quotas and conditions for a look-up and an upload.
 
-Each is paired with the same work without it, in turn. Events are embedded over SQLite, with a look for events after
-ten commits, as on a branch that gets ten a second. The others are over HTTP, 16 connections, the server's CPU.
+A look for events after ten commits is that of a branch which gets ten a second.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,7 @@ from lakebed.catalog import Repository, SubscriptionRecord
 from lakebed.server import ServerOptions, opened, prepare_folder
 from lakebed.versions import Note
 
-from .stat import looking
-from .upload import BODY
+from .objects import BODY, looking
 from .world import REPOSITORY, fill
 
 COMMITS: Final = {"small": 20, "full": 200}
@@ -74,20 +73,17 @@ def _events(count: int) -> Iterator[Pair]:
                 if gathers and done % TICK == 0:
                     await versions.outbox.gather(is_whole=False)
 
-        def side(repository: Repository, *, gathers: bool) -> Side:
-            @contextmanager
-            def work() -> Iterator[Work]:
-                yield Work(run=lambda: runner.run(commit(repository, gathers=gathers)))
-
-            return work
+        @contextmanager
+        def side(repository: Repository, *, gathers: bool) -> Iterator[Work]:
+            yield Work(run=lambda: runner.run(commit(repository, gathers=gathers)))
 
         told = runner.run(create("told", subscribes=True))
         plain = runner.run(create("plain", subscribes=False))
         yield Pair(
             what=f"extras: events of {count:,} commits",
             limit=1.05,
-            ours=side(told, gathers=True),
-            floor=side(plain, gathers=False),
+            ours=partial(side, told, gathers=True),
+            floor=partial(side, plain, gathers=False),
         )
         runner.run(made.__aexit__(None, None, None))
 
@@ -136,7 +132,7 @@ def _user(peer: Peer, name: str, statements: Sequence[dict[str, object]]) -> Pee
     peer.call("POST", f"{api}/policies", {"id": name, "statement": statements}, expected=201)
     peer.call("PUT", f"{api}/users/{name}/policies/{name}", expected=201)
     key = json.loads(peer.call("POST", f"{api}/users/{name}/credentials", expected=201))
-    return Peer.of(peer.process, peer.port, (key["access_key_id"], key["secret_access_key"]))
+    return Peer(peer.process, peer.port, (key["access_key_id"], key["secret_access_key"]))
 
 
 BENCH = Bench(name="extras", parts=parts)

@@ -1,8 +1,4 @@
-"""S3 over HTTP, 16 connections: the server's CPU for PUT and GET of 64 KiB and for LIST of 1,000, all signed.
-
-Floor: bare routes with the same bytes: a durable file and a group-commit set; one file read; the same cells as XML.
-Before them one upload of 5 GiB in parts of 64 MiB, and its download: the server's memory.
-"""
+"""S3 over HTTP, signed. Before the pairs one upload of 5 GiB in parts of 64 MiB, and its download: the memory."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from bench.harness import Bench, Figure, Pair, Part, Side
@@ -71,7 +66,6 @@ def parts(size: str) -> Iterator[Part]:
     with tempfile.TemporaryDirectory() as folder, filled(Path(folder), ROWS[size]) as ports:
         signer = Signer(ports.ours)
         ports.ours.send_all([signer.request("PUT", f"{bucket}/zz/read", BODY)], expected=200, connections=1)
-        wait_for(ports.bare)
         ports.bare.send_all([ports.bare.request("POST", "/upload?path=read", BODY)], expected=201, connections=1)
 
         # First, while the server has nothing in memory of what the others ask for.
@@ -103,14 +97,6 @@ def parts(size: str) -> Iterator[Part]:
             ours=asked(lambda: signer.request("GET", bucket, query=query), pages),
             floor=sending(ports.bare, lambda: [ports.bare.request("GET", "/list-xml")] * pages),
         )
-
-
-def wait_for(peer: Peer) -> None:
-    """Return when the process listens: it says its port a moment before."""
-    while True:
-        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", peer.port)):
-            return
-        time.sleep(0.05)
 
 
 def large(peer: Peer, signer: Signer, bucket: str, size: str) -> Figure:

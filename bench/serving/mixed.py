@@ -1,7 +1,4 @@
-"""The tail of small requests beside large work: p99 of a stat and of an upload of 1 KiB, on the wall, quiet and mixed.
-
-Beside them run the commit of all staged objects, a listing of the committed ones by pages of 1,000, commits that each
-run a hook, and a plan of collections by the command. Their clients are a process of its own, which yields its core to
+"""The tail of small requests beside large work. Clients of that work are a process of its own, which yields its core to
 server and probes as if it ran elsewhere. A wall figure says nothing on a machine that others use.
 """
 
@@ -124,7 +121,7 @@ def main(asked: str) -> None:
     """Do the large work at low priority until standard input ends."""
     os.nice(NICE)
     pid, port, key, folder = json.loads(asked)
-    beside = Beside(Peer.of(SimpleNamespace(pid=pid), port, key), Path(folder))
+    beside = Beside(Peer(SimpleNamespace(pid=pid), port, key), Path(folder))
     working = threading.Thread(target=beside.run)
     working.start()
     print(flush=True)

@@ -1,14 +1,10 @@
-"""Each operation that was compared with the server our users come from, 16 connections: our CPU for a request.
+"""Each operation that was compared with the server our users come from: our CPU for a request.
 
-Floor: a bare route that answers with the very bytes, encoded anew, over a store of the same driver. It reads, writes
-and scans as much as the answer cannot be made without, and puts files as durably. No write of a store is about two
-keys, so what may be seen only when it is whole is written twice. Beside the ratio each has a figure in
-ms, whose limit is what the other server took on the machine where both were measured side by side. Where that was
-counted in requests a second, a request has so much of one core; our own requests a second stand beside it. The CPU of
-a fixed loop of Python comes first: it tells how fast the machine was meanwhile.
-
-`--against SRC` takes a server of ours from the sources of another checkout in the place of the bare route. The ratio
-says what a change of the sources saves, however busy the machine is.
+The bare route answers with the very bytes, encoded anew. It reads, writes and scans as much as the answer cannot be
+made without. No write of a store is about two keys, so what may be seen only when it is whole is written twice. The
+limit in ms is what the other server took on the machine where both were measured side by side; where that was counted
+in requests a second, a request has so much of one core. The CPU of a fixed loop of Python comes first: it tells how
+fast the machine was meanwhile.
 """
 
 from __future__ import annotations
@@ -181,66 +177,58 @@ class Lake:
         """Each with as many requests as take about a second, divided by `scale`."""
         page = f"amount={self.rows}"
 
-        def read(name: str, what: str, count: int, work: str, most_ms: float | None) -> Operation:
-            return Operation(
-                name=name,
-                count=max(count // scale, 8),
-                status=200,
-                requests=lambda count: self.get(what, count),
-                work=work,
-                most_ms=most_ms,
-            )
-
-        def write(
+        def ask(
             name: str,
-            requests: Callable[[int], Sequence[bytes]],
+            requests: str | Callable[[int], Sequence[bytes]],
             count: int,
             work: str,
             most_ms: float | None,
             status: int = 201,
             body: bytes = BODY,
         ) -> Operation:
+            """A text is what is read."""
+            is_read = isinstance(requests, str)
             return Operation(
                 name=name,
                 count=max(count // scale, 8),
-                status=status,
-                requests=requests,
+                status=200 if is_read else status,
+                requests=partial(self.get, requests) if isinstance(requests, str) else requests,
                 work=work,
                 most_ms=most_ms,
-                floor_method="POST",
+                floor_method="GET" if is_read else "POST",
                 floor_body=body if "files" in work else b"marker" if "markers" in work else b"",
             )
 
         stat = f"refs/staged/objects/stat?path={quote(self.a_path, safe='')}"
-        yield read("stat", stat, 2_000, "reads=2", None)
-        yield read("list", f"refs/staged/objects/ls?{page}", 100, f"rows={self.rows}", None)
-        yield write(
+        yield ask("stat", stat, 2_000, "reads=2", None)
+        yield ask("list", f"refs/staged/objects/ls?{page}", 100, f"rows={self.rows}", None)
+        yield ask(
             "stage an address", lambda n: [self.stage("empty", p) for p in self.fresh(n)], 1_000, "reads=1&sets=1", 0.34
         )
-        yield write("upload 1 KiB", self.uploads, 600, "reads=1&sets=1&files=1", 1.25)
-        yield write("put 1 KiB by S3", self.puts, 600, "reads=1&sets=1&files=1", None, status=200)
+        yield ask("upload 1 KiB", self.uploads, 600, "reads=1&sets=1&files=1", 1.25)
+        yield ask("put 1 KiB by S3", self.puts, 600, "reads=1&sets=1&files=1", None, status=200)
         large = partial(self.puts, body=LARGE_BODY)
-        yield write("put 1 MiB by S3", large, 100, "reads=1&sets=1&files=1", None, status=200, body=LARGE_BODY)
+        yield ask("put 1 MiB by S3", large, 100, "reads=1&sets=1&files=1", None, status=200, body=LARGE_BODY)
         folders, seeks = "objects/ls?delimiter=/&amount=1000", f"seeks={FOLDERS}"
-        yield read(f"list {FOLDERS} staged folders", f"refs/folders/{folders}", 50, seeks, 25)
-        yield read(f"list {FOLDERS} committed folders", f"refs/committed-folders/{folders}", 100, seeks, 8)
-        yield read("diff of uncommitted deletions", f"branches/deleting/diff?{page}", 50, f"rows={self.rows}", 12)
+        yield ask(f"list {FOLDERS} staged folders", f"refs/folders/{folders}", 50, seeks, 25)
+        yield ask(f"list {FOLDERS} committed folders", f"refs/committed-folders/{folders}", 100, seeks, 8)
+        yield ask("diff of uncommitted deletions", f"branches/deleting/diff?{page}", 50, f"rows={self.rows}", 12)
         # What is near, twice; the record, commit and branch in one, the record again when it is whole; a marker in a
         # fresh folder. That we note where it is comes on top.
-        yield write("create a repository", self.repositories, 200, "seeks=2&sets=3&markers=1", 1000 / 423)
+        yield ask("create a repository", self.repositories, 200, "seeks=2&sets=3&markers=1", 1000 / 423)
         # The head, a branch of this name, and runs; the tag as it is made, and again when all three let it be.
-        yield write("create a tag", self.tags, 500, "reads=2&seeks=1&sets=2", 0.37)
+        yield ask("create a tag", self.tags, 500, "reads=2&seeks=1&sets=2", 0.37)
         # As a tag. A deletion: the branch, its note and claim, and the branch again.
-        yield write("create a branch", lambda count: self.branches(count)[1], 500, "reads=2&seeks=1&sets=2", None)
-        yield write("delete a branch", self.deletions, 500, "reads=1&sets=2", None, status=204)
+        yield ask("create a branch", lambda count: self.branches(count)[1], 500, "reads=2&seeks=1&sets=2", None)
+        yield ask("delete a branch", self.deletions, 500, "reads=1&sets=2", None, status=204)
         page_of_log = min(self.log, LOG_PAGE)
-        yield read("log", f"refs/logged/commits?amount={page_of_log}", 300, f"reads={page_of_log}", None)
-        yield read("log of one", "refs/logged/commits?amount=1", 2_000, "reads=2", 1000 / 5_324)
-        yield read("list branches", f"branches?{page}", 100, f"rows={self.rows}", self.rows / 47)
-        yield write("merge of changes", self.merges, 60, "reads=3&sets=3&files=2", 2, status=200)
+        yield ask("log", f"refs/logged/commits?amount={page_of_log}", 300, f"reads={page_of_log}", None)
+        yield ask("log of one", "refs/logged/commits?amount=1", 2_000, "reads=2", 1000 / 5_324)
+        yield ask("list branches", f"branches?{page}", 100, f"rows={self.rows}", self.rows / 47)
+        yield ask("merge of changes", self.merges, 60, "reads=3&sets=3&files=2", 2, status=200)
         for source in ("contiguous", "scattered"):
             merges = partial(self.merges, source=source, destination="moved")
-            yield write(f"merge of {source} changes", merges, 60, "reads=3&sets=3&files=2", None, status=200)
+            yield ask(f"merge of {source} changes", merges, 60, "reads=3&sets=3&files=2", None, status=200)
 
     @property
     def a_path(self) -> str:
@@ -263,7 +251,7 @@ def parts(size: str, of: Sequence[str] = (), against: str = "") -> Iterator[Call
             if of and operations[0].name not in of:
                 continue
             sides = list(zip(lakes, operations, strict=True))
-            yield lambda repeat, sides=sides: taken(sides, repeat)  # type: ignore[misc]  # as in list.py
+            yield lambda repeat, sides=sides: taken(sides, repeat)  # type: ignore[misc]  # mypy cannot type a default
 
 
 @contextmanager

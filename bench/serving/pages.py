@@ -1,11 +1,7 @@
-"""Pages for a browser, on a large lake: CPU of the server for each page, and bytes over the wire.
+"""Pages for a browser, on a large lake: CPU of the server for each page, and bytes over the wire, with heads.
 
-The lake has 1 M objects, 10,000 branches, 30,000 commits, 1,000 runs of collections with their plans, and 10,000
-uncommitted changes. It is written by a process of its own, through the key-value port and the tree's builder. The
-pages are those that links lead to, found by the walker of the tests, and some that forms lead to; so a new page is
-measured without a word here. Each is asked over HTTP by one logged-in browser, one request after the other.
-
-Bytes are those of the answer with its head. A first visit is the first page with everything that it loads.
+The lake is written by a process of its own, through the key-value port and the tree's builder. Pages that links lead to
+are found by the walker of the tests, so a new page is measured without a word here. One logged-in browser asks.
 """
 
 from __future__ import annotations

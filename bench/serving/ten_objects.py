@@ -1,7 +1,5 @@
-"""A collection so small that only its commands cost: `gc plan` and `gc apply` of ten objects, with `--engine auto`.
-
-Each round has a repository of its own, with ten objects in a commit and one more that was overwritten before. What
-counts is the CPU of the command, at most a second; beside it stands what its server spent.
+"""A collection so small that only its commands cost. Each round has a repository of its own, with ten objects in a
+commit and one more that was overwritten before.
 """
 
 from __future__ import annotations

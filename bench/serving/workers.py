@@ -1,15 +1,8 @@
-"""Upload and stat with one and with two server processes (`serve -w`), 16 connections for each: requests a second.
+"""Upload and stat with one and with two server processes (`serve -w`): requests a second.
 
-On PostgreSQL and on SQLite. On two cores the load generator and the database work beside the server. So each server
-process gets the same small share of a core (shares.py): a second one doubles what the server may use, and the others
-keep what they need.
-
-A process reads once for all that wait at the same time. With 16 connections in all, two processes share less than one,
-and a request costs each of them more: that is a figure beside, without a limit.
-
-The figure is the median of the ratios, run by run in turn. Beside it: requests a second, CPU of all server processes
-for a request, and the share of a core that the load generator took. Nothing here shows a network, a disk of its own, or
-a database on its own machine.
+Each server process gets the same small share of a core (shares.py): a second one doubles what the server may use, and
+load generator and database keep what they need. The figure is the median of the ratios, run by run in turn. Two
+processes with 16 connections in all are a figure beside, without a limit.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ tests/compat/test_databases.py has fewer rounds on each other database.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import random
@@ -43,7 +42,7 @@ class Acknowledged:
 class Storm:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
-        self.authorization = ""
+        self.key = ("", "")
         self.acknowledged = Acknowledged()
         self.answers_left = 0
         self.counts_commits = False
@@ -52,19 +51,18 @@ class Storm:
     def run_round(self, number: int) -> None:
         options = ["--data", str(self.options.data_dir), "--kv", self.options.metadata_uri, "--port", "0"]
         with started(["-m", "lakebed", "serve", *options], marker=" at http://127.0.0.1:") as bare:
-            if not self.authorization:
+            if not self.key[0]:
                 self._set_up(bare)
-            peer = Peer(bare.process, bare.port, self.authorization)
+            peer = Peer(bare.process, bare.port, self.key)
             self.counts_commits = number % 2 == 0
             self.answers_left = self.random.randint(1, 6 if self.counts_commits else 60)
             asyncio.run(peer.with_connections(lambda c, n: self._work(peer, c, number, n), WRITERS + 1))
 
     def _set_up(self, bare: Peer) -> None:
         made = json.loads(bare.call("POST", "/api/v1/setup_lakefs", {"username": "storm"}, expected=200))
-        secret = f"{made['access_key_id']}:{made['secret_access_key']}".encode()
-        self.authorization = f"Basic {base64.b64encode(secret).decode()}"
+        self.key = (made["access_key_id"], made["secret_access_key"])
         creation = {"name": REPOSITORY, "storage_namespace": "local://stormy/x"}
-        Peer(bare.process, bare.port, self.authorization).call("POST", "/api/v1/repositories", creation, expected=201)
+        Peer(bare.process, bare.port, self.key).call("POST", "/api/v1/repositories", creation, expected=201)
 
     def _count_answer(self, peer: Peer, *, is_commit: bool) -> None:
         """The kill comes with some answer, of a commit or of a write: in the middle of what the others are about."""
