@@ -140,11 +140,7 @@ class Namespaces:
         Raises:
             InvalidNamespace, NamespaceInUse, NamespaceNested, Unavailable: see `open` and `mark`.
         """
-        objectstore = self.open(uri)
-        other = first_overlap(objectstore.uri, await self._known())
-        if other is not None:
-            raise NamespaceInUse(f"namespace {objectstore.uri} meets {other}, which is in use", namespace=other)
-        if await self._is_taken(objectstore):
+        if await self._is_taken(objectstore := await self._alone(uri)):
             raise _in_use(objectstore.uri)
 
     async def check_old(self, uri: str) -> None:
@@ -153,13 +149,18 @@ class Namespaces:
         Raises:
             InvalidNamespace, NamespaceInUse, NamespaceNested, Unavailable: see `open` and `mark`.
         """
+        objectstore = await self._alone(uri)
+        await self._check_old(objectstore)
+        if await read_adoption(objectstore) is not None:
+            raise _in_use(objectstore.uri)
+
+    async def _alone(self, uri: str) -> ObjectStore:
+        """Open a namespace that meets none of this installation."""
         objectstore = self.open(uri)
         other = first_overlap(objectstore.uri, await self._known())
         if other is not None:
             raise NamespaceInUse(f"namespace {objectstore.uri} meets {other}, which is in use", namespace=other)
-        await self._check_old(objectstore)
-        if await read_adoption(objectstore) is not None:
-            raise _in_use(objectstore.uri)
+        return objectstore
 
     async def _check_old(self, objectstore: ObjectStore) -> None:
         if await self._is_taken(objectstore):

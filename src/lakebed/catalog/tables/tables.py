@@ -485,7 +485,7 @@ class Tables:
         return await self._composed(branch, (), compose, note, force=force)
 
     async def create_namespace(
-        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note, *, force: bool = False
+        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note
     ) -> Commit:
         """
         Raises:
@@ -499,10 +499,10 @@ class Tables:
             if namespace[:-1]:
                 await self._commits.check_namespace(head, namespace[:-1])
 
-        return await self._set_properties(branch, namespace, properties, note, check, force=force)
+        return await self._set_properties(branch, namespace, properties, note, check)
 
     async def set_namespace(
-        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note, *, force: bool = False
+        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note
     ) -> Commit:
         """Replace the properties of a namespace.
 
@@ -513,9 +513,9 @@ class Tables:
         async def check(head: CommitId) -> None:
             await self._commits.check_namespace(head, namespace)
 
-        return await self._set_properties(branch, namespace, properties, note, check, force=force)
+        return await self._set_properties(branch, namespace, properties, note, check)
 
-    async def drop_namespace(self, branch: str, namespace: Namespace, note: Note, *, force: bool = False) -> Commit:
+    async def drop_namespace(self, branch: str, namespace: Namespace, note: Note) -> Commit:
         """
         Raises:
             NamespaceNotEmpty: it has tables, namespaces, or other objects.
@@ -530,7 +530,7 @@ class Tables:
                 raise NamespaceNotEmpty(f"namespace {text_of(namespace)} is not empty", namespace=text_of(namespace))
             return {record: None}
 
-        return await self._composed(branch, (), compose, note, force=force)
+        return await self._composed(branch, (), compose, note, force=False)
 
     async def _set_properties(
         self,
@@ -539,8 +539,6 @@ class Tables:
         properties: Mapping[str, str],
         note: Note,
         check: Callable[[CommitId], Awaitable[None]],
-        *,
-        force: bool,
     ) -> Commit:
         record = record_path(namespace)
         file = f"{_PROPERTIES}/{self._ports.ids.fresh()}.json"
@@ -551,7 +549,7 @@ class Tables:
             await check(head)
             return {record: to_row(record, from_row(rows[file]))}
 
-        return await self._composed(branch, (file,), compose, note, force=force)
+        return await self._composed(branch, (file,), compose, note, force=False)
 
     async def _composed(
         self, branch: str, files: Sequence[str], compose: Compose, note: Note, *, force: bool
