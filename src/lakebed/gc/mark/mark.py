@@ -338,15 +338,27 @@ async def look_again(
     objects, new_ranges = count_of(garbage.rows, "object"), count_of(fresh.count, "new range")
     context.progress(f"rechecking {objects} against {new_ranges} and what is staged")
     staged = await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted.{name}")
-    candidates = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
-    return await mark_expired(
-        context.engine,
-        candidates,
-        [await deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged],
-        into=folder_in(plan, f"{messages.GARBAGE.name}.{name}"),
-        now_ms=plan.now_ms,
-        all_names=True,
-    )
+    sides = [await deal_ranges(context, plan, fresh, folder=folder_in(plan, f"live.tasks.{name}")), staged]
+    return await mark_again(context, plan, garbage, sides, name=name, closed=closed)
+
+
+async def mark_again(
+    context: RunContext,
+    plan: Plan,
+    garbage: Manifest,
+    live: Sequence[Bucketed],
+    *,
+    name: str,
+    closed: Collection[int],
+    all_names: bool = True,
+) -> tuple[Manifest, Totals]:
+    """Write the rows of `garbage` that no side of LIVE names now as a new table, `name` behind those of the plan.
+
+    Leave out the objects of slices that are not `closed`.
+    """
+    again = await deal_again(context.engine, garbage, folder=folder_in(plan, f"again.tasks.{name}"), closed=closed)
+    into = folder_in(plan, f"{messages.GARBAGE.name}.{name}")
+    return await mark_expired(context.engine, again, live, into=into, now_ms=plan.now_ms, all_names=all_names)
 
 
 def _flag(metaranges: pa.Table, *, live: bool) -> pa.Table:

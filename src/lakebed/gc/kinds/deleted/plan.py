@@ -33,7 +33,7 @@ from lakebed.gc.mark.inputs.listing import (
     unknown_files_of,
 )
 from lakebed.gc.mark.inputs.named import deal_tables
-from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.mark.mark import mark_again, mark_expired
 from lakebed.gc.mark.sets.bucketed import Bucketed, Dealer, dealt, files_of
 from lakebed.gc.mark.sets.packing import Cause, pack_foreign
 from lakebed.gc.mark.sets.places import may_be_swept
@@ -95,15 +95,10 @@ class Deleted:
         )
         answer = await context.service.expire(plan.run_id, request)
         commits, names = whole(answer)
-        suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
-        garbage, totals = await mark_expired(
-            context.engine,
-            await deal_again(
-                context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
-            ),
-            [await deal_tables(context, plan, [names], messages.UNCOMMITTED, f"uncommitted{suffix}")],
-            into=folder_in(plan, f"{messages.GARBAGE.name}{suffix}"),
-            now_ms=plan.now_ms,
+        name, closed = commits.digest()[:16], slice_numbers(answer.closed_slices)
+        named = await deal_tables(context, plan, [names], messages.UNCOMMITTED, f"uncommitted.{name}")
+        garbage, totals = await mark_again(
+            context, plan, plan.garbage, [named], name=name, closed=closed, all_names=False
         )
         return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
 

@@ -27,7 +27,7 @@ from lakebed.gc.kinds.erasure.certificate.standing import Commits
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
-from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.mark.mark import mark_again, mark_expired
 from lakebed.gc.mark.sets.bucketed import Bucketed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
@@ -216,7 +216,8 @@ async def _recheck(
 ) -> Cleared:
     """Write the plan's objects that nothing keeps now, into tables named by this recheck."""
     commits, uncommitted = whole(answer)
-    suffix, closed = f".{commits.digest()[:16]}", slice_numbers(answer.closed_slices)
+    name, closed = commits.digest()[:16], slice_numbers(answer.closed_slices)
+    suffix = f".{name}"
     rows = await context.read(commits, messages.COMMITS)
     sides = [
         await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted{suffix}"),
@@ -237,15 +238,5 @@ async def _recheck(
         )
         unselected = folder_in(plan, f"live.tasks{suffix}")
         sides += [stays, await deal_ranges(context, plan, ranges.apart, folder=unselected)]
-    candidates = await deal_again(
-        context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
-    )
-    garbage, totals = await mark_expired(
-        context.engine,
-        candidates,
-        sides,
-        into=folder_in(plan, f"{messages.GARBAGE.name}{suffix}"),
-        now_ms=plan.now_ms,
-        all_names=True,
-    )
+    garbage, totals = await mark_again(context, plan, plan.garbage, sides, name=name, closed=closed)
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)

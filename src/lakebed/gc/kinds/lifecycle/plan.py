@@ -26,7 +26,7 @@ from lakebed.gc.kinds.saved import read_saved_dues
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables, only_active
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
-from lakebed.gc.mark.mark import deal_again, mark_expired
+from lakebed.gc.mark.mark import mark_again, mark_expired
 from lakebed.gc.mark.sets.bucketed import HELD_IN_JOIN, Bucketed
 from lakebed.gc.mark.sets.places import Namespace, may_be_swept
 from lakebed.gc.messages import (
@@ -313,7 +313,8 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
     commits, uncommitted = whole(answer)
     if answer.refs is None:
         raise BadInput("the server did not say which refs there are", run_id=plan.run_id)
-    suffix = f".{commits.digest()[:16]}"
+    name = commits.digest()[:16]
+    suffix = f".{name}"
     policy, closed = check_policy(plan.policy.encode()), slice_numbers(answer.closed_slices)
     # If the rules were removed since the plan, all commits are active.
     rules = await _rules(context) if plan.active_only else None
@@ -334,15 +335,6 @@ async def _recheck(context: RunContext, plan: Plan, answer: RecheckInputs) -> Cl
     views = [view for view in await context.service.runs() if view.run_id != plan.run_id]
     held = [*(await held_tables(context, views, runs_over(views))).values()]
     staged = await deal_tables(context, plan, [uncommitted], messages.UNCOMMITTED, f"uncommitted{suffix}")
-    candidates = await deal_again(
-        context.engine, plan.garbage, folder=folder_in(plan, f"again.tasks{suffix}"), closed=closed
-    )
-    garbage, totals = await mark_expired(
-        context.engine,
-        candidates,
-        [*stays, staged, await deal_tables(context, plan, held, messages.GARBAGE, f"held{suffix}")],
-        into=folder_in(plan, f"{messages.GARBAGE.name}{suffix}"),
-        now_ms=plan.now_ms,
-        all_names=True,
-    )
+    sides = [*stays, staged, await deal_tables(context, plan, held, messages.GARBAGE, f"held{suffix}")]
+    garbage, totals = await mark_again(context, plan, plan.garbage, sides, name=name, closed=closed)
     return Cleared(garbage=garbage, commits=commits, size_bytes=totals.all.size_bytes)
