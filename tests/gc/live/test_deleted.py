@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 import random
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
@@ -389,6 +392,23 @@ async def test_what_another_repository_names_stays_until_it_is_named_no_more(her
     await here.apply(await here.plan())
     assert entry.address not in await here.keys()
     assert await here.state() == "collected"
+
+
+async def test_the_names_of_other_repositories_are_written_by_the_row_group(here: Installation) -> None:
+    """A row that waits for its group takes 2 KB: a million of them would take as many megabytes as a server has."""
+    await here.repository()
+    other = await here.catalog.create("other", storage_namespace="mem://other")
+    for number in range(5):
+        named = Entry(address=f"mem://lake/data/x/{number}", size_bytes=1, checksum="x", modified_ms=0)
+        await other.versions.staging.put("main", b"%d" % number, named)
+    await here.catalog.delete("lake")
+    here.days(8)
+
+    service = await open_deleted(here.catalog, "lake", "", ServiceOptions(group_rows=2))
+    await flow.plan(await here.context_of(service), Deleted())
+
+    [part] = [key for key in await here.keys() if re.search(r"/uncommitted/[^/]+\.parquet$", key)]
+    assert pq.read_metadata(io.BytesIO(await here.open("mem://lake").get(part))).num_row_groups == 3
 
 
 async def test_what_another_repository_came_to_name_after_the_plan_stays(here: Installation) -> None:

@@ -255,6 +255,7 @@ class DeletedCollections:
         for text in sorted(names):
             address = address_of(text, namespace=self._versions.objectstore.uri, created_ms=0)
             rows.add(address, source="repository", branch=names[text])
+            await rows.settle(self._versions.ports.tasks)
         rows.flush()
         count = writer.rows
         parts = [await inputs.write_part(name, 0, writer.close(), rows=count)] if count else []
