@@ -57,14 +57,14 @@ def of_collections(text: str, path: str) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-async def make_table(state: AppState, text: str) -> str:
+async def make_table(state: AppState, text: str, *, time_ms: int = 1) -> str:
     """Make a table with hostile names on `main`, as its writers may, and return its path."""
     tables = (await state.catalog.get("lake")).tables
     await tables.start()
     part = re.sub(r"[/\x00-\x1f\x7f]", "_", text)[:200].strip(".") or "x"
     name, file = TableName((part,), part), "u/metadata/00000-x.metadata.json"
     field = {"id": 1, "name": text, "type": text, "doc": text}
-    snapshot = {"snapshot-id": 7, "timestamp-ms": 1, "summary": {"operation": text, "added-records": text}}
+    snapshot = {"snapshot-id": 7, "timestamp-ms": time_ms, "summary": {"operation": text, "added-records": text}}
     metadata = {
         "format-version": 2,
         "location": text,
@@ -278,3 +278,27 @@ def test_templates_have_no_inline_script_or_style_and_never_trust_a_text() -> No
     assert len(templates) > 10
     assert [(file.name, hit[0]) for file in templates for hit in wrong.finditer(file.read_text())] == []
     assert [file for file in Path(FOLDER).rglob("*.py") if "Markup" in file.read_text()] == []
+
+
+async def test_no_time_that_a_writer_chose_breaks_a_page(
+    app: App, state: AppState, client: httpx.AsyncClient, repo: str
+) -> None:
+    last_s = 253_402_300_799
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a"}, content=b"x")
+    done = await client.post(f"{repo}/branches/main/commits", json={"message": "m", "date": last_s})
+    assert done.status_code == 201, done.text
+    table = await make_table(state, "t", time_ms=10**18)
+    browser = Browser(app)
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        pages = [
+            await browser.get(f"{LAKE}/why", ref="main", path="a"),
+            await browser.get(f"{LAKE}/commits", ref="main"),
+            await browser.get(f"{LAKE}/table", ref="main", table=table),
+            await browser.get(f"{LAKE}/compare/table", base=done.json()["id"], ref="main", table=table),
+        ]
+
+    assert [page.status_code for page in pages] == [200] * len(pages)
+    assert "9999-12-31" in pages[1].text
+    assert f"{10**15} s" in pages[3].text

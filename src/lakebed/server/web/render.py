@@ -39,12 +39,20 @@ def paragraphs(text: object) -> str:
 
 
 def moment(seconds: int | float | None) -> str:
-    """Return a time in UTC, to the minute."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    """Return a time in UTC, to the minute. The writer of a table or a commit chose it: it may be in no calendar."""
+    if seconds is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds} s"
 
 
 def machine_moment(seconds: int | float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 @cache
