@@ -217,7 +217,7 @@ def slices_to_list(run: StartedRun, base: Base | None, options: UncommittedOptio
         closed = np.setdiff1d(closed, base.slices)
     after_ms = run.now_ms - options.token_expiry_ms
     listed = [
-        number for number in closed.tolist() if slice_opened_at_ms(number) <= after_ms or not options.token_expiry_ms
+        number for number in closed.tolist() if not options.token_expiry_ms or slice_opened_at_ms(number) <= after_ms
     ]
     return Slices(listed=listed, skipped=len(closed) - len(listed))
 
