@@ -13,14 +13,15 @@ import msgspec
 import pytest
 
 from lakebed import wire
-from lakebed.auth import NotPermitted, Permissions, Statement
+from lakebed.auth import Circumstances, NotPermitted, Permissions, Ref, Statement
 from lakebed.auth.permissions.actions import ACTIONS
+from lakebed.auth.permissions.conditions import conditions_of
 from lakebed.base import Entry
 from lakebed.objectstore import open_objectstore
 from lakebed.operations import LOGGED_IN, PUBLIC, AnyOperation, objects
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
-from lakebed.server.http.gate import refuse_denied, require
+from lakebed.server.http.gate import readable, refuse_denied, require, unreadable
 from tests.gc.deferred import defer
 
 BODIES: dict[type, Any] = {
@@ -726,3 +727,26 @@ async def test_a_condition_that_the_server_could_not_hold_is_refused_and_others_
 async def test_the_last_administrator_can_neither_leave_nor_be_deleted(client: httpx.AsyncClient) -> None:
     assert (await client.delete("/auth/groups/Admins/members/esti")).status_code == 409
     assert (await client.delete("/auth/users/esti")).status_code == 409
+
+
+async def test_the_rows_of_a_listing_are_judged_by_one_look_at_their_ref() -> None:
+    looks = []
+
+    def look(repository: str, expression: str) -> Ref:
+        looks.append((repository, expression))
+        return Ref.of_tag(expression)
+
+    at_tag = conditions_of({"StringEquals": {"tag": ["v1"]}})
+    lake = "arn:lakefs:fs:::repository/lake/object"
+    statements = [
+        Statement(effect="allow", actions=("fs:ReadObject",), resource=f"{lake}/in/*", conditions=at_tag),
+        Statement(effect="deny", actions=("fs:ReadObject",), resource=f"{lake}/in/x"),
+    ]
+    permissions = Permissions("ann", statements).under(Circumstances(look=look))
+
+    may_read, is_hidden = await readable(permissions, "lake", "v1"), await unreadable(permissions, "lake", "v1")
+
+    assert [may_read(path) for path in ("in/a", "in/x", "out")] == [True, False, False]
+    assert [is_hidden(path) for path in ("in/a", "in/x", "out")] == [False, True, False]
+    assert not (await readable(permissions, "lake", "v2"))("in/a")
+    assert looks == [("lake", "v1"), ("lake", "v1"), ("lake", "v2")]

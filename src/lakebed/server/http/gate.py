@@ -191,9 +191,21 @@ async def unreadable(permissions: Permissions, repository: str, ref: str) -> Cal
     A listing still shows the path, size and time of a denied object. It hides checksum, address and metadata: a
     checksum shows whether two objects are equal, and an address may be readable elsewhere.
     """
+    action, beginning, at = await _rows_of(permissions, repository, ref)
+    return permissions.denied_below(action, beginning, at)
+
+
+async def readable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:
+    """Return a function that returns whether the caller may read the object at a path of a ref, looked up once."""
+    action, beginning, at = await _rows_of(permissions, repository, ref)
+    return lambda path: permissions.allows(action, beginning + path, at)
+
+
+async def _rows_of(permissions: Permissions, repository: str, ref: str) -> tuple[str, str, Ref]:
+    """Return the action that reads an object of a listing, the beginning of its resource, and the ref."""
     [permission], names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}
     [beginning], [at] = permission.resources(names.__getitem__), await _refs_now(permission, permissions, names)
-    return permissions.denied_below(permission.action, beginning, at)
+    return permission.action, beginning, at
 
 
 def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]]:

@@ -7,12 +7,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed import wire
-from lakebed.auth import NotPermitted
 from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import objects
 from lakebed.server.http.errors import status_and_message
-from lakebed.server.http.gate import ask, refuse_denied, unreadable
+from lakebed.server.http.gate import readable, refuse_denied, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
@@ -75,9 +74,10 @@ class Objects:
             if row is not None and is_hidden(key.decode()):
                 results[index] = replace(results[index], checksum="", physical_address="", metadata={})
         if request.flag("presign") and self._presign_s is not None:
+            # A signed URL allows reading the object, which the permission to list does not include.
+            may_read = await readable(request.permissions, request.args[0], request.args[1])
             for index, (key, row) in enumerate(listing.items):
-                # A signed URL allows reading the object, which the permission to list does not include.
-                if row is not None and results[index].expired is None and await _may_read(request, key.decode()):
+                if row is not None and results[index].expired is None and may_read(key.decode()):
                     results[index] = await self._presigned(repository, results[index], from_row(row))
         pagination = page_of(results, has_more=listing.has_more, last=results[-1].path if results else "")
         return wire.ObjectStatsList(pagination=pagination, results=results)
@@ -211,16 +211,6 @@ class Objects:
             return stats
         expires_s = self._clock.now_ms() // 1000 + self._presign_s
         return replace(stats, physical_address=url, physical_address_expiry=expires_s)
-
-
-async def _may_read(request: RestRequest, path: str) -> bool:
-    """Return whether the caller may read a path of the listed ref."""
-    names = {"repository": request.args[0], "ref": request.args[1], "path": path}
-    try:
-        await ask(objects.LIST_OBJECTS.asked_later, request.permissions, names)
-    except NotPermitted:
-        return False
-    return True
 
 
 def routes(state: AppState) -> list[Route]:
