@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from typing import Final
 
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import NotFound
+from lakebed.catalog import matching
 from lakebed.operations import deleted, history, repositories, sandboxes
 from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
 
@@ -25,6 +25,7 @@ async def show_branches(visit: Visit) -> Response:
     )
     gone = await visit.look(deleted.LIST_DELETED_BRANCHES, name, prefix=prefix, amount=ROWS)
     rules = await visit.look(repositories.GET_BRANCH_PROTECTION_RULES, name)
+    patterns = [rule.pattern for rule in rules or ()]
     default, distances = "", {}
     if visit.query("distances") == "1":
         repository = await visit.look(repositories.GET_REPOSITORY, name)
@@ -39,7 +40,7 @@ async def show_branches(visit: Visit) -> Response:
         gone=gone,
         default=default,
         distances=distances,
-        protected={each.id for each in branches.results for rule in rules or () if fnmatchcase(each.id, rule.pattern)},
+        protected={each.id for each in branches.results if matching(patterns, each.id)},
     )
 
 

@@ -188,12 +188,12 @@ def _left_there(
     """Return a standing for each object in `left`, all of which are there: the plan does not delete them."""
     closed, uri = frozenset(slice_numbers(run.closed_slices)), context.store.uri.rstrip("/")
     names = names_by_branch(far.elsewhere, uri, beside=order.staged)
-    reasons = {False: _held_or_unknown(holds), True: _RETURNABLE}
-    stands: list[Standing] = []
-    for is_returnable, otherwise in reasons.items():
-        some = {at: paths for at, paths in left.items() if (at in meant.returnable) is is_returnable}
-        stands += objects_that_stand(some, holds, far.others, names, closed, otherwise)
-    return stands
+    returnable = {at: paths for at, paths in left.items() if at in meant.returnable}
+    others = {at: paths for at, paths in left.items() if at not in meant.returnable}
+    return [
+        *objects_that_stand(others, holds, far.others, names, closed, _held_or_unknown(holds)),
+        *objects_that_stand(returnable, holds, far.others, names, closed, _RETURNABLE),
+    ]
 
 
 class _Far(NamedTuple):
