@@ -67,29 +67,27 @@ def test_objects_go_straight_to_the_store_and_back(s3_client: Any, options: Obje
 
 
 def test_a_client_of_s3_that_follows_redirects_is_sent_to_the_store(
-    tmp_path_factory: pytest.TempPathFactory, options: ObjectStoreOptions
+    s3_client: Any, options: ObjectStoreOptions
 ) -> None:
     config = Config(user_agent_extra="s3RedirectionSupport", s3={"addressing_style": "path"})
-    with serving(tmp_path_factory.mktemp("sent"), **environment_of(options), LAKEBED_BLOCKSTORE="s3") as server:
-        keys = {"aws_access_key_id": server.access_key_id, "aws_secret_access_key": server.secret_access_key}
-        plain, sent = (
-            boto3.client("s3", endpoint_url=server.url, region_name="us-east-1", config=one, **keys)
-            for one in (None, config)
-        )
-        client = Client(host=server.url, username=server.access_key_id, password=server.secret_access_key)
-        lakefs.Repository("lake", client=client).create(storage_namespace=f"s3://{make_bucket(options)}/sent")
-        plain.put_object(Bucket="lake", Key="main/a b", Body=b"hello")
-        with pytest.raises(ClientError) as redirected:
-            sent.get_object(Bucket="lake", Key="main/a b", Range="bytes=1-2")
-        answer = redirected.value.response["ResponseMetadata"]
+    at, url = s3_client.config, s3_client.config.host.removesuffix("/api/v1")
+    keys = {"aws_access_key_id": at.username, "aws_secret_access_key": at.password}
+    plain, sent = (
+        boto3.client("s3", endpoint_url=url, region_name="us-east-1", config=one, **keys) for one in (None, config)
+    )
+    lakefs.Repository("sent", client=s3_client).create(storage_namespace=f"s3://{make_bucket(options)}/sent")
+    plain.put_object(Bucket="sent", Key="main/a b", Body=b"hello")
+    with pytest.raises(ClientError) as redirected:
+        sent.get_object(Bucket="sent", Key="main/a b", Range="bytes=1-2")
+    answer = redirected.value.response["ResponseMetadata"]
 
-        location = answer["HTTPHeaders"]["location"]
-        assert (answer["HTTPStatusCode"], location.startswith(str(options.s3_endpoint))) == (307, True)
-        assert httpx.get(location, headers={"range": "bytes=1-2"}).content == b"el"
-        assert sent.head_object(Bucket="lake", Key="main/a b")["ContentLength"] == 5
-        assert plain.get_object(Bucket="lake", Key="main/a b")["Body"].read() == b"hello"
-        plain.close()
-        sent.close()
+    location = answer["HTTPHeaders"]["location"]
+    assert (answer["HTTPStatusCode"], location.startswith(str(options.s3_endpoint))) == (307, True)
+    assert httpx.get(location, headers={"range": "bytes=1-2"}).content == b"el"
+    assert sent.head_object(Bucket="sent", Key="main/a b")["ContentLength"] == 5
+    assert plain.get_object(Bucket="sent", Key="main/a b")["Body"].read() == b"hello"
+    plain.close()
+    sent.close()
 
 
 def test_what_is_committed_stays_while_its_signed_url_can_still_be_put_to(
