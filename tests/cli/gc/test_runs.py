@@ -179,7 +179,7 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
 
     assert (unsaid.code, unsaid.err) == (
         2,
-        "error: local:// repositories need --data with the server's data folder\n",
+        "error: local:// repositories need --data DIR, the server's data folder, or LAKEBED_DATA\n",
     )
     assert (wrong.code, wrong.out) == (3, "")
     assert f"is not below {tmp_path}" in wrong.err
@@ -466,7 +466,10 @@ def test_an_apply_over_a_copy_that_was_made_after_the_plan_is_refused(
 def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> None:
     refused = shell("gc", "plan", lake, "--data", "/nonexistent")
 
-    assert (refused.code, refused.err) == (2, "error: /nonexistent: no such folder\n")
+    assert (refused.code, refused.err) == (
+        2,
+        "error: --data /nonexistent: no such folder. It, or LAKEBED_DATA, names the server's data folder\n",
+    )
 
 
 def test_a_grace_is_a_duration_or_a_number_of_seconds(shell: Shell, lake: str) -> None:

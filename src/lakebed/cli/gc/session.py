@@ -69,7 +69,7 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
         collector.check_namespace()
     except InvalidNamespace as error:
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
-            raise Misuse("local:// repositories need --data with the server's data folder") from error
+            raise Misuse("local:// repositories need --data DIR, the server's data folder, or LAKEBED_DATA") from error
         raise
     except NamespaceMissing as error:
         if local_root is None:
@@ -278,7 +278,7 @@ def objects_in(folder: Path) -> Path:
         Misuse: there is no such folder.
     """
     if not folder.is_dir():
-        raise Misuse(f"{folder}: no such folder")
+        raise Misuse(f"--data {folder}: no such folder. It, or LAKEBED_DATA, names the server's data folder")
     objects = folder.absolute() / "objects"
     return objects if objects.is_dir() else folder.absolute()
 
