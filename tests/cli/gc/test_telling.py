@@ -27,6 +27,7 @@ from lakebed.cli.gc.text import (
     run_status_text,
     runs_text,
     state_text,
+    swept_text,
     view_text,
 )
 from lakebed.cli.gc.why import why_text
@@ -117,6 +118,11 @@ def test_the_page_shows_every_way_in_which_a_plan_is_counted() -> None:
 
     for said in ("1,003", "40 MiB", "expired", "dangling", "7-30d", "logs/", "9", "commits expire", "all branches 7d"):
         assert said in words
+
+
+def test_commits_of_tables_are_not_said_to_have_gone_by_earlier_runs() -> None:
+    assert swept_text(plan()) == "1 other left out: swept by earlier runs"
+    assert "notes on tables" in swept_text(plan(kind=RunKind.ERASURE))
 
 
 def test_names_of_other_people_put_no_element_and_no_control_into_the_page() -> None:

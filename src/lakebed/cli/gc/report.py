@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lakebed.base import WHOLE, Bar, bars, count_of, human_size, shares
 from lakebed.cli.kit.output import human_time, printable
 
-from .text import broken_parts, collected_text, open_text, selection_text, state_text
+from .text import broken_parts, collected_text, open_text, selection_text, state_text, swept_text
 
 if TYPE_CHECKING:
     from lakebed.gc.messages import Certificate, ExpiringCommit, Manifest, Plan, RunReport, Total
@@ -270,7 +270,7 @@ def _stays(plan: Plan) -> Iterator[str]:
         )
     yield "</tbody></table>"
     if counts.swept:
-        yield f"<p>{text(count_of(counts.swept, 'commit'))} went by earlier runs.</p>"
+        yield f"<p>Commits: {text(swept_text(plan))}.</p>"
 
 
 def _outcome(plan: Plan, report: RunReport | None) -> Iterator[str]:

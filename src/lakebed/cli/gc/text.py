@@ -77,12 +77,21 @@ def _everywhere(plan: Plan) -> str:
     return " --everywhere" if any(text.startswith(GARBAGE_STAYS) for text in remains) else ""
 
 
+def swept_text(plan: Plan) -> str:
+    """Return what is said of the commits that a plan counts as swept. Plans that take named objects count those of the
+    hidden branch of tables, too."""
+    others = count_of(plan.commit_counts.swept, "other")
+    if plan.kind.takes_named:
+        return f"{others} left out: swept by earlier runs, or the server's own notes on tables"
+    return f"{others} left out: swept by earlier runs"
+
+
 def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Iterator[str]:
     """Yield the plan's objects by reason, then its inputs. `width` in characters, else that of the terminal. `state` is
     the outcome of the plan."""
 
     commits, ranges = plan.commit_counts, plan.range_counts
-    swept = f"; the data of {commits.swept:,} others went by earlier runs" if commits.swept else ""
+    swept = f"; {swept_text(plan)}" if commits.swept else ""
     facts: list[tuple[str, str]] = [
         ("plan", f"{plan.run_id} ({plan.kind})"),
         ("made", human_time(plan.now_ms // 1000)),
