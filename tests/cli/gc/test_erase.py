@@ -152,7 +152,7 @@ def test_an_erasure_whose_collection_is_held_back_is_certified_and_says_how_to_g
     assert "stands garbage " in erased.out
     assert "apply with --everywhere" not in erased.err
     assert re.search(
-        f"nothing is collected: legal hold case-8 .* released `lakebed erase apply {lake} .*--everywhere` goes on",
+        f"is not collected: legal hold case-8 .* released `lakebed erase apply {lake} .*--everywhere` goes on",
         erased.err,
     )
     assert erased.err.count("goes on") == 1

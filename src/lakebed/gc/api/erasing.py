@@ -64,7 +64,7 @@ def left_of_erasure(
         try:
             collector.check_held(collecting.kinds[0])
         except HeldBack as error:
-            note(f"nothing is collected: {error}. Once it is released `{again}` goes on")
+            note(f"what no entry names is not collected: {error}. Once it is released `{again}` goes on")
             collecting = None
     return ErasureLeft(request=request, plan=plan, applying=applying, collecting=collecting, again=again)
 
