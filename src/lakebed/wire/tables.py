@@ -175,7 +175,9 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     uri: str
     method: str
-    headers: dict[str, list[str]] = {}
+    headers: Annotated[
+        dict[str, Annotated[list[str], msgspec.Meta(max_length=LIST_MAX)]], msgspec.Meta(max_length=LIST_MAX)
+    ] = {}
 
 
 class SignedFileRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,9 +109,11 @@ class Group(Verbs):
         return super().resolve_command(ctx, args)
 
     def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:
-        """Return commands that are called so, and stand elsewhere."""
+        """Return groups of commands that are called so, and stand elsewhere."""
         root = ctx.find_root()
-        is_there = isinstance(root.command, click.Group) and root.command.get_command(root, typed) is not None
+        is_there = isinstance(root.command, click.Group) and isinstance(
+            root.command.get_command(root, typed), click.Group
+        )
         return [f"{root.info_name} {typed}"] if is_there else []
 
     def all_of(self, ctx: click.Context) -> str:
