@@ -437,18 +437,6 @@ async def test_a_quota_counts_however_a_client_writes_its_branch(
     assert await used() > written + 500
 
 
-async def test_keys_lent_at_a_tag_or_a_commit_only_read(client: httpx.AsyncClient, app: App, sales: str) -> None:
-    table = await make(client, sales)
-    file = "/" + table["metadata-location"].removeprefix("s3://")
-    tag = await client.post("/repositories/lake/tags", json={"id": "v1", "ref": "main"})
-    for ref in ("v1", tag.json()["commit_id"]):
-        at_ref = sales.replace("lake.main", f"lake.{ref}")
-        lent = (await client.get(f"{at_ref}/orders/credentials")).json()["storage-credentials"][0]["config"]
-        with asked_as(app, (lent["s3.access-key-id"], lent["s3.secret-access-key"])) as keys:
-            assert (await keys.get(file)).status_code == 200
-            assert (await keys.put(f"{file}-more", content=b"x")).status_code == 403
-
-
 async def test_who_may_only_read_gets_keys_that_only_read(
     client: httpx.AsyncClient, app: App, state: AppState, sales: str
 ) -> None:

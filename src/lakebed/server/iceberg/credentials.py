@@ -7,8 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lakebed.auth import Authenticator, NotPermitted
-from lakebed.catalog import Repository
-from lakebed.catalog.tables import TABLES, TableName
+from lakebed.catalog.tables import TABLES, TableName, Tables
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import may_always
@@ -21,7 +20,6 @@ from lakebed.server.s3.requests.signatures import (
     signing_key,
     string_to_sign,
 )
-from lakebed.versions import RefKind, name_in
 from lakebed.wire import FileRequest, SignedFileRequest, StorageCredential
 
 from .places import names_in, path_of
@@ -63,10 +61,10 @@ def signer_settings(request: RestRequest, name: TableName) -> dict[str, str]:
 
 
 async def lent_settings(
-    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, repository: Repository
+    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, tables: Tables
 ) -> list[StorageCredential]:
     """Return the settings of a key pair that is lent for the files of a table. No pair: none."""
-    lent = await _lent(authenticator, request, name, uuid, repository)
+    lent = await _lent(authenticator, request, name, uuid)
     if lent is None:
         return []
     key, secret, expires_s = lent
@@ -77,17 +75,11 @@ async def lent_settings(
         "s3.session-token": "",
         "s3.session-token-expires-at-ms": str(expires_s * 1000),
     }
-    return [StorageCredential(prefix=repository.tables.location(uuid) + "/", config=config)]
+    return [StorageCredential(prefix=tables.location(uuid) + "/", config=config)]
 
 
 async def signed(
-    authenticator: Authenticator,
-    request: RestRequest,
-    name: TableName,
-    uuid: str,
-    repository: Repository,
-    asked: FileRequest,
-    now_ms: int,
+    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, asked: FileRequest, now_ms: int
 ) -> SignedFileRequest:
     """Sign a request with the key pair that the caller could have: the gateway admits what it would admit of them.
 
@@ -97,7 +89,7 @@ async def signed(
         NotPermitted: nothing is lent to this caller.
         InvalidBody: the URI is none.
     """
-    lent = await _lent(authenticator, request, name, uuid, repository)
+    lent = await _lent(authenticator, request, name, uuid)
     if lent is None:
         raise NotPermitted("requests are signed for callers who may always read the table, with a key pair or login")
     try:
@@ -125,11 +117,9 @@ async def signed(
 
 
 async def _lent(
-    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str, repository: Repository
+    authenticator: Authenticator, request: RestRequest, name: TableName, uuid: str
 ) -> tuple[str, str, int] | None:
     """Lend a key pair for the files of a table, for reading, and for writing if the caller may change the table.
-
-    At a tag or a commit it is for reading alone: no commit could name what is written, and no branch's quota counts it.
 
     What is allowed only at some time, or from some address, does not count: the pair works at all times from anywhere.
     Nothing is lent to a caller without a key pair or login of their own.
@@ -137,14 +127,13 @@ async def _lent(
     names = names_in(request, name.namespace, name.name)
     if not await may_always(operations.LOAD_TABLE.permissions or (), request.permissions, names):
         return None
-    is_branch = await repository.versions.refs.kind_of(name_in(names["ref"])) is RefKind.BRANCH
     return authenticator.lend(
         request.identity,
-        repository=repository.id,
+        repository=request.args[0],
         branch=TABLES,
         folder=uuid,
         ref=names["ref"],
         namespace=names["namespace"],
         table=names["table"],
-        may_write=is_branch and await may_always((operations.LENT,), request.permissions, names),
+        may_write=await may_always((operations.LENT,), request.permissions, names),
     )

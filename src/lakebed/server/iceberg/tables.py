@@ -57,7 +57,7 @@ class TableRoutes:
     async def credentials(self, request: RestRequest) -> wire.TableCredentials:
         repository = await self._repository(request)
         table = await repository.tables.load(request.args[1], table_of(request))
-        lent = await lent_settings(self._state.authenticator, request, table.name, table.uuid, repository)
+        lent = await lent_settings(self._state.authenticator, request, table.name, table.uuid, repository.tables)
         return wire.TableCredentials(storage_credentials=lent)
 
     async def sign(self, request: RestRequest, body: wire.FileRequest) -> wire.SignedFileRequest:
@@ -68,14 +68,14 @@ class TableRoutes:
         except NoSuchTable:
             uuid = self._changing(repository).staged_id(request.args[1], name, body.uri)
         now_ms = self._state.ports.clock.now_ms()
-        return await signed(self._state.authenticator, request, name, uuid, repository, body, now_ms)
+        return await signed(self._state.authenticator, request, name, uuid, body, now_ms)
 
     async def _loaded(
         self, request: RestRequest, repository: Repository, name: TableName, uuid: str, uri: str | None, data: bytes
     ) -> wire.LoadedTable:
         lent = []
         if wants_keys(request):
-            lent = await lent_settings(self._state.authenticator, request, name, uuid, repository)
+            lent = await lent_settings(self._state.authenticator, request, name, uuid, repository.tables)
         config = {**files_settings(request), **(lent[0].config if lent else {})}
         if wants_signatures(request):
             config |= signer_settings(request, name)
