@@ -15,6 +15,8 @@ from sim.planted.blind import FILES, blind, draw, fitting, look_at, mutated, mut
 from sim.planted.planting import SOURCE
 
 FILE = "versions/context.py"
+MATTERS = "raise BranchNotFound(f'branch {branch} not found'"
+"""The mutation that leaves this out is noticed."""
 
 
 def test_equal_seeds_draw_equal_mutations() -> None:
@@ -44,7 +46,7 @@ def test_all_that_is_mutated_exists() -> None:
 
 
 def test_a_mutation_that_matters_is_noticed() -> None:
-    [mutation] = [one for one in mutations_of(FILE) if one.before.startswith("read.end()")]
+    [mutation] = [one for one in mutations_of(FILE) if one.before.startswith(MATTERS)]
 
     assert look_at(mutation).caught
 
@@ -52,7 +54,7 @@ def test_a_mutation_that_matters_is_noticed() -> None:
 def test_a_run_with_notes_goes_on_where_it_was_ended(tmp_path: Path) -> None:
     notes = tmp_path / "notes.jsonl"
     drawn = draw(10_000, seed=3, files=[FILE])
-    [left] = [one for one in drawn if one.before.startswith("read.end()")]
+    [left] = [one for one in drawn if one.before.startswith(MATTERS)]
     lines = [{"mutation": asdict(one), "caught": "by a test of before", "cpu_s": 1.5} for one in drawn if one != left]
     notes.write_text("".join([json.dumps(line) + "\n" for line in lines]) + '{"mutation": {"file": "cut o\n')
 
