@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 
 from lakebed.base import Ports
 from lakebed.runtime import LiveIds, live_ports
+from lakebed.runtime.live import SWITCH_S
 
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
@@ -160,3 +162,17 @@ async def test_a_wait_ends_at_its_timeout(ports: Ports) -> None:
     assert await event.wait(0.001) is False
     assert await event.wait(0.0) is False
     assert not event.is_set()
+
+
+async def test_turns_of_threads_are_short_beside_work_apart_and_as_before_after_it(ports: Ports) -> None:
+    """A program that imports Lakebed may have chosen another interval since."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.002)
+    try:
+        meanwhile_s = await ports.tasks.apart(sys.getswitchinterval)
+        after_s = sys.getswitchinterval()
+    finally:
+        sys.setswitchinterval(usual_s)
+
+    assert meanwhile_s == pytest.approx(SWITCH_S)
+    assert after_s == pytest.approx(0.002)

@@ -128,6 +128,8 @@ class _Turns:
 
     def shorten(self, change: int) -> None:
         with self._lock:
+            if not self._apart:
+                self._usual_s = sys.getswitchinterval()
             self._apart += change
             sys.setswitchinterval(SWITCH_S if self._apart else self._usual_s)
 
