@@ -56,12 +56,12 @@ class Authorizer:
     def under(self, permissions: Permissions, address: str) -> Permissions:
         """Return the permissions for requests from this address. They are kept as long as `permissions`."""
         by_address = self._under.setdefault(permissions, {})
-        found = by_address.get(address)
-        if found is None:
-            found = permissions.under(Circumstances(address=address, now_ms=self._ports.clock.now_ms, look=self._look))
+        under = by_address.get(address)
+        if under is None:
+            under = permissions.under(Circumstances(address=address, now_ms=self._ports.clock.now_ms, look=self._look))
             if len(by_address) < ADDRESSES_CACHED_MAX:
-                by_address[address] = found
-        return found
+                by_address[address] = under
+        return under
 
     def forget_all(self) -> None:
         """Clear all cached permissions, because a user, a group, a policy or a grant changed."""

@@ -59,7 +59,7 @@ ADDRESSES_CACHED_MAX: Final = 1_000
 """The addresses for which a server keeps permissions, and a condition its result: both for seconds."""
 
 REFS_KEPT_MAX: Final = 1_000
-"""For so many pairs of an action and a ref permissions keep the statements that apply, for seconds."""
+"""The pairs of an action and a ref for which permissions keep the statements that apply, for seconds."""
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network

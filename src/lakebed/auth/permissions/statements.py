@@ -381,12 +381,12 @@ class Permissions:
         verdict = self._verdict(action)
         if not verdict.has_conditions:
             return verdict
-        found = self._at_refs.get((action, ref))
-        if found is None:
-            found = verdict.holding(ref, self._circumstances)
+        here = self._at_refs.get((action, ref))
+        if here is None:
+            here = verdict.holding(ref, self._circumstances)
             if not verdict.heeds_time and len(self._at_refs) < REFS_KEPT_MAX:
-                self._at_refs[action, ref] = found
-        return found
+                self._at_refs[action, ref] = here
+        return here
 
     def _look_up(self, action: str) -> _Verdict:
         about = self._about(action)

@@ -55,8 +55,7 @@ async def ask(asked: Iterable[Permission], permissions: Permissions, names: Name
     """
     for permission in asked:
         if not permissions.allows_everywhere(permission.action):
-            has_refs = bool(permission.at) and permissions.heeds_refs(permission.action)
-            await _ask(permission, permissions, names, has_refs=has_refs)
+            await _ask(permission, permissions, names, has_refs=_has_refs(permission, permissions))
 
 
 async def _ask(permission: Permission, permissions: Permissions, names: Names, *, has_refs: bool) -> None:
@@ -136,9 +135,14 @@ def _refuse_denied(permission: Permission, permissions: Permissions, names: Name
                 permissions.refuse_denied(permission.action, resource, ref)
 
 
+def _has_refs(permission: Permission, permissions: Permissions) -> bool:
+    """Return whether the answer depends on a ref that requests for this permission name."""
+    return bool(permission.at) and permissions.heeds_refs(permission.action)
+
+
 def _refs(permission: Permission, permissions: Permissions, names: Names) -> Sequence[Ref]:
     """Return each ref of the permission. Without a condition on refs, return no known ref."""
-    if not permission.at or not permissions.heeds_refs(permission.action):
+    if not _has_refs(permission, permissions):
         return _NO_REFS
     return [_ref(at, names) for at in permission.at if not at.is_optional or _named(at, names)] or _NO_REFS
 
@@ -256,7 +260,7 @@ class Gate:
         later = []
         for permission, of_resource, with_refs in self._asked:
             if not permissions.allows_everywhere(permission.action):
-                has_refs = bool(permission.at) and permissions.heeds_refs(permission.action)
+                has_refs = _has_refs(permission, permissions)
                 places = with_refs if has_refs else of_resource
                 names = {name: self._value(request, name, place) for name, place in places.items() if place != "body"}
                 if len(names) == len(places):

@@ -105,13 +105,13 @@ class Changing:
         Raises:
             NoSuchTable: the id is not of this table.
         """
-        found = _ID.search(url)
+        match = _ID.search(url)
+        id_ = match[1] if match else ""
         try:
-            self._check_id(branch, name, found[1] if found else "")
+            self._check_id(branch, name, id_)
         except (ValueError, iceberg.InvalidTable) as error:
             raise NoSuchTable(f"there is no table {name}", table=str(name)) from error
-        assert found
-        return found[1]
+        return id_
 
     # Reading
 

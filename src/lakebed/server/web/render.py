@@ -39,20 +39,20 @@ def paragraphs(text: object) -> str:
 
 
 def moment(seconds: int | float | None) -> str:
-    """Return a time in UTC, to the minute. The writer of a table or a commit chose it: it may be in no calendar."""
-    if seconds is None:
-        return ""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds} s"
+    """Return a time in UTC, to the minute."""
+    return "" if seconds is None else _dated(seconds, "%Y-%m-%d %H:%M", otherwise=f"{seconds} s")
 
 
 def machine_moment(seconds: int | float) -> str:
+    return _dated(seconds, "%Y-%m-%dT%H:%M:%SZ", otherwise="")
+
+
+def _dated(seconds: float, form: str, *, otherwise: str) -> str:
+    """Return a time in UTC. The writer of a table or a commit chose it: it may be in no calendar."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(seconds, UTC).strftime(form)
     except (OverflowError, ValueError, OSError):
-        return ""
+        return otherwise
 
 
 @cache

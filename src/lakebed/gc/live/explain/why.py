@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -288,10 +289,11 @@ class Why:
     async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
         uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
         taken = tuple(row for row in found.taken if row.address == address)
-        names = _commits_naming(address, known, found.committed, known.snapshot.there())
+        naming = partial(_commits_naming, address, known, found.committed)
+        names = naming(known.snapshot.there())
         is_own = _is_own(address)
         # A collection of uncommitted data keeps what these commits name. What is deferred has dates of its own.
-        back = [] if names or address in found.deferred else _returning(address, known, found.committed)
+        back = [] if names or address in found.deferred else naming(_are_returnable(known.snapshot))
         rows = [] if is_own else [row for row, _ in names]
         stays = [
             _ending(stay, known.deleted_until_ms.get(stay.name))
@@ -497,12 +499,6 @@ def _metaranges(snapshot: Snapshot, *, returnable: bool = False) -> list[Metaran
 def _are_returnable(snapshot: Snapshot) -> pa.Array:
     """Return a flag for each commit: an undo can bring it back."""
     return pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(snapshot.returnable)))
-
-
-def _returning(
-    address: str, known: _Known, committed: dict[MetarangeId, list[Named]]
-) -> list[tuple[int, CommittedName]]:
-    return _commits_naming(address, known, committed, _are_returnable(known.snapshot))
 
 
 def _undoable(back: Sequence[tuple[int, CommittedName]], known: _Known) -> list[Stay]:

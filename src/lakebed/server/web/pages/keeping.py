@@ -257,9 +257,10 @@ async def why(visit: Visit) -> Response:
             if page.answer is not None or page.continuation_token is None:
                 break
             token = page.continuation_token
-    found = () if page is None or page.answer is None else page.answer.objects
-    most = max(ROWS_MIN, ROWS_DRAWN // (len(found) or 1))
-    lines = [] if page is None or page.answer is None else [time_line(each, page.answer.now_ms, most) for each in found]
+    lines: list[TimeLine] = []
+    if page is not None and (answer := page.answer) is not None:
+        most = max(ROWS_MIN, ROWS_DRAWN // (len(answer.objects) or 1))
+        lines = [time_line(each, answer.now_ms, most) for each in answer.objects]
     return visit.render("why", name=name, asked=asked, page=page, lines=lines)
 
 
@@ -295,7 +296,7 @@ class TimeLine:
 
 
 def time_line(found: WhyObject, now_ms: int, most: int) -> TimeLine:
-    """Return names of an object as stretches of time, at most so many: first what keeps it, then runs and commits."""
+    """Return up to `most` names of an object as stretches of time: first its keepers, then runs and commits."""
     made = {each.commit: each.created_ms for each in found.commits}
     first_ms = min([*made.values(), found.modified_ms or now_ms, now_ms])
     rows = [_named(stay, made.get(stay.commit, first_ms), now_ms) for stay in found.stays]

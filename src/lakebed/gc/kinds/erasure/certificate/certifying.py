@@ -19,7 +19,6 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunKind, count_of
@@ -43,6 +42,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Matcher, Selection
 from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
+from lakebed.gc.runs.recording import without
 from lakebed.objectstore import Level
 
 from .contents import addresses_there, deferred_copies, read_checksums
@@ -153,8 +153,7 @@ async def _looked(context: RunContext, before: Certificate, *, by: str) -> Certi
     staged = await context.service.staged(run.run_id, before.selection)
 
     seen, committed = await read_selected(context, run, before.selection)
-    kept = pa.array(sorted(first.at_paths), pa.string())
-    committed = committed.filter(pc.invert(pc.is_in(committed["address"], value_set=kept)))
+    committed = without(committed, first.at_paths)
     objects = _with_named(before, staged, committed)
     context.progress(f"asking the store for {count_of(len(objects), 'object')}")
     there = await addresses_there(context, objects)

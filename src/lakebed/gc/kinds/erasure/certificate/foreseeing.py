@@ -27,6 +27,7 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Holds, Selection
 from lakebed.gc.runs.context import RunContext, slice_numbers
+from lakebed.gc.runs.recording import without
 
 from .branches import count_by_branch
 from .contents import addresses_there, deferred_copies, read_checksums
@@ -162,7 +163,7 @@ async def _meant(
         paths = _texts(paths, [path for item in kept.values() for path in item.paths])
         deferred += [item.standing for item in kept.values()]
         # What a run keeps stands as deferred.
-        named = named.filter(pc.invert(pc.is_in(named["address"], value_set=pa.array(sorted(kept), pa.string()))))
+        named = without(named, kept)
         returnable -= kept.keys()
     unmatched = _unmatched(selection, paths, checksums)
     # Read the bytes now: after an apply, the certificate could not tell copies of these objects. Those of entries that
