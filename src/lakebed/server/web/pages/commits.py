@@ -16,6 +16,8 @@ from .changes import COUNTED, tallied
 from .objects import CHOICES, ROWS, choose_ref
 
 COMMITS: Final = 50
+VERSIONS: Final = 30
+"""Commits that changed one path: each has two links more than others."""
 
 
 async def show_history(visit: Visit) -> Response:
@@ -27,7 +29,7 @@ async def show_history(visit: Visit) -> Response:
         name,
         ref,
         after=visit.query("after"),
-        amount=COMMITS,
+        amount=VERSIONS if path else COMMITS,
         objects=[path] if path and not path.endswith("/") else None,
         prefixes=[path] if path.endswith("/") else None,
         committer=visit.query("committer"),
