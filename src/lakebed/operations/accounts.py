@@ -27,6 +27,8 @@ from .operation import (
     get,
     listing,
     on,
+    post,
+    put,
 )
 
 _USERS: Final = "/auth/users"
@@ -35,9 +37,8 @@ _KEYS: Final = _USER + "/credentials"
 _GROUP: Final = "/auth/groups/{groupId}"
 _POLICY: Final = "/auth/policies/{policyId}"
 
-LOGIN: Final = Operation(
+LOGIN: Final = post(
     "login",
-    "POST",
     "/auth/login",
     wire.LoginInformation,
     wire.AuthenticationToken,
@@ -77,9 +78,8 @@ LIST_USER_CREDENTIALS: Final = listing(
     on(USER, "auth:ListCredentials"),
     "List a user's key pairs, without secrets.",
 )
-CREATE_CREDENTIALS: Final = Operation(
+CREATE_CREDENTIALS: Final = post(
     "createCredentials",
-    "POST",
     _KEYS,
     NOTHING,
     wire.CredentialsWithSecret,
@@ -123,9 +123,8 @@ DECIDE: Final = get(
     Parameter("address"),
     Parameter("time"),
 )
-ATTACH_POLICY_TO_USER: Final = Operation(
+ATTACH_POLICY_TO_USER: Final = put(
     "attachPolicyToUser",
-    "PUT",
     _USER + "/policies/{policyId}",
     NOTHING,
     NOTHING,
@@ -160,9 +159,8 @@ DELETE_GROUP: Final = delete("deleteGroup", _GROUP, on(GROUP, "auth:DeleteGroup"
 LIST_GROUP_MEMBERS: Final = listing(
     "listGroupMembers", _GROUP + "/members", wire.UserList, on(GROUP, "auth:ReadGroup"), "List the members of a group."
 )
-ADD_GROUP_MEMBERSHIP: Final = Operation(
+ADD_GROUP_MEMBERSHIP: Final = put(
     "addGroupMembership",
-    "PUT",
     _GROUP + "/members/{userId}",
     NOTHING,
     NOTHING,
@@ -183,9 +181,8 @@ LIST_GROUP_POLICIES: Final = listing(
     on(GROUP, "auth:ReadGroup"),
     "List the policies attached to a group.",
 )
-ATTACH_POLICY_TO_GROUP: Final = Operation(
+ATTACH_POLICY_TO_GROUP: Final = put(
     "attachPolicyToGroup",
-    "PUT",
     _GROUP + "/policies/{policyId}",
     NOTHING,
     NOTHING,
@@ -199,9 +196,8 @@ DETACH_POLICY_FROM_GROUP: Final = delete(
     on(GROUP, "auth:DetachPolicy"),
     "Detach a policy from a group.",
 )
-SET_GROUP_ACL: Final = Operation(
+SET_GROUP_ACL: Final = post(
     "setGroupACL",
-    "POST",
     _GROUP + "/acl",
     wire.ACL,
     NOTHING,
@@ -221,9 +217,8 @@ LIST_POLICIES: Final = listing(
     on(ALL, "auth:ListPolicies"),
     "List policies by id, with the built-in ones.",
 )
-CREATE_POLICY: Final = Operation(
+CREATE_POLICY: Final = post(
     "createPolicy",
-    "POST",
     "/auth/policies",
     wire.Policy,
     wire.Policy,
@@ -234,9 +229,8 @@ CREATE_POLICY: Final = Operation(
     body_bytes_max=POLICY_BYTES_MAX,
 )
 GET_POLICY: Final = get("getPolicy", _POLICY, wire.Policy, on(POLICY, "auth:ReadPolicy"), "Return a policy.")
-UPDATE_POLICY: Final = Operation(
+UPDATE_POLICY: Final = put(
     "updatePolicy",
-    "PUT",
     _POLICY,
     wire.Policy,
     wire.Policy,
@@ -250,9 +244,8 @@ DELETE_POLICY: Final = delete(
 
 _PRINCIPALS: Final = _USER + "/external/principals"
 _PRINCIPAL: Final = Parameter("principalId", is_required=True)
-EXTERNAL_PRINCIPAL_LOGIN: Final = Operation(
+EXTERNAL_PRINCIPAL_LOGIN: Final = post(
     "externalPrincipalLogin",
-    "POST",
     "/auth/external/principal/login",
     wire.ExternalLoginInformation,
     wire.AuthenticationToken,
@@ -260,9 +253,8 @@ EXTERNAL_PRINCIPAL_LOGIN: Final = Operation(
     "Log in with an identity of another provider: an `id_token` of OpenID Connect, or an `identity_token` of AWS.",
     body_bytes_max=PUBLIC_BYTES_MAX,
 )
-STS_LOGIN: Final = Operation(
+STS_LOGIN: Final = post(
     "stsLogin",
-    "POST",
     "/sts/login",
     wire.StsAuthRequest,
     wire.AuthenticationToken,
@@ -270,15 +262,14 @@ STS_LOGIN: Final = Operation(
     "Log in with a code of the provider of OpenID Connect.",
     body_bytes_max=PUBLIC_BYTES_MAX,
 )
-CREATE_USER_EXTERNAL_PRINCIPAL: Final = Operation(
+CREATE_USER_EXTERNAL_PRINCIPAL: Final = post(
     "createUserExternalPrincipal",
-    "POST",
     _PRINCIPALS,
     wire.ExternalPrincipalCreation,
     NOTHING,
     on(USER, "auth:CreateUserExternalPrincipal"),
     "Let an identity of another provider stand for a user.",
-    (_PRINCIPAL,),
+    _PRINCIPAL,
     status=201,
     creates=True,
     # A list of maps is the slowest record to decode: 1 MiB of it took 58 ms.
@@ -317,9 +308,8 @@ OIDC_LOGIN: Final = Operation(
     "Begin a login in a browser: send it to the provider of OpenID Connect, which sends it back to `oauthCallback`.",
     status=302,
 )
-LOGOUT: Final = Operation(
+LOGOUT: Final = post(
     "logout",
-    "POST",
     "/auth/logout",
     NOTHING,
     NOTHING,
@@ -328,9 +318,8 @@ LOGOUT: Final = Operation(
     status=204,
     repeatable=True,
 )
-CREATE_LOGIN_TICKET: Final = Operation(
+CREATE_LOGIN_TICKET: Final = post(
     "createLoginTicket",
-    "POST",
     "/auth/tickets",
     NOTHING,
     wire.LoginTicket,
@@ -338,9 +327,8 @@ CREATE_LOGIN_TICKET: Final = Operation(
     "Make the ticket of a link that logs a browser of this machine in as the caller, once, within a minute.",
     status=201,
 )
-LOG_IN_BY_TICKET: Final = Operation(
+LOG_IN_BY_TICKET: Final = post(
     "logInByTicket",
-    "POST",
     "/auth/login/ticket",
     wire.TicketLogin,
     wire.AuthenticationToken,

@@ -17,13 +17,14 @@ from .operation import (
     PREFIX,
     REPOSITORY,
     TAG,
-    Operation,
     Parameter,
     Permission,
     delete,
     flag,
     get,
     on,
+    post,
+    put,
 )
 
 _PROTECTION: Final = ONE_REPOSITORY + "/settings/delete_protection"
@@ -37,9 +38,8 @@ LIST_DELETED_REPOSITORIES: Final = get(
     PREFIX,
     *PAGE,
 )
-UNDELETE_REPOSITORY: Final = Operation(
+UNDELETE_REPOSITORY: Final = post(
     "undeleteRepository",
-    "POST",
     ONE_REPOSITORY + "/undelete",
     wire.RepositoryUndeletion,
     wire.Repository,
@@ -62,9 +62,8 @@ GET_DELETE_PROTECTION: Final = get(
     on(REPOSITORY, "branches:GetBranchProtectionRules"),
     "Return the protection against being deleted: of the repository, and of branches by pattern.",
 )
-SET_DELETE_PROTECTION: Final = Operation(
+SET_DELETE_PROTECTION: Final = put(
     "setDeleteProtection",
-    "PUT",
     _PROTECTION,
     wire.DeleteProtection,
     NOTHING,
@@ -91,9 +90,8 @@ LIST_DELETED_TAGS: Final = get(
     PREFIX,
     *PAGE,
 )
-UNDELETE_BRANCH: Final = Operation(
+UNDELETE_BRANCH: Final = post(
     "undeleteBranch",
-    "POST",
     ONE_BRANCH + "/undelete",
     NOTHING,
     wire.Ref,
@@ -102,9 +100,8 @@ UNDELETE_BRANCH: Final = Operation(
     status=201,
     creates=True,
 )
-UNDELETE_TAG: Final = Operation(
+UNDELETE_TAG: Final = post(
     "undeleteTag",
-    "POST",
     ONE_REPOSITORY + "/tags/{tag}/undelete",
     NOTHING,
     wire.Ref,

@@ -18,6 +18,7 @@ from .operation import (
     delete,
     get,
     on,
+    post,
 )
 
 _SUBSCRIPTIONS: Final = ONE_REPOSITORY + "/event_subscriptions"
@@ -55,9 +56,8 @@ LIST_EVENT_SUBSCRIPTIONS: Final = get(
     _READ,
     "List subscriptions to events, how many events wait for each, and its last error.",
 )
-CREATE_EVENT_SUBSCRIPTION: Final = Operation(
+CREATE_EVENT_SUBSCRIPTION: Final = post(
     "createEventSubscription",
-    "POST",
     _SUBSCRIPTIONS,
     wire.NewSubscription,
     wire.EventSubscription,
@@ -77,9 +77,8 @@ GET_EVENT_SUBSCRIPTION: Final = get(
 DELETE_EVENT_SUBSCRIPTION: Final = delete(
     "deleteEventSubscription", _SUBSCRIPTION, _WRITE, "End a subscription. Events that wait for it are not delivered."
 )
-REPLAY_EVENTS: Final = Operation(
+REPLAY_EVENTS: Final = post(
     "replayEvents",
-    "POST",
     _SUBSCRIPTION + "/replay",
     wire.Replay,
     wire.EventSubscription,

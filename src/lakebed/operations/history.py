@@ -37,6 +37,8 @@ from .operation import (
     get,
     listing,
     on,
+    post,
+    put,
 )
 
 _BRANCHES: Final = ONE_REPOSITORY + "/branches"
@@ -84,9 +86,8 @@ DELETE_BRANCH: Final = delete(
     "Delete a branch and its uncommitted changes. Its commits stay until retention takes them.",
     FORCE,
 )
-RESET_BRANCH: Final = Operation(
+RESET_BRANCH: Final = put(
     "resetBranch",
-    "PUT",
     ONE_BRANCH,
     wire.ResetCreation,
     NOTHING,
@@ -96,22 +97,22 @@ RESET_BRANCH: Final = Operation(
     # The second of two would drop changes that another writer made between them.
     repeatable=False,
 )
-HARD_RESET_BRANCH: Final = Operation(
+HARD_RESET_BRANCH: Final = put(
     "hardResetBranch",
-    "PUT",
     ONE_BRANCH + "/hard_reset",
     NOTHING,
     NOTHING,
     on(BRANCH, "fs:RevertBranch"),
     "Move a branch to the commit of `ref`. Uncommitted changes are lost.",
-    (Parameter("ref", is_required=True), FORCE, flag("refuse_expired")),
+    Parameter("ref", is_required=True),
+    FORCE,
+    flag("refuse_expired"),
     asked_later=READ_SOURCE,
     status=204,
     repeatable=False,
 )
-REVERT_BRANCH: Final = Operation(
+REVERT_BRANCH: Final = post(
     "revertBranch",
-    "POST",
     ONE_BRANCH + "/revert",
     wire.RevertCreation,
     NOTHING,
@@ -120,9 +121,8 @@ REVERT_BRANCH: Final = Operation(
     asked_later=READ_SOURCE,
     status=204,
 )
-CHERRY_PICK: Final = Operation(
+CHERRY_PICK: Final = post(
     "cherryPick",
-    "POST",
     ONE_BRANCH + "/cherry-pick",
     wire.CherryPickCreation,
     wire.Commit,
@@ -131,15 +131,14 @@ CHERRY_PICK: Final = Operation(
     asked_later=READ_SOURCE,
     status=201,
 )
-COMMIT: Final = Operation(
+COMMIT: Final = post(
     "commit",
-    "POST",
     ONE_BRANCH + "/commits",
     wire.CommitCreation,
     wire.Commit,
     on(BRANCH, "fs:CreateCommit"),
     "Commit every uncommitted change of a branch, or the tree of another commit (source_metarange).",
-    (Parameter("source_metarange"),),
+    Parameter("source_metarange"),
     asked_later=(
         Permission("fs:ReadCommit", REPOSITORY, AT_ANY, when="no statement may deny it, with source_metarange"),
     ),
@@ -174,9 +173,8 @@ GET_COMMIT: Final = get(
     on(REPOSITORY, "fs:ReadCommit", at=(At("commitId"),)),
     "Return a commit, by its id or by any expression that names it.",
 )
-CREATE_COMMIT_RECORD: Final = Operation(
+CREATE_COMMIT_RECORD: Final = post(
     "CreateCommitRecord",
-    "POST",
     ONE_REPOSITORY + "/commits",
     wire.CommitRecordCreation,
     NOTHING,
@@ -228,9 +226,8 @@ COUNT_AHEAD: Final = get(
     on(REPOSITORY, "fs:ListCommits", at=_BOTH),
     "Count the commits that only the left reaches, and those that only the right reaches.",
 )
-MERGE_INTO_BRANCH: Final = Operation(
+MERGE_INTO_BRANCH: Final = post(
     "mergeIntoBranch",
-    "POST",
     _MERGE,
     wire.Merge,
     wire.MergeResult,

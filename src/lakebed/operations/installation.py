@@ -6,7 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, Parameter, get
+from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, Parameter, get, post
 
 HEALTH_CHECK: Final = Operation(
     "healthCheck", "GET", "/healthcheck", NOTHING, NOTHING, PUBLIC, "Answer while the server runs.", status=204
@@ -14,9 +14,8 @@ HEALTH_CHECK: Final = Operation(
 GET_SETUP_STATE: Final = get(
     "getSetupState", "/setup_lakefs", wire.SetupState, PUBLIC, "Return whether the server is set up."
 )
-SETUP: Final = Operation(
+SETUP: Final = post(
     "setup",
-    "POST",
     "/setup_lakefs",
     wire.Setup,
     wire.CredentialsWithSecret,
@@ -25,9 +24,8 @@ SETUP: Final = Operation(
     creates=True,
     body_bytes_max=PUBLIC_BYTES_MAX,
 )
-SETUP_COMM_PREFS: Final = Operation(
+SETUP_COMM_PREFS: Final = post(
     "setupCommPrefs",
-    "POST",
     "/setup_comm_prefs",
     NOTHING,
     dict[str, str],
@@ -43,9 +41,8 @@ GET_LAKEFS_VERSION: Final = get(
 GET_STORAGE_CONFIG: Final = get(
     "getStorageConfig", "/config/storage", wire.StorageConfig, LOGGED_IN, "Return the abilities of the storage."
 )
-POST_STATS_EVENTS: Final = Operation(
+POST_STATS_EVENTS: Final = post(
     "postStatsEvents",
-    "POST",
     "/statistics",
     wire.StatsEventsList,
     NOTHING,

@@ -39,6 +39,8 @@ from .operation import (
     header,
     listing,
     on,
+    post,
+    put,
 )
 
 _READ: Final = on(OBJECT, "fs:ReadObject", at=(AT_REF,))
@@ -138,33 +140,34 @@ UPLOAD_OBJECT_PREFLIGHT: Final = Operation(
     (PATH,),
     status=204,
 )
-UPLOAD_OBJECT: Final = Operation(
+UPLOAD_OBJECT: Final = post(
     "uploadObject",
-    "POST",
     _OBJECTS,
     bytes,
     wire.ObjectStats,
     _WRITE,
     "Write an object: plain bytes of any type, or the field `content` of a form.",
-    (PATH, Parameter("storageClass"), FORCE, header("If-None-Match"), header("If-Match")),
+    PATH,
+    Parameter("storageClass"),
+    FORCE,
+    header("If-None-Match"),
+    header("If-Match"),
     status=201,
     # The same bytes written twice end the same. With If-None-Match a second one would meet the first: see the client.
     repeatable=True,
 )
-STAGE_OBJECT: Final = Operation(
+STAGE_OBJECT: Final = put(
     "stageObject",
-    "PUT",
     _OBJECTS,
     wire.ObjectStageCreation,
     wire.ObjectStats,
     (*_WRITE, Permission("fs:ImportFromStorage", PHYSICAL_ADDRESS, AT_BRANCH)),
     "Give a path to bytes that lie elsewhere in the storage.",
-    (PATH,),
+    PATH,
     status=201,
 )
-COPY_OBJECT: Final = Operation(
+COPY_OBJECT: Final = post(
     "copyObject",
-    "POST",
     _OBJECTS + "/copy",
     wire.ObjectCopyCreation,
     wire.ObjectStats,
@@ -173,14 +176,13 @@ COPY_OBJECT: Final = Operation(
         Permission("fs:WriteObject", COPIED_OBJECT, AT_BRANCH),
     ),
     "Copy an object within its repository.",
-    (Parameter("dest_path", is_required=True),),
+    Parameter("dest_path", is_required=True),
     status=201,
     repeatable=True,
 )
 _MOVED: Final = At("src_branch", "branch", otherwise="branch")
-MOVE_OBJECT: Final = Operation(
+MOVE_OBJECT: Final = post(
     "moveObject",
-    "POST",
     ONE_BRANCH + "/objects/move",
     wire.ObjectMove,
     wire.ObjectStats,
@@ -190,20 +192,19 @@ MOVE_OBJECT: Final = Operation(
         Permission("fs:WriteObject", COPIED_OBJECT, AT_BRANCH),
     ),
     "Move an object within its repository. 409: the source was replaced meanwhile and stays; the target is a copy.",
-    (Parameter("dest_path", is_required=True),),
+    Parameter("dest_path", is_required=True),
     status=201,
     # Done twice, the second finds no source.
     repeatable=False,
 )
-UPDATE_OBJECT_USER_METADATA: Final = Operation(
+UPDATE_OBJECT_USER_METADATA: Final = put(
     "updateObjectUserMetadata",
-    "PUT",
     _OBJECTS + "/stat/user_metadata",
     wire.UpdateObjectUserMetadata,
     NOTHING,
     _WRITE,
     "Replace an object's metadata.",
-    (PATH,),
+    PATH,
     status=204,
 )
 DELETE_OBJECT: Final = delete(
@@ -215,15 +216,15 @@ DELETE_OBJECT: Final = delete(
     FORCE,
     flag("no_tombstone"),
 )
-DELETE_OBJECTS: Final = Operation(
+DELETE_OBJECTS: Final = post(
     "deleteObjects",
-    "POST",
     _OBJECTS + "/delete",
     wire.PathList,
     wire.ObjectErrorList,
     on(OBJECTS, "fs:DeleteObject", at=(AT_BRANCH,)),
     "Delete up to 1,000 objects from a branch, and list those that could not be deleted.",
-    (FORCE, flag("no_tombstone")),
+    FORCE,
+    flag("no_tombstone"),
     repeatable=True,
     body_bytes_max=LIST_BYTES_MAX,
 )
@@ -237,40 +238,40 @@ GET_PHYSICAL_ADDRESS: Final = get(
     PATH,
     _PRESIGN,
 )
-LINK_PHYSICAL_ADDRESS: Final = Operation(
+LINK_PHYSICAL_ADDRESS: Final = put(
     "linkPhysicalAddress",
-    "PUT",
     _BACKING,
     wire.StagingMetadata,
     wire.ObjectStats,
     _WRITE,
     "Give a path to the bytes at an address that was handed out.",
-    (PATH, header("If-None-Match"), header("If-Match")),
+    PATH,
+    header("If-None-Match"),
+    header("If-Match"),
 )
 
 _MULTIPART: Final = ONE_BRANCH + "/staging/pmpu"
 _UPLOAD: Final = _MULTIPART + "/{uploadId}"
 _PART: Final = _UPLOAD + "/parts/{partNumber}"
-CREATE_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
+CREATE_PRESIGN_MULTIPART_UPLOAD: Final = post(
     "createPresignMultipartUpload",
-    "POST",
     _MULTIPART,
     NOTHING,
     wire.PresignMultipartUpload,
     _WRITE,
     "Begin an upload in parts that the client puts into the storage itself, with signed URLs for the first `parts`.",
-    (PATH, Parameter("parts", "integer", default=0)),
+    PATH,
+    Parameter("parts", "integer", default=0),
     status=201,
 )
-COMPLETE_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
+COMPLETE_PRESIGN_MULTIPART_UPLOAD: Final = put(
     "completePresignMultipartUpload",
-    "PUT",
     _UPLOAD,
     wire.CompletePresignMultipartUpload,
     wire.ObjectStats,
     _WRITE,
     "Make an object of the parts. Sent again, it makes it once.",
-    (PATH,),
+    PATH,
     body_bytes_max=_PARTS_BYTES_MAX,
 )
 ABORT_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
@@ -285,35 +286,32 @@ ABORT_PRESIGN_MULTIPART_UPLOAD: Final = Operation(
     status=204,
     is_body_optional=True,
 )
-UPLOAD_PART: Final = Operation(
+UPLOAD_PART: Final = put(
     "uploadPart",
-    "PUT",
     _PART,
     wire.UploadPartFrom,
     wire.UploadTo,
     _WRITE,
     "Return a signed URL for one part, in place of the one before.",
-    (PATH,),
+    PATH,
     is_body_optional=True,
 )
-UPLOAD_PART_COPY: Final = Operation(
+UPLOAD_PART_COPY: Final = put(
     "uploadPartCopy",
-    "PUT",
     _PART + "/copy",
     wire.UploadPartCopyFrom,
     NOTHING,
     _WRITE,
     "Copy an object, or one range of it, as a part. The header ETag has the value that the completion must name.",
-    (PATH,),
+    PATH,
     asked_later=(Permission("fs:ReadObject", OBJECT, AT_REF, when="of the source"),),
     status=204,
 )
 
 _IMPORT: Final = ONE_BRANCH + "/import"
 _IMPORT_ID: Final = Parameter("id", is_required=True)
-IMPORT_START: Final = Operation(
+IMPORT_START: Final = post(
     "importStart",
-    "POST",
     _IMPORT,
     wire.ImportCreation,
     wire.ImportCreationResponse,
@@ -342,15 +340,14 @@ IMPORT_CANCEL: Final = delete(
     "Ask an import to stop. It then changes nothing.",
     _IMPORT_ID,
 )
-CREATE_SYMLINK_FILE: Final = Operation(
+CREATE_SYMLINK_FILE: Final = post(
     "createSymlinkFile",
-    "POST",
     ONE_REPOSITORY + "/refs/{branch}/symlink",
     NOTHING,
     wire.StorageUri,
     on(BRANCH, "fs:WriteObject"),
     "Write files for Hive that list the addresses of committed objects below `location`, one for each folder.",
-    (Parameter("location"),),
+    Parameter("location"),
     asked_later=(Permission("fs:ReadObject", OBJECT, AT_BRANCH, when="for each path, that no statement denies it"),),
     status=201,
     repeatable=True,

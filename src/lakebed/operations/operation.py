@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 
 B = TypeVar("B")
 A = TypeVar("A", covariant=True)
@@ -183,6 +183,44 @@ def get(
     return Operation(id_, "GET", path, NOTHING, answer, permissions, summary, parameters)
 
 
+class Promises(TypedDict, total=False):
+    """The fields of an operation that have a default, by name."""
+
+    asked_later: tuple[Permission, ...]
+    status: int
+    is_body_optional: bool
+    repeatable: bool
+    creates: bool
+    body_bytes_max: int
+    root: str
+
+
+def post(
+    id_: str,
+    path: str,
+    body: type[B],
+    answer: type[A],
+    permissions: Permissions,
+    summary: str,
+    *parameters: Parameter,
+    **promises: Unpack[Promises],
+) -> Operation[B, A]:
+    return Operation(id_, "POST", path, body, answer, permissions, summary, parameters, **promises)
+
+
+def put(
+    id_: str,
+    path: str,
+    body: type[B],
+    answer: type[A],
+    permissions: Permissions,
+    summary: str,
+    *parameters: Parameter,
+    **promises: Unpack[Promises],
+) -> Operation[B, A]:
+    return Operation(id_, "PUT", path, body, answer, permissions, summary, parameters, **promises)
+
+
 def listing(
     id_: str,
     path: str,
@@ -208,8 +246,8 @@ def create(
     asked_later: tuple[Permission, ...] = (),
 ) -> Operation[B, A]:
     """A POST that makes something with a name: 201, or 409 where the name is taken."""
-    return Operation(
-        id_, "POST", path, body, answer, permissions, summary, parameters, asked_later, status=201, creates=True
+    return post(
+        id_, path, body, answer, permissions, summary, *parameters, asked_later=asked_later, status=201, creates=True
     )
 
 

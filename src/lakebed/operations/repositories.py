@@ -28,6 +28,8 @@ from .operation import (
     header,
     listing,
     on,
+    post,
+    put,
 )
 
 _READ_REFS: Final = on(REPOSITORY, "fs:ListBranches", "fs:ListTags", "fs:ListCommits")
@@ -75,9 +77,8 @@ GET_REPOSITORY_METADATA: Final = get(
     on(REPOSITORY, "fs:ReadRepository"),
     "Return the metadata of a repository.",
 )
-SET_REPOSITORY_METADATA: Final = Operation(
+SET_REPOSITORY_METADATA: Final = post(
     "setRepositoryMetadata",
-    "POST",
     ONE_REPOSITORY + "/metadata",
     wire.RepositoryMetadataSet,
     NOTHING,
@@ -103,15 +104,14 @@ GET_BRANCH_PROTECTION_RULES: Final = get(
     _READ_PROTECTION,
     "Return the patterns of protected branches. The ETag is the version of the setting.",
 )
-SET_BRANCH_PROTECTION_RULES: Final = Operation(
+SET_BRANCH_PROTECTION_RULES: Final = put(
     "setBranchProtectionRules",
-    "PUT",
     _PROTECTION,
     list[wire.BranchProtectionRule],
     NOTHING,
     _SET_PROTECTION,
     "Replace the patterns of protected branches, if the setting still has the version in If-Match.",
-    (header("If-Match"),),
+    header("If-Match"),
     status=204,
     # The first of two makes the version of the second an old one.
     repeatable=False,
@@ -133,9 +133,8 @@ CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT: Final = Operation(
     "Succeed if the caller may protect branches.",
     status=204,
 )
-INTERNAL_CREATE_BRANCH_PROTECTION_RULE: Final = Operation(
+INTERNAL_CREATE_BRANCH_PROTECTION_RULE: Final = post(
     "internalCreateBranchProtectionRule",
-    "POST",
     _OLD_PROTECTION,
     wire.BranchProtectionRule,
     NOTHING,
@@ -155,9 +154,8 @@ INTERNAL_DELETE_BRANCH_PROTECTION_RULE: Final = Operation(
     status=204,
 )
 
-DUMP_REFS: Final = Operation(
+DUMP_REFS: Final = put(
     "dumpRefs",
-    "PUT",
     ONE_REPOSITORY + "/refs/dump",
     NOTHING,
     wire.RefsDump,
@@ -165,18 +163,16 @@ DUMP_REFS: Final = Operation(
     "Write branches, tags and commits to the namespace, in Lakebed's own format (docs/formats), and name the files.",
     status=201,
 )
-RESTORE_REFS: Final = Operation(
+RESTORE_REFS: Final = put(
     "restoreRefs",
-    "PUT",
     ONE_REPOSITORY + "/refs/restore",
     wire.RefsRestore,
     NOTHING,
     _WRITE_REFS,
     "Make the branches, tags and commits of a dump in a bare repository, once every commit is checked.",
 )
-DUMP_SUBMIT: Final = Operation(
+DUMP_SUBMIT: Final = post(
     "dumpSubmit",
-    "POST",
     ONE_REPOSITORY + "/dump",
     NOTHING,
     wire.TaskInfo,
@@ -193,9 +189,8 @@ DUMP_STATUS: Final = get(
     "Return whether a dump is done, and then its files or why it failed.",
     Parameter("task_id", is_required=True),
 )
-RESTORE_SUBMIT: Final = Operation(
+RESTORE_SUBMIT: Final = post(
     "restoreSubmit",
-    "POST",
     ONE_REPOSITORY + "/restore",
     wire.RefsRestore,
     wire.TaskInfo,
@@ -248,9 +243,8 @@ LIST_PULL_REQUESTS: Final = listing(
     "List pull requests, newest first. Closed: merged ones too.",
     Parameter("status", choices=("all", "open", "closed")),
 )
-CREATE_PULL_REQUEST: Final = Operation(
+CREATE_PULL_REQUEST: Final = post(
     "createPullRequest",
-    "POST",
     _PULLS,
     wire.PullRequestCreation,
     wire.PullRequestCreationResponse,
@@ -272,9 +266,8 @@ UPDATE_PULL_REQUEST: Final = Operation(
     status=204,
     repeatable=True,
 )
-MERGE_PULL_REQUEST: Final = Operation(
+MERGE_PULL_REQUEST: Final = put(
     "mergePullRequest",
-    "PUT",
     _PULL + "/merge",
     NOTHING,
     wire.MergeResult,

@@ -23,6 +23,8 @@ from .operation import (
     delete,
     get,
     on,
+    post,
+    put,
 )
 
 _SANDBOXES: Final = ONE_REPOSITORY + "/sandboxes"
@@ -52,9 +54,8 @@ LENT: Final = (
 """
 
 LIST_SANDBOXES: Final = get("listSandboxes", _SANDBOXES, wire.SandboxList, _READ, "List the sandboxes of a repository.")
-CREATE_SANDBOX: Final = Operation(
+CREATE_SANDBOX: Final = post(
     "createSandbox",
-    "POST",
     _SANDBOXES,
     wire.SandboxCreation,
     wire.SandboxWithSecret,
@@ -67,9 +68,8 @@ CREATE_SANDBOX: Final = Operation(
     repeatable=False,
 )
 GET_SANDBOX: Final = get("getSandbox", _SANDBOX, wire.Sandbox, _READ, "Return a sandbox.")
-EXTEND_SANDBOX: Final = Operation(
+EXTEND_SANDBOX: Final = post(
     "extendSandbox",
-    "POST",
     _SANDBOX + "/extend",
     wire.SandboxExtension,
     wire.Sandbox,
@@ -89,9 +89,8 @@ END_SANDBOX: Final = Operation(
     # The second finds no sandbox.
     repeatable=False,
 )
-PROMOTE_SANDBOX: Final = Operation(
+PROMOTE_SANDBOX: Final = post(
     "promoteSandbox",
-    "POST",
     _SANDBOX + "/promote",
     NOTHING,
     wire.SandboxEnded,
@@ -114,16 +113,15 @@ LIST_QUOTAS: Final = get(
     "List the quotas of a repository and of its branches, or that of one branch.",
     _BRANCH,
 )
-SET_QUOTA: Final = Operation(
+SET_QUOTA: Final = put(
     "setQuota",
-    "PUT",
     _OF_REPOSITORY,
     wire.QuotaSetting,
     wire.Quota,
     on(REPOSITORY, "quota:Write"),
     "Limit the bytes that may be stored in a repository or, with `branch`, written to a branch. The first of a"
     " repository counts what is stored.",
-    (_BRANCH,),
+    _BRANCH,
 )
 REMOVE_QUOTA: Final = delete(
     "removeQuota",
@@ -132,9 +130,8 @@ REMOVE_QUOTA: Final = delete(
     "Remove the quota of a repository or, with `branch`, of a branch.",
     _BRANCH,
 )
-COUNT_QUOTA: Final = Operation(
+COUNT_QUOTA: Final = post(
     "countQuota",
-    "POST",
     _OF_REPOSITORY + "/count",
     NOTHING,
     wire.Quota,
@@ -143,9 +140,8 @@ COUNT_QUOTA: Final = Operation(
     repeatable=True,
 )
 GET_USER_QUOTA: Final = get("getUserQuota", _OF_USER, wire.Quota, on(USER, "quota:Read"), "Return the quota of a user.")
-SET_USER_QUOTA: Final = Operation(
+SET_USER_QUOTA: Final = put(
     "setUserQuota",
-    "PUT",
     _OF_USER,
     wire.QuotaSetting,
     wire.Quota,

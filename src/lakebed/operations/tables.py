@@ -38,6 +38,7 @@ from .operation import (
     get,
     header,
     on,
+    post,
 )
 
 B = TypeVar("B")
@@ -96,9 +97,8 @@ GET_CATALOG_CONFIG: Final = _of(
     )
 )
 LOG_IN_TO_CATALOG: Final = _of(
-    Operation(
+    post(
         "logInToCatalog",
-        "POST",
         "/oauth/tokens",
         bytes,
         wire.CatalogToken,
@@ -134,9 +134,8 @@ LIST_NAMESPACES: Final = _of(
     )
 )
 CREATE_NAMESPACE: Final = _of(
-    Operation(
+    post(
         "createNamespace",
-        "POST",
         _NAMESPACES,
         wire.NamespaceCreation,
         wire.NamespaceProperties,
@@ -175,9 +174,8 @@ DROP_NAMESPACE: Final = _of(
     )
 )
 UPDATE_NAMESPACE: Final = _of(
-    Operation(
+    post(
         "updateNamespace",
-        "POST",
         _NAMESPACE + "/properties",
         wire.NamespaceChange,
         wire.NamespaceChanged,
@@ -192,29 +190,27 @@ LIST_TABLES: Final = _of(
     )
 )
 CREATE_TABLE: Final = _of(
-    Operation(
+    post(
         "createTable",
-        "POST",
         _TABLES,
         wire.TableCreation,
         wire.LoadedTable,
         (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
         "Make a table, or, with `stage-create`, say what it will be.",
-        (_DELEGATION,),
+        _DELEGATION,
         creates=True,
     )
 )
 REGISTER_TABLE: Final = _of(
-    Operation(
+    post(
         "registerTable",
-        "POST",
         _NAMESPACE + "/register",
         wire.TableRegistration,
         wire.LoadedTable,
         (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
         "Make a table of metadata that lie in this repository's branch `tables`.",
-        (_DELEGATION,),
-        (FILES,),
+        _DELEGATION,
+        asked_later=(FILES,),
         creates=True,
     )
 )
@@ -245,9 +241,8 @@ LOAD_TABLE_CREDENTIALS: Final = _of(
     )
 )
 SIGN_FILE_REQUEST: Final = _of(
-    Operation(
+    post(
         "signFileRequest",
-        "POST",
         _ONE_TABLE + "/sign",
         wire.FileRequest,
         wire.SignedFileRequest,
@@ -261,9 +256,8 @@ TABLE_EXISTS: Final = _of(
     Operation("tableExists", "HEAD", _ONE_TABLE, NOTHING, NOTHING, _READ, "Tell whether there is a table.", status=204)
 )
 COMMIT_TABLE: Final = _of(
-    Operation(
+    post(
         "commitTable",
-        "POST",
         _ONE_TABLE,
         wire.TableCommit,
         wire.CommittedTable,
@@ -287,9 +281,8 @@ DROP_TABLE: Final = _of(
     )
 )
 REPORT_TABLE_METRICS: Final = _of(
-    Operation(
+    post(
         "reportTableMetrics",
-        "POST",
         _ONE_TABLE + "/metrics",
         bytes,
         NOTHING,
@@ -300,9 +293,8 @@ REPORT_TABLE_METRICS: Final = _of(
     )
 )
 RENAME_TABLE: Final = _of(
-    Operation(
+    post(
         "renameTable",
-        "POST",
         _PREFIX + "/tables/rename",
         wire.TableRename,
         NOTHING,
@@ -314,9 +306,8 @@ RENAME_TABLE: Final = _of(
     )
 )
 COMMIT_TABLES: Final = _of(
-    Operation(
+    post(
         "commitTables",
-        "POST",
         _PREFIX + "/transactions/commit",
         wire.TablesCommit,
         NOTHING,
@@ -371,16 +362,15 @@ DIFF_TABLE: Final = get(
     "Compare a table at two refs: its schema, properties and snapshots, and the files and rows of the current ones.",
     _NAME,
 )
-ROLL_BACK_TABLE: Final = Operation(
+ROLL_BACK_TABLE: Final = post(
     "rollBackTable",
-    "POST",
     ONE_BRANCH + "/tables/rollback",
     wire.TableRollback,
     wire.TableRolledBack,
     (*on(_ENTRY, "fs:ReadObject", "fs:WriteObject", at=(AT_BRANCH,)), *on(BRANCH, "fs:CreateCommit")),
     "Set a table back to a snapshot that it has, or to what it is at a ref, where it may be a table that was dropped"
     " here. One commit of the branch.",
-    (_NAME,),
-    (AS_ENTRY, *READ_SOURCE),
+    _NAME,
+    asked_later=(AS_ENTRY, *READ_SOURCE),
     repeatable=False,
 )

@@ -16,6 +16,8 @@ from lakebed.operations.operation import (
     delete,
     get,
     on,
+    post,
+    put,
 )
 
 _GC: Final = ONE_REPOSITORY + "/gc"
@@ -30,9 +32,8 @@ GET_GC_RULES: Final = get(
     _GET_RULES,
     "Return the retention rules in whole days.",
 )
-SET_GC_RULES: Final = Operation(
+SET_GC_RULES: Final = put(
     "setGCRules",
-    "PUT",
     ONE_REPOSITORY + "/settings/gc_rules",
     wire.GarbageCollectionRules,
     NOTHING,
@@ -54,9 +55,8 @@ INTERNAL_GET_GARBAGE_COLLECTION_RULES: Final = get(
     _GET_RULES,
     "Return the retention rules in whole days.",
 )
-INTERNAL_SET_GARBAGE_COLLECTION_RULES: Final = Operation(
+INTERNAL_SET_GARBAGE_COLLECTION_RULES: Final = post(
     "internalSetGarbageCollectionRules",
-    "POST",
     _GC + "/rules",
     wire.GarbageCollectionRules,
     NOTHING,
@@ -86,9 +86,8 @@ GET_GARBAGE_COLLECTION_CONFIG: Final = get(
     LOGGED_IN,
     "Return for how many seconds an address that was handed out may be linked.",
 )
-PREPARE_GARBAGE_COLLECTION_COMMITS: Final = Operation(
+PREPARE_GARBAGE_COLLECTION_COMMITS: Final = post(
     "prepareGarbageCollectionCommits",
-    "POST",
     _GC + "/prepare_commits",
     NOTHING,
     wire.GarbageCollectionPrepareResponse,
@@ -96,9 +95,8 @@ PREPARE_GARBAGE_COLLECTION_COMMITS: Final = Operation(
     "Begin a run of committed data, and write which commits are alive and which expired.",
     status=201,
 )
-PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC: Final = Operation(
+PREPARE_GARBAGE_COLLECTION_COMMITS_ASYNC: Final = post(
     "prepareGarbageCollectionCommitsAsync",
-    "POST",
     _GC + "/prepare_commits/async",
     NOTHING,
     wire.TaskInfo,
@@ -114,9 +112,8 @@ PREPARE_GARBAGE_COLLECTION_COMMITS_STATUS: Final = get(
     "Return whether the preparation is done, and then where its tables lie or why it failed.",
     Parameter("id", is_required=True),
 )
-PREPARE_GARBAGE_COLLECTION_UNCOMMITTED: Final = Operation(
+PREPARE_GARBAGE_COLLECTION_UNCOMMITTED: Final = post(
     "prepareGarbageCollectionUncommitted",
-    "POST",
     _GC + "/prepare_uncommited",
     wire.PrepareGCUncommittedRequest,
     wire.PrepareGCUncommittedResponse,

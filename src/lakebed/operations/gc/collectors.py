@@ -28,6 +28,8 @@ from lakebed.operations.operation import (
     flag,
     get,
     on,
+    post,
+    put,
 )
 
 SELECTION_BYTES_MAX: Final = 1 << 20
@@ -61,15 +63,14 @@ GET_FULL_GC_RULES: Final = get(
     "Return the retention rules in force, or those of a version.",
     Parameter("version", "integer"),
 )
-SET_FULL_GC_RULES: Final = Operation(
+SET_FULL_GC_RULES: Final = put(
     "setFullGcRules",
-    "PUT",
     _GC + "/rules/full",
     Rules,
     messages.RulesWritten,
     _WRITE_RULES,
     "Replace the retention rules, if the version in force is `if_version`.",
-    (_IF_VERSION,),
+    _IF_VERSION,
     # The first of two makes the version of the second an old one.
     repeatable=False,
     body_bytes_max=LONG_BYTES_MAX,
@@ -103,9 +104,8 @@ EXPLAIN_GC_RULES: Final = get(
     Parameter("branch"),
 )
 
-TRY_GC_RULES: Final = Operation(
+TRY_GC_RULES: Final = post(
     "tryGcRules",
-    "POST",
     _GC + "/rules/try",
     Rules,
     messages.RulesTrial,
@@ -126,43 +126,32 @@ LIST_GC_RUNS: Final = get(
     Parameter("forgotten", "boolean"),
     _DELETED,
 )
-START_GC_RUN: Final = Operation(
-    "startGcRun",
-    "POST",
-    _RUNS,
-    messages.StartRun,
-    messages.StartedRun,
-    _PLANNING,
-    "Begin a run.",
-    (_DELETED,),
-    status=201,
+START_GC_RUN: Final = post(
+    "startGcRun", _RUNS, messages.StartRun, messages.StartedRun, _PLANNING, "Begin a run.", _DELETED, status=201
 )
 GET_GC_RUN: Final = get("getGcRun", _RUN, messages.RunView, _READ_RUNS, "Return a run.", _DELETED)
-READ_GC_UNCOMMITTED: Final = Operation(
+READ_GC_UNCOMMITTED: Final = post(
     "readGcUncommitted",
-    "POST",
     _RUN + "/uncommitted",
     messages.ReadUncommitted,
     messages.UncommittedPage,
     _PLANNING,
     "Write a page of objects that are staged, being uploaded or copied into the run's folder.",
-    (_DELETED,),
+    _DELETED,
     is_body_optional=True,
 )
-READ_GC_COMMITS: Final = Operation(
+READ_GC_COMMITS: Final = post(
     "readGcCommits",
-    "POST",
     _RUN + "/commits",
     messages.PrepareCommits,
     messages.PreparedCommits,
     _PLANNING,
     "Write the commits and refs into the run's folder.",
-    (_DELETED,),
+    _DELETED,
     is_body_optional=True,
 )
-MARK_GC_RUN: Final = Operation(
+MARK_GC_RUN: Final = post(
     "markGcRun",
-    "POST",
     _RUN + "/marked",
     messages.Mark,
     messages.RunView,
@@ -170,20 +159,18 @@ MARK_GC_RUN: Final = Operation(
     "End planning: the run has this plan.",
     body_bytes_max=LIST_BYTES_MAX,
 )
-NOTE_GC_PLAN: Final = Operation(
+NOTE_GC_PLAN: Final = post(
     "noteGcPlan",
-    "POST",
     _RUN + "/planned",
     messages.NotePlanned,
     messages.PlannedBy,
     _PLANNING,
     "Write down that the caller made the plan of a run.",
-    (_DELETED,),
+    _DELETED,
     asked_later=(Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),),
 )
-FIND_BROKEN_TABLES: Final = Operation(
+FIND_BROKEN_TABLES: Final = post(
     "findBrokenTables",
-    "POST",
     _RUN + "/tables",
     messages.FindTables,
     messages.BrokenTables,
@@ -191,35 +178,32 @@ FIND_BROKEN_TABLES: Final = Operation(
     "Name the Iceberg tables, and their snapshots, that a plan would make unreadable.",
     body_bytes_max=LIST_BYTES_MAX,
 )
-CHECK_GC_PLANNING: Final = Operation(
+CHECK_GC_PLANNING: Final = post(
     "checkGcPlanning",
-    "POST",
     _GC + "/planning",
     NOTHING,
     messages.Planning,
     _PLANNING,
     "Succeed if the caller may plan. Begins nothing.",
-    (_DELETED,),
+    _DELETED,
 )
-CHECK_GC_PURGING: Final = Operation(
+CHECK_GC_PURGING: Final = post(
     "checkGcPurging",
-    "POST",
     _GC + "/purging",
     NOTHING,
     messages.Purging,
     _APPLYING,
     "Succeed if the caller may purge. Put a mark into the namespace, and return both. Begins nothing.",
-    (_DELETED,),
+    _DELETED,
 )
-CHOOSE_GC_INSTALLATION: Final = Operation(
+CHOOSE_GC_INSTALLATION: Final = post(
     "chooseGcInstallation",
-    "POST",
     _GC + "/adopting",
     NOTHING,
     messages.Adopting,
     on(REPOSITORY, "gc:Adopt"),
     "Let this installation go on, where several share a namespace.",
-    (_DELETED,),
+    _DELETED,
 )
 FIND_GC_SLICES: Final = get(
     "findGcSlices",
@@ -228,9 +212,8 @@ FIND_GC_SLICES: Final = get(
     on(REPOSITORY, "gc:Adopt"),
     "List the slices that adoptGcSlices would put on record, or refuse as it would.",
 )
-ADOPT_GC_SLICES: Final = Operation(
+ADOPT_GC_SLICES: Final = post(
     "adoptGcSlices",
-    "POST",
     _GC + "/slices",
     NOTHING,
     messages.AdoptedSlices,
@@ -245,44 +228,40 @@ FIND_GC_MISSING: Final = get(
     "Find commits whose trees lack files, as after a restore of an older backup.",
     Parameter("continuation_token"),
 )
-MARK_GC_MISSING: Final = Operation(
+MARK_GC_MISSING: Final = post(
     "markGcMissing",
-    "POST",
     _GC + "/missing",
     NOTHING,
     messages.MissingCommits,
     on(REPOSITORY, "gc:Adopt"),
     "Mark as gone the commits whose trees lack files, but for those that a ref names.",
-    (Parameter("continuation_token"),),
+    Parameter("continuation_token"),
 )
-APPLY_GC_RUN: Final = Operation(
+APPLY_GC_RUN: Final = post(
     "applyGcRun",
-    "POST",
     _RUN + "/applying",
     messages.Apply,
     messages.RunView,
     _APPLYING,
     "Succeed if this plan may be applied now.",
-    (_DELETED,),
+    _DELETED,
 )
-EXPIRE_GC_COMMITS: Final = Operation(
+EXPIRE_GC_COMMITS: Final = post(
     "expireGcCommits",
-    "POST",
     _RUN + "/expire",
     messages.Expire,
     messages.RecheckInputs,
     _APPLYING,
     "Publish the commits that expire, and write the objects that are alive now.",
-    (_DELETED,),
+    _DELETED,
     asked_later=(
         Permission("gc:Erase", REPOSITORY, when="the run is an erasure"),
         Permission("gc:CollectDeleted", REPOSITORY, when="the repository is deleted"),
     ),
     body_bytes_max=LIST_BYTES_MAX,
 )
-FIND_GC_STAGED: Final = Operation(
+FIND_GC_STAGED: Final = post(
     "findGcStaged",
-    "POST",
     _RUN + "/staged",
     messages.FindStaged,
     messages.StagedPage,
@@ -291,9 +270,8 @@ FIND_GC_STAGED: Final = Operation(
     repeatable=True,
     body_bytes_max=SELECTION_BYTES_MAX,
 )
-UNSTAGE_GC_ENTRIES: Final = Operation(
+UNSTAGE_GC_ENTRIES: Final = post(
     "unstageGcEntries",
-    "POST",
     _RUN + "/unstage",
     messages.Unstage,
     messages.Unstaged,
@@ -302,9 +280,8 @@ UNSTAGE_GC_ENTRIES: Final = Operation(
     repeatable=True,
     body_bytes_max=LIST_BYTES_MAX,
 )
-SIGN_GC_CERTIFICATE: Final = Operation(
+SIGN_GC_CERTIFICATE: Final = post(
     "signGcCertificate",
-    "POST",
     _RUN + "/certificate",
     messages.CertificateHead,
     messages.CertificateHead,
@@ -313,9 +290,8 @@ SIGN_GC_CERTIFICATE: Final = Operation(
     repeatable=True,
     body_bytes_max=CERTIFICATE_BYTES_MAX,
 )
-CHECK_GC_CERTIFICATE: Final = Operation(
+CHECK_GC_CERTIFICATE: Final = post(
     "checkGcCertificate",
-    "POST",
     _RUN + "/certificate/check",
     messages.CertificateHead,
     messages.CertificateHead,
@@ -338,9 +314,8 @@ GET_GC_CERTIFICATE_KEY: Final = get(
     _ERASING,
     "Return the public key with which certificates of erasures are checked.",
 )
-RETIRE_GC_IDS: Final = Operation(
+RETIRE_GC_IDS: Final = post(
     "retireGcIds",
-    "POST",
     _RUN + "/retire",
     messages.RetireLeftovers,
     messages.LeftoversRetired,
@@ -348,20 +323,18 @@ RETIRE_GC_IDS: Final = Operation(
     "Publish the ids of metadata files that no writer may use again.",
     body_bytes_max=LIST_BYTES_MAX,
 )
-SWEEP_GC_RUN: Final = Operation(
+SWEEP_GC_RUN: Final = post(
     "sweepGcRun",
-    "POST",
     _RUN + "/sweeping",
     messages.Sweep,
     messages.RunView,
     _APPLYING,
     "Allow the deletion of a plan that was looked at again.",
-    (_DELETED,),
+    _DELETED,
     body_bytes_max=LIST_BYTES_MAX,
 )
-DEFER_GC_RUN: Final = Operation(
+DEFER_GC_RUN: Final = post(
     "deferGcRun",
-    "POST",
     _RUN + "/deferred",
     messages.Defer,
     messages.RunView,
@@ -369,9 +342,8 @@ DEFER_GC_RUN: Final = Operation(
     "Keep the objects of a run until the end of a window.",
     body_bytes_max=LIST_BYTES_MAX,
 )
-PURGE_GC_RUN: Final = Operation(
+PURGE_GC_RUN: Final = post(
     "purgeGcRun",
-    "POST",
     _RUN + "/purging",
     messages.Purge,
     messages.RecheckInputs,
@@ -379,9 +351,8 @@ PURGE_GC_RUN: Final = Operation(
     "Let a deferred run delete, and write the objects that are alive now.",
     is_body_optional=True,
 )
-UNDO_GC_RUN: Final = Operation(
+UNDO_GC_RUN: Final = post(
     "undoGcRun",
-    "POST",
     _RUN + "/undone",
     messages.Undo,
     messages.Undone,
@@ -389,25 +360,23 @@ UNDO_GC_RUN: Final = Operation(
     "Undo a deferred run, while nothing of it was purged.",
     is_body_optional=True,
 )
-END_GC_RUN: Final = Operation(
+END_GC_RUN: Final = post(
     "endGcRun",
-    "POST",
     _RUN + "/ended",
     messages.End,
     messages.RunView,
     _APPLYING,
     "End a run: all of its plan is deleted.",
-    (_DELETED,),
+    _DELETED,
 )
-ABANDON_GC_RUN: Final = Operation(
+ABANDON_GC_RUN: Final = post(
     "abandonGcRun",
-    "POST",
     _RUN + "/abandoned",
     NOTHING,
     messages.RunView,
     on(REPOSITORY, "gc:Abandon"),
     "End a run that deletes nothing more.",
-    (_DELETED,),
+    _DELETED,
 )
 WHY_GC_OBJECT: Final = get(
     "whyGcObject",
@@ -465,15 +434,14 @@ GET_GC_STORAGE: Final = Operation(
     (flag("committed"),),
 )
 LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
-START_GC_JOB: Final = Operation(
+START_GC_JOB: Final = post(
     "startGcJob",
-    "POST",
     _JOBS,
     messages.StartJob,
     messages.JobView,
     _READ_RUNS,
     "Start a collector on the server.",
-    (_DELETED,),
+    _DELETED,
     asked_later=(
         Permission("gc:Plan", REPOSITORY, when="the job plans, or certifies an erasure"),
         Permission("gc:Apply", REPOSITORY, when="the job applies or purges"),
@@ -519,9 +487,8 @@ COMPARE_GC_LEDGER: Final = get(
     Parameter("continuation_token"),
     _DELETED,
 )
-RESTORE_GC_OBJECTS: Final = Operation(
+RESTORE_GC_OBJECTS: Final = post(
     "restoreGcObjects",
-    "POST",
     _GC + "/restore",
     messages.Restore,
     messages.RestorePage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed import wire
-from lakebed.operations.operation import ONE_REPOSITORY, REPOSITORY, Operation, Parameter, get, on
+from lakebed.operations.operation import ONE_REPOSITORY, REPOSITORY, Parameter, get, on, put
 
 _PATH: Final = ONE_REPOSITORY + "/hard_delete"
 _READ: Final = on(REPOSITORY, "gc:ReadHardDelete")
@@ -17,9 +17,8 @@ GET_HARD_DELETE: Final = get(
     _READ,
     "Return whether replaced objects are deleted at once, and how many wait.",
 )
-SET_HARD_DELETE: Final = Operation(
+SET_HARD_DELETE: Final = put(
     "setHardDelete",
-    "PUT",
     _PATH,
     wire.SetHardDelete,
     wire.HardDeleteStatus,

@@ -9,7 +9,7 @@ from typing import Final
 
 from lakebed.gc import messages
 from lakebed.gc.rules import Holds
-from lakebed.operations.operation import NOTHING, ONE_REPOSITORY, PAGE, REPOSITORY, Operation, Parameter, get, on
+from lakebed.operations.operation import NOTHING, ONE_REPOSITORY, PAGE, REPOSITORY, Operation, Parameter, get, on, post
 
 _HOLDS: Final = ONE_REPOSITORY + "/holds"
 _READ: Final = on(REPOSITORY, "gc:ReadRuns")
@@ -17,9 +17,8 @@ _READ: Final = on(REPOSITORY, "gc:ReadRuns")
 GET_LEGAL_HOLDS: Final = get(
     "getLegalHolds", _HOLDS, Holds, _READ, "Return the legal holds in force.", Parameter("deleted")
 )
-ADD_LEGAL_HOLD: Final = Operation(
+ADD_LEGAL_HOLD: Final = post(
     "addLegalHold",
-    "POST",
     _HOLDS,
     messages.NewHold,
     messages.HoldsWritten,

@@ -20,6 +20,8 @@ from lakebed.operations.operation import (
     Permission,
     get,
     on,
+    post,
+    put,
 )
 
 _LIFECYCLE: Final = ONE_REPOSITORY + "/lifecycle"
@@ -37,15 +39,14 @@ GET_LIFECYCLE_POLICY: Final = get(
     "Return the lifecycle policy in force, or that of a version.",
     Parameter("version", "integer"),
 )
-SET_LIFECYCLE_POLICY: Final = Operation(
+SET_LIFECYCLE_POLICY: Final = put(
     "setLifecyclePolicy",
-    "PUT",
     _LIFECYCLE + "/policy",
     messages.SetPolicy,
     messages.PolicyWritten,
     _WRITE,
     "Replace the lifecycle policy, if the version in force is `if_version`.",
-    (_IF_VERSION,),
+    _IF_VERSION,
     # The first of two makes the version of the second an old one.
     repeatable=False,
     body_bytes_max=_POLICY_BYTES_MAX,
@@ -70,9 +71,8 @@ LIST_LIFECYCLE_POLICY_HISTORY: Final = get(
     Parameter("before", "integer"),
     PAGE[1],
 )
-FIND_POTENTIAL_COMMITS: Final = Operation(
+FIND_POTENTIAL_COMMITS: Final = post(
     "findPotentialCommits",
-    "POST",
     _LIFECYCLE + "/potential",
     NOTHING,
     messages.PotentialBegun,
@@ -97,9 +97,8 @@ PLAN_BRANCH_SWEEP: Final = get(
     PREFIX,
     *PAGE,
 )
-SWEEP_BRANCHES: Final = Operation(
+SWEEP_BRANCHES: Final = post(
     "sweepBranches",
-    "POST",
     _LIFECYCLE + "/branches/sweep",
     messages.SweepBranches,
     messages.BranchesSwept,
@@ -109,9 +108,8 @@ SWEEP_BRANCHES: Final = Operation(
     # Who repeats it finds that they are gone, or others by now.
     repeatable=True,
 )
-VALIDATE_LIFECYCLE_POLICY: Final = Operation(
+VALIDATE_LIFECYCLE_POLICY: Final = post(
     "validateLifecyclePolicy",
-    "POST",
     _LIFECYCLE + "/policy/validate",
     messages.SetPolicy,
     messages.PolicyCheck,
