@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from lakebed.gc.live import CollectionService
-from lakebed.gc.live.installation.unlisted import ADOPTED_AGE_MS
+from lakebed.gc.live.installation.missing import ADOPTED_AGE_MS
 from lakebed.versions import Versions, keys
 from sim.ports.actors import Actor, Scene
 from sim.ports.operations import Operation

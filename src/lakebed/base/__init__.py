@@ -6,7 +6,6 @@ from .drawing import *
 from .entries import *
 from .errors import *
 from .events import *
-from .exits import *
 from .ids import *
 from .later import *
 from .names import *

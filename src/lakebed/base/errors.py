@@ -14,6 +14,7 @@ HTTP and S3 each map families to status codes in one table of theirs, nowhere el
 
 from __future__ import annotations
 
+import enum
 from typing import Final
 
 __all__ = [
@@ -22,11 +23,13 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "Denied",
+    "ExitCode",
     "Invalid",
     "LakebedError",
     "NotFound",
     "OutcomeUnknown",
     "Unavailable",
+    "exit_code",
 ]
 
 
@@ -77,3 +80,31 @@ OUTCOME_UNKNOWN: Final = "it is not known whether it took place"
 
 class Corrupt(LakebedError):
     """Bytes contradict their digest or their format. Never retry, and never delete anything on their word."""
+
+
+class ExitCode(enum.IntEnum):
+    OK = 0
+    FAILED = 1
+    MISUSED = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNAVAILABLE = 5
+    INTERRUPTED = 130
+    """128 + SIGINT, as shells report it."""
+    PIPE_CLOSED = 141
+    """128 + SIGPIPE: the reader of our output closed it."""
+
+
+def exit_code(error: LakebedError) -> ExitCode:
+    match error:
+        case NotFound():
+            return ExitCode.NOT_FOUND
+        case AlreadyExists() | Conflict():
+            return ExitCode.CONFLICT
+        case Unavailable() | OutcomeUnknown():
+            return ExitCode.UNAVAILABLE
+        case Invalid() if "status" not in error.facts:
+            # A server's error has its status among its facts, and is no misuse of this command.
+            return ExitCode.MISUSED
+        case _:
+            return ExitCode.FAILED

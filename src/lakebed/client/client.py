@@ -19,8 +19,7 @@ from .events import Actions, Events
 from .history import History
 from .http import httpx
 from .objects import Objects
-from .pulls import Pulls
-from .refs import Branches, Tags
+from .refs import Branches, Pulls, Tags
 from .repositories import Repositories
 from .tables import Tables
 from .transfers import Files

@@ -35,16 +35,16 @@ from lakebed.base import (
     path_to_key,
     to_row,
 )
-from lakebed.catalog import Catalog, Repository, RepositoryNotFound, SettingChanged, overlap
+from lakebed.catalog import Catalog, Event, EventType, Repository, RepositoryNotFound, SettingChanged, overlap
+from lakebed.hooks import InvalidAction, parse
 from lakebed.objectstore import normalise_namespace, store_clock_ms
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import BranchNotFound, Note, TagNotFound, UncommittedChanges
-from lakebed.wire import Commit
+from lakebed.wire import Commit, GarbageCollectionRules
 
 from .adopting import WORK, check_named_nowhere_else, note_compared
 from .entries import Entries
 from .source import Changed, SourceRepository, in_pages
-from .staying import staying
 
 T = TypeVar("T")
 
@@ -420,3 +420,45 @@ async def _in_thread(pages: Iterator[T]) -> AsyncIterator[T]:
     end = object()
     while (item := await asyncio.to_thread(next, pages, end)) is not end:
         yield item  # type: ignore[misc]  # only the mark of the end is no T
+
+
+def staying(source: SourceRepository, branches: Iterable[str]) -> list[str]:
+    """Return a line for each item of a repository that needs the user's attention. Costs some requests for each
+    branch.
+    """
+    names = [*branches]
+    lines = [
+        f"uncommitted changes on {name} stay there: commit or reset them" for name in names if source.is_dirty(name)
+    ]
+    rules = source.retention_rules()
+    if rules is not None:
+        lines.append(f"retention rules stay there ({_words(rules)}): `lakebed gc rules` sets them here")
+    if open_pulls := source.count_pulls():
+        lines.append(f"{count_of(open_pulls, 'open pull request')} stay there")
+    refusing: dict[str, list[str]] = {}
+    for name in names:
+        for reason in _refusing(source, name):
+            refusing.setdefault(reason, []).append(name)
+    lines += [f"changes of {', '.join(on)} will be refused here: {reason}" for reason, on in refusing.items()]
+    return lines
+
+
+def _refusing(source: SourceRepository, branch: str) -> Sequence[str]:
+    """Return why action files refuse changes here.
+
+    They are objects, so they are migrated; an invalid one refuses the changes that it applies to.
+    """
+    reasons = []
+    for stats in source.action_files(branch):
+        try:
+            action = parse(stats.path, source.read(branch, stats.path))
+            for type_ in EventType:
+                action.hooks_for(Event(type=type_, source_ref=branch, branch=branch))
+        except InvalidAction as error:
+            reasons.append(str(error))
+    return reasons
+
+
+def _words(rules: GarbageCollectionRules) -> str:
+    branches = (f"{rule.branch_id} {count_of(rule.retention_days, 'day')}" for rule in rules.branches)
+    return ", ".join([f"default {count_of(rules.default_retention_days, 'day')}", *branches])

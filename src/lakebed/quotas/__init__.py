@@ -9,6 +9,5 @@ Design: docs/design/0017-quotas.md.
 """
 
 from .books import Books, CountOvertaken, NoQuota, mark_stale
-from .charges import Charges
-from .meter import Meter, QuotaExceeded, Reservation
+from .meter import Charges, Meter, QuotaExceeded, Reservation
 from .records import QuotaRecord, Scope, of_branch, of_repository, of_user

@@ -4,8 +4,7 @@ from .app import App, create_app, opened
 from .operate.backup import BackupDamaged, FolderTaken, NotABackup, create_backup, restore_backup, verify_backup
 from .operate.backup_check import Checked
 from .operate.logs import LogOptions
-from .operate.opening import ticket_at
-from .operate.recovery import NoDataFolder, recover
+from .operate.recovery import NoDataFolder, recover, ticket_at
 from .operate.store_check import check_metadata
 from .options import ServerOptions, options_of
 from .process.folder import DataFolderFormat, NotADataFolder, prepare_folder

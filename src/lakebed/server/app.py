@@ -84,7 +84,7 @@ from .rest.gc import restore as gc_restore
 from .rest.gc import rules as gc_rules
 from .rest.gc import runs as gc
 from .rest.gc import storage as gc_storage
-from .rest.objects import content, imports, multipart, objects, staging
+from .rest.objects import content, imports, multipart, objects
 from .rest.sandboxes import life as sandboxes
 from .rest.sandboxes import quotas
 from .s3.gateway import Gateway
@@ -113,7 +113,6 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     differences,
     objects,
     content,
-    staging,
     multipart,
     imports,
     gc,

@@ -116,8 +116,7 @@ from .trees import Applied, Merged, Trees
 from .trees.builder import RetiredBy, none_retired
 from .trees.cache import TreeCache
 from .trees.diff import DiffRow
-from .trees.lacking import LackingFiles
-from .trees.lacking_objects import LackingObjects
+from .trees.lacking import LackingFiles, LackingObjects
 
 
 class Versions:

@@ -5,14 +5,12 @@ omit optional fields without a value. Records of requests are decoded strictly b
 reference server does.
 """
 
-from .actions import *
 from .auth import *
 from .collection import *
 from .common import *
 from .config import *
 from .deleted import *
 from .events import *
-from .hard_delete import *
 from .objects import *
 from .operators import *
 from .refs import *

@@ -1,4 +1,4 @@
-"""Records of events, and of subscriptions to them."""
+"""Records of events, of subscriptions to them, and of runs of hooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from lakebed.base import EventKind
 from .common import LIST_MAX, Pagination
 from .repositories import Patterns
 
-__all__ = ["Delivery", "Event", "EventList", "EventSubscription", "EventSubscriptionList", "NewSubscription", "Replay"]
+__all__ = [
+    "ActionRun",
+    "ActionRunList",
+    "Delivery",
+    "Event",
+    "EventList",
+    "EventSubscription",
+    "EventSubscriptionList",
+    "HookRun",
+    "HookRunList",
+    "NewSubscription",
+    "Replay",
+]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,3 +108,34 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """A request to deliver the events behind this position again."""
 
     after: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ActionRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The hooks of one event. `status` is completed or failed; times are in RFC 3339."""
+
+    run_id: str
+    branch: str
+    start_time: str
+    end_time: str = ""
+    event_type: str
+    status: str
+    commit_id: str
+
+
+class ActionRunList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[ActionRun]
+
+
+class HookRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    hook_run_id: str
+    action: str
+    hook_id: str
+    start_time: str
+    end_time: str = ""
+    status: str
+
+
+class HookRunList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
+    results: list[HookRun]

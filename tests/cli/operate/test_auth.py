@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lakebed.cli.operate.may import resource_of
+from lakebed.cli.operate.auth import resource_of
 from lakebed.operations.table import OPERATIONS
 from tests.cli.conftest import Outcome, Shell
 

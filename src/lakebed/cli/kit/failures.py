@@ -1,6 +1,6 @@
 """End a command that failed: one line on stderr, and an exit code that scripts can rely on.
 
-Which error ends with which code is base/exits.py.
+Which error ends with which code is base/errors.py.
 """
 
 from __future__ import annotations

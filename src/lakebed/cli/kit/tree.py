@@ -58,7 +58,7 @@ COMMANDS: Final = {
     "events": "lakebed.cli.nouns.events:app",
     "auth": "lakebed.cli.operate.auth:app",
     "audit": "lakebed.cli.operate.audit:app",
-    "health": "lakebed.cli.operate.health:app",
+    "health": "lakebed.cli.operate.doctor:health_app",
     "migrate": "lakebed.cli.operate.migrate:app",
     "backup": "lakebed.cli.operate.backup:app",
     "kv": "lakebed.cli.operate.kv:app",

@@ -1,4 +1,4 @@
-"""`lakebed doctor` and `lakebed whoami`: check the configured server, and show the user of the credentials."""
+"""`lakebed doctor`, `whoami` and `health`: check the settings, the server, its processes and the credentials."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 import click
 import msgspec
 
-from lakebed.base import LakebedError, Unavailable
+from lakebed.base import LakebedError, Unavailable, human_size
 from lakebed.cli.kit.failures import Failed, describe
-from lakebed.cli.kit.output import hanging
+from lakebed.cli.kit.output import fields, hanging, human_time, table
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.wire import VersionConfig
+from lakebed.wire import ServerStatus, UpkeepStep, VersionConfig
 
 T = TypeVar("T")
 
@@ -134,3 +134,46 @@ def check_lines(checks: Iterable[Check]) -> Iterator[str]:
     for check in checks:
         mark = click.style("ok  ", fg="green") if check.passed else click.style("FAIL", fg="red")
         yield from hanging(f"{mark}  {check.name:<12} ", check.found, indent=19)
+
+
+health_app = noun("Show the health of the server.")
+
+
+@health_app.command()
+def health(session: Session) -> None:
+    """Show whether the server is ready, its versions and processes, and when their upkeep last ended well."""
+    session.show(session.client.status(), text=_health_text)
+
+
+def _health_text(status: ServerStatus) -> Iterator[str]:
+    yield from fields(
+        [
+            ("Ready", "yes" if status.ready else "no"),
+            ("Version", f"{status.version}, Python {status.python}"),
+            ("Database", f"{status.database}: {status.checks.get('kv', '')}"),
+            ("Object store", f"{status.object_store}: {status.checks.get('objects', '')}"),
+            ("Disk", f"{human_size(status.disk_free_bytes)} free: {status.checks.get('disk', '')}"),
+        ]
+    )
+    yield ""
+    yield from table(
+        ["process", "since", "memory", "requests", "upkeep"],
+        [
+            [
+                f"{process.process}",
+                human_time(process.started),
+                human_size(process.memory_bytes),
+                f"{process.requests:,}",
+                _upkeep(process.upkeep),
+            ]
+            for process in status.processes
+        ],
+    )
+
+
+def _upkeep(steps: list[UpkeepStep]) -> str:
+    """Return which steps failed, or when the oldest one ended well."""
+    failed = [f"{step.name} failed {step.failures} times" for step in steps if step.failures]
+    if failed:
+        return ", ".join(failed)
+    return f"since {human_time(min(step.done for step in steps))}" if steps else "not yet"

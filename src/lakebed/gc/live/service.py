@@ -21,8 +21,7 @@ from .explain.searches import Searches
 from .explain.tables import TableLosses, TableReader
 from .explain.why import Why
 from .installation.installation import Installation
-from .installation.missing import Missing
-from .installation.unlisted import Unlisted
+from .installation.missing import Missing, Unlisted
 from .options import ServiceOptions
 from .plan_steps import PlanSteps
 from .publish.erasing import Erasing

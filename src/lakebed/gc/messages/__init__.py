@@ -22,5 +22,4 @@ from .run.tables import *
 from .service import *
 from .simulation import *
 from .storage import *
-from .undoing import *
 from .why import *

@@ -8,7 +8,6 @@ from .history import *
 from .holds import *
 from .lasting import *
 from .metadata import *
-from .optimised import *
 from .rules import *
 from .selection import *
 from .uncommitted import *

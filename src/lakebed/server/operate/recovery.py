@@ -1,11 +1,18 @@
-"""Recover access at the data folder when no administrator can log in."""
+"""Access for the person at the data folder, who needs no login: an administrator's key pair, or a browser's login.
+
+A person who can write to the folder could change any record of it.
+"""
 
 from __future__ import annotations
 
-from lakebed.auth import Accounts, IssuedCredentials, load_server_keys
+import contextlib
+from collections.abc import AsyncIterator
+
+from lakebed.auth import Accounts, IssuedCredentials, Ticket, Tickets, load_server_keys
 from lakebed.base import NotFound
-from lakebed.kv import open_store
+from lakebed.kv import Store, open_store
 from lakebed.runtime import live_ports
+from lakebed.server.identity.setting_up import THIS_MACHINE
 from lakebed.server.options import ServerOptions
 from lakebed.server.process.folder import MARKER_FILE, prepare_folder
 
@@ -26,15 +33,47 @@ async def recover(options: ServerOptions, user_id: str) -> IssuedCredentials:
     folder = options.data_dir
     if not (folder / MARKER_FILE).exists():
         raise NoDataFolder(f"{folder} is not a data folder: it has no {MARKER_FILE}", folder=str(folder))
-    prepare_folder(folder)
+    async with _accounts_of(options) as (_, accounts):
+        issued = await accounts.recover(user_id)
+    with contextlib.closing(AuditLog(folder)) as log:
+        log.note_local("recover", id=user_id)
+    return issued
+
+
+async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
+    """Make a ticket for this user, or for the first user if the name is empty. Return None if the folder has no user.
+
+    Raises:
+        NotADataFolder, DataFolderFormat: another program or another release made the folder.
+        UserNotFound, NotFound: the user does not exist, or has no key pair to log in with.
+    """
+    if not (options.data_dir / MARKER_FILE).exists() and not options.store_uri:
+        return None
+    async with _accounts_of(options) as (store, accounts):
+        installation = await accounts.installation()
+        if installation is None:
+            return None
+        user = await accounts.get_user(user_id or installation.first_user)
+        pairs, _ = await accounts.list_credentials(user.id, prefix="", after="", limit=1)
+        if not pairs:
+            raise NotFound(
+                f"user {user.id} has no key pair: name another one by --user, or make a pair with"
+                f" `lakebed auth recover --user {user.id}`",
+                user=user.id,
+            )
+        tickets = Tickets(store, live_ports(), accounts)
+        ticket = await tickets.issue(user, pairs[0].access_key_id, sender=THIS_MACHINE)
+    with contextlib.closing(AuditLog(options.data_dir, options.audit)) as log:
+        log.note_local("createLoginTicket", username=user.id)
+    return ticket
+
+
+@contextlib.asynccontextmanager
+async def _accounts_of(options: ServerOptions) -> AsyncIterator[tuple[Store, Accounts]]:
+    prepare_folder(options.data_dir)
     store = open_store(options.metadata_uri)
     try:
         ports = live_ports()
-        keys = await load_server_keys(store, ports.ids, options.server_secret)
-        issued = await Accounts(store, ports, keys).recover(user_id)
-        log = AuditLog(folder)
-        log.note_local("recover", id=user_id)
-        log.close()
-        return issued
+        yield store, Accounts(store, ports, await load_server_keys(store, ports.ids, options.server_secret))
     finally:
         await store.close()

@@ -2,7 +2,7 @@
 
 With one worker the parent serves itself. With more it starts them as fresh Python processes, each an instance of its
 own, and watches them. It replaces a worker that dies or is silent for SILENT_S. If a worker cannot start, the server
-ends. Meanwhile the others accept its connections (`helping.py`).
+ends. Meanwhile the others accept its connections (`draining.py`).
 
 SIGTERM and SIGINT end a server when its requests have ended (`draining.py`); a second signal ends it at once. SIGHUP
 replaces the workers one by one: a fresh one serves before an old one drains, and the socket stays open in the parent.
@@ -259,7 +259,7 @@ async def serve_here(
 ) -> None:
     """Serve in this process until a signal, or until `stop` is set; then drain.
 
-    `others` are the sockets of other workers, for when one of them hangs (`helping.py`).
+    `others` are the sockets of other workers, for when one of them hangs (`draining.py`).
     `at_once` set as well: drain without notice, because no balancer has to leave.
     """
     leave_pandas_out()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Conflict
 from lakebed.gc import BadWindow, Plan, messages
-from lakebed.gc.kinds.erasure.certificate import branches, foreseeing
+from lakebed.gc.kinds.erasure.certificate import foreseeing
 from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
 from lakebed.gc.live import InvalidHold
 from lakebed.gc.messages import ErasureOrder, InvalidRequest, PlanRequest, RunKind, RunState
@@ -619,7 +619,7 @@ def test_a_plan_counts_the_objects_that_each_branch_names(lake: Lakeside, monkey
     lake.commit(branch="other")
 
     plan = erase(lake, "users/ann")
-    monkeypatch.setattr(branches, "TREES_MAX", 1)
+    monkeypatch.setattr(foreseeing, "TREES_MAX", 1)
     uncounted = erase(lake, "users/ann")
 
     # "one" is in the history of main alone. The trees of main, twin and other have "two" in one range or in another.

@@ -1,4 +1,4 @@
-"""Uploads in parts that clients send to the object store themselves, with signed URLs.
+"""Uploads that clients send to the object store themselves, with signed URLs: whole, or in parts.
 
 Each part is an object at its own address, so any store that signs URLs works. The completion reads the parts and
 writes one object, as the S3 door's does. A single part is rewritten as well.
@@ -150,8 +150,10 @@ def _address_of(repository: Repository, upload_id: str) -> str:
 
 
 def routes(state: AppState) -> list[Route]:
-    here = Uploads(state)
+    staging, here = Staging(state), Uploads(state)
     return [
+        Route(objects.GET_PHYSICAL_ADDRESS, staging.get_address),
+        Route(objects.LINK_PHYSICAL_ADDRESS, staging.link_address),
         Route(objects.CREATE_PRESIGN_MULTIPART_UPLOAD, here.create),
         Route(objects.UPLOAD_PART, here.sign),
         Route(objects.UPLOAD_PART_COPY, here.copy),
@@ -217,3 +219,49 @@ def _span(text: str | None, size_bytes: int) -> tuple[int, int]:
     if match is None or not start < end <= size_bytes:
         raise Invalid(f"the range {text} is not one of the source's {size_bytes} bytes")
     return start, end
+
+
+class Staging:
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._clock = state.ports.clock
+        self._presign_s = state.presign_s
+
+    async def get_address(self, request: RestRequest) -> wire.StagingLocation:
+        path = request.required("path")
+        repository = await self._catalog.get(request.args[0])
+        presign_s = self._presign_s if request.flag("presign") else None
+        target = await repository.objects.issue_upload(
+            request.args[1], path, presign_s=presign_s, by=request.identity.user_id
+        )
+        expires_s = None
+        if target.presigned_url is not None and presign_s is not None:
+            expires_s = self._clock.now_ms() // 1000 + presign_s
+        return wire.StagingLocation(
+            physical_address=target.full_address,
+            presigned_url=target.presigned_url,
+            presigned_url_expiry=expires_s,
+        )
+
+    async def link_address(self, request: RestRequest, body: wire.StagingMetadata) -> wire.ObjectStats:
+        path = request.required("path")
+        repository = await self._catalog.get(request.args[0])
+        if not body.staging.physical_address:
+            raise InvalidParameter("the staging location has no physical address")
+        check_user_metadata(body.user_metadata or {})
+        if_none_match = request.header(b"if-none-match")
+        if_match = request.header(b"if-match")
+        entry = await repository.objects.link_upload(
+            request.args[1],
+            path,
+            body.staging.physical_address,
+            size_bytes=body.size_bytes,
+            checksum=body.checksum,
+            content_type=body.content_type or CONTENT_TYPE_DEFAULT,
+            metadata=body.user_metadata,
+            if_none_match=if_none_match == "*",
+            if_match=None if if_match is None else if_match.strip('"'),
+            force=bool(body.force),
+            by=request.identity.user_id,
+        )
+        return stats_of_entry(repository, path, entry)
