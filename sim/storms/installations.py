@@ -68,7 +68,7 @@ PATCHES: Final = (
     Patch("versions/context.py", "upload_ttl_ms: int = 3_600_000 * 24", "upload_ttl_ms: int = 45_000"),
     Patch("versions/staging/parts.py", "AGE_MS_MAX: Final = 7 * 24 * 3_600_000", "AGE_MS_MAX: Final = 60_000"),
     # No client here reads by a signed URL.
-    Patch("gc/messages/requests.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
+    Patch("base/runs.py", "SIGNED_S: Final = 15 * 60", "SIGNED_S: Final = 2"),
     # A server that was killed is dead for good, so collections may soon look at what it wrote.
     Patch("gc/live/options.py", "dead_owner_age_ms: int = 24 * HOUR_MS", "dead_owner_age_ms: int = 20_000"),
     Patch("runtime/live.py", "import time\n", _CLOCK),

@@ -1,4 +1,4 @@
-"""Kinds and states of collection runs, and the legal moves between states: declared here, once.
+"""Kinds and states of collection runs, the legal moves between states, and readers' grace: declared here, once.
 
 `RunKind` is the only list of the kinds: a member has every property of its kind that other parts of Lakebed need. The
 folder of a kind in `gc/kinds` has its planning. The moves are the whole protocol of a run's state: the live side runs
@@ -9,11 +9,24 @@ loser discards its work.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-__all__ = ["RUN_MOVES", "Basis", "RunKind", "RunState"]
+from .errors import Invalid
+
+__all__ = [
+    "RUN_MOVES",
+    "SERVED_S",
+    "SIGNED_S",
+    "BadGrace",
+    "Basis",
+    "RunKind",
+    "RunState",
+    "grace_s_of",
+    "grace_seconds",
+]
 
 
 class RunState(enum.StrEnum):
@@ -225,3 +238,40 @@ class RunKind(enum.StrEnum):
 
 
 RUN_MOVES: Final[Mapping[RunKind, Moves]] = {kind: kind.spec.moves for kind in RunKind}
+
+SIGNED_S: Final = 15 * 60
+"""The readers' grace where clients read by themselves: the lifetime of the URLs that the server signs."""
+
+SERVED_S: Final = 2
+"""The readers' grace where all reads pass through the server."""
+_GRACE_FORM: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)?")
+_GRACE_UNITS_S: Final = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+class BadGrace(Invalid):
+    """The readers' grace is negative, or not a time."""
+
+
+def grace_seconds(text: str) -> int:
+    """Return `900`, `900s`, `15m`, `15min` or `1h` in seconds.
+
+    Raises:
+        BadGrace: the text has another form.
+    """
+    found = _GRACE_FORM.fullmatch(text)
+    if found is None:
+        raise BadGrace(f"{text!r} is not a time that readers can be given: use 900 (seconds), 15m or 1h")
+    return int(found[1]) * _GRACE_UNITS_S[found[2]]
+
+
+def grace_s_of(uri: str, asked_s: int | None) -> int:
+    """Return the readers' grace of this namespace, in seconds.
+
+    Raises:
+        BadGrace: the requested grace is negative.
+    """
+    if asked_s is None:
+        return SERVED_S if uri.startswith("local://") else SIGNED_S
+    if asked_s < 0:
+        raise BadGrace(f"readers cannot be given {asked_s} seconds", seconds=asked_s)
+    return asked_s

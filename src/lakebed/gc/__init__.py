@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lakebed.base import BadGrace
+
     from .api.branches import plan_branches, sweep_branches
     from .api.collector import Collector
     from .api.erasing import ErasureLeft, erase, left_of_erasure
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from .mark.holding import HeldBack
     from .messages import (
         ApplyRequest,
-        BadGrace,
         BadWindow,
         EngineName,
         InvalidRequest,
@@ -157,7 +158,8 @@ _NAMES: Final = {
     ".engines.session": "LocalSession NoSpark SessionOptions SessionRunning check_spark "
     " local_session session_on_demand session_options",
     ".runs.status": "ListedRun RunStatus apply_command run_status_by_record",
-    "lakebed.gc.messages": "ApplyRequest BadGrace BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
+    "lakebed.base": "BadGrace",
+    "lakebed.gc.messages": "ApplyRequest BadWindow EngineName InvalidRequest LedgerQuery Mode Plan "
     "PlanMissing PlanRequest PurgeReport PurgeRequest RestoreReport RunAbandoned RunRequest Total Totals UnknownAnswer "
     "UnknownChoice",
 }

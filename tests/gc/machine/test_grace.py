@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lakebed.base import SERVED_S, SIGNED_S, grace_s_of
 from lakebed.gc import BadGrace
 from lakebed.gc.machine.sweep import let_readers_finish, remaining_ms
-from lakebed.gc.messages import SERVED_S, SIGNED_S, grace_s_of
 from lakebed.runtime import LiveClock
 from tests.clocks import TurnableClock
 

@@ -7,14 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakebed.base import Invalid
+from lakebed.base import BadGrace, Invalid, grace_seconds
 from lakebed.cli.gc.options import Deleting, Looking, Working, asked
 from lakebed.cli.kit.failures import Misuse
 from lakebed.gc.__main__ import main
 from lakebed.gc.messages import (
     REQUESTS,
     ApplyRequest,
-    BadGrace,
     EngineName,
     InvalidRequest,
     Mode,
@@ -26,7 +25,6 @@ from lakebed.gc.messages import (
     UnknownChoice,
     action_of,
     engine_from,
-    grace_seconds,
     request_of,
 )
 from lakebed.gc.rules import DAY_MS, InvalidDuration, Rules

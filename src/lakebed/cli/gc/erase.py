@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from msgspec.structs import replace
 
-from lakebed.base import Denied, count_of
+from lakebed.base import Denied, count_of, grace_seconds
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Failed, Misuse, describe
 from lakebed.cli.kit.output import human_time
@@ -161,8 +161,6 @@ def run(
     local_root: RootOption = None,
 ) -> None:
     """Plan, show the plan, apply it once you agree, and certify. `lakebed erase lakefs://…` does the same."""
-    from lakebed.gc.messages import grace_seconds
-
     planning: Any = asked("plan", working, kinds=[])
     if readers_grace is not None:
         grace_seconds(readers_grace)

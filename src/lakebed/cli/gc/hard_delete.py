@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from lakebed.base import count_of, human_size
+from lakebed.base import count_of, grace_seconds, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.output import human_time, table
@@ -83,8 +83,6 @@ def _change(session: Session, uri: str, body: SetHardDelete) -> None:
 
 
 def _seconds(grace: str | None) -> int | None:
-    from lakebed.gc.messages import grace_seconds
-
     return None if grace is None else -1 if grace == "default" else grace_seconds(grace)
 
 

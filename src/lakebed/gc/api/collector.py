@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Conflict, Denied, LakebedError, NotFound, count_of
+from lakebed.base import Conflict, Denied, LakebedError, NotFound, count_of, grace_s_of, grace_seconds
 from lakebed.gc import messages
 from lakebed.gc.engines.engine import GARBAGE, LEDGER, rows_of_parts
 from lakebed.gc.engines.files import Files
@@ -121,10 +121,10 @@ class Collector:
             case messages.PlanRequest():
                 finish(check_planning(service, request.kinds, request.rules))
             case messages.ApplyRequest(run_id=run_id):
-                messages.grace_s_of(self._reach.lake().uri, _grace_s(request))
+                grace_s_of(self._reach.lake().uri, _grace_s(request))
                 self._reach.read(lambda store: check_apply(service, store, run_id))
             case messages.RunRequest():
-                messages.grace_s_of(self._reach.lake().uri, _grace_s(request))
+                grace_s_of(self._reach.lake().uri, _grace_s(request))
                 finish(check_planning(service, request.kinds, None))
                 self._reach.read(lambda store: check_same_store(service, store))
             case messages.PlanErasureRequest() | messages.SimulateRequest():
@@ -590,4 +590,4 @@ class Collector:
 
 
 def _grace_s(request: messages.ApplyRequest | messages.RunRequest) -> int | None:
-    return None if request.readers_grace is None else messages.grace_seconds(request.readers_grace)
+    return None if request.readers_grace is None else grace_seconds(request.readers_grace)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow.compute as pc
 
-from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count_of
+from lakebed.base import Conflict, Corrupt, LakebedError, NotFound, RunId, count_of, grace_s_of
 from lakebed.gc.engines.failures import TaskStopped
 from lakebed.gc.kinds import Kind, kind_of_plan
 from lakebed.gc.kinds.lifecycle.tables import write_tables
@@ -49,7 +49,6 @@ from lakebed.gc.messages import (
     decode_report,
     encode_deferred,
     encode_report,
-    grace_s_of,
     purge_path,
     report_path,
     run_folder,

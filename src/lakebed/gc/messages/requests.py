@@ -12,7 +12,6 @@ end that reads words (`request_of`) spells the fields below with dashes. In JSON
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,7 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from lakebed.base import Basis, Invalid, RunKind
+from lakebed.base import Basis, Invalid, RunKind, grace_seconds
 from lakebed.gc.rules import DAY_MS, Rules, Selection, check_rules, check_selection, parse_duration
 from lakebed.gc.rules.lifecycle import check_policy
 
@@ -31,10 +30,7 @@ from .run.plans import window_end_ms
 __all__ = [
     "ENGINE_SETTING",
     "REQUESTS",
-    "SERVED_S",
-    "SIGNED_S",
     "ApplyRequest",
-    "BadGrace",
     "EngineName",
     "EraseRequest",
     "InvalidRequest",
@@ -49,8 +45,6 @@ __all__ = [
     "UnknownChoice",
     "action_of",
     "engine_from",
-    "grace_s_of",
-    "grace_seconds",
     "is_spark_installed",
     "known",
     "request_of",
@@ -66,8 +60,6 @@ OLD_LAYOUT_AGE_MS: Final = 7 * DAY_MS
 ENGINE_SETTING: Final = "LAKEBED_GC_ENGINE"
 """The environment variable with the engine of requests that name no engine."""
 
-_GRACE_FORM: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)?")
-_GRACE_UNITS_S: Final = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -78,17 +70,6 @@ class InvalidRequest(Invalid):
 
 class UnknownChoice(InvalidRequest):
     """The request has an unknown kind, mode or engine. The message lists the known values."""
-
-
-class BadGrace(InvalidRequest):
-    """The readers' grace is negative, or not a time."""
-
-
-SIGNED_S: Final = 15 * 60
-"""The readers' grace where clients read by themselves: the lifetime of the URLs that the server signs."""
-
-SERVED_S: Final = 2
-"""The readers' grace where all reads pass through the server."""
 
 
 class Mode(enum.StrEnum):
@@ -387,18 +368,6 @@ def known(word: str, choices: Sequence[str] | type[E]) -> str:
     return word
 
 
-def grace_seconds(text: str) -> int:
-    """Return `900`, `900s`, `15m`, `15min` or `1h` in seconds.
-
-    Raises:
-        BadGrace: the text has another form.
-    """
-    found = _GRACE_FORM.fullmatch(text)
-    if found is None:
-        raise BadGrace(f"{text!r} is not a time that readers can be given: use 900 (seconds), 15m or 1h")
-    return int(found[1]) * _GRACE_UNITS_S[found[2]]
-
-
 def _check_any(request: _Any) -> None:
     if request.tasks is not None and request.tasks < 1:
         raise InvalidRequest(f"tasks must be a whole number above 0, not {request.tasks}")
@@ -460,16 +429,3 @@ def _each(value: object) -> Iterable[object]:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-
-def grace_s_of(uri: str, asked_s: int | None) -> int:
-    """Return the readers' grace of this namespace, in seconds.
-
-    Raises:
-        BadGrace: the requested grace is negative.
-    """
-    if asked_s is None:
-        return SERVED_S if uri.startswith("local://") else SIGNED_S
-    if asked_s < 0:
-        raise BadGrace(f"readers cannot be given {asked_s} seconds", seconds=asked_s)
-    return asked_s

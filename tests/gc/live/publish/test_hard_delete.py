@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
+from lakebed.base import SERVED_S
 from lakebed.gc.live import (
     HoldBook,
     Installation,
@@ -18,7 +19,7 @@ from lakebed.gc.live import (
     find_deleted,
     find_queued,
 )
-from lakebed.gc.messages import LEDGER_PREFIX, SERVED_S, NewHold, decode_ledger, plain_rows
+from lakebed.gc.messages import LEDGER_PREFIX, NewHold, decode_ledger, plain_rows
 from lakebed.gc.rules import DAY_MS
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
 from lakebed.versions import LetGoBy, QueuedRecord

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from lakebed.base import RunState, parse_address, slice_opened_at_ms
+from lakebed.base import RunState, grace_s_of, parse_address, slice_opened_at_ms
 from lakebed.gc import messages
 from lakebed.gc.live.installation.installation import Installation
 from lakebed.gc.live.records.settings import RUN_ID, HoldBook
@@ -106,7 +106,7 @@ class QueueWorker:
             setting = await self._queue.setting()
             if setting.is_paused:
                 break
-            grace_ms = 1000 * messages.grace_s_of(self._versions.objectstore.uri, setting.grace_s)
+            grace_ms = 1000 * grace_s_of(self._versions.objectstore.uri, setting.grace_s)
             page = await self._queue.page(start, FULL_PAGE)
             now_ms = self._versions.ports.clock.now_ms()
             due = [item for item in page.items if now_ms - item[1].since_ms >= grace_ms]

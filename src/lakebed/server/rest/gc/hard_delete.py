@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lakebed.base import grace_s_of
 from lakebed.gc.live import REASONS, count_queue, find_deleted, find_queued
-from lakebed.gc.messages import grace_s_of
 from lakebed.operations.gc import hard_delete
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
