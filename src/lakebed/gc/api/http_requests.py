@@ -1,4 +1,4 @@
-"""Call the live side over HTTP: `lakebed.gc.messages.Requests`, one route for each method (gc/messages/calls.py).
+"""Call the live side over HTTP: `lakebed.gc.messages.Requests`, one route for each method (docs/formats/gc-run.md).
 
 A call blocks: a collection makes one call at a time, and has nothing else to run meanwhile. So no method of
 `HttpRequests` ever suspends, and `finish` runs a coroutine that awaits only these without an event loop.

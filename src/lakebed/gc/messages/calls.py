@@ -1,6 +1,6 @@
 """Declare the messages that servers and collectors exchange over HTTP. Each JSON body is one record.
 
-docs/formats/gc-run.md gives the order of the requests and its reasons. The files in run folders are in `run`.
+docs/formats/gc-run.md has the routes, the order of the requests and its reasons. The files in run folders are in `run`.
 """
 
 from __future__ import annotations
@@ -41,34 +41,6 @@ __all__ = [
     "UncommittedPage",
     "UnlistedSlices",
 ]
-
-# Routes, below `/api/v1/repositories/{repository}/gc`. With the query `deleted=UID` a request is for the deleted
-# repository of this name with that uid; `deleted=only` selects the only deleted repository of this name.
-#
-#     POST planning                  (empty)           -> Planning            before any slow step
-#     POST runs                      StartRun          -> StartedRun
-#     POST runs/{id}/uncommitted     ReadUncommitted   -> UncommittedPage     repeat with its token until there is none
-#     POST runs/{id}/commits         PrepareCommits    -> PreparedCommits     the body may be empty
-#     POST runs/{id}/marked          Mark              -> RunView             409: abandoned, discard the work
-#     POST runs/{id}/planned         NotePlanned       -> PlannedBy           the plan is written; returns its author
-#     POST runs/{id}/tables          FindTables        -> BrokenTables        which tables the plan would break
-#     POST runs/{id}/applying        Apply             -> RunView             before an apply writes or deletes anything
-#     POST runs/{id}/expire          Expire            -> RecheckInputs       repeat with its token until there is none
-#     POST runs/{id}/retire          RetireLeftovers   -> LeftoversRetired    for metadata, instead of expire
-#     POST runs/{id}/sweeping        Sweep             -> RunView
-#     POST runs/{id}/deferred        Defer             -> RunView             409: the window is over, the run deletes
-#     POST runs/{id}/purging         Purge             -> RecheckInputs       repeat with its token until there is none
-#     POST runs/{id}/ended           End               -> RunView             409: the run sweeps by another plan
-#     POST runs/{id}/abandoned       (empty)           -> RunView
-#     GET  runs                                        -> RunList             newest first
-#     GET  runs/{id}                                   -> RunView
-#     POST purging                   (empty)           -> Purging             before an apply or a purge deletes
-#     GET  ../holds                                    -> Holds               in force now
-#     GET  slices                                      -> UnlistedSlices      the slices without a record
-#     POST slices                    (empty)           -> AdoptedSlices       gives these slices a record
-#     GET  missing                                     -> MissingCommits      after a restore of an older backup
-#     POST missing                   (empty)           -> MissingCommits      marks commits that no ref names as gone
-#                                    both in pages, with &continuation_token=TOKEN
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,5 @@
 """Ask a server to run a collection, over HTTP (JSON). Each body is one record.
 
-Routes, below `/api/v1/repositories/{repository}/gc`:
-
-    POST   jobs         StartJob -> JobView    409: a job is running in this repository; 501: the server has no Spark
-    GET    jobs                  -> JobList    newest first
-    GET    jobs/{id}             -> JobView
-    DELETE jobs/{id}             -> JobView    ask the job to stop; it stops within seconds
-
 A job is a process of the server, with its user's permissions. When the server or the process ends, the job is `lost`
 or `failed`. Start it again: the run continues.
 """

@@ -1,10 +1,8 @@
-"""Restore objects that deferred runs hold, or undo a whole run, over HTTP (JSON):
+"""Restore objects that deferred runs hold, or undo a whole run, over HTTP (JSON).
 
-    POST restore            Restore -> RestorePage    repeat with its token until there is none; restores none twice
-    POST runs/{run}/undone  Undo -> Undone            repeat while `is_done` is false; no step is done twice
-
-below `/api/v1/repositories/{repository}/gc`. Name a run (all its objects), a path, or both. A restored object gets
-a fresh address and is staged on a branch, like an upload; the run still deletes the old address.
+Repeat a restore with its token until there is none, and an undo while `is_done` is false: no step is done twice. Name
+a run (all its objects), a path, or both. A restored object gets a fresh address and is staged on a branch, like an
+upload; the run still deletes the old address.
 
 Runs may hold several versions of a path. The version seen last returns to the path; the others are counted as
 `older`. `all_versions` restores each version to its own path; an address names one version.

@@ -1,14 +1,4 @@
-"""Declare retention rules as the server and its clients exchange them (JSON).
-
-Routes, below `/api/v1/repositories/{repository}/gc/rules`:
-
-    GET    full                                   -> RulesVersion    ?version=N: that version, not the one in force
-    PUT    full      lakebed.gc.rules.Rules      -> RulesWritten    ?if_version=N: only if N is in force, else 412
-    DELETE full      (empty)                      -> RulesWritten    ?if_version=N: only if N is in force, else 412
-    GET    history                                -> RulesHistory    newest first; ?before=N, ?amount=N
-    GET    explain                                -> lakebed.gc.rules.Explanation    ?branch=NAME; or commits on none
-    POST   try       lakebed.gc.rules.Rules      -> RulesTrial      saves nothing, deletes nothing
-"""
+"""Declare retention rules as the server and its clients exchange them (JSON)."""
 
 from __future__ import annotations
 

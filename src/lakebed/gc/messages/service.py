@@ -38,7 +38,7 @@ class UnknownAnswer(Corrupt):
 
 
 class Requests(Protocol):
-    """One repository's collections: one method for each request (calls.py lists the routes).
+    """One repository's collections: one method for each request (docs/formats/gc-run.md lists the routes).
 
     All requests but `start` may be repeated after a lost answer; a repeated `start` only begins another run. Errors
     keep their families (`lakebed.base.errors`) over HTTP.

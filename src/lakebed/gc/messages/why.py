@@ -1,8 +1,6 @@
 """Declare the answer to why an object is kept, until when, or which run took it (JSON).
 
-    GET  why      -> WhyPage      ?address=ADDRESS, or ?ref=REF&path=PATH; repeat with &continuation_token=TOKEN
-
-below `/api/v1/repositories/{repository}/gc`, until a page has the answer. An address is relative to the storage
+Repeat the request with the token of its page until a page has the answer. An address is relative to the storage
 namespace, or absolute: both spellings give one answer. No run acts on the answer; each run decides anew.
 """
 

@@ -1,8 +1,6 @@
 """Show a plan: its objects, the commits whose data it takes, and the differences between two plans of one kind.
 
-    GET  plans/{run}/objects      -> GarbagePage      ?prefix=PREFIX&amount=N, then &after=TOKEN
-
-below `/api/v1/repositories/{repository}/gc`. The table GARBAGE is read part by part; a part is sorted by slice,
+The table GARBAGE is read part by part; a part is sorted by slice,
 sequence and address.
 """
 
