@@ -11,7 +11,7 @@ The local engine does the same work in this process, with the stores and ports t
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -64,6 +64,14 @@ def check_whole(rows: pa.Table, what: str) -> None:
         inner = pc.list_flatten(column).null_count if pa.types.is_list(column.type) else 0
         if column.null_count or inner:
             raise messages.BadInput(f"{what}: null in column {name}", input=what, column=name)
+
+
+def without(rows: pa.Table, ids: pa.Array | pa.ChunkedArray | Collection[str], name: str = "address") -> pa.Table:
+    """Return the rows whose text in the column `name` is not among `ids`."""
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    value_set = ids.cast(pa.string()) if isinstance(ids, pa.Array) else pa.array(sorted(ids), pa.string())
+    return rows.filter(pc.invert(pc.is_in(rows[name], value_set=value_set))) if len(value_set) else rows
 
 
 def check_table(manifest: messages.Manifest, table: messages.Table) -> None:

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from lakebed.base import FOREIGN_SLICE, Clock, LakebedError
 from lakebed.gc import messages
 from lakebed.gc.engines import Effort, Engine, Task
-from lakebed.gc.engines.engine import PARTS, parts_of, read_part, rows_of_parts
+from lakebed.gc.engines.engine import PARTS, parts_of, read_part, rows_of_parts, without
 from lakebed.gc.kinds import Look, SweepRule
 from lakebed.gc.mark.holding import Held
 from lakebed.gc.mark.sets.places import is_elsewhere, may_be_swept
 from lakebed.gc.messages import GC_PREFIX, LedgerState, Manifest, Part
 from lakebed.gc.runs.context import Fence, Overtaken
-from lakebed.gc.runs.recording import Gone, Ledger, Outcomes, Swept, count, ledger_rows, read_recorded, record, without
+from lakebed.gc.runs.recording import Gone, Ledger, Outcomes, Swept, count, ledger_rows, read_recorded, record
 from lakebed.objectstore import Deleter, ObjectMissing, ObjectStore, read_adoption
 
 BATCH_KEYS: Final = 1000

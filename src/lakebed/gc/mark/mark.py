@@ -39,6 +39,7 @@ from lakebed.gc.engines.engine import (
     read_part,
     rows_by_key,
     rows_of_parts,
+    without,
     write_part,
 )
 from lakebed.gc.messages import Manifest, Part, Pieces, Plan, Total, Totals
@@ -212,7 +213,7 @@ async def _look_for_unlisted(
 async def _only_there(task: Task, verdicts: pa.Table, unasked: Collection[str]) -> pa.Table:
     asked = [key for key in verdicts["address"].to_pylist() if key not in unasked]
     gone = [key async for key, stat in task.ahead(asked, lambda key: _find_stat(task.store, key)) if stat is None]
-    return verdicts.filter(pc.invert(pc.is_in(verdicts["address"], value_set=pa.array(gone, pa.string()))))
+    return without(verdicts, gone)
 
 
 async def _find_stat(store: ObjectStore, key: str) -> ObjectStat | None:

@@ -11,7 +11,7 @@ not have counts as deleted by this run, also where a process died before its rec
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from lakebed.base import NotFound, RunId, parse_address
 from lakebed.gc import messages
-from lakebed.gc.engines.engine import Table, decode, read_part, required
+from lakebed.gc.engines.engine import Table, decode, read_part, required, without
 from lakebed.gc.messages import (
     DELETED_AT_ONCE,
     LEDGER_PREFIX,
@@ -243,12 +243,6 @@ def closed(rows: pa.Table) -> pa.Table:
 
 def only(objects: pa.Table, addresses: pa.ChunkedArray) -> pa.Table:
     return objects.filter(pc.is_in(objects["address"], value_set=addresses.combine_chunks()))
-
-
-def without(objects: pa.Table, addresses: Collection[str]) -> pa.Table:
-    if not addresses:
-        return objects
-    return objects.filter(pc.invert(pc.is_in(objects["address"], value_set=pa.array(sorted(addresses), pa.string()))))
 
 
 def count(rows: pa.Table, *, skipped: int = 0) -> Swept:

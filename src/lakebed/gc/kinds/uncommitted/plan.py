@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 
 from lakebed.base import Conflict, count_of, slice_name, slice_opened_at_ms
 from lakebed.gc import messages
-from lakebed.gc.engines.engine import CLOSED, RANGE_IDS, RANGES
+from lakebed.gc.engines.engine import CLOSED, RANGE_IDS, RANGES, without
 from lakebed.gc.kinds import Limits, Look, SweepRule, begin_unpublished
 from lakebed.gc.kinds.saved import Base, read_base
 from lakebed.gc.mark.inputs.listing import Issued, UnknownFiles, find_unknown_files, list_slices, unknown_files_of
 from lakebed.gc.mark.inputs.named import check_live, deal_live, from_tables, merge_live, metaranges_of_all
-from lakebed.gc.mark.inputs.ranges import ListedRanges, from_ranges, read_ranges, without
+from lakebed.gc.mark.inputs.ranges import ListedRanges, from_ranges, read_ranges
 from lakebed.gc.mark.mark import Live, mark_listed
 from lakebed.gc.mark.sets.places import may_be_swept
 from lakebed.gc.messages import (
@@ -268,7 +268,7 @@ async def _read_commits(
     check_live(metaranges, ranges.count)
     if base is not None:
         # The earlier run knows nearly all ranges, so the few new ones fit into this process.
-        new_ranges = [without(some, "range_id", base.ranges) async for some in ranges.each(context)]
+        new_ranges = [without(some, base.ranges, "range_id") async for some in ranges.each(context)]
         ranges = ListedRanges(pa.concat_tables([RANGES.schema.empty_table(), *new_ranges]))
     context.progress(f"marking against {count_of(new.num_rows, 'commit')} in {count_of(ranges.count, 'range')}")
     live = await _live_of(context, run, base, ranges)

@@ -313,12 +313,6 @@ def in_closed_slices(candidates: pa.Table, slices: pa.Array) -> pa.Table:
     return candidates.filter(pc.or_(pc.less(buckets, 0), pc.is_in(buckets, value_set=slices)))
 
 
-def without(rows: pa.Table, name: str, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
-    """Return the rows whose id, in the column `name`, is not in `ids`."""
-    value_set = pa.chunked_array([ids]) if isinstance(ids, pa.Array) else ids
-    return rows.filter(pc.invert(pc.is_in(rows[name], value_set=value_set.cast(pa.string()).combine_chunks())))
-
-
 def effort_of_whole(ranges: pa.Table) -> Effort:
     return Effort(requests=ranges.num_rows, size_bytes=pc.sum(ranges["file_bytes"]).as_py() or 0)
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from lakebed.base import Corrupt, NotFound, RunKind, count_of
+from lakebed.gc.engines.engine import without
 from lakebed.gc.kinds.erasure.erasing import key_of
 from lakebed.gc.messages import (
     DATA_PREFIX,
@@ -42,7 +43,6 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Matcher, Selection
 from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
-from lakebed.gc.runs.recording import without
 from lakebed.objectstore import Level
 
 from .contents import addresses_there, deferred_copies, read_checksums

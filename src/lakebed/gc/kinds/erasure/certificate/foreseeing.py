@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import NotFound, count_of, human_size
 from lakebed.gc import messages
-from lakebed.gc.engines.engine import Effort, Table, Task, required
+from lakebed.gc.engines.engine import Effort, Table, Task, required, without
 from lakebed.gc.kinds.erasure.erasing import RangesBySpan, key_of
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs.ranges import read_metaranges, read_sublists
@@ -32,7 +32,6 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import Holds, Selection, Spans
 from lakebed.gc.runs.context import RunContext, slice_numbers
-from lakebed.gc.runs.recording import without
 
 from .contents import addresses_there, deferred_copies, read_checksums
 from .standing import (
@@ -314,7 +313,7 @@ def _unmatched(selection: Selection, paths: pa.Array, checksums: pa.Array) -> tu
 
 def _left(named: pa.Table, staged: Sequence[StagedEntry], goes: pa.ChunkedArray) -> dict[str, tuple[str, ...]]:
     """Return the paths of each selected object that the plan does not delete. `goes`: addresses that it deletes."""
-    rows = named.filter(pc.invert(pc.is_in(named["address"], value_set=goes.combine_chunks())))
+    rows = without(named, goes)
     left: dict[str, set[str]] = {}
     for address, path in zip(rows["address"].to_pylist(), rows["path"].to_pylist(), strict=True):
         left.setdefault(address, set()).add(path)
