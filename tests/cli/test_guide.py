@@ -96,6 +96,22 @@ def test_each_example_of_the_help_is_a_command_that_there_is() -> None:
     assert [example for example in examples if len(example) > 78] == []
 
 
+def test_the_table_of_commands_has_each_command_with_its_verbs() -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "guide" / "cli.md").read_text(), re.MULTILINE)
+    words: dict[str, set[str]] = {}
+    for row in rows:
+        for command in row.split("; "):
+            noun, *verbs = re.findall(r"[a-z-]+", command)
+            words.setdefault(noun, set()).update(verbs)
+
+    context = click.Context(app)
+    for name in app.list_commands(context):
+        command = app.get_command(context, name)
+        known = set(command.list_commands(context) if isinstance(command, click.Group) else ())
+        assert not known - words.get(name, set()), name
+        assert name in words or any(name in row for row in rows), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_command_of_a_page_is_passed_over(page: Path) -> None:
     texts = [" ".join(shlex.split(line, comments=True)) for line in lines_of(page)]
