@@ -16,27 +16,16 @@ import msgspec
 from .harness import Bench, Figure, Result, run
 
 FOLDERS = {
-    "clusters": ("document", "ranges"),
-    "collecting": ("erase-branches", "lifecycle", "listing", "prepare", "sweep"),
-    "embedded": ("commit", "log", "migrate", "rewrite", "sandboxes", "tables", "wide"),
-    "serving": (
-        "extras",
-        "gateway",
-        "list",
-        "mixed",
-        "operations",
-        "pages",
-        "stat",
-        "ten-objects",
-        "upload",
-        "workers",
-    ),
+    "clusters": "document ranges",
+    "collecting": "erase-branches lifecycle listing prepare sweep",
+    "embedded": "commit log migrate rewrite sandboxes tables wide",
+    "serving": "extras gateway list mixed operations pages stat ten-objects upload workers",
 }
 FILES = dict.fromkeys(("list", "stat", "upload"), "objects")
 NAMES = {
     name: f"bench.{folder}.{FILES.get(name, name.replace('-', '_'))}"
     for folder, names in FOLDERS.items()
-    for name in names
+    for name in names.split()
 }
 
 
@@ -44,9 +33,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=sorted(NAMES))
     parser.add_argument("of", nargs="*", help="of operations: names")
-    sizes = ("small", "tenth", "full")
+    sizes = ("small", "twentieth", "tenth", "full")
     parser.add_argument(
-        "--size", choices=sizes, default="full", help="tenth: of document, lifecycle, migrate and pages alone"
+        "--size",
+        choices=sizes,
+        default="full",
+        help="tenth: of document, lifecycle, migrate, pages; twentieth: document",
     )
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--against", default="", metavar="SRC", help="of operations: the sources to compare with")

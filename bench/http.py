@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from bench.harness import Side, Work
@@ -74,16 +74,11 @@ async def read_chunks(reader: asyncio.StreamReader) -> list[bytes]:
     return [*pieces, b"".join(end)]
 
 
-class Process(Protocol):
-    @property
-    def pid(self) -> int: ...
-
-
 class Peer:
     """A server process: its port, its CPU time and memory, and bytes that ask it for something."""
 
-    def __init__(self, process: Process, port: int, key: tuple[str, str] = ("", "")) -> None:
-        self.process = process
+    def __init__(self, pid: int, port: int, key: tuple[str, str] = ("", "")) -> None:
+        self.pid = pid
         self.port = port
         self.key = key
         """Access key id and secret of the user who asks."""
@@ -109,10 +104,10 @@ class Peer:
 
     def cpu_s(self) -> float:
         """Of all its threads, and of the processes that it started."""
-        return sum(_cpu_s(pid) for pid in family(self.process.pid))
+        return sum(_cpu_s(pid) for pid in family(self.pid))
 
     def peak_mib(self) -> float:
-        return sum(peak_mib(pid) for pid in family(self.process.pid))
+        return sum(peak_mib(pid) for pid in family(self.pid))
 
     async def with_connections(self, work: Callable[[Connection, int], Awaitable[T]], count: int) -> list[T]:
         """Run `work(connection, number)` on that many connections at once."""
@@ -175,7 +170,7 @@ def lakebed_server(
         if key is None:
             made = json.loads(peer.call("POST", "/api/v1/setup_lakefs", {"username": "bench"}, expected=200))
             key = (made["access_key_id"], made["secret_access_key"])
-        yield Peer(peer.process, peer.port, key)
+        yield Peer(peer.pid, peer.port, key)
 
 
 @contextmanager
@@ -193,7 +188,7 @@ def started(command: list[str], *, marker: str, environment: Mapping[str, str] =
     variables = {**environment, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=variables)
     try:
-        yield Peer(process, _port(process, marker))
+        yield Peer(process.pid, _port(process, marker))
     finally:
         process.terminate()
         process.wait(START_S)

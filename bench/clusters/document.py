@@ -21,8 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from bench.harness import Bench, Figure
-from bench.http import Peer, lakebed_server, started
-from lakebed.gc import write_package
+from bench.http import TICK_S, Peer, lakebed_server, started
+from lakebed.gc import NEEDED, write_package
 from lakebed.objectstore import environment_of
 from tests.spark.standalone import standalone
 
@@ -34,6 +34,8 @@ LIMIT_S: Final = 3 * 3_600.0
 """The document's bottom line: a clean run of uncommitted data, planned and applied."""
 OPTIMISED_MAX: Final = 0.1
 """An optimised run takes at most this much of a clean one, after a day that changed a hundredth."""
+RATIO_MAX: Final = {"twentieth": 2.0}
+"""A clean run takes at most this much of the CPU of bare clients that list as much and delete as much."""
 PROMISED: Final = {
     "plan uncommitted: list": "1 min",
     "plan uncommitted: read what is not committed, commits": "1.5 min",
@@ -43,6 +45,7 @@ PROMISED: Final = {
 """What the document says of a step."""
 RUNS: Final = ("uncommitted", "optimised", "committed", "lifecycle", "erasure", "deleted")
 MAKE: Final = "make"
+ON_A_CLUSTER: Final = ("tenth", "full")
 
 
 def parts(size: str, *, folder: Path | None = None) -> Iterator[Figure]:
@@ -56,7 +59,10 @@ def parts(size: str, *, folder: Path | None = None) -> Iterator[Figure]:
         of = {run: [step for step in steps.values() if step.phase.partition(" ")[2] == run] for run in RUNS}
         for run, its in of.items():
             yield figure(f"document: {run}", wall_s(its), "s", its, LIMIT_S if run == "uncommitted" else None)
-        share = cpu_s(of["optimised"]) / cpu_s(of["uncommitted"])
+        clean, floor = of["uncommitted"], max(steps["floor: all"].cpu_s["driver"], TICK_S)
+        ratio = (cpu_s(clean) - sum(step.cpu_s["S3"] for step in clean)) / floor
+        yield figure("document: uncommitted, CPU without S3 / bare clients", ratio, "×", clean, RATIO_MAX.get(size))
+        share = cpu_s(of["optimised"]) / cpu_s(clean)
         yield figure("document: optimised, CPU / clean", share, "×", of["optimised"], OPTIMISED_MAX)
 
 
@@ -103,10 +109,10 @@ def job(size: str, folder: Path, log: Log) -> None:
         if MAKE not in done:
             make(given, log)
         server = ending.enter_context(serving(given, folder))
-        pids = {"server": [server.process.pid], "S3": [store.process.pid]}
+        pids = {"server": [server.pid], "S3": [store.pid]}
         given = msgspec.structs.replace(given, endpoint=f"http://127.0.0.1:{server.port}", key=server.key, pids=pids)
         variables = {**os.environ}
-        if size != "small":
+        if size in ON_A_CLUSTER:
             given, more = on_a_cluster(given, ending)
             variables |= more
         run("bench.clusters.document_run", given, variables)
@@ -115,7 +121,7 @@ def job(size: str, folder: Path, log: Log) -> None:
 def on_a_cluster(given: Given, ending: ExitStack) -> tuple[Given, dict[str, str]]:
     """Start one, and return what its driver gets, as words and as variables."""
     place = Path(ending.enter_context(tempfile.TemporaryDirectory()))
-    cluster = ending.enter_context(standalone(place, workers=WORKERS))
+    cluster = ending.enter_context(standalone(place, workers=WORKERS, packages=(*NEEDED, "arro3-core")))
     workers = [worker.process.pid for worker in cluster.workers]
     settings = {**cluster.settings(), "spark.cores.max": str(WORKERS)}
     package = write_package(place / "lakebed.zip").file

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from bench.collecting.listing import bare_client, names_of, read_obstore
+from bench.collecting.sweep import delete_bare
 from bench.http import family, peak_mib, spent_s
 from bench.s3 import BUCKET
 from lakebed.client import Client, Credentials
@@ -31,6 +34,7 @@ from lakebed.gc.engines.spark import frame
 from lakebed.gc.mark.sets.bucketed import SHARES
 from lakebed.gc.messages import ApplyRequest, EngineName, ErasureOrder, Mode, Plan, PlanRequest, RunKind
 from lakebed.gc.rules import Selection
+from lakebed.runtime import LiveTasks
 
 from .document_lake import (
     COMMITTED,
@@ -247,6 +251,24 @@ class Run:
         assert self._spark is not None
         return self._spark
 
+    def floor(self) -> dict[str, Any]:
+        """Let bare clients list all and delete the garbage. It is there again behind it."""
+        client, numbers = bare_client(self.given.objectstore), numbers_of(GARBAGE, 0, self.size.objects // 20)
+        slices = names_of(self.size.slices)
+        names = [(slices[number // self.size.per_slice], number % self.size.per_slice) for number in numbers.tolist()]
+        keys = [f"{REPOSITORY}/data/{slice_}/{sequence:08d}" for slice_, sequence in names]
+
+        async def act() -> int:
+            listed = [found async for _, found in LiveTasks().ahead(slices, partial(read_obstore, client, None))]
+            await delete_bare(client, keys)
+            return sum(listed)
+
+        same("objects listed by a bare client", asyncio.run(act()), self.size.objects)
+        there = np.load(self.given.names(REPOSITORY), mmap_mode="r+").reshape(-1)
+        same("objects that bare clients left", int(there[numbers].sum()), 0)
+        there[numbers] = 1
+        return {"objects": len(keys)}
+
     def plan(self, what: str, kind: RunKind, mode: Mode = Mode.AUTOMATIC) -> dict[str, Any]:
         [plan] = self.collector().plan(PlanRequest(kinds=(kind,), mode=mode))
         if what == "uncommitted":
@@ -304,6 +326,7 @@ class Run:
 
 
 PHASES: Final[dict[str, Callable[[Run], dict[str, Any]]]] = {
+    "floor": Run.floor,
     "plan uncommitted": lambda run: run.plan("uncommitted", RunKind.UNCOMMITTED, Mode.CLEAN),
     "apply uncommitted": lambda run: run.apply("uncommitted"),
     "change": Run.change,

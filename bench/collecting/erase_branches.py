@@ -41,11 +41,7 @@ def _figures(peer: Peer, environment: dict[str, str], branches: int) -> list[Fig
         figure
         for name, took in (("plan", plan), ("apply", apply), ("verify", verify))
         for figure in both(
-            f"erase-branches: {name}, {branches:,} branches",
-            [took],
-            peer,
-            limit=LIMIT_S,
-            peak_limit_mib=PEAK_LIMIT_MIB,
+            f"erase-branches: {name}, {branches:,} branches", [took], peer, limit=LIMIT_S, peak_limit_mib=PEAK_LIMIT_MIB
         )
     ]
 

@@ -132,7 +132,7 @@ def _user(peer: Peer, name: str, statements: Sequence[dict[str, object]]) -> Pee
     peer.call("POST", f"{api}/policies", {"id": name, "statement": statements}, expected=201)
     peer.call("PUT", f"{api}/users/{name}/policies/{name}", expected=201)
     key = json.loads(peer.call("POST", f"{api}/users/{name}/credentials", expected=201))
-    return Peer(peer.process, peer.port, (key["access_key_id"], key["secret_access_key"]))
+    return Peer(peer.pid, peer.port, (key["access_key_id"], key["secret_access_key"]))
 
 
 BENCH = Bench(name="extras", parts=parts)

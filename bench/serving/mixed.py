@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -105,7 +104,7 @@ class Beside:
 @contextmanager
 def running(peer: Peer, folder: Path) -> Iterator[None]:
     """Do the large work in another process: threads of this one would hold up the probes."""
-    asked = json.dumps([peer.process.pid, peer.port, peer.key, str(folder)])
+    asked = json.dumps([peer.pid, peer.port, peer.key, str(folder)])
     command = [sys.executable, "-m", "bench.serving.mixed", asked]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -121,7 +120,7 @@ def main(asked: str) -> None:
     """Do the large work at low priority until standard input ends."""
     os.nice(NICE)
     pid, port, key, folder = json.loads(asked)
-    beside = Beside(Peer(SimpleNamespace(pid=pid), port, key), Path(folder))
+    beside = Beside(Peer(pid, port, key), Path(folder))
     working = threading.Thread(target=beside.run)
     working.start()
     print(flush=True)

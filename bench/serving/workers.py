@@ -34,10 +34,7 @@ from tests.kv.servers import database
 from .world import REPOSITORY, fill
 
 OBJECTS: Final = {"small": 500, "full": 20_000}
-REQUESTS: Final = {
-    "small": {"upload": 20, "stat": 40},
-    "full": {"upload": 500, "stat": 2_000},
-}
+REQUESTS: Final = {"small": {"upload": 20, "stat": 40}, "full": {"upload": 500, "stat": 2_000}}
 STORES: Final = {"small": ("sqlite",), "full": ("postgres", "sqlite")}
 LEAST: Final = {"postgres": 1.8, "sqlite": 1.2}
 LOADS: Final = ((1, CONNECTIONS), (2, 2 * CONNECTIONS), (2, CONNECTIONS))
@@ -95,7 +92,7 @@ def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:
 
 def serving(peer: Peer, processes: int) -> list[int]:
     """The processes that answer requests. The parent of several answers none."""
-    found = family(peer.process.pid)
+    found = family(peer.pid)
     return found if processes == 1 else found[1:]
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -102,10 +102,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def standalone(folder: Path, *, workers: int) -> Iterator[Cluster]:
-    """Start a cluster, and end all of its processes with the block. Ports are the system's choice."""
+def standalone(folder: Path, *, workers: int, packages: Sequence[str] = NEEDED) -> Iterator[Cluster]:
+    """Start a cluster whose workers have these packages, and end all of its processes with the block. Ports are the
+    system's choice."""
     java = shim_home(find_java({}, bundled_only=True), folder / "java")
-    python = python_without_our_package(folder / "python")
+    python = python_without_our_package(folder / "python", packages)
     (folder / "log4j2.properties").write_text(LOG4J)
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LAKEBED_"))},
@@ -161,11 +162,11 @@ def scala_version() -> str:
     return core.name.partition("_")[2].partition("-")[0]
 
 
-def python_without_our_package(folder: Path) -> Path:
-    """An environment that has NEEDED and what these bring, by links to what is installed here."""
+def python_without_our_package(folder: Path, packages: Sequence[str] = NEEDED) -> Path:
+    """An environment that has these packages and what they bring, by links to what is installed here."""
     venv.create(folder, with_pip=False, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for name in NEEDED:
+    for name in packages:
         tops = {file.parts[0] for file in distribution(name).files or () if file.parts[0] != ".."}
         for top in tops:
             (site / top).symlink_to(Path(str(distribution(name).locate_file(top))))

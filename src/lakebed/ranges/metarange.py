@@ -309,7 +309,10 @@ def _encode(kind: Kind, infos: Sequence[RangeInfo | SublistInfo], salt: str) -> 
 
 
 def _decode(kind: Kind, id_: str, data: bytes) -> pa.Table:
-    file = SealedFile(kind, id_, data)
+    return _checked(kind, id_, SealedFile(kind, id_, data))
+
+
+def _checked(kind: Kind, id_: str, file: SealedFile) -> pa.Table:
     table = file.read()
     found = _identity(kind, table, file.salt)
     if found != id_:
@@ -390,7 +393,7 @@ class KnownRanges:
         if known is not None and known.digest(kind, file.salt) == id_:
             self._last = known
             return known.places
-        return self._add(decode_ranges(kind, id_, data))
+        return self._add(_checked(kind, id_, file))
 
     def _known(self, ids: bytes) -> _Known | None:
         """Return the known facts about these ranges; None where one is unknown."""
@@ -423,11 +426,11 @@ class KnownRanges:
         min_keys, max_keys = ([keys[place] for place in at] for keys in (self._min_keys, self._max_keys))
         return _Known(ids, places, self._numbers[:, places], min_keys, max_keys)
 
-    def _add(self, listed: RangeList) -> Places:
-        ids: list[bytes] = chunk(listed.table, "id").to_pylist()
+    def _add(self, table: pa.Table) -> Places:
+        ids: list[bytes] = [*KeyColumn(chunk(table, "id"))]
         new = [row for row, id_ in enumerate(ids) if self._is_new(id_)]
         if new:
-            self._append(listed, new)
+            self._append(table, new)
         places = np.array([self._places[id_] for id_ in ids], np.int64)
         self._last = self._facts(b"".join(ids), places)
         return places
@@ -440,11 +443,11 @@ class KnownRanges:
         self._ids.append(id_)
         return True
 
-    def _append(self, listed: RangeList, new: Sequence[int]) -> None:
+    def _append(self, table: pa.Table, new: Sequence[int]) -> None:
         """Take the facts of these rows, whose ids were appended before."""
         first = len(self._min_keys)
-        columns: Any = [chunk(listed.table, name).to_numpy() for name in ("count", "size_bytes", "file_bytes")]
-        keys = [KeyColumn(chunk(listed.table, name)) for name in ("min_key", "max_key")]
+        columns: Any = [chunk(table, name).to_numpy() for name in ("count", "size_bytes", "file_bytes")]
+        keys = [KeyColumn(chunk(table, name)) for name in ("min_key", "max_key")]
         min_keys, max_keys = ([column[row] for row in new] for column in keys)
         if self._numbers.shape[1] < first + len(new):
             room = np.zeros((5, first + len(new)), np.int64)

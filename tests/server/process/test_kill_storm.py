@@ -53,7 +53,7 @@ class Storm:
         with started(["-m", "lakebed", "serve", *options], marker=" at http://127.0.0.1:") as bare:
             if not self.key[0]:
                 self._set_up(bare)
-            peer = Peer(bare.process, bare.port, self.key)
+            peer = Peer(bare.pid, bare.port, self.key)
             self.counts_commits = number % 2 == 0
             self.answers_left = self.random.randint(1, 6 if self.counts_commits else 60)
             asyncio.run(peer.with_connections(lambda c, n: self._work(peer, c, number, n), WRITERS + 1))
@@ -62,13 +62,13 @@ class Storm:
         made = json.loads(bare.call("POST", "/api/v1/setup_lakefs", {"username": "storm"}, expected=200))
         self.key = (made["access_key_id"], made["secret_access_key"])
         creation = {"name": REPOSITORY, "storage_namespace": "local://stormy/x"}
-        Peer(bare.process, bare.port, self.key).call("POST", "/api/v1/repositories", creation, expected=201)
+        Peer(bare.pid, bare.port, self.key).call("POST", "/api/v1/repositories", creation, expected=201)
 
     def _count_answer(self, peer: Peer, *, is_commit: bool) -> None:
         """The kill comes with some answer, of a commit or of a write: in the middle of what the others are about."""
         self.answers_left -= is_commit == self.counts_commits
         if self.answers_left == 0 and is_commit == self.counts_commits:
-            os.kill(peer.process.pid, signal.SIGKILL)
+            os.kill(peer.pid, signal.SIGKILL)
 
     async def _work(self, peer: Peer, connection: Connection, number: int, worker: int) -> None:
         """Until the connection breaks. A path is overwritten now and then, only ever by the worker that owns it."""
