@@ -1,4 +1,4 @@
-"""Key pairs that are lent for the files of one table: nothing is stored, the key id says all.
+"""Key pairs that are lent for the files of one table. Nothing is stored: the key id holds all that is needed.
 
 The id has what the pair may do, its end and its owner's login, with a MAC. The secret is another MAC of the same. So a
 pair costs no write and needs no cleaning. It ends with its hour, or with the key pair or login that it was lent to. The

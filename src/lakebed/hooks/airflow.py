@@ -71,7 +71,7 @@ class _Airflow:
         return str(_body(self._send("GET", f"{self._runs}/{quote(run_id, safe='')}")).get("state"))
 
     def _log_in(self) -> bool:
-        """Get a token for version 2 of the API. False: this server has no such thing."""
+        """Get a token for version 2 of the API. Return False if this server gives none: it speaks version 1."""
         answer = self._request(
             "POST", f"{self._url}/auth/token", {"username": self._user, "password": self._password}, {}
         )

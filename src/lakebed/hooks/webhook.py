@@ -1,7 +1,7 @@
 """Webhooks: one POST of the event as JSON. Any answer but 2xx fails the hook.
 
 A name is resolved once, and the connection goes to the address that was looked at: this machine, the metadata service
-of a cloud and private networks get nothing, whatever name leads there. Redirects are not followed.
+of a cloud and private networks get nothing, under any name. Redirects are not followed.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _parse(uri: str) -> tuple[str, str, str]:
     if not _BUCKET[scheme].fullmatch(bucket):
         raise _invalid(uri, f"{bucket!r} is not a valid name after {scheme}://")
     if _AMBIGUOUS.search(path) or (path and not is_object_key(path)):
-        raise _invalid(uri, "its path has empty, dotted or over-long segments, or characters of no good here")
+        raise _invalid(uri, "its path has empty, dotted or over-long segments, or characters that are not allowed here")
     if not bucket and not path:
         raise _invalid(uri, KNOWN)
     return scheme, bucket, path

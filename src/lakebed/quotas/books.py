@@ -30,7 +30,7 @@ COUNT_AGAIN_MS: Final = 24 * 3_600_000
 COUNT_BEAT_MS: Final = 60_000
 """A count reports at this interval that it goes on."""
 COUNT_MS_MAX: Final = 15 * COUNT_BEAT_MS
-"""A count that said nothing for so long is over: its process died."""
+"""A count whose record was not renewed for this long is over: its process died."""
 
 GoOn: TypeAlias = Callable[[], Awaitable[None]]
 Measure: TypeAlias = Callable[[GoOn], Awaitable[int]]

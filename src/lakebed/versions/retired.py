@@ -312,7 +312,7 @@ class Retired:
     async def forget_run(self, run: RunId, *, changes: int | None = None) -> bool:
         """Remove a run's record and its list of expired commits. False: there is none, or it was replaced meanwhile.
 
-        `changes`: so many have their events. Keep a record with more.
+        With `changes`, that many changes of it have their events: keep the record if it has more.
         """
         key = keys.RUN + run.encode()
         held = await self._context.get(key)
