@@ -112,6 +112,17 @@ def test_the_table_of_commands_has_each_command_with_its_verbs() -> None:
         assert name in words or any(name in row for row in rows), name
 
 
+def test_each_message_of_the_page_about_failures_is_one_of_the_source() -> None:
+    page = (ROOT / "docs" / "guide" / "troubleshooting.md").read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    # The first cell of a row; `…` stands for what a message names.
+    messages = [text for row in re.findall(r"^\| (.*?) \|", page, re.MULTILINE) for text in re.findall(r"`(.*?)`", row)]
+    parts = {part.strip() for message in messages for part in message.split("…") if part.strip()}
+
+    assert len(parts) >= 15
+    assert {part for part in parts if part not in sources} == {"main~9"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_command_of_a_page_is_passed_over(page: Path) -> None:
     texts = [" ".join(shlex.split(line, comments=True)) for line in lines_of(page)]
