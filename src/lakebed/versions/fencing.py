@@ -108,7 +108,7 @@ class Fencing:
     async def _mark_fenced(
         self, kind: type[SliceRecord] | type[UploadRecord] | type[CopyRecord], key: bytes
     ) -> Owned | None:
-        """Do step 1. Where another collector fenced it and died, go on from there. Return None if there is nothing to fence."""
+        """Do step 1. Where another collector fenced it and died, go on from there. None: nothing to fence."""
         fenced = await self._move(kind, key, _MARK[kind])
         if fenced is not None:
             return fenced

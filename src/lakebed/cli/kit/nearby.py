@@ -36,7 +36,7 @@ _LISTS: Final = {
     "nothing lies": "lakebed object ls {}/BRANCH/",
     "no commit and no ledger names it": "lakebed object ls {}/BRANCH/",
 }
-"""Words of an error that a thing is missing, other than a repository, ref or path; and the command that lists such things."""
+"""Error words for a missing thing other than a repository, ref or path, and the command that lists such things."""
 _TABLE: Final = re.compile(r"there is no (table|namespace) (\S+?)(?=[:,.]?(?:\s|$))")
 _SNAPSHOT: Final = re.compile(r"table (\S+) has no snapshot")
 _TAKER: Final = re.compile(r"taken by collection run (\w+)")
