@@ -46,6 +46,13 @@ def test_a_download_arrives_whole(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.parametrize("name", ["漢" * 80 + ".txt", "x" * 255])
+def test_a_download_takes_any_name_that_a_disk_takes(tmp_path: Path, name: str) -> None:
+    client_of(Script(whole())).files.download("lake", "main", name, tmp_path / name)
+
+    assert (tmp_path / name).read_bytes() == DATA
+
+
 def test_a_broken_download_is_taken_up_where_it_broke(tmp_path: Path) -> None:
     script = Script(broken_after(1000), rest)
 

@@ -260,6 +260,38 @@ def test_moving_and_deleting(fs: LakebedFileSystem, root: str, repository: lakeb
     assert fs.exists(f"{root}/keep")
 
 
+def test_a_folder_or_a_missing_path_is_not_deleted_or_moved_in_silence(fs: LakebedFileSystem, root: str) -> None:
+    for path in ("d/1", "keep"):
+        fs.pipe_file(f"{root}/{path}", b"1")
+
+    for folder in (f"{root}/d", root, f"{root}/*", [f"{root}/keep", f"{root}/d"]):
+        with pytest.raises(IsADirectoryError, match="recursive=True"):
+            fs.rm(folder)
+    with pytest.raises(IsADirectoryError):
+        fs.mv(f"{root}/d", f"{root}/e")
+    for missing in (f"{root}/none", [f"{root}/keep", f"{root}/none"]):
+        for recursive in (False, True):
+            with pytest.raises(FileNotFoundError):
+                fs.rm(missing, recursive=recursive)
+    assert fs.find(root) == [f"{root}/d/1", f"{root}/keep"]
+
+
+def test_folders_are_made_and_ended_by_their_files_alone(fs: LakebedFileSystem, root: str) -> None:
+    fs.pipe_file(f"{root}/d/1", b"1")
+    fs.mkdir(f"{root}/new")
+    fs.makedirs(f"{root}/d", exist_ok=True)
+    fs.rmdir(f"{root}/new")
+
+    with pytest.raises(FileExistsError):
+        fs.makedirs(f"{root}/d")
+    with pytest.raises(OSError, match="not empty"):
+        fs.rmdir(f"{root}/d")
+    with pytest.raises(NotADirectoryError):
+        fs.rmdir(f"{root}/d/1")
+    with pytest.raises(FileNotFoundError):
+        fs.mkdir("no-such-repository")
+
+
 def test_a_copy_into_another_repository_carries_the_bytes(
     fs: LakebedFileSystem, root: str, lake: lakebed.Lake, repository: lakebed.Repository
 ) -> None:

@@ -358,7 +358,8 @@ def _announced(response: httpx.Response) -> tuple[str, int | None]:
 @contextmanager
 def _replacing(target: Path) -> Iterator[IO[bytes]]:
     """A temporary file beside `target` that takes its name when the block ends well, and else vanishes."""
-    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.part")
+    # Without the target's name: a name of 255 bytes, the most that a disk takes, has no room for more.
+    temporary = target.with_name(f".lakebed-{secrets.token_hex(12)}.part")
     with temporary.open("xb") as file:
         try:
             yield file

@@ -3,12 +3,13 @@
     pandas.read_parquet("lakebed://flights/main/2024.parquet")
     fsspec.filesystem("lakebed", folder="./lake")       # a folder of this machine, with no server
 
-Folders exist only through slashes in paths: no folder is empty, and `mkdir` does nothing. Writing, moving and deleting
+Folders exist only through slashes in paths: no folder is empty, and `mkdir` makes none. Writing, moving and deleting
 change a branch and commit nothing, except inside `with fs.transaction:`, which commits all or nothing.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from glob import has_magic
 from typing import Any, Final, TypeVar
 
 from fsspec.caching import caches
@@ -353,6 +355,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
         Raises:
             FileNotFoundError: the source does not exist.
+            IsADirectoryError: the source is a folder, and `recursive` is not set.
             OSError: another writer replaced a source during the move: the source is kept, and its target is a copy.
         """
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -364,6 +367,8 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if self.isfile(source):
             base = f"{target.rstrip('/')}/" if str(path2).endswith("/") or self.isdir(target) else ""
             pairs = [(source, f"{base}{source.rpartition('/')[2]}" if base else target)]
+        elif not recursive and self.isdir(source):
+            raise IsADirectoryError(f"{source} is a folder: move it with recursive=True")
         elif recursive and (found := self.find(source)):
             # As a copy does: into a folder that exists, else to the target's own path.
             inside = f"/{source.rpartition('/')[2]}" if self.isdir(target) else ""
@@ -393,15 +398,27 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete files, with one request for a thousand. Repositories and refs are not files: they are kept.
 
+        Each path is looked up before the first delete.
+
         Raises:
-            FileNotFoundError: the path does not exist.
-            PermissionError: the path names a repository or the root.
+            FileNotFoundError: a path does not exist.
+            IsADirectoryError: a path is a folder, and `recursive` is not set.
+            PermissionError: a path names a repository or the root.
         """
         by_branch: dict[tuple[str, str], list[str]] = {}
-        for each in [path] if isinstance(path, str | os.PathLike) else path:
+        paths = [path] if isinstance(path, str | os.PathLike) else [*path]
+        for each in paths:
             if not _split(self._strip_protocol(each))[1]:
                 raise PermissionError(f"{each}: a repository is not deleted through its files")
-        for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
+        names = self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)
+        # A pattern gives names that exist; any other path may not.
+        asked = [name for name in map(self._strip_protocol, paths) if not has_magic(name)] if recursive else names
+        with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
+            found = [*pool.map(self.info, asked)]
+        folder = next((each["name"] for each in found if each["type"] == "directory"), None)
+        if folder is not None and not recursive:
+            raise IsADirectoryError(f"{folder} is a folder: delete it with recursive=True")
+        for name in names:
             repository, ref, key = _split(name)
             if key:
                 by_branch.setdefault((repository, ref), []).append(key)
@@ -410,13 +427,35 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 self._branch(repository, ref).delete(*keys)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """Do nothing: a folder exists while it has a file."""
+        """Make nothing: a folder exists while it has a file.
+
+        Raises:
+            FileNotFoundError: the path is a repository or ref that does not exist. Folders cannot make those.
+        """
+        if not _split(self._strip_protocol(path))[2]:
+            self.info(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Do nothing, as `mkdir`."""
+        """Make nothing, as `mkdir`.
+
+        Raises:
+            FileExistsError: the path exists, and `exist_ok` is not set.
+        """
+        if not exist_ok and self.exists(path):
+            raise FileExistsError(path)
+        self.mkdir(path)
 
     def rmdir(self, path: str) -> None:
-        """Do nothing: a folder ends with its last file."""
+        """Check that the folder is empty, so that it does not exist: a folder ends with its last file.
+
+        Raises:
+            NotADirectoryError: the path is a file.
+            OSError: the folder has files.
+        """
+        if self.isfile(path):
+            raise NotADirectoryError(path)
+        if self.isdir(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
 
     # File details
 

@@ -116,7 +116,7 @@ def write_settings(path: Path, settings: Settings, profile: str = "") -> None:
         head + "".join(f"{name} = {json.dumps(value)}\n" for name, value in table.items() if value)
         for head, table in tables.items()
     )
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    temporary = path.with_name(f".lakebed-{secrets.token_hex(12)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as writer:

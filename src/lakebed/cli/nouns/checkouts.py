@@ -7,6 +7,7 @@ changes, `commit` sends the folder's. A path that changed on both sides stops ei
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -44,6 +45,8 @@ INCOMING: Final = f"{OWN_PREFIX}incoming"
 """The folder that objects are fetched to, before any file is replaced."""
 MINE: Final = ".mine"
 """Ends the name of a file that was set aside."""
+NAME_BYTES_MAX: Final = 255
+"""The longest name of a file that common disks take."""
 ASIDE: Final = "set aside"
 FORMAT: Final = 1
 SHOWN: Final = 3
@@ -205,7 +208,7 @@ def _pull(
         files_now = {path: file_below(folder, path) for path in fetched}
         for path in apart:
             if _set_aside(folder / path):
-                set_aside.append(path + MINE)
+                set_aside.append(_aside_of(Path(path)).as_posix())
         for path in fetched:
             files_now[path].parent.mkdir(parents=True, exist_ok=True)
             (incoming / path).replace(files_now[path])
@@ -230,13 +233,20 @@ def _set_aside(file: Path) -> bool:
     Raises:
         Misuse: there is such a file already.
     """
-    aside = file.with_name(file.name + MINE)
+    aside = _aside_of(file)
     if aside.exists():
         raise Misuse(f"{aside} is there from an earlier pull: move it away first")
     if not file.exists():
         return False
     file.rename(aside)
     return True
+
+
+def _aside_of(file: Path) -> Path:
+    """Return NAME.mine beside a file. A name that would be too long for a disk loses bytes before the ending."""
+    room, name = NAME_BYTES_MAX - len(MINE), os.fsencode(file.name)
+    # A cut inside a character leaves no half of it.
+    return file.with_name((file.name if len(name) <= room else name[:room].decode(errors="ignore")) + MINE)
 
 
 def _apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]) -> list[str]:
