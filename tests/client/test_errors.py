@@ -119,7 +119,7 @@ def test_words_that_name_nothing_get_the_name(call: Callable[[Client], object], 
 
 
 def test_a_dirty_branch_is_named_with_what_to_do() -> None:
-    client = client_of(Script(failed(400, "uncommitted changes (dirty branch)")))
+    client = client_of(Script(failed(400, "uncommitted changes (dirty branch): main")))
 
     with pytest.raises(
         Invalid, match=r"^lakefs://lake/main: uncommitted changes \(dirty branch\): commit or reset them first$"

@@ -124,7 +124,7 @@ _NEXT: Final = {
     "cannot commit to protected branch": "commit to another branch, and merge that",
     "read-only repository": "it was made so; only calls of the API with force=true change it",
 }
-"""The contract's words about the branch or repository that is written to, and what to do."""
+"""The contract's words about the branch or repository that is written to, and what to do. Its name may follow them."""
 
 
 def error_of(
@@ -140,8 +140,9 @@ def error_of(
         return ObjectExpired(message, status=status, request=request, expired=expired)
     if about and message in _UNNAMED:
         message = f"{' or '.join(about)}: {message}"
-    elif about and message in _NEXT:
-        message = f"{about[-1]}: {message}: {_NEXT[message]}"
+    elif about and (words := next((one for one in _NEXT if f"{message}:".startswith(f"{one}:")), "")):
+        # The server's name of the branch is in the words that the request was about.
+        message = f"{about[-1]}: {words}: {_NEXT[words]}"
     family = _family(status, creates)
     # On the contract's routes a missing permission is 401 too, and only the words tell it from an unknown login.
     if status == 401 and not message.startswith("insufficient permissions"):

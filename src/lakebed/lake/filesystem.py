@@ -14,24 +14,24 @@ import io
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from glob import has_magic
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from fsspec.caching import caches
 from fsspec.callbacks import DEFAULT_CALLBACK, Callback
-from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+from fsspec.spec import AbstractFileSystem
 from fsspec.transaction import Transaction as FileTransaction
 
 from lakebed import wire
-from lakebed.base import CONTENT_TYPE_DEFAULT, AlreadyExists, Denied, NotFound
+from lakebed.base import CONTENT_TYPE_DEFAULT, NotFound
 
-from .files import ObjectReader, ObjectWriter
+from .files import ObjectReader
 from .lake import Lake, connect
+from .open_files import Reading, Writing, check_caching, os_errors
 from .refs import Branch, Ref
 
 BLOCK_BYTES: Final = 4 << 20
@@ -113,7 +113,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
-        with _os_errors(name):
+        with os_errors(name):
             if not repository:
                 return _folder("")
             if not ref:
@@ -141,7 +141,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _listed(self, name: str) -> list[Info]:
         repository, ref, key = _split(name)
-        with _os_errors(name):
+        with os_errors(name):
             if not repository:
                 return [_folder(found.name) for found in self.lake.repositories()]
             if not ref:
@@ -170,7 +170,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
         above = f"{repository}/{ref}/"
         prefix = (f"{key}/" if key else "") + options.get("prefix", "")
-        with _os_errors(name):
+        with os_errors(name):
             found = {above + row.path: _file(above, row) for row in self._ref(repository, ref).list(prefix)}
         if not found and key and self.exists(name) and (own := self.info(name))["type"] == "file":
             found = {own["name"]: own}
@@ -179,7 +179,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
-        with _os_errors(name):
+        with os_errors(name):
             if (start or 0) < 0 or (end or 0) < 0:
                 size = self._ref(repository, ref).stat(key).size_bytes or 0
                 start = max(0, size + start) if start is not None and start < 0 else start
@@ -229,7 +229,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
             def fetch(block: tuple[str, list[Span]]) -> bytes:
                 name, parts = block
-                with _os_errors(name):
+                with os_errors(name):
                     return opened[name].read_range(parts[0][0], max(end for _, end, _ in parts))
 
             for (_name, parts), data in zip(blocks, pool.map(_or_error(fetch), blocks), strict=True):
@@ -242,7 +242,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _reader(self, name: str) -> ObjectReader:
         repository, ref, key = _split(name)
-        with _os_errors(name):
+        with os_errors(name):
             return ObjectReader(self.lake.client, repository, self._ref(repository, ref).name, key)
 
     def get_file(
@@ -255,7 +255,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         repository, ref, key = _split(name)
         files = self.lake.client.files
         at = self._ref(repository, ref).name
-        with _os_errors(name):
+        with os_errors(name):
             if outfile is not None:
                 files.download_to(repository, at, key, outfile, progress=callback.relative_update)
                 return
@@ -275,17 +275,17 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if not key:
             raise IsADirectoryError(path)
         kind = options.get("cache_type", "readahead")
-        _check_caching(block_size, kind)
-        with _os_errors(path):
+        check_caching(block_size, kind)
+        with os_errors(path):
             if mode == "rb":
                 reader = self._reader(path)
-                return _Reading(self, path, reader, block_size or BLOCK_BYTES, kind, cache_options)
+                return Reading(self, path, reader, block_size or BLOCK_BYTES, kind, cache_options)
             if mode not in {"wb", "xb"}:
                 raise NotImplementedError(f"{mode!r}: objects are read (rb) and written whole (wb, xb)")
             branch = self._branch(repository, ref)
             if mode == "xb" and branch.exists(key):
                 raise FileExistsError(path)
-            return _Writing(
+            return Writing(
                 self.lake.client,
                 repository,
                 branch.name,
@@ -300,7 +300,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
-        with _os_errors(name):
+        with os_errors(name):
             self._branch(repository, ref).write(
                 key,
                 bytes(value),
@@ -322,7 +322,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             return
         repository, ref, key = _split(name)
         callback.set_size(source.stat().st_size)
-        with _os_errors(name):
+        with os_errors(name):
             self.lake.client.files.upload(
                 repository,
                 self._branch(repository, ref).name,
@@ -343,7 +343,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if self.isdir(source):
                 return  # Files make their folders.
             raise FileNotFoundError(source)
-        with _os_errors(source):
+        with os_errors(source):
             if repository == other:
                 self._branch(other, branch).copy(key, path, source_ref=self._ref(repository, ref))
                 return
@@ -376,7 +376,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         else:
             raise FileNotFoundError(source)
         for name, to in pairs:
-            with _os_errors(name):
+            with os_errors(name):
                 to_branch = self._branch(other, branch)
                 to_branch.move(_split(name)[2], _split(to)[2], source_branch=self._branch(repository, ref).name)
 
@@ -388,7 +388,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """
         name = self._strip_protocol(path)
         repository, ref, key = _split(name)
-        with _os_errors(name):
+        with os_errors(name):
             branch = self._branch(repository, ref)
             branch.stat(key)
             branch.delete(key)
@@ -423,7 +423,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if key:
                 by_branch.setdefault((repository, ref), []).append(key)
         for (repository, ref), keys in by_branch.items():
-            with _os_errors(f"{repository}/{ref}"):
+            with os_errors(f"{repository}/{ref}"):
                 self._branch(repository, ref).delete(*keys)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
@@ -531,50 +531,6 @@ class _Undone(Exception):
     """Ends the hidden branches of a transaction without a commit."""
 
 
-def _check_caching(block_size: object, kind: object) -> None:
-    """Check the options of the block cache.
-
-    Raises:
-        ValueError: the size is no positive whole number, or fsspec has no cache of this kind.
-    """
-    if block_size is not None and (isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1):
-        raise ValueError(f"block_size is {block_size!r}: give a positive number of bytes, such as 1_000_000")
-    if kind not in caches:
-        known = ", ".join(sorted(str(one) for one in caches if one))
-        raise ValueError(f"cache_type is {kind!r}: fsspec has {known}")
-
-
-class _Reading(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """An object behind the block cache that the caller chose."""
-
-    def __init__(
-        self,
-        fs: LakebedFileSystem,
-        path: str,
-        reader: ObjectReader,
-        block_size: int,
-        cache_type: str,
-        cache_options: Mapping[str, Any] | None,
-    ) -> None:
-        self._reader = reader
-        super().__init__(
-            fs, path, "rb", block_size, cache_type=cache_type, cache_options=cache_options, size=reader.size
-        )
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        with _os_errors(self.path):
-            return self._reader.read_range(start, min(end, self._reader.size)) if start < self._reader.size else b""
-
-
-class _Writing(ObjectWriter):
-    def close(self) -> None:
-        with _os_errors(self.name):
-            super().close()
-
-    def commit(self) -> None:
-        """Do nothing: fsspec calls it at the end of a transaction, when the branch already has the object."""
-
-
 def _or_error(function: Callable[[T], R]) -> Callable[[T], R | Exception]:
     """Return a function that returns its error instead of raising it."""
 
@@ -623,16 +579,3 @@ def _file(above: str, stats: wire.ObjectStats) -> Info:
         "metadata": stats.metadata or {},
         "mtime": stats.mtime,
     }
-
-
-@contextmanager
-def _os_errors(name: str) -> Iterator[None]:
-    """Translate our errors into those of Python's own files, which fsspec and its users expect."""
-    try:
-        yield
-    except NotFound as error:
-        raise FileNotFoundError(str(error) if name in str(error) else f"{name}: {error}") from error
-    except AlreadyExists as error:
-        raise FileExistsError(f"{name}: {error}") from error
-    except Denied as error:
-        raise PermissionError(f"{name}: {error}") from error

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .common import LIST_MAX, Metadata, Pagination
+from .common import LIST_MAX, Given, Metadata, Pagination
 
 __all__ = [
     "AuthCapabilities",
@@ -186,7 +186,7 @@ class ExternalPrincipalList(msgspec.Struct, frozen=True, kw_only=True):
 class SandboxCreation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request for a sandbox. `ttl` is a duration, such as 36h or 2d. `name` becomes a part of the id."""
 
-    source: str
+    source: Given
     ttl: str
     name: str = ""
     # How many may be written to its branch, 0: any number.

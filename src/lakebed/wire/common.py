@@ -11,6 +11,8 @@ __all__ = ["Error", "Expired", "Pagination", "StorageUri"]
 LIST_MAX: Final = 1_000
 """The longest list or map in a body. A field with another limit declares it itself."""
 Metadata: TypeAlias = Annotated[dict[str, str], msgspec.Meta(max_length=LIST_MAX)]
+Given: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+"""A text of a request that is never empty: an empty one is refused by the name of its field."""
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from .common import Expired, Metadata, Pagination
+from .common import Expired, Given, Metadata, Pagination
 from .refs import Commit
 
 __all__ = [
@@ -116,7 +116,7 @@ class ObjectErrorList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
-    src_path: str
+    src_path: Given
     src_ref: str | None = None
     force: bool | None = False
     shallow: bool | None = False
@@ -125,7 +125,7 @@ class ObjectCopyCreation(msgspec.Struct, frozen=True, kw_only=True):
 class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request to move an object."""
 
-    src_path: str
+    src_path: Given
     # Another branch of the repository.
     src_branch: str = ""
     # Fail if the target exists.
@@ -134,7 +134,7 @@ class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ObjectStageCreation(msgspec.Struct, frozen=True, kw_only=True):
-    physical_address: str
+    physical_address: Given
     checksum: str
     size_bytes: int
     mtime: int | None = None
@@ -200,9 +200,9 @@ class UploadTo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyPartSource(msgspec.Struct, frozen=True, kw_only=True):
-    repository: str
-    ref: str
-    path: str
+    repository: Given
+    ref: Given
+    path: Given
     range: str | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from .common import LIST_MAX, Error, Expired, Metadata, Pagination
+from .common import LIST_MAX, Error, Expired, Given, Metadata, Pagination
 
 __all__ = [
     "AheadCount",
@@ -71,7 +71,7 @@ class BranchCreation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A request for a branch. `ttl` is a duration (`7d`): after it, a sweep of branches may delete the branch."""
 
     name: str
-    source: str
+    source: Given
     force: bool | None = False
     hidden: bool | None = False
     ttl: str | None = None
@@ -79,7 +79,7 @@ class BranchCreation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 class TagCreation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
-    ref: str
+    ref: Given
     force: bool | None = False
 
 
@@ -120,7 +120,7 @@ class ResetCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevertCreation(msgspec.Struct, frozen=True, kw_only=True):
-    ref: str
+    ref: Given
     parent_number: int
     commit_overrides: CommitOverrides | None = None
     force: bool | None = False
@@ -129,7 +129,7 @@ class RevertCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CherryPickCreation(msgspec.Struct, frozen=True, kw_only=True):
-    ref: str
+    ref: Given
     parent_number: int | None = None
     commit_overrides: CommitOverrides | None = None
     force: bool | None = False
@@ -160,7 +160,7 @@ class CommitRecordCreation(msgspec.Struct, frozen=True, kw_only=True):
     `parents` are distinct, and at most 64.
     """
 
-    commit_id: str
+    commit_id: Given
     version: Annotated[int, msgspec.Meta(ge=0, le=1)]
     committer: str
     message: str

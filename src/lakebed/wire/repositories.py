@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from .common import LIST_MAX, Metadata, Pagination
+from .common import LIST_MAX, Given, Metadata, Pagination
 
 __all__ = [
     "BranchProtectionRule",
@@ -63,9 +63,9 @@ class RefsDump(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefsRestore(msgspec.Struct, frozen=True, kw_only=True):
-    commits_meta_range_id: str
-    tags_meta_range_id: str
-    branches_meta_range_id: str
+    commits_meta_range_id: Given
+    tags_meta_range_id: Given
+    branches_meta_range_id: Given
     force: bool | None = False
     check_objects: bool = False
 

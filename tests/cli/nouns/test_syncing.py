@@ -184,9 +184,7 @@ def test_a_commit_sends_everything_as_one_commit_and_leaves_the_rest(
     assert tree_of(work) == {"a": "changed", "new/c": "3", "d": "4"}
 
 
-def test_a_file_set_aside_keeps_as_much_of_a_long_name_as_fits(
-    shell: Shell, lake: str, put: Put, work: Path
-) -> None:
+def test_a_file_set_aside_keeps_as_much_of_a_long_name_as_fits(shell: Shell, lake: str, put: Put, work: Path) -> None:
     name = "漢" * 83 + "abcd"  # 253 bytes
     write(work, **{name: "mine"})
     commit_there(shell, lake, put, **{name: "theirs"})

@@ -131,7 +131,10 @@ class TestBranches:
         cherry_picked = await client.post(repo + "/branches/main/cherry-pick", json={"ref": picked})
 
         for answer in (merged, reverted, cherry_picked):
-            assert (answer.status_code, answer.json()["message"]) == (400, "uncommitted changes (dirty branch)")
+            assert (answer.status_code, answer.json()["message"]) == (
+                400,
+                "uncommitted changes (dirty branch): main",
+            )
         await commit(client, repo)
         assert (await client.post(repo + "/refs/work/merge/main", json={})).status_code == 200
 
@@ -302,3 +305,25 @@ class TestInstallation:
         answer = await client.put("/auth/policies/P", json={"id": "Q", "statement": statement})
 
         assert (answer.status_code, answer.json()["message"]) == (400, "can't update policy id")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/branches", {"name": "x", "source": ""}, "source"),
+        ("/tags", {"id": "x", "ref": ""}, "ref"),
+        ("/branches/main/revert", {"ref": "", "parent_number": 0}, "ref"),
+        ("/branches/main/cherry-pick", {"ref": ""}, "ref"),
+        ("/branches/main/objects/copy?dest_path=x", {"src_path": ""}, "src_path"),
+        ("/branches/main/objects/move?dest_path=x", {"src_path": ""}, "src_path"),
+        ("/sandboxes", {"source": "", "ttl": "1h"}, "source"),
+        ("/gc/restore", {}, "path"),
+    ],
+)
+async def test_a_field_that_is_empty_or_missing_is_refused_by_its_name(
+    client: httpx.AsyncClient, repo: str, path: str, body: dict[str, object], field: str
+) -> None:
+    answer = await client.post(repo + path, json=body)
+
+    assert answer.status_code == 400
+    assert f"/{field}" in answer.text or f"`{field}`" in answer.text

@@ -17,6 +17,7 @@ from lakebed.versions import (
     Note,
     RefKind,
     RefNotFound,
+    TagExists,
     TagNotFound,
     Versions,
     keys,
@@ -200,6 +201,15 @@ async def test_the_newest_deletion_of_a_name_comes_back(repo: Versions, clock: T
     [listed] = await repo.refs.list_deleted(RefKind.BRANCH)
     assert listed.commit_id == await repo.refs.undelete_branch("topic") == head
     assert await repo.refs.list_deleted(RefKind.BRANCH) == []
+
+
+async def test_what_was_not_deleted_is_not_undeleted_and_is_said_to_exist(repo: Versions) -> None:
+    await repo.refs.create_tag("v1", "main")
+
+    with pytest.raises(BranchExists, match="branch main exists: it was not deleted"):
+        await repo.refs.undelete_branch("main")
+    with pytest.raises(TagExists, match="tag v1 exists: it was not deleted"):
+        await repo.refs.undelete_tag("v1")
 
 
 async def test_a_deleted_tag_comes_back(repo: Versions) -> None:

@@ -426,7 +426,7 @@ class Changes:
         """
         changes, _ = await self._versions.history.diff_branch(branch, limit=1)
         if changes:
-            raise UncommittedChanges("uncommitted changes (dirty branch)", branch=branch)
+            raise UncommittedChanges(f"uncommitted changes (dirty branch): {branch}", branch=branch)
 
     async def _on_clean(self, event: Event, work: Callable[[], Awaitable[Commit]]) -> Commit:
         """Run the work in turn, on a branch without uncommitted changes, if its hooks allow it.

@@ -394,13 +394,16 @@ class Refs:
         """Return the newest deletion of this name.
 
         Raises:
-            DeletedRefNotFound: none of this name is kept.
+            BranchExists, TagExists, DeletedRefNotFound: none of this name is kept. The first two: it was not deleted.
         """
         async for _, record in self._context.records(DeletedRefRecord, keys.deleted_refs(kind, name)):
             if record.name == name:
                 if self._context.ports.clock.now_ms() >= record.kept_until_ms:
                     break
                 return record
+        is_branch = kind is RefKind.BRANCH
+        if await (self._expressions.branch_or_none(name) if is_branch else self._expressions.tag_or_none(name)):
+            raise (BranchExists if is_branch else TagExists)(f"{kind} {name} exists: it was not deleted", name=name)
         raise DeletedRefNotFound(f"no deleted {kind} {name} is kept any more", name=name)
 
     # Tags

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, from_row
+from lakebed.base import Entry, Invalid, from_row
 from lakebed.gc.live import BadContinuation, NotRestorable, Restoring
 from lakebed.gc.messages import (
     GARBAGE,
@@ -546,9 +546,11 @@ async def test_what_was_deleted_for_good_is_told_with_run_date_and_rule(lake: La
 async def test_what_no_run_ever_took_is_told(lake: Lake) -> None:
     await defer(lake.versions, ["data/abcd"])
 
-    for body in (Restore(run_id="r9"), Restore(path="nowhere"), Restore(run_id="r1", path="nowhere"), Restore()):
+    for body in (Restore(run_id="r9"), Restore(path="nowhere"), Restore(run_id="r1", path="nowhere")):
         with pytest.raises(NotRestorable, match="no ledger says that it was deleted"):
             await restored(lake, body)
+    with pytest.raises(Invalid, match="`path`"):
+        await restored(lake, Restore())
 
 
 async def test_a_purge_that_is_faster_fails_the_restore_and_nothing_else(lake: Lake) -> None:

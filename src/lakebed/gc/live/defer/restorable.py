@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from lakebed.base import NotFound, RunId
+from lakebed.base import Invalid, NotFound, RunId
 from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Restore, check_run_id, decode_ledger, ledger_groups
 from lakebed.versions import Versions
 
@@ -39,6 +39,10 @@ NOT_LAST: Final = "not_last"
 
 class NotRestorable(NotFound):
     """No deferred run has the objects. The message gives their fate."""
+
+
+class NothingNamed(Invalid):
+    """The request names neither objects nor a run."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +77,16 @@ class Restorable:
         self._deferred = DeferredRuns(versions)
 
     def begin(self, body: Restore, restore: str) -> Place:
-        """Return the first place of a request of this name."""
+        """Return the first place of a request of this name.
+
+        Raises:
+            NothingNamed: the request has neither a path nor a run.
+        """
+        if not (body.path or body.run_id):
+            raise NothingNamed("name `path` (an object, a folder or an address), `run_id`, or both")
         if body.run_id:
             return Place(run_id=check_run_id(body.run_id), restore=restore)
-        return Place(run_id="", restore=restore, is_lost=not body.path)
+        return Place(run_id="", restore=restore)
 
     async def find(self, body: Restore, position: Place) -> Found:
         """Find the requested rows from this place on.

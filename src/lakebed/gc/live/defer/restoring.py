@@ -95,6 +95,7 @@ class Restoring:
 
         Raises:
             BranchNotFound: the branch does not exist.
+            NothingNamed: the request has neither a path nor a run.
             NotRestorable: no deferred run has the objects: they were deleted, or no run selected them.
             BadContinuation: the token is not one of this restore.
             BadInput: the table of a deferred run is unreadable.
