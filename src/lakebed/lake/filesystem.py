@@ -426,7 +426,7 @@ class LakebedFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             with os_errors(f"{repository}/{ref}"):
                 self._branch(repository, ref).delete(*keys)
 
-    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ARG002  # fsspec's signature
         """Make nothing: a folder exists while it has a file.
 
         Raises:
