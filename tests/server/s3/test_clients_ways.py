@@ -104,7 +104,13 @@ async def test_a_copy_with_other_metadata_keeps_what_is_known_of_the_parts(s3: h
 
 @pytest.mark.parametrize(
     ("method", "query"),
-    [("PUT", "partNumber=0"), ("PUT", "partNumber=10001"), ("PUT", "partNumber=x"), ("GET", "max-parts=-1")],
+    [
+        ("PUT", "partNumber=0"),
+        ("PUT", "partNumber=10001"),
+        ("PUT", "partNumber=x"),
+        ("PUT", "partNumber=000000001" + "0" * 4_400),
+        ("GET", "max-parts=-1"),
+    ],
 )
 async def test_an_argument_is_looked_at_before_the_upload(s3: httpx.AsyncClient, method: str, query: str) -> None:
     answer = await s3.request(method, f"/lake.main/a?{query}&uploadId=none")

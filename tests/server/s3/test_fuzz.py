@@ -35,7 +35,7 @@ PARAMETERS: Final = (
 )  # fmt: skip
 VALUES: Final = (
     "", "0", "1", "2", "1000", "-1", "10001", "9" * 30, "2147483648", "a", "/", "main/", "url", "true", "null", "%00",
-    "\u00e9", "\U0001f600", "bWFpbi9h", "=", "..", "text/plain", "a\nb", "x" * 2000, "\u0662",
+    "\u00e9", "\U0001f600", "bWFpbi9h", "=", "..", "text/plain", "a\nb", "x" * 2000, "\u0662", "000000001" + "0" * 4400,
 )  # fmt: skip
 HEADERS: Final = (
     "range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "content-md5", "content-type",
@@ -44,7 +44,7 @@ HEADERS: Final = (
     "x-amz-copy-source", "x-amz-copy-source-if-match", "x-amz-copy-source-range", "x-amz-decoded-content-length",
     "x-amz-meta-k", "x-amz-meta-::s3::parts", "x-amz-metadata-directive", "x-amz-mp-object-size",
     "x-amz-object-attributes", "x-amz-sdk-checksum-algorithm", "x-amz-storage-class", "x-amz-tagging", "x-amz-trailer",
-    "x-amz-write-offset-bytes", "expect", "host",
+    "x-amz-write-offset-bytes", "expect", "host", "date", "x-amz-date", "if-range",
 )  # fmt: skip
 HEADER_VALUES: Final = (
     "", "*", '"x"', "bytes=0-0", "bytes=-1", "bytes=5-", "bytes=" + "9" * 19 + "-", "bytes=1-0,2-3", "lines=1",
@@ -52,7 +52,8 @@ HEADER_VALUES: Final = (
     "CRC32", "crc32", "MD9", "FULL_OBJECT",
     "COMPOSITE", "ENABLED", "/lake/main/a", "lake.main/a?versionId=null", "lake", "%ff/%ff", "bytes=0-4", "REPLACE",
     "private", "public-read", "5", "-5", "9" * 30, "x-amz-checksum-crc32", "etag,checksum", "ETag,Checksum,ObjectParts",
-    "text/plain; charset=utf-8", "aws-chunked,gzip", "STANDARD", "GLACIER", "a" * 3000, "a\tb",
+    "text/plain; charset=utf-8", "aws-chunked,gzip", "STANDARD", "GLACIER", "a" * 3000, "a\tb", "9" * 5000,
+    "Fri, 31 Dec 9999 23:59:59 -2300", "Mon, 01 Jan 0001 00:00:00 +2300", "99991231T235959Z",
 )  # fmt: skip
 WORDS: Final = (
     "UNSIGNED-PAYLOAD", "UNSIGNED-PAYLOAD", "UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER",

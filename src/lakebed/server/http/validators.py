@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from lakebed.base import Entry
@@ -14,13 +15,16 @@ def names_etag(tags: str, checksum: str) -> bool:
 
 
 def read_date(text: str | None) -> int | None:
-    """Return an HTTP date in seconds, or None if it is missing or malformed."""
+    """Return an HTTP date in seconds, or None if it is missing, malformed, or before or after all years in UTC."""
     if text is None:
         return None
     try:
-        return int(parsedate_to_datetime(text).timestamp())
+        date = parsedate_to_datetime(text)
+        seconds = int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
+        datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError):
         return None
+    return seconds
 
 
 def has_same_bytes(if_range: str | None, entry: Entry) -> bool:

@@ -296,9 +296,9 @@ def query_time(text: str) -> str:
         return ""
     try:
         parsed = datetime.fromisoformat(text)
-    except ValueError as error:
+        return _text(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
+    except (ValueError, OverflowError) as error:  # a zone moves the first and last day out of all years
         raise Invalid(f"{text!r} is not a date or time of ISO 8601") from error
-    return _text(parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC))
 
 
 def _now() -> str:

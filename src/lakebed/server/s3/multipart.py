@@ -461,7 +461,7 @@ def _declared_type(request: S3Request, algorithm: str) -> str:
 
 def _part_number(request: S3Request) -> int:
     text = request.parameter("partNumber")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PART_NUMBER_MAX:
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= PART_NUMBER_MAX:
         raise S3Error(
             "InvalidArgument",
             f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive",

@@ -491,7 +491,7 @@ def _check_part_number(request: S3Request) -> None:
     if request.header(b"range") is not None:
         raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
     part = request.parameter("partNumber")
-    if not part.isascii() or not part.isdigit() or not 1 <= int(part[:9]) <= PART_NUMBER_MAX:
+    if not re.fullmatch(r"\d{1,9}", part, re.ASCII) or not 1 <= int(part) <= PART_NUMBER_MAX:
         raise S3Error("InvalidArgument", f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive")
 
 

@@ -180,6 +180,19 @@ def test_a_signature_says_when_it_was_made_in_the_date_header_too() -> None:
     assert signed.time == "20130524T000000Z"
 
 
+@pytest.mark.parametrize("date", [b"Fri, 31 Dec 9999 23:59:59 -2300", b"x"])
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_date_outside_the_calendar_is_refused(date: bytes, version: int) -> None:
+    headers = [*_without_date([one for one in GET.headers if one[0] != b"x-amz-date"]), (b"date", date)]
+    if version == 2:
+        headers = [(b"date", date), (b"authorization", f"AWS {KEY_ID}:x".encode())]
+
+    with pytest.raises(S3Error) as refused:
+        read_signature(Asked(method="GET", raw_path=b"/", query=[], headers=headers), "")
+
+    assert refused.value.code == "AccessDenied"
+
+
 DATE = b"Fri, 24 May 2013 00:00:00 GMT"
 
 

@@ -18,13 +18,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
 from lakebed.base import aws_signing_key
+from lakebed.server.http.validators import read_date
 from lakebed.server.s3.errors import S3Error
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -561,10 +561,8 @@ def _http_date(text: str | None) -> str | None:
     """Return the Date header, which is signed if there is no x-amz-date."""
     if text is None or _TIME.fullmatch(text):
         return text
-    try:
-        return parsedate_to_datetime(text).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    except ValueError:
-        return None
+    seconds = read_date(text)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def _iso(seconds: int) -> str:
