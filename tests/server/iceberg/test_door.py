@@ -88,6 +88,26 @@ async def test_a_key_pair_becomes_a_token_and_a_wrong_one_is_refused_as_oauth_ha
     await refused(await stranger.get(LAKE), 401, "NotAuthorizedException", "")
 
 
+async def test_namespaces_and_tables_may_be_named_views(client: httpx.AsyncClient, repo: str) -> None:
+    for name in ("views", "viewsdata"):
+        assert (await client.post(LAKE, json={"namespace": [name]})).status_code == 200
+
+        table = await make(client, f"{LAKE}/{name}/tables", name)
+
+        assert (await client.get(f"{LAKE}/{name}")).json()["namespace"] == [name]
+        listed = (await client.get(f"{LAKE}/{name}/tables")).json()["identifiers"]
+        assert listed == [{"namespace": [name], "name": name}]
+        loaded = await client.get(f"{LAKE}/{name}/tables/{name}")
+        assert loaded.json()["metadata-location"] == table["metadata-location"]
+        outside = await client.get(f"{ROOT}/namespaces/lake%1Fmain%1F{name}/tables/{name}")
+        assert outside.status_code == 200
+        for path in ("views", "views/v", "register-view"):
+            await refused(await client.get(f"{LAKE}/{name}/{path}"), 406, "UnsupportedOperationException", "no views")
+    await refused(
+        await client.post(f"{ROOT}/lake.main/views/rename", json={}), 406, "UnsupportedOperationException", "no views"
+    )
+
+
 async def test_a_client_without_a_warehouse_has_repository_and_branch_in_front(
     client: httpx.AsyncClient, sales: str
 ) -> None:

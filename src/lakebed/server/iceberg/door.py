@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 PATH: Final = b"/iceberg/"
 _VERSION: Final = b"v1/"
+# By segment: a namespace or a table may be named `views`.
+_VIEWS: Final = re.compile(rb"(?:[^/]+/)?(?:views/.*|namespaces/[^/]+/(?:views(?:/.*)?|register-view))")
 _OF_REFS: Final = (operations.LOAD_NAMESPACE, operations.NAMESPACE_EXISTS)
 """Clients without a warehouse ask whether there are a repository and a ref: these are namespaces, too."""
 
@@ -79,7 +82,7 @@ class CatalogDoor:
         path = with_prefix(path[len(_VERSION) :])
         if method == "POST" and path == b"namespaces":
             path = NO_PREFIX + b"/namespaces"
-        if b"/views" in path or path.endswith(b"/register-view"):
+        if _VIEWS.fullmatch(path):
             raise Answer(406, "this catalog keeps tables, and no views")
         return self._router.find(method, path)
 
