@@ -144,7 +144,9 @@ async def test_rows_are_those_asked_for(
     assert [row["address"] for row in answer.json()["rows"]] == found
 
 
-@pytest.mark.parametrize("asked", [{"state": "lost"}, {"after": "x"}, {"after": "x:-1"}, {"since_ms": "soon"}])
+@pytest.mark.parametrize(
+    "asked", [{"state": "lost"}, {"after": "x"}, {"after": "x:-1"}, {"after": "x:" + "9" * 4_400}, {"since_ms": "soon"}]
+)
 async def test_a_question_that_cannot_be_meant_is_refused(
     client: httpx.AsyncClient, ledger: str, asked: dict[str, str]
 ) -> None:

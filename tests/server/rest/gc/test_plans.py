@@ -135,6 +135,7 @@ async def test_unknown_plans_and_kinds_that_cannot_be_compared(
     assert (await client.get(repo + "/gc/plans/r1/diff/r2")).status_code == 404
     assert (await client.get(repo + "/gc/plans/A")).status_code == 400
     assert (await client.get(repo + "/gc/plans/r1/diff/u1")).status_code == 400
+    assert (await client.get(repo + "/gc/plans", params={"kind": "nonsense"})).status_code == 400
     assert (await client.get(repo + "/gc/plans")).json()["has_more"] is False
 
 

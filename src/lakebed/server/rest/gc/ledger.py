@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,6 +28,7 @@ from lakebed.server.state import AppState
 
 RECORDS_MAX: Final = 100
 """The most records that a page reads. It then has a token, even with fewer rows than requested."""
+_SHOWN: Final = re.compile(r"[0-9]{1,9}")
 
 
 class Ledger:
@@ -67,9 +69,7 @@ def routes(state: AppState) -> list[Route]:
 
 
 def _query(request: RestRequest) -> LedgerQuery:
-    state = request.query("state")
-    if state and state not in set(LedgerState):
-        raise InvalidParameter(f'parameter "state" in query has an error: value is none of {", ".join(LedgerState)}')
+    state = request.choice("state", ("", *LedgerState))
     since_ms = request.integer("since_ms", 0)
     return LedgerQuery(
         run_id=request.query("run_id"),
@@ -82,7 +82,7 @@ def _query(request: RestRequest) -> LedgerQuery:
 
 def _position(token: str) -> tuple[str, int]:
     name, _, shown = token.rpartition(":")
-    if token and not (name and shown.isascii() and shown.isdigit()):
+    if token and not (name and _SHOWN.fullmatch(shown)):
         raise InvalidParameter('parameter "after" in query has an error: not a continuation token')
     return name, int(shown or 0)
 

@@ -46,7 +46,7 @@ class Plans:
         """List plans, newest first. Costs the names of the run folders, and one small read for each plan shown."""
         versions = await collected_versions(self._catalog, request)
         objectstore = versions.objectstore
-        after, limit, kind = request.query("after"), request.amount(), request.query("kind")
+        after, limit, kind = request.query("after"), request.amount(), request.choice("kind", ("", *RunKind))
         kinds = (RunKind(kind),) if kind else RunKind
         newest = [run for run in await run_names(objectstore, kinds) if not after or run[0] < after]
         plans: list[messages.Plan] = []
