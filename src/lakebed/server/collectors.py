@@ -28,7 +28,6 @@ from lakebed.base import LakebedError, RunKind
 from lakebed.catalog import Catalog, DeletedNotFound, RepositoryNotFound
 from lakebed.gc import messages
 from lakebed.gc.live import JobBook
-from lakebed.hooks import HOOK_VARIABLES
 
 logger = logging.getLogger(__name__)
 
@@ -44,17 +43,23 @@ LAST_WORDS_S: Final = 1.0
 """Seconds to wait for the last output after a kill."""
 LINE_CHARACTERS_MAX: Final = 500
 RECORD_BYTES_MAX: Final = 64 << 20
-SECRETS: Final = frozenset(
+_NAMES: Final = frozenset(
     {
-        "LAKEBED_SERVER_SECRET",
-        "LAKEBED_SETUP_SECRET",
-        "LAKEBED_STORE_URI",
-        "LAKEBED_ACCESS_KEY_ID",
-        "LAKEBED_SECRET_ACCESS_KEY",
-        "LAKEBED_OIDC_CLIENT_SECRET",
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "VIRTUAL_ENV"),
+        *("JAVA_HOME", "JAVA_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     }
 )
-"""Secret variables of this process that no collector gets. Variables of hooks are removed as well."""
+_PREFIXES: Final = (
+    *("LC_", "XDG_", "PYTHON", "OMP_", "ARROW_", "MALLOC_"),
+    *("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "KUBERNETES_", "LAKEBED_GC_"),
+    *("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "IDENTITY_", "MSI_"),
+    *("LAKEBED_BLOCKS_", "LAKEBED_S3_", "LAKEBED_AZURE_", "LAKEBED_GS_"),
+)
+"""A collector gets the variables of these names, and those that begin so: of the system, of Spark, of the object store.
+
+A list of secrets to leave out would miss each new one: passwords of databases and of brokers have many names.
+"""
 AWS_NAMES: Final = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
 
 
@@ -85,18 +90,12 @@ class _Printed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collectors:
-    """`environment` is passed to collectors, with the server's address and a token. `program` is for tests."""
+    """Collectors get some of `environment`, the server's address and a token. `program` is for tests."""
 
     def __init__(
         self, environment: Mapping[str, str], authenticator: Authenticator, *, program: Sequence[str] = PROGRAM
     ) -> None:
-        # With our own variables set, the AWS variables would pass the store's credentials a second time.
-        secrets = SECRETS | (AWS_NAMES if "LAKEBED_S3_SECRET_ACCESS_KEY" in environment else frozenset())
-        self._environment = {
-            name: value
-            for name, value in environment.items()
-            if name not in secrets and not name.startswith(HOOK_VARIABLES)
-        }
+        self._environment = collector_environment(environment)
         self._authenticator = authenticator
         self._program = program
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,6 +157,17 @@ class Collectors:
         """Stop all running jobs. They are recorded as failed."""
         self._is_closing.set()
         await asyncio.gather(*self._tasks)
+
+
+def collector_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a collector needs. It opens no database and no broker, and gets no password of one."""
+    # With our own variables set, the AWS variables would pass the store's credentials a second time.
+    twice = AWS_NAMES if "LAKEBED_S3_SECRET_ACCESS_KEY" in environment else frozenset()
+    return {
+        name: value
+        for name, value in environment.items()
+        if (name.upper() in _NAMES or name.startswith(_PREFIXES)) and name not in twice
+    }
 
 
 async def check_runs(catalog: Catalog, delegation: Delegation) -> None:

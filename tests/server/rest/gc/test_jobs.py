@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from lakebed.gc.live.records.jobs import RUNNING, RunningRecord
-from lakebed.hooks import HOOK_VARIABLES
+from lakebed.objectstore import ObjectStoreOptions, environment_of
 from lakebed.server import AppState, create_app
 from lakebed.server import collectors as module
 from lakebed.server.collectors import Collectors
@@ -25,7 +25,7 @@ from tests.kv.servers import is_alive
 
 PLAYED = """
 import json, os, sys, time
-environment = {name: value for name, value in os.environ.items() if name.startswith(("LAKEBED_", "LAKEFS", "AWS_"))}
+environment = {name: value for name, value in os.environ.items() if name not in {"LC_CTYPE"}}
 assert environment.pop("LAKEBED_S3_SECRET_ACCESS_KEY")  # the line has room for little more than a token
 said = {"run_id": "r1", "kind": "uncommitted", "totals": {"all": {"objects": 3, "size_bytes": 30}}, "more": 1}
 applied = {"run_id": "r1", "kind": "uncommitted", "objects_deleted": 2, "bytes_deleted": 20, "objects_failed": 1}
@@ -54,7 +54,28 @@ else:
     sys.exit(130)
 """
 
+SECRETS = frozenset(
+    {
+        *("LAKEBED_SERVER_SECRET", "LAKEBED_SETUP_SECRET", "LAKEBED_STORE_URI", "LAKEBED_OIDC_CLIENT_SECRET"),
+        *("LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY", "LAKEBED_EVENTS_KAFKA", "LAKEBED_EVENTS_NATS"),
+        *("LAKEBED_ACTION_TOKEN", "LAKEFSACTION_TOKEN", "PGPASSWORD", "LAKEBED_A_SECRET_THAT_COMES_LATER"),
+    }
+)
+
 RULES = {"default": "36h", "branches": [], "keep_last": [], "tags_pin": True, "uncommitted_min_age": None}
+
+
+def test_a_collector_gets_what_spark_and_object_stores_need() -> None:
+    needed = {
+        *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "JAVA_HOME", "https_proxy", "NO_PROXY", "SSL_CERT_FILE"),
+        *("SPARK_HOME", "PYSPARK_PYTHON", "HADOOP_CONF_DIR", "LAKEBED_GC_MEMORY_MB", "LAKEBED_GC_ENGINE", "PYTHONPATH"),
+        *("AWS_PROFILE", "AWS_ROLE_ARN", "AZURE_CLIENT_ID", "GOOGLE_APPLICATION_CREDENTIALS", "IDENTITY_ENDPOINT"),
+        *environment_of(ObjectStoreOptions(local_root=Path("/d"), s3_endpoint="e", azure_key="k", gs_endpoint="g")),
+    }
+
+    passed = module.collector_environment(dict.fromkeys(needed | SECRETS, "x"))
+
+    assert passed.keys() == needed
 
 
 @pytest.fixture
@@ -63,8 +84,7 @@ async def collectors(state: AppState, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "LINE_CHARACTERS_MAX", 1000)  # a line has its token
     program = tmp_path / "collector.py"
     program.write_text(PLAYED)
-    hooks = {name + "TOKEN" for name in HOOK_VARIABLES}
-    environment = dict.fromkeys(module.SECRETS | module.AWS_NAMES | hooks, "a secret")
+    environment = dict.fromkeys(SECRETS | module.AWS_NAMES, "a secret")
     environment["LAKEBED_S3_SECRET_ACCESS_KEY"] = "s"
     made = Collectors(environment, state.authenticator, program=(sys.executable, str(program)))
     yield made
