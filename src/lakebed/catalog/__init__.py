@@ -16,7 +16,6 @@ from .errors import (
     RepositoryExists,
     RepositoryNotFound,
     SettingChanged,
-    UploadMissing,
     WindowNotOver,
 )
 from .namespaces import Namespaces, overlap

@@ -66,7 +66,3 @@ class InvalidImport(Invalid):
 
 class NotHeaderText(Invalid):
     """The content type or checksum has characters that no HTTP header can have. Facts: `name`."""
-
-
-class UploadMissing(Invalid):
-    """The address to be linked has no bytes, or not the declared number."""

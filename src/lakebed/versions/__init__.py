@@ -62,6 +62,7 @@ from .errors import (
     TagExists,
     TagNotFound,
     UncommittedChanges,
+    UploadMissing,
     UploadRefused,
 )
 from .fencing import Fencing

@@ -81,6 +81,10 @@ class CommitOvertaken(Conflict):
     """A later commit, a reset or a deletion of the branch took the sealed tokens of this commit."""
 
 
+class UploadMissing(Invalid):
+    """The address to be linked has no bytes, or not the declared number."""
+
+
 class UploadRefused(Conflict):
     """The address was not issued here, has expired, or was used before."""
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lakebed.base import Denied, Entry, Invalid, InvalidName
-from lakebed.catalog import AddressInNamespace, Catalog, Repository, UploadMissing
+from lakebed.catalog import AddressInNamespace, Catalog, Repository
 from lakebed.objectstore import ShortBody, open_objectstore
-from lakebed.versions import Note, PathExists, PathNotFound, PreconditionFailed, UploadRefused
+from lakebed.versions import Note, PathExists, PathNotFound, PreconditionFailed, UploadMissing, UploadRefused
 from tests.clocks import TurnableClock
 
 
@@ -187,3 +187,11 @@ class TestHandedOut:
         await repository.objectstore.put(target.address, b"ab")
         with pytest.raises(UploadMissing):
             await repository.objects.link_upload("main", "a", target.full_address, size_bytes=3, checksum="c")
+
+    async def test_a_link_tells_nothing_of_an_address_that_was_not_handed_out(self, repository: Repository) -> None:
+        stored = repository.full_address((await repository.objects.upload("main", "secret", b"abc")).address)
+
+        for address, size_bytes in ((stored, 3), (stored, 4), (stored + "0", 3)):
+            with pytest.raises(UploadRefused) as refused:
+                await repository.objects.link_upload("main", "a", address, size_bytes=size_bytes, checksum="c")
+            assert str(refused.value) == "this address was not handed out"

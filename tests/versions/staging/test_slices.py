@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, RunKind, RunState, Unavailable, parse_address, slice_name, to_row
 from lakebed.kv import Store
-from lakebed.objectstore import ObjectMissing, ObjectStore, ShortBody
+from lakebed.objectstore import ObjectStore, ShortBody
 from lakebed.server.http.errors import status_and_message
 from lakebed.server.s3.errors import as_s3
 from lakebed.versions import (
@@ -28,6 +28,7 @@ from lakebed.versions import (
     RunRecord,
     SliceRecord,
     SliceState,
+    UploadMissing,
     UploadRecord,
     UploadRefused,
     UploadState,
@@ -271,7 +272,7 @@ async def test_only_what_was_handed_out_for_this_branch_and_uploaded_can_be_link
     await repo.refs.create_branch("dev", "main")
     address = await repo.uploads.issue("dev")
 
-    with pytest.raises(ObjectMissing):
+    with pytest.raises(UploadMissing):
         await repo.uploads.link("dev", b"a", Entry(address=address, size_bytes=1, checksum="", modified_ms=1))
     with pytest.raises(UploadRefused):
         await repo.uploads.link("main", b"a", await put_bytes(repo, address))

@@ -29,12 +29,12 @@ from lakebed.base import (
     is_inside,
     path_to_key,
 )
-from lakebed.catalog.errors import AddressInNamespace, NotHeaderText, UploadMissing
+from lakebed.catalog.errors import AddressInNamespace, NotHeaderText
 from lakebed.catalog.guards import Guards
 from lakebed.catalog.namespaces import Namespaces
-from lakebed.objectstore import Body, ObjectMissing, ObjectStore
+from lakebed.objectstore import Body, ObjectStore
 from lakebed.quotas import Charges
-from lakebed.versions import PathExists, PathNotFound, Versions
+from lakebed.versions import PathExists, PathNotFound, UploadMissing, Versions
 
 DELETE_MANY_MAX: Final = 1_000
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
@@ -376,7 +376,6 @@ class Objects:
         address = full_address.removeprefix(self._address_prefix)
         if "://" in address:
             raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
-        await self._check_stored(self._objectstore, address, size_bytes)
         entry = Entry(
             address=address,
             size_bytes=size_bytes,
@@ -391,16 +390,6 @@ class Objects:
         ):
             return await self._versions.uploads.link(
                 branch, key, entry, if_none_match=if_none_match, if_match=if_match, admit=copied.store
-            )
-
-    async def _check_stored(self, objectstore: ObjectStore, address: str, size_bytes: int) -> None:
-        try:
-            stat = await objectstore.stat(address)
-        except ObjectMissing as error:
-            raise UploadMissing("nothing was stored at the address", address=address) from error
-        if stat.size_bytes != size_bytes:
-            raise UploadMissing(
-                f"the object stored has {stat.size_bytes} bytes, {size_bytes} were declared", address=address
             )
 
     async def _check_absent(self, branch: str, key: bytes) -> None:

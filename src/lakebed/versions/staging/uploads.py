@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, LakebedError, OutcomeUnknown, Unavailable, to_row
 from lakebed.kv import Held, PredicateFailed
+from lakebed.objectstore import ObjectMissing
 from lakebed.versions import keys
 from lakebed.versions.cells import EXCLUSIVE
 from lakebed.versions.context import Context
-from lakebed.versions.errors import UploadRefused
+from lakebed.versions.errors import UploadMissing, UploadRefused
 from lakebed.versions.records import BranchRecord, UploadRecord, UploadState, decode_record, encode_record
 
 from .conditions import Condition
@@ -91,17 +92,18 @@ class Uploads:
 
         Raises:
             UploadRefused: not issued for this branch and path, expired, or used before.
-            ObjectMissing: the client never put anything there.
+            UploadMissing: the client put nothing there, or another number of bytes.
         """
         linked_at = entry.address
+        # First the record: else an answer would tell the size of an object that the caller may not read.
         record, held = await self._find(linked_at)
-        await self._context.objectstore.stat(entry.address)
         if record.state is not UploadState.ISSUED or record.branch != branch:
             raise UploadRefused("this address is not open for linking to this branch", address=entry.address)
         if record.path not in {b"", key}:
             raise UploadRefused("this address was handed out for another path", address=entry.address)
         if record.expires_ms <= self._context.ports.clock.now_ms():
             raise UploadRefused("the address has expired", address=entry.address)
+        await self._check_stored(entry)
         row = to_row(key, entry)
         await self._context.branches.cached(branch)
         linking = replace(record, state=UploadState.LINKING, attempt=self._context.ports.ids.fresh())
@@ -132,6 +134,16 @@ class Uploads:
             raise UploadRefused("another write took its place; upload again", address=entry.address) from None
         await self._move(entry.address, replace(linking, state=UploadState.LINKED), held)
         return entry
+
+    async def _check_stored(self, entry: Entry) -> None:
+        try:
+            size_bytes = (await self._context.objectstore.stat(entry.address)).size_bytes
+        except ObjectMissing as error:
+            raise UploadMissing("nothing was stored at the address", address=entry.address) from error
+        if size_bytes != entry.size_bytes:
+            raise UploadMissing(
+                f"the object stored has {size_bytes} bytes, {entry.size_bytes} were declared", address=entry.address
+            )
 
     async def _stage_copy(
         self,
