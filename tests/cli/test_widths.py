@@ -23,6 +23,7 @@ FILE = "stations/2026/november/values.csv"
 COMMANDS = f"""
 config show
 doctor
+open --no-browser
 repo list
 repo show LAKE
 branch list LAKE

@@ -51,7 +51,7 @@ def get(link: str) -> httpx.Response:
     return httpx.get(link, headers=headers, trust_env=False)
 
 
-def test_a_folder_is_opened_and_its_first_user_is_logged_in_once(tmp_path: Path, shell: Shell) -> None:
+def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_once(tmp_path: Path, shell: Shell) -> None:
     lake, seen = tmp_path / "lake", tmp_path / "seen"
     browser = tmp_path / "browser"
     # As a browser does: it gets a file, whose name says nothing, and whose contents lead on.
@@ -59,6 +59,7 @@ def test_a_folder_is_opened_and_its_first_user_is_logged_in_once(tmp_path: Path,
         f"""#!/bin/sh\necho "$1" > {seen}.name; cp "${{1#file://}}" {seen}.part; mv {seen}.part {seen}\n"""
     )
     browser.chmod(0o700)
+    lake.mkdir()
     with opening(lake, "--no-browser") as new:
         assert get(new).headers["location"].startswith("./login")
         pair = set_up(new.rstrip("/"))
@@ -78,6 +79,9 @@ def test_a_folder_is_opened_and_its_first_user_is_logged_in_once(tmp_path: Path,
             LAKEBED_SECRET_ACCESS_KEY=pair["secret_access_key"],
         )
         of_server = get(made.out.split()[-1])
+        beside = shell("open", str(lake), "--no-browser", "-o", "json")
+        by_second_link = get(beside.json["link"])
+        elsewhere = shell("open", str(lake), "--no-browser", "--port", "1")
 
     secret = re.findall("ticket=(.+)", link)[0]
     assert secret in seen.read_text()
@@ -86,6 +90,9 @@ def test_a_folder_is_opened_and_its_first_user_is_logged_in_once(tmp_path: Path,
     assert (opened.status_code, SESSION_COOKIE in opened.headers["set-cookie"]) == (303, True)
     assert again.status_code == 401
     assert (of_server.status_code, of_server.headers["location"]) == (303, "./")
+    assert beside.json["endpoint"] == home
+    assert (by_second_link.status_code, by_second_link.headers["location"]) == (303, "./")
+    assert (elsewhere.code, f"served at {home} already" in elsewhere.err) == (2, True)
 
 
 def test_a_folder_of_another_program_and_an_unknown_user_are_refused(tmp_path: Path, shell: Shell) -> None:
@@ -93,6 +100,8 @@ def test_a_folder_of_another_program_and_an_unknown_user_are_refused(tmp_path: P
     other.mkdir()
     (other / "file").write_text("x")
     lake = tmp_path / "lake"
+    lake.mkdir()
+    early = shell("open", str(lake), "--no-browser", "--user", "maia")
     with opening(lake, "--no-browser") as new:
         set_up(new.rstrip("/"))
 
@@ -101,4 +110,13 @@ def test_a_folder_of_another_program_and_an_unknown_user_are_refused(tmp_path: P
 
     assert (strange.code, "not a Lakebed data folder" in strange.err) == (2, True)
     assert (unknown.code, "maia" in unknown.err) == (3, True)
+    assert (early.code, "no user yet" in early.err) == (3, True)
     assert [file.name for file in other.iterdir()] == ["file"]
+
+
+def test_a_mistyped_folder_is_not_made(tmp_path: Path, shell: Shell) -> None:
+    mistyped = tmp_path / "laek"
+
+    outcome = shell("open", str(mistyped), "--no-browser")
+
+    assert (outcome.code, f"`mkdir {mistyped}`" in outcome.err, mistyped.exists()) == (3, True, False)

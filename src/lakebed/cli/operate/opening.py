@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import html
 import os
+import shlex
 import sys
 import tempfile
 import threading
 import time
 import webbrowser
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Final
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlencode, urlsplit
 
+from lakebed.base import NotFound
 from lakebed.cli.kit.failures import Misuse
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 
 from .kv import MetadataUri
+
+if TYPE_CHECKING:
+    from lakebed.auth import Ticket
+    from lakebed.server import ServerOptions
 
 app = noun("Open the page in a browser.", "lakebed open ./lake", "lakebed open --no-browser")
 
@@ -31,6 +37,7 @@ _REDIRECT: Final = """<!doctype html>
 <body><p><a href="{link}">Open Lakebed</a></p></body></html>
 """
 _DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+ANSWER_S: Final = 2.0
 READ_S: Final = 5.0
 """Without a server of its own, the command waits this long for the browser to read the file, and deletes it."""
 
@@ -40,7 +47,7 @@ def open_page(
     session: Session,
     data: Annotated[
         Path | None,
-        Argument(metavar="DIR", help="Serve this data folder; made where there is none. Default: no server is run."),
+        Argument(metavar="DIR", help="A data folder, or an empty one for a new lake. Default: no server is run."),
     ] = None,
     user: Annotated[str, Option("--user", "-u", help="With DIR: whom to log in. Default: the first user.")] = "",
     port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="With DIR. Default: a free one.")] = 0,
@@ -49,8 +56,8 @@ def open_page(
 ) -> None:
     """Open the page in a browser, logged in by a link that works once, within a minute, on this machine.
 
-    With DIR, a server runs on loopback until Ctrl-C. Without it, the link leads to the configured server, and logs in
-    the user whose key pair is configured.
+    With DIR, the link leads to the server that serves the folder. If none does, one runs on loopback until Ctrl-C.
+    Without DIR, it leads to the configured server, and logs in the user whose key pair is configured.
     """
     if data is None:
         if user or port or kv:
@@ -58,33 +65,88 @@ def open_page(
         made = session.client.login_ticket()
         link = link_of(session.settings.endpoint, made.username, made.ticket)
         session.done(f"the page: {link}", link=link)
-        if not no_browser:
-            with _file_of(link) as file:
-                if _start_browser(session, file):
-                    time.sleep(READ_S)
+        _browse_once(session, link, browse=not no_browser)
         return
+    if not data.exists():
+        quoted = shlex.quote(str(data))
+        raise NotFound(f"there is no folder {data}. For a new lake: `mkdir {quoted}`", path=str(data))
     folder = session.data_folder(data, new=True)  # before the server, which takes a second to load
     # An exception to the import map: the command line is a composition root of the server, too.
-    from lakebed.server import LogOptions, options_of, serve, ticket_at
+    from lakebed.server import addresses_of, options_of, ticket_at
 
     options = options_of(folder, session.environment, kv)
-    ticket = asyncio.run(ticket_at(options, user))
+    running = next(filter(_answers, map(_from_here, addresses_of(folder))), "")
+    if running and port not in {0, urlsplit(running).port}:
+        raise Misuse(f"{data} is served at {running} already: leave out --port, or stop that server")
+    if not running:
+        _serve_and_open(session, options, data, asyncio.run(ticket_at(options, user)), port, browse=not no_browser)
+        return
+    ticket = asyncio.run(ticket_at(options, user, host=_host_beyond(running)))
+    link, note = _link_at(running, ticket)
+    session.done(
+        f"{data} is served at {running} already. {note}: {link}",
+        link=link,
+        endpoint=running,
+        data=str(folder),
+    )
+    _browse_once(session, link, browse=not no_browser)
+
+
+def _serve_and_open(
+    session: Session, options: ServerOptions, data: Path, ticket: Ticket | None, port: int, *, browse: bool
+) -> None:
+    """Serve until Ctrl-C."""
+    from lakebed.server import LogOptions, serve  # see open_page
 
     with ExitStack() as files:
 
         def ready(url: str) -> None:
-            link = f"{url}/" if ticket is None else link_of(url, ticket.user_id, ticket.secret)
-            note = "it asks for the first user" if ticket is None else "the link works once, within a minute"
-            words = f"serving {data} at {url} until Ctrl-C. The page, {note}: {link}"
-            session.done(words, link=link, endpoint=url, data=str(folder))
+            link, note = _link_at(url, ticket)
+            words = f"serving {data} at {url} until Ctrl-C. {note}: {link}"
+            session.done(words, link=link, endpoint=url, data=str(options.data_dir))
             # A program that started this one may wait for the link.
             sys.stdout.flush()
-            if not no_browser:
+            if browse:
                 file = files.enter_context(_file_of(link))
                 # A thread: some browsers return when they end, and the server has to answer meanwhile.
                 threading.Thread(target=_start_browser, args=(session, file), daemon=True).start()
 
         serve(options, port=port, log=LogOptions(), on_ready=ready)
+
+
+def _from_here(url: str) -> str:
+    """Return an address of this machine for a server that listens at all of its addresses."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _host_beyond(url: str) -> str:
+    """Return the host of an address, unless it is on loopback."""
+    host = urlsplit(url).hostname or ""
+    return "" if host == "::1" or host.startswith("127.") else host
+
+
+def _answers(url: str) -> bool:
+    """Return whether the server answers: it may be ending, or in a container with a network of its own."""
+    import httpx
+
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"{url}/_health", timeout=ANSWER_S, trust_env=False).is_success
+    return False
+
+
+def _link_at(url: str, ticket: Ticket | None) -> tuple[str, str]:
+    """Return the link to a server of a folder, and words about it."""
+    if ticket is None:
+        return f"{url}/", "The page asks for the first user"
+    return link_of(url, ticket.user_id, ticket.secret), "The link to the page works once, within a minute"
+
+
+def _browse_once(session: Session, link: str, *, browse: bool) -> None:
+    """Start a browser, and let it read the link."""
+    if browse:
+        with _file_of(link) as file:
+            if _start_browser(session, file):
+                time.sleep(READ_S)
 
 
 def link_of(endpoint: str, user: str, ticket: str) -> str:

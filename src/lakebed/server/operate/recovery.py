@@ -40,18 +40,22 @@ async def recover(options: ServerOptions, user_id: str) -> IssuedCredentials:
     return issued
 
 
-async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
+async def ticket_at(options: ServerOptions, user_id: str, *, host: str = "") -> Ticket | None:
     """Make a ticket for this user, or for the first user if the name is empty. Return None if the folder has no user.
+
+    `host`: where the server listens, unless on loopback. A browser on this machine has the same address.
 
     Raises:
         NotADataFolder, DataFolderFormat: another program or another release made the folder.
         UserNotFound, NotFound: the user does not exist, or has no key pair to log in with.
     """
     if not (options.data_dir / MARKER_FILE).exists() and not options.store_uri:
+        _check_unnamed(options, user_id)
         return None
     async with _accounts_of(options) as (store, accounts):
         installation = await accounts.installation()
         if installation is None:
+            _check_unnamed(options, user_id)
             return None
         user = await accounts.get_user(user_id or installation.first_user)
         pairs, _ = await accounts.list_credentials(user.id, prefix="", after="", limit=1)
@@ -62,10 +66,22 @@ async def ticket_at(options: ServerOptions, user_id: str) -> Ticket | None:
                 user=user.id,
             )
         tickets = Tickets(store, live_ports(), accounts)
-        ticket = await tickets.issue(user, pairs[0].access_key_id, sender=THIS_MACHINE)
+        ticket = await tickets.issue(user, pairs[0].access_key_id, sender=host or THIS_MACHINE)
     with contextlib.closing(AuditLog(options.data_dir, options.audit)) as log:
         log.note_local("createLoginTicket", username=user.id)
     return ticket
+
+
+def _check_unnamed(options: ServerOptions, user_id: str) -> None:
+    """
+    Raises:
+        NotFound: a user was named.
+    """
+    if user_id:
+        raise NotFound(
+            f"{options.data_dir} has no user yet: leave out --user, and name the first one on the page",
+            folder=str(options.data_dir),
+        )
 
 
 @contextlib.asynccontextmanager

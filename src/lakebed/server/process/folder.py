@@ -8,15 +8,18 @@ objects/        objects of local:// namespaces
 audit/          the audit log (`audit.py`)
 backup.json     only in a backup, on which no server starts (`backup.py`)
 unfinished      only in an unfinished backup or restore, on which no server starts
+served.…        the address of a running server, which holds a lock on the file
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +31,7 @@ METADATA_FILE: Final = "metadata"
 OBJECTS_FOLDER: Final = "objects"
 BACKUP_FILE: Final = "backup.json"
 UNFINISHED_FILE: Final = "unfinished"
+SERVED_FILE: Final = "served."
 FORMAT: Final = 5
 
 RESERVE_FILE: Final = "reserve"
@@ -106,6 +110,47 @@ def _allocate(file: Path) -> None:
         os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def noting_address(folder: Path, url: str) -> Iterator[None]:
+    """Keep a file with the address of a running server in the folder, for `addresses_of`. A full disk prevents it."""
+    file = folder / f"{SERVED_FILE}{secrets.token_hex(8)}"
+    draft = file.with_name(f".{file.name}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(_remove, draft, file)
+        with contextlib.suppress(OSError):
+            draft.touch(mode=0o600, exist_ok=False)
+            stream = stack.enter_context(draft.open("w"))
+            # Lock the file before it gets its name: a reader deletes one without a lock.
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.write(url)
+            stream.flush()
+            draft.rename(file)
+        yield
+
+
+def addresses_of(folder: Path) -> list[str]:
+    """Return the addresses of the servers on this machine that serve the folder now.
+
+    The kernel drops the lock of a server that was killed. Its file is deleted.
+    """
+    found = []
+    for file in folder.glob(f"{SERVED_FILE}*"):
+        with contextlib.suppress(OSError), file.open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(stream.read())
+            else:
+                file.unlink()
+    return found
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _check_empty(folder: Path) -> None:

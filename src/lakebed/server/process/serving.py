@@ -45,7 +45,7 @@ from lakebed.server.operate.logs import LogOptions, configure_logs
 from lakebed.server.options import ServerOptions
 
 from .draining import CUT_S, DRAIN_S, DrainingServer
-from .folder import RESERVE_BYTES, keep_reserve, prepare_folder
+from .folder import RESERVE_BYTES, keep_reserve, noting_address, prepare_folder
 from .upkeep_loop import run_upkeep
 
 logger = logging.getLogger(__name__)
@@ -132,6 +132,7 @@ def serve(
         urls = [_url_of(listener) for listener in listeners]
 
         def ready() -> None:
+            stack.enter_context(noting_address(options.data_dir, urls[0]))
             if on_s3_ready is not None and len(urls) > 1:
                 on_s3_ready(urls[1])
             if on_ready is not None:
