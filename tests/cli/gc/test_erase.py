@@ -165,6 +165,23 @@ def test_an_erasure_whose_collection_is_held_back_is_certified_and_says_how_to_g
     assert re.search(r"legal hold case-8 .* cannot be applied before the hold is released", collecting.err)
 
 
+def test_a_plan_that_is_older_than_a_hold_asks_for_another_plan_and_promises_nothing(
+    shell: Shell, lake: str, data: Path, put: Put
+) -> None:
+    here = ("--engine", "local", "--data", str(data))
+    put(f"{lake}/main/users/ann", "secret")
+    shell.ok("commit", f"{lake}/main", "-m", "users")
+    shell.ok("erase", "plan", lake, "users/ann", "--why", "request 12", *here)
+    shell.ok("hold", "add", lake, "case-8", "--path", "others/", "--why", "a lawsuit")
+
+    refused = shell("erase", "apply", lake, "latest", "--everywhere", "--readers-grace", "0", "--yes", *here)
+
+    assert refused.code == 4
+    assert "the legal holds changed since" in refused.err
+    assert "another plan by `lakebed erase plan`" in refused.err
+    assert "goes on" not in refused.err
+
+
 def test_a_plan_that_takes_nothing_of_what_stands_does_not_say_that_all_is_gone(
     shell: Shell, lake: str, data: Path
 ) -> None:

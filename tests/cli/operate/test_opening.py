@@ -51,7 +51,9 @@ def get(link: str) -> httpx.Response:
     return httpx.get(link, headers=headers, trust_env=False)
 
 
-def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_once(tmp_path: Path, shell: Shell) -> None:
+def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_once(
+    tmp_path: Path, shell: Shell
+) -> None:
     lake, seen = tmp_path / "lake", tmp_path / "seen"
     browser = tmp_path / "browser"
     # As a browser does: it gets a file, whose name says nothing, and whose contents lead on.

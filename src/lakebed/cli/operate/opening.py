@@ -26,7 +26,6 @@ from lakebed.cli.kit.tree import noun
 from .kv import MetadataUri
 
 if TYPE_CHECKING:
-    from lakebed.auth import Ticket
     from lakebed.server import ServerOptions
 
 app = noun("Open the page in a browser.", "lakebed open ./lake", "lakebed open --no-browser")
@@ -78,11 +77,12 @@ def open_page(
     running = next(filter(_answers, map(_from_here, addresses_of(folder))), "")
     if running and port not in {0, urlsplit(running).port}:
         raise Misuse(f"{data} is served at {running} already: leave out --port, or stop that server")
-    if not running:
-        _serve_and_open(session, options, data, asyncio.run(ticket_at(options, user)), port, browse=not no_browser)
-        return
     ticket = asyncio.run(ticket_at(options, user, host=_host_beyond(running)))
-    link, note = _link_at(running, ticket)
+    login = (ticket.user_id, ticket.secret) if ticket else None
+    if not running:
+        _serve_and_open(session, options, data, login, port, browse=not no_browser)
+        return
+    link, note = _link_at(running, login)
     session.done(
         f"{data} is served at {running} already. {note}: {link}",
         link=link,
@@ -93,7 +93,7 @@ def open_page(
 
 
 def _serve_and_open(
-    session: Session, options: ServerOptions, data: Path, ticket: Ticket | None, port: int, *, browse: bool
+    session: Session, options: ServerOptions, data: Path, login: tuple[str, str] | None, port: int, *, browse: bool
 ) -> None:
     """Serve until Ctrl-C."""
     from lakebed.server import LogOptions, serve  # see open_page
@@ -101,7 +101,7 @@ def _serve_and_open(
     with ExitStack() as files:
 
         def ready(url: str) -> None:
-            link, note = _link_at(url, ticket)
+            link, note = _link_at(url, login)
             words = f"serving {data} at {url} until Ctrl-C. {note}: {link}"
             session.done(words, link=link, endpoint=url, data=str(options.data_dir))
             # A program that started this one may wait for the link.
@@ -134,11 +134,11 @@ def _answers(url: str) -> bool:
     return False
 
 
-def _link_at(url: str, ticket: Ticket | None) -> tuple[str, str]:
-    """Return the link to a server of a folder, and words about it."""
-    if ticket is None:
+def _link_at(url: str, login: tuple[str, str] | None) -> tuple[str, str]:
+    """Return the link to a server of a folder, and words about it. `login` is a user and a ticket."""
+    if login is None:
         return f"{url}/", "The page asks for the first user"
-    return link_of(url, ticket.user_id, ticket.secret), "The link to the page works once, within a minute"
+    return link_of(url, *login), "The link to the page works once, within a minute"
 
 
 def _browse_once(session: Session, link: str, *, browse: bool) -> None:

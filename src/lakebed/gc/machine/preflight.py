@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lakebed.base import Basis, Conflict
+from lakebed.gc.mark.holding import check_planned_holds
 from lakebed.gc.messages import (
     Apply,
     BadInput,
@@ -99,6 +100,8 @@ async def check_apply(service: Service, store: ObjectStore, run_id: str) -> None
         if plan.garbage.rows and (plan.kind.publishes or plan.mode is RunMode.OLD_LAYOUT):
             await _check_adopted(store)
         await may_apply(service, plan, state, plan_file=plan_file)
+        if plan.erasure is not None and state is not RunState.SWEEPING:
+            check_planned_holds(await service.holds(), plan)
         await check_same_store(service, store)
 
 

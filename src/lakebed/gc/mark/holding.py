@@ -98,6 +98,19 @@ def check_uncommitted(holds: Holds, kind: RunKind) -> None:
         )
 
 
+def check_planned_holds(holds: Holds, plan: Plan) -> None:
+    """Check that the holds are those that an erasure was planned by.
+
+    Raises:
+        Conflict: they changed, or a backup was restored.
+    """
+    if holds.version != plan.holds_version:
+        raise Conflict(
+            f"the legal holds changed since run {plan.run_id} was planned: make another plan by `lakebed erase plan`",
+            run_id=plan.run_id,
+        )
+
+
 async def read_held(context: RunContext, plan: Plan, cleared: Cleared) -> Held:
     """Return the objects that the run must keep now. Call this last, before the run's first delete.
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, count_of, human_size, parse_slice_name
+from lakebed.base import count_of, human_size, parse_slice_name
 from lakebed.gc import messages
 from lakebed.gc.engines.engine import CLOSED
 from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.erasure.certificate.certifying import queued_of
 from lakebed.gc.kinds.erasure.certificate.foreseeing import foresee
 from lakebed.gc.kinds.erasure.certificate.standing import Commits
-from lakebed.gc.mark.holding import deal_held
+from lakebed.gc.mark.holding import check_planned_holds, deal_held
 from lakebed.gc.mark.inputs.named import deal_tables
 from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges
 from lakebed.gc.mark.mark import mark_again, mark_expired
@@ -76,8 +76,7 @@ class Erasure:
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         holds = await context.service.holds()
-        if holds.version != plan.holds_version:
-            raise Conflict(f"the legal holds changed since run {plan.run_id} was planned; plan again")
+        check_planned_holds(holds, plan)
         staged = [entry for entry in self.order.staged if not entry.is_sealed and not holds.of(path=entry.path)]
         going = await _that_go(context, plan, self.order, staged)
         # Unstage before the recheck, which keeps each object that a staged entry still names.
