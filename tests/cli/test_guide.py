@@ -19,6 +19,7 @@ from lakebed.cli.kit.tree import Group, app
 from .conftest import Shell
 
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "lakebed"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 PROGRAMS = (["lakebed"], ["python3", "run.py"])
 ENDS = {"|", "&", "&&", ";", ">", ">>", "<", "2>&1", "\\"}
@@ -129,6 +130,40 @@ def test_no_command_of_a_page_is_passed_over(page: Path) -> None:
     written = sum(len(re.findall(r"(?<![\w/])(?:lakebed|run\.py) (?=(?!test)[\w-])", text)) for text in texts)
 
     assert len([*commands_of(page)]) == written
+
+
+def test_each_command_that_a_page_in_the_browser_names_is_one_that_there_is() -> None:
+    templates = (SOURCE / "server" / "web" / "templates").glob("*.html")
+    given = [text for file in templates for text in re.findall(r"frame\.command\((.+)\) }}", file.read_text())]
+    plain = [re.sub(r"\([^()]*\)", "", text) for text in given]
+    # What is joined to the texts is a name.
+    commands = ["".join(text or "tag" for text in re.findall(r'"([^"]*)"|[^"]+', one)) for one in plain]
+
+    assert len(commands) >= 40
+    assert wrong_among(shlex.split(command)[1:] for command in commands) == []
+
+
+def test_each_command_that_a_message_names_is_one_that_there_is() -> None:
+    texts = [
+        text for file in SOURCE.rglob("*.py") for text in re.findall(r"`lakebed ([a-z][^`\n]*)`", file.read_text())
+    ]
+
+    assert len(texts) >= 100
+    assert [f"lakebed {text}: {lack}" for text in texts if (lack := lacking(text))] == []
+
+
+def lacking(text: str) -> str:
+    """Return the first word of a command, of which a message may leave arguments out, that is no verb or option."""
+    words = re.sub(r"\{[^{}]*\}", "NAME", text).split()
+    command: click.Command = app
+    while isinstance(command, click.Group) and words and re.fullmatch("[a-z-]+", words[0]):
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            return words[0]
+        command, words = found, words[1:]
+    has = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    given = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+    return "" if isinstance(command, click.Group) else next((word for word in given if word not in has), "")
 
 
 def test_a_command_that_is_none_is_noticed() -> None:

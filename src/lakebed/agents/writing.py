@@ -130,7 +130,7 @@ async def plan(call: Call, given: Plan) -> dict[str, object]:
     if given.job:
         job = await call.do(collectors.GET_GC_JOB, given.repository, given.job)
         if not isinstance(job.request, PlanRequest):
-            raise Invalid(f"the job {given.job} is not a plan: a person looks at it with `lakebed gc jobs`")
+            raise Invalid(f"the job {given.job} is not a plan: a person looks at it with `lakebed gc job show`")
     else:
         request = PlanRequest(kinds=tuple(RunKind(kind) for kind in dict.fromkeys(given.kinds)))
         job = await call.do(collectors.START_GC_JOB, given.repository, body=StartJob(request=request))

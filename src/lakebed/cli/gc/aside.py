@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from lakebed.base import Basis, Denied, NotFound, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
-from lakebed.cli.kit.output import human_time, printable
+from lakebed.cli.kit.output import human_time, printable, prose
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
@@ -164,26 +164,27 @@ def _comes_back(undone: Undone) -> str:
 
 def undone_text(undone: Undone) -> Iterator[str]:
     if undone.state is not RunState.UNDONE:
-        yield f"run {undone.run_id} can be undone: {_comes_back(undone)}"
+        yield from prose(f"run {undone.run_id} can be undone: {_comes_back(undone)}")
     else:
-        yield f"run {undone.run_id} is undone: {_comes_back(undone)}"
+        yield from prose(f"run {undone.run_id} is undone: {_comes_back(undone)}")
     yield from again_text(undone)
 
 
 def again_text(undone: Undone) -> Iterator[str]:
     """Warn of objects that the next run would take again."""
     if not undone.kind.publishes:
-        yield "WARNING: the next run of uncommitted data takes these objects again: restore those that you need"
+        yield from prose("WARNING: the next run of uncommitted data takes these objects again: restore those you need")
         return
     if not undone.again:
         return
     is_policy = undone.kind.spec.basis is Basis.POLICY
-    yield f"WARNING: the next run takes this again, by {'the policy' if is_policy else 'the rules'} in force:"
+    by = "the policy" if is_policy else "the rules"
+    yield from prose(f"WARNING: the next run takes this again, by {by} in force:")
     for one in undone.again:
         amount = count_of(one.objects, "object") if is_policy else count_of(one.commits, "commit")
         yield f"  {printable(one.rule)}: {amount}"
     change = "`lakebed lifecycle policy set`" if is_policy else "`lakebed gc rules set`"
-    yield f"  change it first ({change}), or hold what you need (`lakebed gc hold add`)"
+    yield from prose(f"change it first ({change}), or hold what you need (`lakebed hold add`)")
 
 
 def _place(client: Client, collector: Collector, target: ObjectUri, report: RestoreReport) -> str:

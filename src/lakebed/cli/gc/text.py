@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.kit.output import fields, hanging, human_minute, human_time, printable, table, terminal_width
+from lakebed.cli.kit.output import (
+    fields,
+    hanging,
+    human_minute,
+    human_time,
+    printable,
+    prose,
+    table,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from lakebed.gc import ListedRun, RunStatus, UnfinishedRun
@@ -56,17 +65,17 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
         yield from plan_text(found)
         if found.totals.all.objects and not found.what_if:
             yield ""
-            yield f"to carry it out: {command([found.run_id], found.kind)}{_everywhere(found)}"
+            yield from prose(f"to carry it out: {command([found.run_id], found.kind)}{_everywhere(found)}")
             ready.setdefault(apply_command(found.kind), []).append(found)
         elif found.erasure is not None:
             yield ""
             stands = found.outlook is not None and found.outlook.stands_count
             said = "none of the standing objects would be deleted" if stands else "everything is gone already"
-            yield f"{said}; to certify that: {command([found.run_id], found.kind)}{_everywhere(found)}"
+            yield from prose(f"{said}; to certify that: {command([found.run_id], found.kind)}{_everywhere(found)}")
     for same in ready.values():
         if len(same) > 1:
             yield ""
-            yield f"to carry out all: {command([found.run_id for found in same], same[0].kind)}"
+            yield from prose(f"to carry out all: {command([found.run_id for found in same], same[0].kind)}")
 
 
 def _everywhere(plan: Plan) -> str:
@@ -366,7 +375,7 @@ def run_status_text(found: RunStatus, command: str) -> Iterator[str]:
         facts.append(("ended", human_time(found.ended_ms // 1000)))
     yield from fields(facts)
     if found.is_unfinished and command:
-        yield f"if it died, apply it again: {command}"
+        yield from prose(f"if it died, apply it again: {command}")
 
 
 def view_text(view: RunView) -> Iterator[str]:
@@ -386,7 +395,7 @@ def missing_text(missing: MissingCommits) -> Iterator[str]:
     for commit in missing.commits:
         yield f"  {commit.id}  {', '.join(commit.refs)}".rstrip()
     if missing.named:
-        yield "reset or delete the refs named above: their commits cannot be read, and are never marked"
+        yield from prose("reset or delete the refs named above: their commits cannot be read, and are never marked")
 
 
 def unfinished_text(run: UnfinishedRun, command: str) -> str:

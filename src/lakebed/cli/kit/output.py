@@ -33,6 +33,7 @@ _TOGETHER = re.compile(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d(?::\d\d)?Z|\S+ (?:==|>=) \
 """A time, a condition of a policy, or a size: a line ends before or behind it."""
 _GLUE: Final = "\u00a0"
 """Stands for the blanks in these while cells are wrapped."""
+_COMMAND_LAST = re.compile(r"(.*:) (lakebed [^`]+)", re.DOTALL)
 _AMOUNT = re.compile(rf"[\d,.]+( ({_UNITS}))?")
 
 
@@ -171,9 +172,21 @@ def hanging(label: str, text: str, *, indent: int, in_pipes: bool = False) -> It
     Programs read whole lines, so a pipe gets them. `in_pipes`: it is prose, which no program reads.
     """
     is_wrapped = in_pipes or sys.stdout.isatty()
-    lines = _wrapped(text, max(terminal_width() - indent, NARROWEST)) if is_wrapped else [text]
+    lines = _wrapped_message(text, max(terminal_width() - indent, NARROWEST)) if is_wrapped else [text]
     for place, line in enumerate(lines):
         yield f"{label if not place else ' ' * indent}{line}".rstrip()
+
+
+def prose(text: str) -> Iterator[str]:
+    """Yield the lines of a sentence of an answer, as wide as the terminal is."""
+    return hanging("", text, indent=0)
+
+
+def _wrapped_message(text: str, width: int) -> list[str]:
+    """Wrap a sentence. A command at its end goes whole on a line of its own, to be copied."""
+    if len(text) > width and (found := _COMMAND_LAST.fullmatch(text)):
+        return [*_wrapped(found[1], width), f"    {found[2]}"]
+    return _wrapped(text, width)
 
 
 def terminal_width() -> int:
@@ -187,7 +200,7 @@ def for_stderr(message: str) -> str:
         return message
     # A terminal that does not know its size says 0.
     width = max(os.get_terminal_size(sys.stderr.fileno()).columns or WIDTH, NARROWEST)
-    return "\n".join(line for part in message.split("\n") for line in _wrapped(part, width))
+    return "\n".join(line for part in message.split("\n") for line in _wrapped_message(part, width))
 
 
 def json_record(record: object) -> str:
