@@ -55,6 +55,7 @@ def answers(shell: Shell, data: Path, tmp_path_factory: pytest.TempPathFactory) 
 def prepare(shell: Shell, lake: str, folder: Path) -> None:
     """Make what the head of mistakes.txt names."""
     (folder / "empty").mkdir()
+    (folder / "bytes").write_bytes(b"\xff\xfe")
     (folder / "file").write_text("no rules\n")
     (folder / "rules.json").write_text('{"default": "7d"}')
     (folder / "full").mkdir()

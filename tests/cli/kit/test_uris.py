@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lakebed.cli.kit.uris import (
@@ -14,6 +16,7 @@ from lakebed.cli.kit.uris import (
     parse_ref,
     parse_repository,
     parse_tag,
+    uri_meant,
 )
 
 
@@ -98,3 +101,36 @@ def test_a_new_branch_with_a_slash_gets_the_proposal_of_a_name_without() -> None
 def test_a_tag_needs_a_name() -> None:
     with pytest.raises(BadUri, match="the tag is missing"):
         parse_tag("lakefs://lake/")
+
+
+@pytest.mark.parametrize(
+    ("typed", "form", "other", "meant"),
+    [
+        ("flights/main", "lakefs://repository/ref", "", "lakefs://flights/main"),
+        ("/flights/main~2", "lakefs://repository/ref", "", "lakefs://flights/main~2"),
+        ("lakefs:/flights/main", "lakefs://repository/ref", "", "lakefs://flights/main"),
+        ("LAKEFS://flights/main", "lakefs://repository/ref", "", "lakefs://flights/main"),
+        ("flights", "lakefs://repository", "", "lakefs://flights"),
+        ("flights/main", "lakefs://repository", "", "lakefs://flights"),
+        ("flights/main/a b", "lakefs://repository/ref/path", "", "lakefs://flights/main/a b"),
+        ("trial", "lakefs://repository/ref", "lakefs://flights/main", "lakefs://flights/trial"),
+        ("b", "lakefs://repository/ref/path", "lakefs://flights/main/a", "lakefs://flights/main/b"),
+        ("main/b", "lakefs://repository/ref/path", "lakefs://flights/main/a", "lakefs://flights/main/b"),
+        ("flights/main/b", "lakefs://repository/ref/path", "lakefs://flights/main/a", "lakefs://flights/main/b"),
+        ("main", "lakefs://repository/ref", "", ""),
+        ("", "lakefs://repository", "", ""),
+        ("s3://bucket/main", "lakefs://repository/ref", "", ""),
+        ("s3://bucket/main", "lakefs://repository/ref", "lakefs://flights/main", ""),
+    ],
+)
+def test_a_mistyped_uri_is_answered_with_the_one_that_was_meant(typed: str, form: str, other: str, meant: str) -> None:
+    hint = uri_meant(BadUri("x", uri=typed, form=form), [other, typed])
+
+    assert hint == (f"Did you mean {meant}?" if meant else "")
+
+
+def test_a_file_in_place_of_a_uri_is_named_as_one(tmp_path: Path) -> None:
+    error = BadUri("x", uri=str(tmp_path), form="lakefs://repository/ref/path")
+
+    assert uri_meant(error, ["lakefs://lake/main/a"]) == "It is a folder here: swap the two arguments"
+    assert uri_meant(error, [3, None]) == "It is a folder here: name a URI"

@@ -225,7 +225,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(shell: Shell, la
 def test_a_local_file_that_is_missing_is_named(shell: Shell, lake: str) -> None:
     outcome = shell("object", "upload", "/none/here", f"{lake}/main/a")
 
-    assert (outcome.code, outcome.err) == (2, "error: /none/here: No such file or directory\n")
+    assert (outcome.code, outcome.err) == (2, "error: /none/here: No such file or directory: name one that exists\n")
 
 
 def test_a_folder_that_is_not_there_is_not_downloaded_to(shell: Shell, lake: str, put: Put, tmp_path: Path) -> None:

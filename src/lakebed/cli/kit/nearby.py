@@ -26,6 +26,9 @@ _NO_DELETED: Final = "no deleted repository"
 _LISTS: Final = {
     "there is no job": "lakebed gc job list {}",
     "there is no hold": "lakebed hold list {}",
+    "there is no sandbox": "lakebed sandbox list {}",
+    "subscription": "lakebed events subscriptions {}",
+    "run not found": "lakebed actions list {}",
     "pull request": "lakebed pulls list {} --status all",
     "user not found": "lakebed auth users list",
     "group not found": "lakebed auth groups list",

@@ -34,7 +34,7 @@ _TOGETHER = re.compile(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d(?::\d\d)?Z|\S+ (?:==|>=) \
 _GLUE: Final = "\u00a0"
 """Stands for the blanks in these while cells are wrapped."""
 _COMMAND_LAST = re.compile(r"(.*:) (lakebed [^`]+)", re.DOTALL)
-_AMOUNT = re.compile(rf"[\d,.]+( ({_UNITS}))?")
+_AMOUNT = re.compile(rf"[\d,]+(\.\d+)?( ({_UNITS}))?")
 
 
 def human_time(unix_s: int) -> str:

@@ -31,12 +31,24 @@ from lakebed import interrupts
 from lakebed.base import Conflict, Denied, LakebedError, NotFound, Unavailable, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
-from .failures import FAILED, INTERRUPTED, Failed, Misuse, describe, describe_missing, ending_with_reader, tell
+from .failures import (
+    FAILED,
+    INTERRUPTED,
+    Failed,
+    Misuse,
+    describe,
+    describe_misnamed,
+    describe_missing,
+    ending_with_reader,
+    is_misnamed,
+    tell,
+)
 from .nearby import naming_one, way_back, what_is_near
 from .output import columns_of, fields, for_stderr, hanging, json_array, json_record
 from .pager import pager_of, show_paged
 from .parameters import Option
 from .progress import Bar, bar
+from .uris import BadUri, uri_meant
 
 if TYPE_CHECKING:
     # At run time only where a command speaks to a server: httpx takes longer to load than all the rest.
@@ -319,6 +331,14 @@ def with_session(function: Callable[Concatenate[Session, P], None]) -> Callable[
                 interrupts.end_at_once()
                 session.stopped()
                 raise
+            except BadUri as error:
+                if not (hint := uri_meant(error, _given(kwargs))):
+                    raise
+                raise BadUri(f"{error}. {hint}", **error.facts) from error
+            except OSError as error:
+                if not is_misnamed(error, _given(kwargs)):
+                    raise
+                raise Misuse(describe_misnamed(error)) from error
             except NotFound as error:
                 message = naming_one(session, describe(error))
                 hint = what_is_near(session, message, kwargs.values())
@@ -341,6 +361,15 @@ def with_session(function: Callable[Concatenate[Session, P], None]) -> Callable[
                 session.close()
 
     return _with_signature(run, function)
+
+
+def _given(values: Mapping[str, object]) -> Iterator[object]:
+    """Yield the value of each parameter."""
+    for value in values.values():
+        if dataclasses.is_dataclass(value):
+            yield from _given({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+        else:
+            yield from value if isinstance(value, list) else [value]
 
 
 def _check_values(context: click.Context, values: Mapping[str, object]) -> None:

@@ -7,14 +7,21 @@ of a commit id); only a tag's name may hold slashes, so only `parse_tag` takes t
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from lakebed.base import InvalidName, check_branch, check_repository, check_tag
 
 from .failures import Misuse
+from .output import printable
 
 SCHEME: Final = "lakefs://"
+OBJECT_FORM: Final = "lakefs://repository/ref/path"
+_MISTYPED: Final = re.compile(r"(?:lakefs:?/*|/+)", re.IGNORECASE)
+"""Stands at the beginning of a text in place of the scheme."""
 
 
 class BadUri(Misuse):
@@ -49,11 +56,38 @@ def is_uri(text: str) -> bool:
     return text.startswith(SCHEME)
 
 
+def uri_meant(error: BadUri, values: Iterable[object]) -> str:
+    """Return a sentence about the URI that was probably meant, from the words of the command; empty if none is near."""
+    text, form = str(error.facts.get("uri", "")), str(error.facts.get("form", ""))
+    if not form or not text:
+        return ""
+    others = [value for value in values if isinstance(value, str) and is_uri(value)]
+    if form == OBJECT_FORM and Path(text).exists():
+        kind = "folder" if Path(text).is_dir() else "file"
+        return f"It is a {kind} here: " + ("swap the two arguments" if others else "name a URI")
+    rest = _MISTYPED.sub("", text, count=1) if _MISTYPED.match(text) else text
+    first, _, below = rest.partition("/")
+    meant = ""
+    if form.endswith("repository"):
+        meant = first
+    elif others and rest == text and first != (repository := repository_of(others[0])) and "://" not in text:
+        # The command is about two things of one repository.
+        ref = ref_of(others[0])
+        meant = f"{repository}/{ref}/{text}" if form == OBJECT_FORM and first != ref else f"{repository}/{text}"
+    elif below:
+        meant = rest
+    try:
+        check_repository(meant.partition("/")[0])
+    except InvalidName:
+        return ""
+    return f"Did you mean {SCHEME}{printable(meant)}?"
+
+
 def parse_repository(text: str) -> str:
     """`lakefs://repository`"""
     repository, _, rest = _split(text, "lakefs://repository")
     if rest:
-        raise BadUri(f"expected a repository URI (lakefs://{repository}), got {text}", uri=text)
+        raise BadUri(f"expected a repository URI (lakefs://{repository}), got {text}: leave out /{rest}", uri=text)
     return repository
 
 
@@ -120,13 +154,13 @@ def parse_object(text: str) -> ObjectUri:
     """`lakefs://repository/ref/path`, with a path."""
     uri = parse_prefix(text)
     if not uri.path:
-        raise BadUri(f"{text}: the path is missing (lakefs://repository/ref/path)", uri=text)
+        raise BadUri(f"{text}: the path is missing ({OBJECT_FORM})", uri=text)
     return uri
 
 
 def parse_prefix(text: str) -> ObjectUri:
     """`lakefs://repository/ref/path`, where the path may be missing: then all paths of the ref are meant."""
-    return ObjectUri(*_take_ref(text, "lakefs://repository/ref/path"))
+    return ObjectUri(*_take_ref(text, OBJECT_FORM))
 
 
 def _take_ref(text: str, form: str) -> tuple[str, str, str]:
@@ -139,7 +173,7 @@ def _take_ref(text: str, form: str) -> tuple[str, str, str]:
 
 def _split(text: str, form: str) -> tuple[str, str, str]:
     if not is_uri(text):
-        raise BadUri(f"{text!r} is not a URI of the form {form}", uri=text)
+        raise BadUri(f"{text!r} is not a URI of the form {form}", uri=text, form=form)
     if not text.isascii():
         try:
             text.encode()

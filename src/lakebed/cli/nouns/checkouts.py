@@ -327,7 +327,7 @@ def _load(session: Session, folder: Path) -> Checkout:
     file = folder / CHECKOUT_FILE
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Checkout)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"{folder} is not a checkout: `lakebed local checkout URI DIR` makes one") from None
     except msgspec.DecodeError as error:
         raise Corrupt(f"{file} is damaged ({error}): check out into a new folder") from error

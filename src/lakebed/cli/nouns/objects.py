@@ -148,7 +148,7 @@ def _upload_one(
     if file.is_dir():
         raise Misuse(f"{source} is a folder: add --recursive")
     if not file.exists():
-        raise Misuse(f"{source}: No such file or directory")
+        raise Misuse(f"{source}: No such file or directory: name one that exists")
     path = target.path if target.path and not target.path.endswith("/") else target.path + file.name
     with session.bar(f"uploading {file.name}", file.stat().st_size) as shown:
         return files.upload(

@@ -314,7 +314,11 @@ def cherry_pick(
     """Repeat the changes of a commit on a branch."""
     branch = parse_ref(uri)
     wanted = ref_in(branch.repository, commit)
-    with explaining_pick(session, branch, wanted, parent), being_there(str(RefUri(branch.repository, wanted))):
+    with (
+        explaining_pick(session, branch, wanted, parent),
+        being_something(f"{branch} has all that {wanted} changed already: there is nothing to commit"),
+        being_there(str(RefUri(branch.repository, wanted))),
+    ):
         picked = session.client.branches.cherry_pick(
             branch.repository, branch.ref, ref=wanted, parent_number=parent, refuse_expired=refuse_expired
         )

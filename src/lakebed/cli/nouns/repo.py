@@ -194,7 +194,7 @@ def restore(
     name = parse_repository(uri)
     try:
         refs = msgspec.json.decode(source.read().encode(), type=RefsDump)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Misuse(f"{source.name} is not what `repo dump` prints: {error}") from error
     # The server collects nothing of a bare repository before a person adopts it. Of another one this changes nothing.
     was_bare = not any(session.client.branches.list(name, limit=1))

@@ -25,7 +25,7 @@ from lakebed.cli.kit.output import printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.kit.uris import ObjectUri, is_uri, parse_prefix
+from lakebed.cli.kit.uris import BadUri, ObjectUri, is_uri, parse_prefix
 from lakebed.wire import ObjectStats
 
 from .transfers import (
@@ -85,7 +85,12 @@ def sync(
     Changes of a branch stay uncommitted. Paths that no glob selects are left alone on both sides.
     """
     if is_uri(source) == is_uri(target):
-        raise Misuse("one of SOURCE and TARGET must be a folder, and the other lakefs://repository/ref/folder")
+        mistyped = source if Path(target).exists() else target
+        raise BadUri(
+            "one of SOURCE and TARGET must be a folder, and the other lakefs://repository/ref/folder",
+            uri=mistyped,
+            form="" if is_uri(source) else "lakefs://repository/ref",
+        )
     uploads = is_uri(target)
     folder, place = (Path(source), parse_prefix(target)) if uploads else (Path(target), parse_prefix(source))
 

@@ -21,7 +21,16 @@ from lakebed.cli.kit.output import columns_of, human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.kit.uris import is_uri, parse_object, parse_prefix, parse_tag, ref_of, repository_of
+from lakebed.cli.kit.uris import (
+    OBJECT_FORM,
+    BadUri,
+    is_uri,
+    parse_object,
+    parse_prefix,
+    parse_tag,
+    ref_of,
+    repository_of,
+)
 from lakebed.wire import CredentialsWithSecret, Decision, Statement
 
 from .serve import recover
@@ -403,6 +412,9 @@ def may(
     ] = "",
 ) -> None:
     """Show if a user may do an action on a resource, and the statement that decides it."""
+    if not (is_uri(resource) or resource == "*" or resource.startswith("arn:")):
+        words = f"{resource!r} is not a resource: name {OBJECT_FORM}, an arn:lakefs:… or *"
+        raise BadUri(words, uri=resource, form=OBJECT_FORM)
     arn = resource_of(action, resource) if is_uri(resource) else resource
     if is_uri(resource) and not (branch or tag or ref):
         # A name alone does not tell, and most refs are branches.

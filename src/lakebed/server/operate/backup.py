@@ -301,7 +301,7 @@ def _objects_of(options: ServerOptions) -> Path | None:
 def _described(folder: Path) -> Backup:
     try:
         found = msgspec.json.decode((folder / BACKUP_FILE).read_bytes(), type=Backup)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise NotABackup(
             f"{folder} is not a finished backup: it has no {BACKUP_FILE}. Name a folder that `backup create` made",
             folder=str(folder),
