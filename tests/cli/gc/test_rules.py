@@ -88,7 +88,7 @@ def test_all_rules_are_removed_only_when_it_was_confirmed(shell: Shell, lake: st
         (["set", "{lake}/main", "9999999d"], "thousand years"),
         (["set", "{lake}/a.b", "4d"], "matches no branch"),
         (["set", "{lake}/a**", "4d"], "is spelled 'a*'"),
-        (["set", "{lake}", "10d"], "which branch or pattern?"),
+        (["set", "{lake}", "10d"], "which branch or pattern, as in"),
         (["keep-last", "{lake}/main", "0"], "must be 1 to"),
         (["keep-last", "{lake}/main", "many"], "neither a number"),
         (["keep-last", "{lake}/main", "off"], "has no keep-last"),
