@@ -529,3 +529,7 @@ class Catalog:
     def _make(self, record: RepositoryRecord) -> tuple[ObjectStore, Versions]:
         objectstore = self.namespaces.open(record.storage_namespace)
         return objectstore, self._make_versions(record.uid, objectstore, record.uid if record.salted else "")
+
+    def versions_at(self, uid: RepositoryUid, namespace: str, salt: str) -> Versions:
+        """Return the versions of a repository that another process opened with these arguments."""
+        return self._make_versions(uid, self.namespaces.open(namespace), salt)

@@ -19,9 +19,10 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Final
 
+import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from lakebed import operations
 from lakebed.auth import (
@@ -44,7 +45,9 @@ from lakebed.catalog import DAY_MS, Catalog, CatalogOptions
 from lakebed.hooks import CALLER
 from lakebed.kv import Store, open_store
 from lakebed.objectstore import ObjectStore, environment_of
-from lakebed.operations import openapi, table
+from lakebed.operations import history, openapi, table
+from lakebed.operations import objects as objects_table
+from lakebed.operations.gc import collectors
 from lakebed.quotas import Books
 from lakebed.runtime import live_ports
 from lakebed.sandboxes import Sandboxes, is_current
@@ -61,7 +64,7 @@ from .hooks import ScriptReads, make_hooks
 from .http.circumstances import look, permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
 from .http.requests import RestRequest
-from .http.responses import answer, text
+from .http.responses import JsonResponse, answer, text
 from .http.routing import Route, Router
 from .identity.providers import Providers
 from .identity.setting_up import check_origin
@@ -71,6 +74,7 @@ from .operate.logs import REQUEST_ID, access, log_access
 from .operate.metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
 from .operate.survey import Survey
 from .options import ServerOptions, namespace_opener
+from .process.aside import Aside, Carry
 from .process.draining import Drain
 from .process.pairing import pair
 from .rest import actions, branches, commits, deleted, differences, dumps, installation, operators, pulls, repositories
@@ -129,13 +133,25 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
 )
 CATALOG: Final = (iceberg.namespace_routes, iceberg.table_routes, iceberg.branch_table_routes)
 """Routes of tables: the catalog at another root, and ours."""
+LARGE: Final = frozenset(
+    (
+        objects_table.LIST_OBJECTS,
+        history.DIFF_REFS,
+        history.DIFF_BRANCH,
+        history.LOG_COMMITS,
+        collectors.READ_GC_UNCOMMITTED,
+        collectors.READ_GC_COMMITS,
+    )
+)
+"""Operations that another process may carry out: pages of at least LARGE_PAGE, and the reading of a plan."""
+LARGE_PAGE: Final = 250
 PRESIGN_S: Final = 15 * 60
 
 
 @asynccontextmanager
-async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
+async def opened(options: ServerOptions, aside: Aside | None = None) -> AsyncIterator[AppState]:
     """Open every part of a server process, and close it at the end. Each process is an instance with slices of its
-    own.
+    own. `aside` does large work, and is closed too.
 
     Raises:
         StoreUnavailable, StoreFormat, InvalidStoreUri: see `open_store`.
@@ -144,10 +160,12 @@ async def opened(options: ServerOptions) -> AsyncIterator[AppState]:
     store = open_store(options.metadata_uri)
     try:
         await pair(options.data_dir, store, live_ports().ids, holds_objects=options.holds_objects)
-        state = await _compose(options, store)
+        state = await _compose(options, store, aside)
         try:
             yield state
         finally:
+            if aside is not None:
+                await aside.close()
             await state.background.close()
             await state.providers.close()
             await state.collectors.close()
@@ -169,7 +187,7 @@ async def _close_slices(catalog: Catalog) -> None:
             logger.warning("a slice of %s stays open: %s", versions.uid, error)
 
 
-async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
+async def _compose(options: ServerOptions, bare_store: Store, aside: Aside | None) -> AppState:
     ports, metrics = live_ports(), Metrics()
     store = MeasuredStore(bare_store, metrics)
     keys = await load_server_keys(store, ports.ids, options.server_secret)
@@ -188,7 +206,16 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
 
     def make_versions(uid: RepositoryUid, namespace: ObjectStore, salt: str) -> Versions:
         trees = Trees(namespace, cache, ports, salt=salt)
-        return Versions(uid=uid, store=store, objectstore=namespace, trees=trees, ports=ports, options=owner)
+        lay_aside = None if aside is None else partial(aside.lay, (uid, namespace.uri, salt))
+        return Versions(
+            uid=uid,
+            store=store,
+            objectstore=namespace,
+            trees=trees,
+            ports=ports,
+            options=owner,
+            lay_aside=lay_aside,
+        )
 
     presign = options.presign and options.blockstore == "s3"
     drain, reads = Drain(), ScriptReads()
@@ -236,6 +263,7 @@ async def _compose(options: ServerOptions, bare_store: Store) -> AppState:
         hard_deleting=hard_deleting,
         eventing=Eventing(catalog, keys, options.hooks, ports, options.brokers),
         s3=options.s3,
+        aside=aside,
         metrics=metrics,
     )
 
@@ -396,8 +424,46 @@ class App:
             if request.identity.delegation is not None:
                 await check_runs(self._state.catalog, request.identity.delegation)
             request.permissions = await permissions_of(self._state, request)
+        if self._state.aside is not None and operation in LARGE:
+            body = await self._carried_aside(route, request)
+            if body is not None:
+                return JsonResponse(body, operation.status)
         result = await route.carry_out(request)
         return result if isinstance(result, Response) else answer(result, operation.status)
+
+    async def _carried_aside(self, route: Route, request: RestRequest) -> bytes | None:
+        """Let another process carry out a large request. The gate of both must admit it. None: do it here."""
+        assert self._state.aside is not None
+        assert route.gate is not None
+        await route.gate.admit(request, request.permissions)
+        is_page = not route.takes_record
+        if is_page and request.amount() < LARGE_PAGE:
+            return None
+        scope = request.scope
+        asked = Carry(
+            method=scope["method"],
+            raw_path=scope["raw_path"],
+            query_string=scope["query_string"],
+            headers=scope["headers"],
+            client=scope["client"],
+            body=b"" if is_page else msgspec.json.encode(await request.record(route.operation)),
+        )
+        return await self._state.aside.carry(asked, is_bulk=not is_page)
+
+    async def carry(self, asked: Carry) -> bytes:
+        """Carry out a request that another process got, and return the body of its answer.
+
+        Raises:
+            LakebedError: as the handler.
+        """
+        parts = {field: getattr(asked, field) for field in ("method", "raw_path", "query_string", "headers", "client")}
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": asked.body}
+
+        request = RestRequest({"type": "http", "scheme": "http", **parts}, receive)
+        CALLER.set(request)
+        return bytes((await self._answer(request)).body)
 
     @cached_property
     def _openapi(self) -> bytes:

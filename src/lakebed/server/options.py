@@ -69,6 +69,8 @@ class ServerOptions:
     hooks: HookOptions = field(default_factory=HookOptions)
     brokers: Brokers = field(default_factory=Brokers)
     providers: ProviderOptions = field(default_factory=ProviderOptions)
+    # Do large work in a process of its own. None: where a core is left for it.
+    aside: bool | None = None
 
     @property
     def metadata_uri(self) -> str:
@@ -131,6 +133,7 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         hooks=hook_options(environment),
         brokers=brokers(environment),
         providers=provider_options(environment),
+        aside={"0": False, "1": True}.get(environment.get("LAKEBED_ASIDE") or ""),
     )
 
 

@@ -18,6 +18,7 @@ from .hard_delete import HardDeleting
 from .identity.providers import Providers
 from .operate.audit import AuditLog
 from .operate.metrics import Metrics
+from .process.aside import Aside
 from .process.background import Background
 from .process.draining import Drain
 from .s3.options import S3Options
@@ -54,6 +55,7 @@ class AppState:
     presign_s: int | None = None
     database: str = ""
     s3: S3Options = field(default_factory=S3Options)
+    aside: Aside | None = None
     drain: Drain = field(default_factory=Drain)
     background: Background = field(default_factory=Background)
     setup_secret: str | None = field(default=None, repr=False)

@@ -35,7 +35,7 @@ from .commits.merger import Merger, Settle, Settlement, Sides, Strategy
 from .commits.outbox import EventRecord, Outbox
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter
-from .context import Context, Inventory, Options
+from .context import Context, Inventory, LayAside, Options
 from .errors import (
     AddressNotAllowed,
     BadRef,
@@ -132,6 +132,7 @@ class Versions:
         trees: Trees,
         ports: Ports,
         options: Options | None = None,
+        lay_aside: LayAside | None = None,
     ) -> None:
         self.uid = uid
         self.store = store
@@ -139,7 +140,13 @@ class Versions:
         self.trees = trees
         self.ports = ports
         self.context = context = Context(
-            uid=uid, store=store, objectstore=objectstore, trees=trees, ports=ports, options=options
+            uid=uid,
+            store=store,
+            objectstore=objectstore,
+            trees=trees,
+            ports=ports,
+            options=options,
+            lay_aside=lay_aside,
         )
         self.partition = context.partition
         self.retired = retired = Retired(context)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -58,6 +58,11 @@ from .trees import Trees
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
+
+LayAside: TypeAlias = Callable[
+    [MetarangeId, Sequence[StagingToken], MetarangeId, bytes, bool], Awaitable[MetarangeId | None]
+]
+"""`Committer.lay` in another process, with its arguments. None: no process does it now, so do it here."""
 
 LOST_MAX = 8
 BRANCHES_CACHED_MAX = 10_000
@@ -127,6 +132,7 @@ class Context:
         trees: Trees,
         ports: Ports,
         options: Options | None = None,
+        lay_aside: LayAside | None = None,
     ) -> None:
         self.uid = uid
         self.store = store
@@ -134,6 +140,7 @@ class Context:
         self.trees = trees
         self.ports = ports
         self.options = options or Options()
+        self.lay_aside = lay_aside
         self.partition = keys.repository_partition(uid)
         self._reads = AmortizedReads(store, self.partition, ports.tasks)
         self.has_changes = False

@@ -44,6 +44,7 @@ from lakebed.server.identity.setting_up import is_loopback
 from lakebed.server.operate.logs import LogOptions, configure_logs
 from lakebed.server.options import ServerOptions
 
+from .aside import Aside
 from .draining import CUT_S, DRAIN_S, DrainingServer
 from .folder import RESERVE_BYTES, keep_reserve, noting_address, prepare_folder
 from .upkeep_loop import run_upkeep
@@ -129,6 +130,7 @@ def serve(
             options = replace(options, setup_secret=secrets.token_urlsafe(16))
             # Print only to the operator's terminal, not to a log that others read.
             print(f"set-up secret, if this server is new: {options.setup_secret}", file=sys.stderr, flush=True)  # noqa: T201  # see above
+        options = replace(options, aside=_works_aside(options, workers))
         urls = [_url_of(listener) for listener in listeners]
 
         def ready() -> None:
@@ -148,6 +150,16 @@ def serve(
                 process = msgspec.structs.replace(process, metrics_folder=Path(folder))
                 shares = [listeners] * workers if sockets else _shares_of(stack, listeners, workers)
                 run_in_loop(_Parent(options, shares, process, ready).run())
+
+
+def _works_aside(options: ServerOptions, workers: int) -> bool:
+    """Return whether each of the workers does large work in a second process: by default where a core is left for it.
+
+    No second process can open stores in memory.
+    """
+    if options.blockstore == "mem" or (options.store_uri or "").startswith("mem:"):
+        return False
+    return len(os.sched_getaffinity(0)) > workers if options.aside is None else options.aside
 
 
 def _url_of(listener: socket.socket) -> str:
@@ -272,7 +284,8 @@ async def serve_here(
             server.cut_off()
 
     with _signals(stop, hurry):
-        async with opened(options) as state:
+        own = WorkerOrders(options=options, listener_fds=(), other_fds=(), process=process)
+        async with opened(options, Aside(encode_orders(own)) if options.aside else None) as state:
             config = uvicorn.Config(
                 create_app(state),
                 http=LimitedProtocol,
@@ -286,7 +299,7 @@ async def serve_here(
                 proxy_headers=bool(options.trusted_proxies),
                 forwarded_allow_ips=[*options.trusted_proxies],
             )
-            _calm_the_collector()
+            calm_the_collector()
             keep_memory()
             server = DrainingServer(config, state.drain, process.drain_s, process.notice_s, others)
             loops = (run_upkeep(state), state.hard_deleting.run(), state.eventing.run())
@@ -311,7 +324,7 @@ async def serve_here(
                 await asyncio.gather(stopping, starting, *beside, return_exceptions=True)
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """Exclude the objects of the start from the cycle collector, and let it run less often.
 
     A page of a listing makes thousands of small objects and no cycle. With the default thresholds each page pays for

@@ -14,7 +14,7 @@ acknowledged write is in a commit or still staged; the heads of a branch form a 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -34,7 +34,7 @@ from lakebed.base import (
     OutcomeUnknown,
     StagingToken,
 )
-from lakebed.kv import PredicateFailed
+from lakebed.kv import Page, PredicateFailed
 from lakebed.ranges import changes_from_rows, chunk, overlay, rows_from_table
 from lakebed.versions.cells import (
     REPEATED,
@@ -209,13 +209,7 @@ class Committer:
         # `record.epoch` is from before the cells are read and before any id is asked after. So a bump in between fails
         # the publication.
         base = await self._context.commits.metarange(record.commit_id)
-        metarange = base
-        async for layers in self._layers([sealed.token for sealed in left]):
-            joined = layers[0] if len(layers) == 1 else await self._context.ports.tasks.apart(partial(overlay, layers))
-            changes = await self._spare(base, layers, joined)
-            # The tree of each part is a step to the next, and nothing names it. A collection takes it as any other.
-            applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
-            metarange = applied.metarange_id
+        metarange = await self.lay(base, [sealed.token for sealed in left])
         if metarange == base and not allow_empty:
             # The head itself stands for the new commit. Its tokens are taken all the same, or an idle branch that is
             # committed every minute would grow a token a minute.
@@ -223,6 +217,33 @@ class Committer:
             return Built(None, record.commit_id, record.commit_id, tuple(left), record.epoch, is_taken)
         commit, commit_id = await self._write_new(branch, metarange, record.commit_id, note)
         return Built(commit, commit_id, record.commit_id, tuple(left), record.epoch)
+
+    async def lay(
+        self, base: MetarangeId, tokens: Sequence[StagingToken], done: MetarangeId | None = None, start: bytes = b""
+    ) -> MetarangeId:
+        """Return the tree of `base` with the cells of these tokens over it, of which the newest comes first.
+
+        `done` has those in front of `start`. Where many are left, another process does the rest, if there is one.
+        """
+        metarange = base if done is None else done
+        newest = self._context.token_partition(tokens[0])
+        following: bytes | None = start
+        while following is not None:
+            first = await self._context.store.scan(newest, following, self._context.options.scan_page)
+            is_bulk = first.next_start is not None
+            if self._context.lay_aside is not None and (is_bulk or await self._context.trees.is_large_at(base, first.keys[:1])):
+                laid = await self._context.lay_aside(base, tokens, metarange, following, is_bulk)
+                if laid is not None:
+                    return laid
+            layers, following = await self._layers(tokens, following, first)
+            if not layers:
+                continue
+            joined = layers[0] if len(layers) == 1 else await self._context.ports.tasks.apart(partial(overlay, layers))
+            changes = await self._spare(base, layers, joined)
+            # The tree of each part is a step to the next, and nothing names it. A collection takes it as any other.
+            applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
+            metarange = applied.metarange_id
+        return metarange
 
     async def _write_new(
         self, branch: str, metarange: MetarangeId, head: CommitId, note: Note
@@ -247,17 +268,17 @@ class Committer:
                 return True
         return False
 
-    async def _layers(self, tokens: Sequence[StagingToken]) -> AsyncIterator[list[pa.Table]]:
-        """Yield parts in order of key: the cells of each token that has any there (newest first), as columns."""
+    async def _layers(
+        self, tokens: Sequence[StagingToken], start: bytes, first: Page
+    ) -> tuple[list[pa.Table], bytes | None]:
+        """Return the next part in order of key, and where another begins: the cells of each token that has any there
+        (newest first), as columns. `first` is the first page of the newest."""
         # A part ends where one of the tokens has been read as far as PART_ROWS go, so memory does not grow with the
         # staged cells. Cells of another token behind that end are read again for the next part.
-        start: bytes | None = b""
-        while start is not None:
-            found = [await self._layer(token, start) for token in tokens]
-            start = min([layer.next_start for layer in found if layer.next_start is not None], default=None)
-            layers = [layer.before(start) for layer in found]
-            if any(layer.num_rows for layer in layers):
-                yield [layer for layer in layers if layer.num_rows]
+        found = [await self._layer(token, start, first if token == tokens[0] else None) for token in tokens]
+        end = min([layer.next_start for layer in found if layer.next_start is not None], default=None)
+        layers = [layer.before(end) for layer in found]
+        return [layer for layer in layers if layer.num_rows], end
 
     async def _spare(self, base: MetarangeId, layers: Sequence[pa.Table], changes: pa.Table) -> pa.Table:
         """Leave out tombstones that hide one version of a path where another one is beneath, staged or in the head.
@@ -290,16 +311,17 @@ class Committer:
             return overlay([changes_from_rows(*zip(*restored, strict=True)), changes.filter(pa.array(is_kept))])
         return changes if is_kept.all() else changes.filter(pa.array(is_kept))
 
-    async def _layer(self, token: StagingToken, start: bytes) -> _Layer:
+    async def _layer(self, token: StagingToken, start: bytes, first: Page | None) -> _Layer:
         """Read cells of a token from `start` on. Each page becomes columns at once."""
         partition = self._context.token_partition(token)
         pages: list[pa.Table] = []
         next_start: bytes | None = start
         rows = 0
         while next_start is not None and rows < PART_ROWS:
-            page = await self._context.store.scan(partition, next_start, self._context.options.scan_page)
-            for first in range(0, len(page.keys) or 1, ROWS_A_TURN):
-                here = slice(first, first + ROWS_A_TURN)
+            page = first or await self._context.store.scan(partition, next_start, self._context.options.scan_page)
+            first = None
+            for row in range(0, len(page.keys) or 1, ROWS_A_TURN):
+                here = slice(row, row + ROWS_A_TURN)
                 pages.append(changes_table(page.keys[here], page.values[here]))
                 # An embedded store reads without ever waiting.
                 await self._context.ports.clock.sleep(0)

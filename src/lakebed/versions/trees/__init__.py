@@ -45,7 +45,7 @@ from lakebed.ranges import (
 from .builder import RetiredBy, TreeBuilder, none_retired
 from .cache import TreeCache
 from .diff import DiffRow, diff_trees
-from .files import Ahead, Item, TreeFiles, ids_of
+from .files import ROWS_APART, Ahead, Item, TreeFiles, ids_of
 from .merge import merge_trees
 
 CHANGES_TOGETHER: Final = 16_384
@@ -129,6 +129,12 @@ class Trees:
             if (infos[0] and infos[0].id) != (infos[1] and infos[1].id):
                 found.append(key)
         return found
+
+    async def is_large_at(self, metarange: MetarangeId, keys: Sequence[bytes]) -> bool:
+        """Return whether a change of one of these keys rewrites a range that takes some ms."""
+        tree = await self._files.tree(metarange)
+        ranges = [await self._files.range_at(tree, key) for key in keys]
+        return any(info is not None and info.count >= ROWS_APART for info in ranges)
 
     async def first_key(
         self, metarange: MetarangeId, start: bytes, folder_of: Callable[[bytes], bytes]

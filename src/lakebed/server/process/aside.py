@@ -1,0 +1,251 @@
+"""Do large work in a process of its own, so that small requests wait neither for its interpreter nor for its core.
+
+The process is started once large work comes, ends when it had nothing to do for IDLE_S, and with the socket between
+the two: so with this process, however that ends. It runs at low priority, with its own view of both stores. All that it
+is asked may be done twice. So where it fails, is killed or hangs, this process does the work itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from lakebed.base import MetarangeId, RepositoryUid, StagingToken
+
+logger = logging.getLogger(__name__)
+
+NICE: Final = 10
+IDLE_S: Final = 600.0
+"""An idle process holds some 130 MiB."""
+SILENT_S: Final = 30.0
+"""Kill it when it has work and sent nothing for this long. It sends something each BEAT_S."""
+BEAT_S: Final = 1.0
+START_S: Final = 60.0
+AGAIN_S: Final = 60.0
+"""Do not start another for this long after one could not start."""
+WISHES: Final = 16
+WISHES_S: Final = 10.0
+"""Start it for so many large requests in this time. A few are done sooner here."""
+BUFFER_BYTES: Final = 1 << 20
+HEAD_BYTES: Final = 4
+
+
+class Lay(msgspec.Struct, frozen=True, tag=True):
+    """`Committer.lay` of one repository. The answer is a metarange's id."""
+
+    uid: RepositoryUid
+    namespace: str
+    salt: str
+    base: MetarangeId
+    tokens: tuple[StagingToken, ...]
+    done: MetarangeId
+    start: bytes
+
+
+class Carry(msgspec.Struct, frozen=True, tag=True):
+    """Carry out a request, of which these are the parts. The answer is the body of a successful answer."""
+
+    method: str
+    raw_path: bytes
+    query_string: bytes
+    headers: list[tuple[bytes, bytes]]
+    client: tuple[str, int] | None
+    body: bytes
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    work: Lay | Carry
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """`done` is None where the work failed. Number 0 is a beat, and the first says that the process is up."""
+
+    number: int
+    done: bytes | None = None
+
+
+def frame(message: Ask | Answer) -> bytes:
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(HEAD_BYTES) + data
+
+
+async def next_frame(reader: asyncio.StreamReader) -> bytes:
+    """
+    Raises:
+        EOFError, OSError: the other process ended.
+    """
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(HEAD_BYTES)))
+
+
+class Aside:
+    """The process, as others ask it. None is the answer where it did not do the work."""
+
+    def __init__(self, orders: bytes) -> None:
+        """`orders` is the first line that the process gets (`worker.py`)."""
+        self._orders = orders
+        self._child: _Child | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._wishes = 0
+        self._since_s = 0.0
+
+    async def lay(
+        self,
+        of: tuple[RepositoryUid, str, str],
+        base: MetarangeId,
+        tokens: Sequence[StagingToken],
+        done: MetarangeId,
+        start: bytes,
+        is_bulk: bool,
+    ) -> MetarangeId | None:
+        """Do `Committer.lay`. `of`: the repository's uid, namespace and salt."""
+        laid = await self._ask(Lay(*of, base, tuple(tokens), done, start), wishes=WISHES if is_bulk else 1)
+        return None if laid is None else MetarangeId(laid.decode())
+
+    async def carry(self, request: Carry, *, is_bulk: bool) -> bytes | None:
+        return await self._ask(request, wishes=WISHES if is_bulk else 1)
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        if self._child is not None:
+            await self._child.end()
+
+    async def _ask(self, work: Lay | Carry, *, wishes: int) -> bytes | None:
+        if self._child is None or self._child.is_over:
+            self._wish(wishes)
+            return None
+        return await self._child.ask(work)
+
+    def _wish(self, wishes: int) -> None:
+        """Start the process if there was enough for it to do."""
+        if self._starting is not None and not self._starting.done():
+            return
+        now_s = time.monotonic()
+        if now_s > self._since_s + WISHES_S:
+            self._wishes, self._since_s = 0, now_s
+        self._wishes += wishes
+        if self._wishes >= WISHES and now_s >= self._since_s:
+            self._starting = asyncio.create_task(self._start())
+
+    async def _start(self) -> None:
+        try:
+            async with asyncio.timeout(START_S):
+                self._child = await _start(self._orders)
+        except (OSError, EOFError, TimeoutError) as error:
+            self._since_s = time.monotonic() + AGAIN_S
+            logger.warning("the process for large work could not start, so it is done here: %s", error)
+
+
+class _Child:
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.is_over = False
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[bytes | None]] = {}
+        self._heard_s = self._used_s = time.monotonic()
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+
+    async def ask(self, work: Lay | Carry) -> bytes | None:
+        self._number += 1
+        number, answer = self._number, asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            self._writer.write(frame(Ask(number, work)))
+            done: bytes | None = await answer
+        finally:
+            self._asked.pop(number, None)
+            self._used_s = time.monotonic()
+        return done
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                answer = msgspec.msgpack.decode(await next_frame(self._reader), type=Answer)
+                self._heard_s = time.monotonic()
+                asked = self._asked.get(answer.number)
+                if asked is not None and not asked.done():
+                    asked.set_result(answer.done)
+        if not self.is_over:
+            logger.warning("the process for large work ended, so what it had is done here")
+        self._leave()
+
+    async def _watch(self) -> None:
+        while not self.is_over:
+            await asyncio.sleep(BEAT_S)
+            now_s = time.monotonic()
+            if now_s > self._heard_s + SILENT_S:
+                logger.error("the process for large work does not answer: killing it")
+                self._process.kill()
+            elif not self._asked and now_s > self._used_s + IDLE_S:
+                self._leave()
+        await asyncio.to_thread(self._process.wait)
+
+    def _leave(self) -> None:
+        self.is_over = True
+        self._writer.close()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_result(None)
+
+    async def end(self) -> None:
+        self._leave()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+
+async def _start(orders: bytes) -> _Child:
+    """
+    Raises:
+        OSError, EOFError: it could not start.
+    """
+    ours, its = socket.socketpair()
+    try:
+        with its:
+            process = await asyncio.to_thread(_spawn, its)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=BUFFER_BYTES)
+    except BaseException:
+        ours.close()
+        raise
+    try:
+        writer.write(orders)
+        await next_frame(reader)
+    except BaseException:
+        writer.close()
+        process.kill()
+        await asyncio.to_thread(process.wait)
+        raise
+    return _Child(process, reader, writer)
+
+
+def _spawn(its: socket.socket) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(  # noqa: S603  # our own Python and our own module
+        [sys.executable, "-m", "lakebed.server.process.aside_worker", str(its.fileno())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[its.fileno()],
+        # Ctrl-C does not reach it. It stays in the session: where Linux groups processes by session, a priority counts
+        # only among those of one.
+        process_group=0,
+    )
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICE)
+    return process
