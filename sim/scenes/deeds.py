@@ -16,7 +16,6 @@ from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.messages import End, Mode, Restore
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectMissing
-from lakebed.ranges import overlay
 from lakebed.versions import (
     Note,
     Options,
@@ -376,10 +375,7 @@ def strand(name: str, *, branch: str = MAIN) -> Do:
 
     async def act(repo: Versions) -> None:
         record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
-        found = repo.commits._layers(record.tokens())  # noqa: SLF001  # likewise
-        changes = overlay([one async for layers in found for one in layers])
-        head = await repo.context.commits.metarange(record.commit_id)
-        await repo.trees.apply(head, changes, retired_by=repo.retired.retired_by)
+        await repo.commits.lay(await repo.context.commits.metarange(record.commit_id), record.tokens())
 
     return Do(Operation(name, "run"), act)
 

@@ -32,7 +32,8 @@ from pathlib import Path
 from lakebed.base import LakebedError
 from lakebed.server import options_of, serve
 try:
-    given = {name: value for name, value in os.environ.items() if name == "LAKEBED_TRUSTED_PROXIES"}
+    taken = ("LAKEBED_TRUSTED_PROXIES", "LAKEBED_ASIDE")
+    given = {name: value for name, value in os.environ.items() if name in taken}
     serve(options_of(Path(sys.argv[1]), given), port=0, workers=int(sys.argv[2]),
           on_ready=lambda url: print(url, flush=True))
 except LakebedError as error:

@@ -98,6 +98,17 @@ class Aside:
         self._starting: asyncio.Task[None] | None = None
         self._wishes = 0
         self._since_s = 0.0
+        self.answered = 0
+        """How much work the process has done."""
+
+    @property
+    def is_up(self) -> bool:
+        return self._child is not None and not self._child.is_over
+
+    @property
+    def waiting(self) -> int:
+        """How much work waits for the process."""
+        return len(self._child.asked) if self._child is not None else 0
 
     async def lay(
         self,
@@ -127,7 +138,9 @@ class Aside:
         if self._child is None or self._child.is_over:
             self._wish(wishes)
             return None
-        return await self._child.ask(work)
+        done = await self._child.ask(work)
+        self.answered += done is not None
+        return done
 
     def _wish(self, wishes: int) -> None:
         """Start the process if there was enough for it to do."""
@@ -158,19 +171,19 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._number = 0
-        self._asked: dict[int, asyncio.Future[bytes | None]] = {}
+        self.asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._heard_s = self._used_s = time.monotonic()
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
 
     async def ask(self, work: Lay | Carry) -> bytes | None:
         self._number += 1
         number, answer = self._number, asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        self.asked[number] = answer
         try:
             self._writer.write(frame(Ask(number, work)))
             done: bytes | None = await answer
         finally:
-            self._asked.pop(number, None)
+            self.asked.pop(number, None)
             self._used_s = time.monotonic()
         return done
 
@@ -179,7 +192,7 @@ class _Child:
             while True:
                 answer = msgspec.msgpack.decode(await next_frame(self._reader), type=Answer)
                 self._heard_s = time.monotonic()
-                asked = self._asked.get(answer.number)
+                asked = self.asked.get(answer.number)
                 if asked is not None and not asked.done():
                     asked.set_result(answer.done)
         if not self.is_over:
@@ -193,14 +206,14 @@ class _Child:
             if now_s > self._heard_s + SILENT_S:
                 logger.error("the process for large work does not answer: killing it")
                 self._process.kill()
-            elif not self._asked and now_s > self._used_s + IDLE_S:
+            elif not self.asked and now_s > self._used_s + IDLE_S:
                 self._leave()
         await asyncio.to_thread(self._process.wait)
 
     def _leave(self) -> None:
         self.is_over = True
         self._writer.close()
-        for asked in self._asked.values():
+        for asked in self.asked.values():
             if not asked.done():
                 asked.set_result(None)
 

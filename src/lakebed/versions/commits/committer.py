@@ -223,18 +223,16 @@ class Committer:
     ) -> MetarangeId:
         """Return the tree of `base` with the cells of these tokens over it, of which the newest comes first.
 
-        `done` has those in front of `start`. Where many are left, another process does the rest, if there is one.
+        `done` has those in front of `start`. Nothing names the tree yet, so all of this may be done twice.
         """
         metarange = base if done is None else done
         newest = self._context.token_partition(tokens[0])
         following: bytes | None = start
         while following is not None:
             first = await self._context.store.scan(newest, following, self._context.options.scan_page)
-            is_bulk = first.next_start is not None
-            if self._context.lay_aside is not None and (is_bulk or await self._context.trees.is_large_at(base, first.keys[:1])):
-                laid = await self._context.lay_aside(base, tokens, metarange, following, is_bulk)
-                if laid is not None:
-                    return laid
+            laid = await self._laid_aside(base, tokens, metarange, following, first)
+            if laid is not None:
+                return laid
             layers, following = await self._layers(tokens, following, first)
             if not layers:
                 continue
@@ -244,6 +242,15 @@ class Committer:
             applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
             metarange = applied.metarange_id
         return metarange
+
+    async def _laid_aside(
+        self, base: MetarangeId, tokens: Sequence[StagingToken], done: MetarangeId, start: bytes, first: Page
+    ) -> MetarangeId | None:
+        """Let another process do the rest of `lay`, where there is one and that takes more than some ms."""
+        lay_aside, is_bulk = self._context.lay_aside, first.next_start is not None
+        if lay_aside is None or not (is_bulk or await self._context.trees.is_large_at(base, first.keys[:1])):
+            return None
+        return await lay_aside(base, tokens, done, start, is_bulk)
 
     async def _write_new(
         self, branch: str, metarange: MetarangeId, head: CommitId, note: Note

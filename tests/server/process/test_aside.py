@@ -1,0 +1,133 @@
+"""Large work in a process of its own: the same results as here, and nothing lost where that process fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bench.embedded.commit import rows
+from bench.http import children
+from lakebed.base import to_row
+from lakebed.server import AppState, ServerOptions, create_app, opened, prepare_folder
+from lakebed.server.operate.logs import LogOptions
+from lakebed.server.process import aside
+from lakebed.server.process.aside import Aside
+from lakebed.server.process.serving import ProcessOptions, WorkerOrders, encode_orders
+from lakebed.versions import EXCLUSIVE, Note, Versions, encode_cell, keys
+from tests.server.process.test_serving import serving, set_up, wait_until_gone
+
+STAGED = 6_000
+"""More than a commit reads at once."""
+PAGE = "/repositories/lake/refs/committed/objects/ls?amount=1000&after=events/day%3D0001"
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[AppState, Versions]]:
+    """A server's parts, with a repository whose branches all have the same large data, staged and here committed."""
+    options = ServerOptions(data_dir=folder / "data")
+    prepare_folder(options.data_dir)
+    process = ProcessOptions(drain_s=1, notice_s=0, log=LogOptions())
+    orders = WorkerOrders(options=options, listener_fds=(), other_fds=(), process=process)
+    async with opened(options, Aside(encode_orders(orders))) as state:
+        repository = await state.catalog.create("lake", storage_namespace="local://x/lake", default_branch="committed")
+        versions = repository.versions
+        cells = [(key, encode_cell(EXCLUSIVE, to_row(key, entry))) for key, entry in rows(STAGED)]
+        for name in ("first", "second", "committed"):
+            if name != "committed":
+                await versions.refs.create_branch(name, "committed")
+            token = (await versions.context.branches.fresh(name)).record.staging_token
+            await state.store.set_many(keys.token_partition(versions.uid, token), cells)
+        yield state, versions
+
+
+async def commit(versions: Versions, branch: str) -> str:
+    """Commit all of it, and return the tree."""
+    return (await versions.commits.commit(branch, Note(message="all", committer="esti"))).metarange_id
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110  # another process decides
+        await asyncio.sleep(0.02)
+
+
+async def started(state: AppState, versions: Versions) -> tuple[Aside, int]:
+    """Commit one branch, so that the process starts. Return it once it is up."""
+    assert state.aside is not None
+    await commit(versions, "committed")
+    await until(lambda: state.aside is not None and state.aside.is_up)
+    [pid] = children(os.getpid())
+    return state.aside, pid
+
+
+async def test_large_work_is_done_aside_with_the_same_result_and_here_once_that_process_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path) as (state, versions):
+        process, pid = await started(state, versions)
+        here = (await versions.refs.get_branch("committed")).commit_id
+        tree = (await versions.history.get_commit(here)).metarange_id
+        transport = httpx.ASGITransport(app=create_app(state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
+            pair = (await client.post("/setup_lakefs", json={"username": "esti"})).json()
+            auth = (pair["access_key_id"], pair["secret_access_key"])
+            page = (await client.get(PAGE, auth=auth)).content
+            assert await commit(versions, "first") == tree
+            assert process.answered == 2, "the page and the commit"
+            refused = await client.get(PAGE.replace("committed", "nowhere"), auth=auth)
+            assert refused.status_code == 404, "as here"
+
+            os.kill(pid, signal.SIGSTOP)
+            committing = asyncio.create_task(commit(versions, "second"))
+            await until(lambda: process.waiting > 0)
+            os.kill(pid, signal.SIGKILL)
+            assert await committing == tree
+            assert (await client.get(PAGE, auth=auth)).content == page, "and done here, the page is the same"
+            assert process.answered == 2
+            assert not process.is_up
+    assert "what it had is done here" in caplog.text
+
+
+async def test_a_process_that_hangs_is_killed_and_its_work_done_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "SILENT_S", 3.0)
+    async with served(tmp_path) as (state, versions):
+        process, pid = await started(state, versions)
+        os.kill(pid, signal.SIGSTOP)
+        assert await commit(versions, "first") == await commit(versions, "second")
+        assert process.answered == 0
+        wait_until_gone([pid])
+
+
+async def test_where_it_cannot_start_the_work_is_done_here_and_no_other_is_started_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    async with served(tmp_path) as (state, versions):
+        assert state.aside is not None
+        await commit(versions, "committed")
+        await until(lambda: bool(caplog.text))
+        await commit(versions, "first")
+        assert not state.aside.is_up
+    assert caplog.text.count("could not start") == 1
+
+
+def test_it_ends_with_a_server_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_ASIDE", "1")
+    with serving(tmp_path / "lake") as (process, url), set_up(url) as client:
+        client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
+        for _ in range(aside.WISHES):
+            assert client.get("/repositories/lake/refs/main/objects/ls?amount=1000").status_code == 200
+        while not (its := children(process.pid)):
+            pass
+        process.kill()
+        process.wait(600)
+        wait_until_gone(its)
