@@ -69,7 +69,7 @@ class ServerOptions:
     hooks: HookOptions = field(default_factory=HookOptions)
     brokers: Brokers = field(default_factory=Brokers)
     providers: ProviderOptions = field(default_factory=ProviderOptions)
-    # Do large work in a process of its own. None: where a core is left for it.
+    # Do large work in a process of its own. None: as `serve` decides.
     aside: bool | None = None
 
     @property

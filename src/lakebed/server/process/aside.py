@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -124,6 +125,11 @@ class Aside:
         return None if laid is None else MetarangeId(laid.decode())
 
     async def carry(self, request: Carry, *, is_bulk: bool) -> bytes | None:
+        """Carry out a request. What is bulk takes seconds, and waits until the process is up."""
+        if is_bulk and not self.is_up:
+            self._wish(WISHES)
+            if self._starting is not None:
+                await asyncio.wait([self._starting])
         return await self._ask(request, wishes=WISHES if is_bulk else 1)
 
     async def close(self) -> None:
@@ -261,4 +267,6 @@ def _spawn(its: socket.socket) -> subprocess.Popen[bytes]:
     )
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICE)
+        # Where memory runs out, the server stays.
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
     return process

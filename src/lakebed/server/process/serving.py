@@ -153,13 +153,15 @@ def serve(
 
 
 def _works_aside(options: ServerOptions, workers: int) -> bool:
-    """Return whether each of the workers does large work in a second process: by default where a core is left for it.
+    """Return whether each worker does large work in a second process: by default one, or where cores are left for it.
 
     No second process can open stores in memory.
     """
     if options.blockstore == "mem" or (options.store_uri or "").startswith("mem:"):
         return False
-    return len(os.sched_getaffinity(0)) > workers if options.aside is None else options.aside
+    if options.aside is not None:
+        return options.aside
+    return workers == 1 or (os.cpu_count() or 1) > workers
 
 
 def _url_of(listener: socket.socket) -> str:
