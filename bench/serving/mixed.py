@@ -139,7 +139,7 @@ def probes(peer: Peer, count: int, name: str) -> dict[tuple[str, str], float]:
     "wall" has those of the clock, "server" those of CPU time of the server's process.
     """
     stat = peer.request("GET", f"{ROOT}/refs/hooked/objects/stat?path=_lakefs_actions/mixed.yaml")
-    clocks = {"wall": time.CLOCK_MONOTONIC, "server": cpu_clock(peer.process.pid)}
+    clocks = {"wall": time.CLOCK_MONOTONIC, "server": cpu_clock(peer.pid)}
     took: dict[tuple[str, str], list[float]] = {}
 
     async def work(connection: Connection, _: int) -> None:

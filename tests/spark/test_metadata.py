@@ -18,7 +18,6 @@ from lakebed.gc.live import CollectionService, ServiceOptions
 from lakebed.gc.mark.inputs.listing import Special, list_special
 from lakebed.gc.messages import EngineName, RunKind, RunState
 from lakebed.gc.rules import MetadataRule
-from lakebed.ranges import overlay
 from lakebed.versions import CommitExpired, keys
 from lakebed.versions.commits.committer import Note
 from tests.gc.specified import MetadataSpecification
@@ -69,8 +68,7 @@ def strand(lakeside: Lakeside, path: str) -> str:
         versions = lakeside.versions
         record = (await versions.context.branches.fresh("main")).record
         base = await versions.context.commits.metarange(record.commit_id)
-        found = [one async for layers in versions.commits._layers(record.tokens()) for one in layers]
-        return (await versions.trees.apply(base, overlay(found))).metarange_id
+        return await versions.commits.lay(base, record.tokens())
 
     lakeside.upload(path)
     return lakeside.wait(write())

@@ -37,7 +37,6 @@ from lakebed.ranges import (
     encode_metarange,
     encode_sublist,
     metarange_key,
-    overlay,
     sublist_key,
 )
 from lakebed.runtime import live_ports
@@ -179,8 +178,7 @@ def strand(lakeside: Lakeside) -> MetarangeId:
         versions = lakeside.versions
         record = (await versions.context.branches.fresh("main")).record
         base = await versions.context.commits.metarange(record.commit_id)
-        found = [one async for layers in versions.commits._layers(record.tokens()) for one in layers]
-        return (await versions.trees.apply(base, overlay(found))).metarange_id
+        return await versions.commits.lay(base, record.tokens())
 
     return lakeside.wait(write())
 
