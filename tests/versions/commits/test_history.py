@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Conflict, Entry, InvalidName
+from lakebed.base import EMPTY_METARANGE, CommitId, Conflict, Entry, InvalidName, MetarangeId, StagingToken
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import (
@@ -683,8 +683,16 @@ async def test_a_branch_and_a_tag_cannot_have_one_name(repo: Versions) -> None:
 async def test_a_commit_in_parts_makes_the_same_tree(
     repo: Versions, another: Callable[[], Versions], monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """Cells lie in two tokens: a commit that died left the first one sealed."""
-    for branch in ("whole", "parts"):
+    """Cells lie in two tokens: a commit that died left the first one sealed. Another process may lay the last parts."""
+    asked: list[bytes] = []
+
+    async def lay_aside(
+        base: MetarangeId, tokens: Sequence[StagingToken], done: MetarangeId, start: bytes, is_bulk: bool
+    ) -> MetarangeId | None:
+        asked.append(start)
+        return await another().commits.lay(base, tokens, done, start) if is_bulk and len(asked) > 1 else None
+
+    for branch in ("whole", "parts", "aside"):
         await repo.refs.create_branch(branch, "main")
         for number in range(0, 40, 2):
             await repo.staging.put(branch, b"%03d" % number, entry_of(f"a{number}"))
@@ -701,7 +709,11 @@ async def test_a_commit_in_parts_makes_the_same_tree(
     monkeypatch.setattr(repo.context, "options", dataclasses.replace(repo.context.options, scan_page=rows))
     parts = await repo.commits.commit("parts", Note(message="second", committer="c"))
 
-    assert parts.metarange_id == whole.metarange_id
+    monkeypatch.setattr(repo.context, "lay_aside", lay_aside)
+    aside = await repo.commits.commit("aside", Note(message="second", committer="c"))
+
+    assert parts.metarange_id == whole.metarange_id == aside.metarange_id
+    assert [start > b"" for start in asked] == ([False, True] if rows < 7 else [False])
 
 
 def entry_of(name: str) -> Entry:
