@@ -28,11 +28,11 @@ from lakebed.gc import messages
 from lakebed.gc.engines import Engine
 from lakebed.gc.engines.engine import LIVE
 from lakebed.gc.engines.files import Files, Lake
-from lakebed.gc.kinds.lifecycle import hours, learning, portions, sorting
+from lakebed.gc.kinds.lifecycle import hours, learning, sorting
+from lakebed.gc.kinds.lifecycle import plan as planning
 from lakebed.gc.kinds.lifecycle.hours import NEVER, SEQUENCES_MAX, TAKEN, UNKNOWN, Dues, Runs, read_hours, write_hours
 from lakebed.gc.kinds.lifecycle.learning import Learned, learn, read_known
-from lakebed.gc.kinds.lifecycle.plan import mark_known
-from lakebed.gc.kinds.lifecycle.portions import mark_going
+from lakebed.gc.kinds.lifecycle.plan import mark_going, mark_known
 from lakebed.gc.kinds.lifecycle.reaching import Ranges, Reached, keeps_versions, pinned_commits, reach_metaranges
 from lakebed.gc.kinds.lifecycle.rows import MIXED, Judging, deal_due, rule_of_span
 from lakebed.gc.kinds.lifecycle.sorting import sort_ranges
@@ -587,13 +587,13 @@ def test_hours_that_contradict_the_rows_stop_the_run(engines: Engines, tmp_path:
             known_run(engines, built, "second", NOW_MS + 3 * DAY_MS, wrong, {}, ways=[rows_max])
 
 
-@pytest.mark.parametrize("rows_max", [portions.HELD_MAX, 1])
+@pytest.mark.parametrize("rows_max", [planning.HELD_MAX, 1])
 @pytest.mark.parametrize("engines", ["local"], indirect=True)
 def test_what_several_ranges_name_is_in_a_plan_once(
     engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int
 ) -> None:
     """Whichever task reads them, and however many rows it holds at a time."""
-    monkeypatch.setattr(portions, "HELD_MAX", rows_max)
+    monkeypatch.setattr(planning, "HELD_MAX", rows_max)
     built = Built(chain(), tmp_path)
 
     marked, _ = known_run(engines, built, "first", NOW_MS + 3 * DAY_MS, None, {})
@@ -607,7 +607,7 @@ def test_a_task_writes_several_ranges_into_one_file_unless_they_are_large(
     engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_max: int | None, files: int
 ) -> None:
     """Two tasks read three ranges: their hours, and then what goes."""
-    for module in (hours, portions):
+    for module in (hours, planning):
         monkeypatch.setattr(module, "HELD_MAX", held_max or module.HELD_MAX)
     history = replace(chain(), ranges=[young(a=address) for address in (IN_A, IN_B, IN_C)])
     built = Built(history, tmp_path)

@@ -84,7 +84,6 @@ from .rest.gc import hard_delete, holds, lifecycle
 from .rest.gc import jobs as gc_jobs
 from .rest.gc import ledger as gc_ledger
 from .rest.gc import plans as gc_plans
-from .rest.gc import restore as gc_restore
 from .rest.gc import rules as gc_rules
 from .rest.gc import runs as gc
 from .rest.gc import storage as gc_storage
@@ -123,7 +122,6 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     gc_plans,
     gc_jobs,
     gc_ledger,
-    gc_restore,
     gc_rules,
     gc_storage,
     hard_delete,

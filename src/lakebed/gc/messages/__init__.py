@@ -6,12 +6,9 @@ from lakebed.base import RunState as RunState
 from .branches import *
 from .calls import *
 from .erasures import *
-from .holds import *
 from .jobs import *
-from .policies import *
 from .requests import *
 from .restoring import *
-from .rules import *
 from .run.broken import *
 from .run.certificates import *
 from .run.ledger import *
@@ -20,6 +17,7 @@ from .run.planned import *
 from .run.plans import *
 from .run.tables import *
 from .service import *
+from .settings import *
 from .simulation import *
 from .storage import *
 from .why import *

@@ -4,17 +4,14 @@ door.py         one request: place, caller, gate, handler; and errors in the cat
 places.py       repository, ref and namespace of a request, with a prefix or without
 namespaces.py   settings, logins, namespaces
 tables.py       tables: list, load, make, change, drop
-changing.py     from a client's commit to a change of the branch: the library, files, metadata
-merging.py      merges that append to tables
+changing.py     from a client's commit, or a merge that appends, to a change of the branch; and what a table reaches
 credentials.py  where the files are reached, and keys for those of one table
-reading.py      the snapshots that reach some files, for plans of collections
 branch_tables.py    beside the standard, at the API's root: tables for people: list, show, history, diff, roll back
 """
 
 from .branch_tables import routes as branch_table_routes
+from .changing import Reading, appending
 from .door import CatalogDoor
-from .merging import appending
 from .namespaces import routes as namespace_routes
 from .places import CatalogRequest
-from .reading import Reading
 from .tables import routes as table_routes

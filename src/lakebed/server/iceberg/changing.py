@@ -1,4 +1,4 @@
-"""From a client's commit to a change of the branch: ask the library, find the files, write the new metadata.
+"""From a client's commit, or a merge that appends, to a change of the branch: the library, the files, the metadata.
 
 The order is that of the core's promise (docs/design/0016-tables.md): files lie in the branch `tables` before the branch
 names them. A metadata file whose commit fails is named by nothing, and goes by pruning.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
+from msgspec import Raw
 
 from lakebed import iceberg
 from lakebed.base import Ports, each_item
@@ -32,9 +33,11 @@ from lakebed.catalog.tables import (
     TableName,
     Tables,
 )
+from lakebed.gc.live import Reach
 from lakebed.iceberg import Metadata, RequirementFailed
 from lakebed.server.http.errors import Answer
-from lakebed.versions import Commit, Note, PathExpired
+from lakebed.server.state import AppState
+from lakebed.versions import Commit, Note, PathExpired, Settle, Sides
 from lakebed.wire import TableCommit, TableCreation
 
 T = TypeVar("T")
@@ -422,3 +425,76 @@ def _did(base: Metadata | None, new: Metadata) -> str:
     if before.current_schema_id != after.current_schema_id:
         return "schema"
     return "expire" if known - {each.snapshot_id for each in after.snapshots} else "settings"
+
+
+class Reading:
+    """Read the tables of one repository."""
+
+    def __init__(self, repository: Repository, state: AppState) -> None:
+        self._tables = repository.tables
+        self._changing = Changing(repository, state.ports, state.authenticator.lent_key)
+
+    async def reach(self, metadata: str, files: Set[str]) -> Reach | None:
+        """Return which of these files the metadata in a file of the branch `tables` reaches. None: it is not known.
+
+        Reads every manifest of the table.
+
+        Raises:
+            InvalidTable, MissingFile, PathExpired: the metadata or a manifest cannot be read.
+        """
+        if not iceberg.is_installed():
+            return None
+        await load_library()
+        data, uri = await self._changing.metadata_file(metadata), self._tables.uri_of(metadata)
+        location = self._tables.location(metadata.partition("/")[0])
+        table = await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
+        found = await iceberg.reached_by(table, {self._tables.uri_of(file) for file in files}, self._changing.read)
+        return Reach(files=len(found.files), snapshots=found.snapshots, is_current=found.is_current)
+
+
+_SNAPSHOT_BITS: Final = 62
+
+
+async def appending(repository: Repository, state: AppState, *, branch: str, by: str) -> Settle:
+    """Return how a merge into a branch settles conflicts at tables by appending.
+
+    It writes their new metadata before it commits; these count for the quotas of the branch and of the user.
+
+    Raises:
+        Answer: the server has no library for tables.
+    """
+    await load_library()
+    changing = Changing(repository, state.ports, state.authenticator.lent_key)
+
+    async def metadata_at(commit: str, name: TableName) -> Metadata:
+        return (await changing.metadata_of(await repository.tables.load(commit, name)))[0]
+
+    async def changed(sides: Sides, name: TableName) -> TableChange:
+        base, source, head = [await metadata_at(one, name) for one in (sides.base, sides.source, sides.head)]
+        fresh = UUID(int=state.ports.ids.bits(128), version=4)
+        number, now_ms = state.ports.ids.bits(_SNAPSHOT_BITS), state.ports.clock.now_ms()
+        uri = f"{head.location}/metadata/snap-{number}-0-{fresh}.avro"
+        made = await iceberg.appended(base, source, head, changing.read, uri=uri, snapshot_id=number, now_ms=now_ms)
+        file = repository.tables.file_of(uri)
+        await repository.tables.put(
+            file, made.manifest_list, content_type="application/octet-stream", branch=branch, by=by
+        )
+        return await changing.change_at(
+            sides.head,
+            name,
+            TableCommit(
+                requirements=[Raw(each) for each in made.requirements], updates=[Raw(each) for each in made.updates]
+            ),
+            branch=branch,
+            by=by,
+        )
+
+    async def explained(sides: Sides, name: TableName) -> TableChange:
+        try:
+            return await changed(sides, name)
+        except iceberg.NotAppended as error:
+            raise iceberg.NotAppended(f"table {name} was not appended to: {error}", table=str(name)) from error
+        except NoSuchTable as error:
+            raise iceberg.NotAppended(f"table {name} was not appended to: a side made or dropped it") from error
+
+    return repository.tables.settling(explained)

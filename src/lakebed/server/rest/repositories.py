@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from starlette.responses import Response
 
 from lakebed import wire
 from lakebed.base import LakebedError
-from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, RepositoryRecord, SettingChanged
+from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, Repository, RepositoryRecord, SettingChanged
 from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import answer, page_of
 from lakebed.server.http.routing import Route
-from lakebed.server.sample_data import add_sample_data
 from lakebed.server.state import AppState
-from lakebed.versions import Versions
+from lakebed.versions import Note, Versions
 
 logger = logging.getLogger(__name__)
 
@@ -175,3 +174,40 @@ def repository_record(name: str, record: RepositoryRecord) -> wire.Repository:
         read_only=record.read_only,
         storage_namespace=record.storage_namespace,
     )
+
+
+MESSAGE = "Add sample data"
+_README = """# Sample data
+
+`stations.csv` names three stations, `readings/` has what they measured, a file for each month.
+Make a branch, change a file, look at the difference, merge it:
+
+    lakebed branch create lakefs://REPOSITORY/try --source main
+    lakebed object upload readings.csv lakefs://REPOSITORY/try/sample/readings/2026-02.csv
+    lakebed diff lakefs://REPOSITORY/try
+"""
+_STATIONS = {"hamburg": (53.55, 9.99), "lisbon": (38.72, -9.14), "oslo": (59.91, 10.75)}
+_DAYS = {"2026-01": 31, "2026-02": 28}
+
+
+def sample_files() -> Iterator[tuple[str, str, str]]:
+    """Yield path, content type and text of each file. The files are always the same."""
+    yield "sample/README.md", "text/markdown", _README
+    rows = [f"{name},{latitude},{longitude}" for name, (latitude, longitude) in _STATIONS.items()]
+    yield "sample/stations.csv", "text/csv", "\n".join(["station,latitude,longitude", *rows]) + "\n"
+    for month, days in _DAYS.items():
+        lines = ["day,station,celsius"]
+        for day in range(1, days + 1):
+            # Colder in the north, and varying within a week: enough to draw a line.
+            lines += [
+                f"{month}-{day:02},{name},{30 - latitude / 2 + day % 7 - 3:.1f}"
+                for name, (latitude, _) in _STATIONS.items()
+            ]
+        yield f"sample/readings/{month}.csv", "text/csv", "\n".join(lines) + "\n"
+
+
+async def add_sample_data(repository: Repository, branch: str, *, committer: str) -> None:
+    """Upload the sample files to a branch and commit them."""
+    for path, content_type, text in sample_files():
+        await repository.objects.upload(branch, path, text.encode(), content_type=content_type)
+    await repository.changes.commit(branch, Note(message=MESSAGE, committer=committer))

@@ -1,7 +1,6 @@
 """Show a plan: its objects, the commits whose data it takes, and the differences between two plans of one kind.
 
-The table GARBAGE is read part by part; a part is sorted by slice,
-sequence and address.
+The table GARBAGE is read part by part; a part is sorted by slice, sequence and address.
 """
 
 from __future__ import annotations

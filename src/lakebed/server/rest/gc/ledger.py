@@ -1,26 +1,31 @@
-"""The ledger: which run deleted which object, page by page. It does not need Spark."""
+"""The ledger, page by page: which run deleted which object; and restores of objects. Neither needs Spark."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from starlette.responses import Response
 
+from lakebed.auth import NotPermitted, Permissions
+from lakebed.gc.live import CollectionService, Refusal
 from lakebed.gc.messages import (
     LEDGER_PREFIX,
     LedgerPage,
     LedgerQuery,
     LedgerRow,
     LedgerState,
+    Restore,
+    RestorePage,
     decode_record,
     ledger_records,
     plain_rows,
 )
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import InvalidParameter
+from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import answer
 from lakebed.server.http.routing import Route
@@ -65,7 +70,10 @@ class Ledger:
 
 
 def routes(state: AppState) -> list[Route]:
-    return [Route(collectors.LIST_GC_LEDGER, Ledger(state).rows)]
+    return [
+        Route(collectors.LIST_GC_LEDGER, Ledger(state).rows),
+        Route(collectors.RESTORE_GC_OBJECTS, Restores(state).restore),
+    ]
 
 
 def _query(request: RestRequest) -> LedgerQuery:
@@ -89,3 +97,44 @@ def _position(token: str) -> tuple[str, int]:
 
 def _select(query: LedgerQuery, names: Sequence[str], data: Sequence[bytes]) -> list[LedgerRow]:
     return plain_rows(query.select(decode_record(names, data)))
+
+
+class Restores:
+    """Restore page by page: one record in, one out (`lakebed.gc.messages`, restoring).
+
+    Besides `gc:Restore` on the repository, each object needs the permissions of an upload or a copy: to write its path,
+    and to read its former path if that differs. Refused objects are counted as failed.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._catalog = state.catalog
+        self._key = state.continuation_key
+
+    async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
+        """Restore a page. Restored objects are staged, so the branch must be writable. Without a branch name, use the
+        repository's default branch.
+        """
+        repository = await self._catalog.get(request.args[0])
+        branch = body.branch or repository.record.default_branch
+        await repository.guards.check_branch_writable(branch)
+        refusal = _refusal(request.permissions, {"repository": request.args[0], "branch": branch})
+        service = CollectionService(
+            repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._key
+        )
+        return await service.restore(body)
+
+
+def _refusal(permissions: Permissions, names: Mapping[str, str]) -> Refusal:
+    write, read = collectors.RESTORE_GC_OBJECTS.asked_later
+
+    def refusal(path: str, target: str) -> str:
+        try:
+            require([write], permissions, {**names, "path": target})
+            # An object of another branch may be restored to this one, and no record names its former branch.
+            if path and (path != target or permissions.heeds_refs(read.action)):
+                require([read], permissions, {**names, "path": path})
+        except NotPermitted as error:
+            return str(error)
+        return ""
+
+    return refusal

@@ -71,7 +71,7 @@ def _done(written: RulesSet) -> Response:
 
 
 class FullRules:
-    """Our full form of the rules (`lakebed.gc.messages`, rules.py)."""
+    """Our full form of the rules (`lakebed.gc.messages`, settings.py)."""
 
     def __init__(self, state: AppState) -> None:
         self._catalog = state.catalog
