@@ -28,15 +28,12 @@ from lakebed.wire import (
 )
 from lakebed.wire import Credentials as KeyPair
 
-from .connection import Connection
+from .connection import Noun
 from .paging import listing
 
 
-class Users:
+class Users(Noun):
     """The operations on users. Got from `Client.users`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(self, user: str) -> User:
         """Make a user without permissions and without key pair.
@@ -117,11 +114,8 @@ class Users:
         self._connection.do(accounts.DELETE_USER_EXTERNAL_PRINCIPAL, user, query={"principalId": principal})
 
 
-class Groups:
+class Groups(Noun):
     """The operations on groups. Got from `Client.groups`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(self, group: str, *, description: str = "") -> Group:
         """
@@ -164,11 +158,8 @@ class Groups:
         self._connection.do(accounts.SET_GROUP_ACL, group, body=ACL(permission=level))
 
 
-class Policies:
+class Policies(Noun):
     """The operations on policies. Got from `Client.policies`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(self, policy: str, statements: Sequence[Statement]) -> Policy:
         """
@@ -194,11 +185,8 @@ class Policies:
         self._connection.do(accounts.DELETE_POLICY, policy)
 
 
-class Sandboxes:
+class Sandboxes(Noun):
     """Make, list, extend, end and promote sandboxes. Got from `Client.sandboxes`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(
         self, repository: str, source: str, *, ttl: str, name: str = "", quota_bytes: int = 0
@@ -234,11 +222,8 @@ class Sandboxes:
         return self._connection.do(sandboxes.LIST_SANDBOXES, repository).results
 
 
-class Audit:
+class Audit(Noun):
     """Ask for records of the audit log. Made by `Client.audit`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def list(
         self,
@@ -259,11 +244,8 @@ class Audit:
         )
 
 
-class Quotas:
+class Quotas(Noun):
     """Show, set, remove and count quotas. Got from `Client.quotas`. Without a branch, that of the repository."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def list(self, repository: str, branch: str = "") -> list[Quota]:
         return self._connection.do(sandboxes.LIST_QUOTAS, repository, query={"branch": branch}).results

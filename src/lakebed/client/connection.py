@@ -424,6 +424,13 @@ class Connection:
         return Unreachable(f"the connection to {whom} broke: {why}", request=request)
 
 
+class Noun:
+    """The operations on one noun, over the connection of a client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+
 def _closed(request: str) -> Invalid:
     return Invalid("the connection was closed", request=request)
 

@@ -7,15 +7,12 @@ from collections.abc import Iterator, Sequence
 from lakebed.operations import events, repositories
 from lakebed.wire import ActionRun, Event, EventList, EventSubscription, HookRun, NewSubscription, Replay
 
-from .connection import Connection
+from .connection import Noun
 from .paging import listing
 
 
-class Events:
+class Events(Noun):
     """Read events, and manage subscriptions. Got from `Client.events`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def list(
         self,
@@ -55,11 +52,8 @@ class Events:
         return self._connection.do(events.REPLAY_EVENTS, repository, subscription, body=Replay(after=after))
 
 
-class Actions:
+class Actions(Noun):
     """List runs of hooks, and read their output. Got from `Client.actions`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def list(
         self, repository: str, *, branch: str = "", commit: str = "", limit: int | None = None

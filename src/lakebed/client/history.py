@@ -8,17 +8,14 @@ from typing import Literal
 from lakebed import wire
 from lakebed.operations import history, objects
 
-from .connection import Connection
+from .connection import Noun
 from .paging import listing
 
 Strategy = Literal["source-wins", "dest-wins"]
 
 
-class History:
+class History(Noun):
     """The operations on commits. Got from `Client.history`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def commit(
         self,

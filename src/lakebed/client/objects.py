@@ -8,17 +8,14 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Unavailable
 from lakebed.operations import objects
 from lakebed.wire import PATHS_MAX, ObjectCopyCreation, ObjectError, ObjectMove, ObjectStats, PathCommit, PathList
 
-from .connection import Connection, Query
+from .connection import Noun, Query
 from .errors import AS_COPY, Clash, Damaged, MovedAsCopy, Taken
 from .paging import listing
 from .transfers import byte_range, upload_headers
 
 
-class Objects:
+class Objects(Noun):
     """The operations on objects. Got from `Client.objects`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def stat(self, repository: str, ref: str, path: str, *, presign: bool = False) -> ObjectStats:
         """Describe an object. `presign`: with a signed URL as its address, where the server signs any."""

@@ -9,15 +9,12 @@ from lakebed import wire
 from lakebed.operations import deleted, history, repositories
 from lakebed.wire import PullRequest, PullRequestBasic, PullRequestCreation
 
-from .connection import Connection
+from .connection import Noun
 from .paging import listing
 
 
-class Branches:
+class Branches(Noun):
     """The operations on branches. Got from `Client.branches`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(self, repository: str, name: str, *, source: str, hidden: bool = False, ttl: str = "") -> str:
         """Name the commit that `source` (any ref expression) stands for, and return its id. Copies no data.
@@ -122,11 +119,8 @@ class Branches:
         return self._connection.do(history.CHERRY_PICK, repository, name, body=body)
 
 
-class Tags:
+class Tags(Noun):
     """The operations on tags. Got from `Client.tags`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(self, repository: str, name: str, *, ref: str) -> wire.Ref:
         """
@@ -172,11 +166,8 @@ class Tags:
         return listing(self._connection, deleted.LIST_TAG_MOVES, repository, name, query={}, limit=limit)
 
 
-class Pulls:
+class Pulls(Noun):
     """Open, list, change and merge pull requests. Got from `Client.pulls`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def list(self, repository: str, *, status: str = "open", limit: int | None = None) -> Iterator[PullRequest]:
         """List pull requests, the newest first. `status` is open, closed (merged ones too) or all."""

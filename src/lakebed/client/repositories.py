@@ -9,15 +9,12 @@ from lakebed import wire
 from lakebed.operations import deleted, repositories
 from lakebed.operations.gc import collections
 
-from .connection import Connection, decode
+from .connection import Noun, decode
 from .paging import listing
 
 
-class Repositories:
+class Repositories(Noun):
     """The operations on repositories. Got from `Client.repositories`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def create(
         self,

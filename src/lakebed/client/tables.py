@@ -15,15 +15,12 @@ from lakebed.wire import (
     TableVersion,
 )
 
-from .connection import Connection
+from .connection import Noun
 from .paging import listing
 
 
-class Tables:
+class Tables(Noun):
     """List and look at tables, and set them back. Got from `Client.tables`. Rows are read and written by engines."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def list(self, repository: str, ref: str, *, namespace: str = "", limit: int | None = None) -> Iterator[TableEntry]:
         """List the tables of a ref, or of a namespace and those in it."""

@@ -24,7 +24,7 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Conflict, Invalid, Unavailable
 from lakebed.operations import objects
 from lakebed.wire import ObjectStats, StagingMetadata
 
-from .connection import Connection
+from .connection import Noun
 from .errors import Damaged, Unreachable
 from .http import httpx
 
@@ -51,11 +51,8 @@ def _ignore(_: int) -> None:
     pass
 
 
-class Files:
+class Files(Noun):
     """The operations on objects as files. Got from `Client.files`."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def upload(
         self,
