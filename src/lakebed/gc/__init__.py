@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lakebed.base import BadGrace
 
+    from .api.branches import plan_branches, sweep_branches
     from .api.collector import Collector
     from .api.erasing import ErasureLeft, erase, left_of_erasure
     from .api.functions import Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
     from .api.http_requests import HttpRequests, finish
     from .api.reach import NamespaceMissing
-    from .api.running import plan_branches, sweep_branches
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.files import Lake
     from .engines.java import Java, find_java
@@ -141,7 +141,7 @@ _NAMES: Final = {
     ".api.collector": "Collector",
     ".api.reach": "NamespaceMissing",
     ".api.erasing": "ErasureLeft erase left_of_erasure",
-    ".api.running": "plan_branches sweep_branches",
+    ".api.branches": "plan_branches sweep_branches",
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",
     ".kinds.erasure.certificate.standing": "REMAINS",
     ".engines.failures": "SparkFailed TaskCorrupt TaskFailed TaskStopped TaskUnavailable unforeseen",

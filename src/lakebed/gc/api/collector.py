@@ -46,9 +46,10 @@ from lakebed.gc.runs.status import (
 from lakebed.objectstore import ObjectStoreOptions
 from lakebed.runtime import LiveTasks
 
+from .branches import plan_branches
 from .http_requests import Caller, RetryingCaller, finish, message_of
 from .reach import Reach
-from .running import Steps, collect_each, kinds_of, plan_branches
+from .running import Steps, collect_each, kinds_of
 from .showing import expiring_of, ledger_parts, ledger_rows_of, marked_by_side, objects_of, reading_ledger
 from .simulate import check_days, simulate, simulate_branches
 

@@ -7,35 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import quote, urlencode
+from typing import TypeVar
 
-from msgspec.structs import replace
-
-from lakebed.base import Conflict, Corrupt, LakebedError, OutcomeUnknown, Unavailable, count_of
-from lakebed.client import path_to
+from lakebed.base import Corrupt, LakebedError, OutcomeUnknown, Unavailable, count_of
 from lakebed.gc.mark.holding import HeldBack
-from lakebed.gc.messages import (
-    SWEEP_MAX,
-    BranchesPlan,
-    BranchesSwept,
-    BranchToGo,
-    Plan,
-    PlanRequest,
-    PurgeReport,
-    RunKind,
-    RunReport,
-    RunRequest,
-    SweepBranches,
-    SweptBranch,
-    not_tried,
-    was_not_tried,
-)
+from lakebed.gc.messages import BranchesSwept, Plan, PlanRequest, PurgeReport, RunKind, RunReport, RunRequest
 from lakebed.gc.runs.context import Progress
 from lakebed.gc.runs.resume import NotFinished, OtherUnfinished, UnfinishedRun, finish_each
-from lakebed.operations.gc import lifecycle
 
-from .http_requests import Caller, convert
+from .branches import plan_branches, sweep_branches
+from .http_requests import Caller
 
 T = TypeVar("T")
 
@@ -143,48 +124,3 @@ def kinds_of(request: PlanRequest | RunRequest) -> Sequence[RunKind]:
     # Other rules do not affect metadata, so a plan by such rules leaves it out.
     has_rules = isinstance(request, PlanRequest) and request.rules is not None
     return [kind for kind in RunKind if not kind.spec.only_if_named and (kind.takes_objects or not has_rules)]
-
-
-if TYPE_CHECKING:
-    from .http_requests import Caller
-
-PAGE: Final = 1_000
-
-
-def plan_branches(client: Caller, repository: str, *, prefix: str = "") -> BranchesPlan:
-    """Read all pages of a plan. Deletes nothing.
-
-    Raises:
-        Conflict: the policy changed during the reads.
-        NotFound, Denied, Unavailable: no such repository, no permission to plan, no answer.
-    """
-    path = path_to(lifecycle.PLAN_BRANCH_SWEEP, repository)
-    pages: list[BranchesPlan] = []
-    while not pages or pages[-1].next_after:
-        asked = {"prefix": prefix, "after": pages[-1].next_after if pages else "", "amount": str(PAGE)}
-        query = urlencode({name: text for name, text in asked.items() if text}, quote_via=quote, safe="")
-        pages.append(convert(client.call("GET", f"{path}?{query}"), BranchesPlan))
-        if pages[-1].policy_version != pages[0].policy_version:
-            raise Conflict("the policy changed while its plan was read; plan again")
-    return replace(pages[-1], branches=tuple(branch for page in pages for branch in page.branches))
-
-
-def sweep_branches(client: Caller, repository: str, plan: BranchesPlan) -> BranchesSwept:
-    """Delete the branches that a plan selects, if they are still due. Stops when the server's store is unavailable.
-
-    Raises:
-        Conflict: the policy has another version than the plan. Branches of earlier requests are deleted.
-        Denied: the caller may not apply, or not delete a branch. Branches of earlier requests are deleted.
-    """
-    going = [BranchToGo(branch=branch.branch, state=branch.state) for branch in plan.branches if branch.goes]
-    swept: list[SweptBranch] = []
-    for at in range(0, len(going), SWEEP_MAX):
-        body = SweepBranches(policy_version=plan.policy_version, branches=tuple(going[at : at + SWEEP_MAX]))
-        path = path_to(lifecycle.SWEEP_BRANCHES, repository)
-        answer = convert(client.call(lifecycle.SWEEP_BRANCHES.method, path, json=body), BranchesSwept)
-        swept += answer.branches
-        # The server's store is unavailable. List the remaining branches as not tried.
-        if any(was_not_tried(branch) for branch in answer.branches):
-            break
-    swept += [not_tried(branch.branch) for branch in going[len(swept) :]]
-    return BranchesSwept(branches=tuple(swept))
