@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from lakebed.base import Entry
+from lakebed.base import Entry, Etags
 from lakebed.objectstore import ShortBody
 from lakebed.ranges import CutRule
-from lakebed.versions import Note, Options, TreeCache, Trees, Versions
+from lakebed.versions import Condition, Note, Options, TreeCache, Trees, Versions
 from sim.checkers.endings import ALWAYS, no_leak, runs_end
 from sim.checkers.moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from sim.checkers.reachable import (
@@ -107,7 +107,8 @@ def upload(
             now_ms = repo.ports.clock.now_ms() if is_new else 0
             return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=now_ms)
 
-        await repo.staging.upload(branch, key.encode(), store_body, if_none_match=if_none_match, if_match=if_match)
+        condition = Condition(if_none_match, None if if_match is None else Etags.of(if_match))
+        await repo.staging.upload(branch, key.encode(), store_body, condition=condition)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
@@ -126,9 +127,10 @@ def fail_upload(name: str, key: str, *, puts: bool) -> Do:
     return Do(Operation(name, "issue", MAIN, key.encode()), act)
 
 
-def delete(name: str, key: str, *, branch: str = MAIN) -> Do:
+def delete(name: str, key: str, *, branch: str = MAIN, if_match: str | None = None) -> Do:
     async def act(repo: Versions) -> None:
-        await repo.staging.delete(branch, key.encode())
+        tags = None if if_match is None else Etags.of(if_match)
+        await repo.staging.delete(branch, key.encode(), if_match=tags)
 
     return Do(Operation(name, "delete", branch, key.encode()), act)
 

@@ -21,6 +21,7 @@ from lakebed.catalog.tables.names import file_in
 from lakebed.gc.messages import RunKind
 from lakebed.versions import (
     Commit,
+    Condition,
     MergeConflict,
     Note,
     PathExists,
@@ -141,7 +142,7 @@ async def _put(repo: Versions, file: str) -> None:
         return Entry(address=address, size_bytes=stored.size_bytes, checksum=file, modified_ms=0)
 
     with suppress(PathExists):
-        await repo.staging.upload(TABLES, file.encode(), store_body, if_none_match=True)
+        await repo.staging.upload(TABLES, file.encode(), store_body, condition=Condition(if_none_match=True))
 
 
 def _settings(repo: Versions) -> Settings:

@@ -15,6 +15,7 @@ from lakebed.objectstore import MemoryDeleter, MemoryObjectStore
 from lakebed.versions import (
     EXCLUSIVE,
     ClaimRecord,
+    Condition,
     LetGoBy,
     Note,
     PathExists,
@@ -93,7 +94,7 @@ async def test_an_upload_that_its_condition_refuses_late_is_queued(hard: Version
         return await store_body(address)
 
     with pytest.raises(PathExists):
-        await hard.staging.upload("main", b"a", late, if_none_match=True)
+        await hard.staging.upload("main", b"a", late, condition=Condition(if_none_match=True))
 
     assert await queued(hard) == [(sent[0], LetGoBy.REFUSED)]
 

@@ -13,6 +13,7 @@ from lakebed.kv import StoreUnavailable
 from lakebed.versions import (
     ClaimRecord,
     CommitExpired,
+    Condition,
     CopyRecord,
     CopyState,
     NoChanges,
@@ -325,7 +326,7 @@ async def test_a_conditional_link_minds_what_another_instance_has_merged(
             "main",
             b"k",
             Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1),
-            if_none_match=True,
+            condition=Condition(if_none_match=True),
         )
 
 
@@ -344,7 +345,7 @@ async def test_a_conditional_upload_of_what_the_head_has_succeeds_though_a_commi
         store.before("get", b"branch/main", commit_when_the_cell_is_set)
 
     store.before("set_if", b"k", wait_for_the_cell)
-    await repo.staging.upload("main", b"k", body(repo.objectstore), if_none_match=True)
+    await repo.staging.upload("main", b"k", body(repo.objectstore), condition=Condition(if_none_match=True))
 
     assert (await another().staging.get("main", b"k")).size_bytes == len(b"data")
 
@@ -360,7 +361,7 @@ async def test_a_conditional_upload_that_cannot_look_after_its_cell_is_set_does_
 
     store.before("set_if", b"k", fail_the_second_look)
     with pytest.raises(error):
-        await repo.staging.upload("main", b"k", body(repo.objectstore), if_none_match=if_none_match)
+        await repo.staging.upload("main", b"k", body(repo.objectstore), condition=Condition(if_none_match))
 
     assert (await repo.staging.get("main", b"k")).size_bytes == len(b"data")
 

@@ -5,6 +5,7 @@ from .amounts import *
 from .drawing import *
 from .entries import *
 from .errors import *
+from .etags import *
 from .events import *
 from .ids import *
 from .later import *

@@ -48,6 +48,11 @@ _LIST: Final = on(REPOSITORY, "fs:ListObjects", at=(AT_REF,))
 _WRITE: Final = on(OBJECT, "fs:WriteObject", at=(AT_BRANCH,))
 _PRESIGN: Final = flag("presign")
 _USER_METADATA: Final = flag("user_metadata", default=True)
+_OF_READS: Final = tuple(
+    header(name)
+    for name in ("Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
+)
+_OF_WRITES: Final = (header("If-None-Match"), header("If-Match"))
 _OBJECTS: Final = ONE_BRANCH + "/objects"
 _PARTS_BYTES_MAX: Final = 768 << 10
 """10,000 parts, with their MD5s in quotes."""
@@ -61,7 +66,7 @@ GET_OBJECT: Final = Operation(
     bytes,
     _READ,
     "Return an object's bytes or one range of them, or redirect to a signed URL (presign).",
-    (PATH, _PRESIGN, header("Range"), header("If-None-Match")),
+    (PATH, _PRESIGN, *_OF_READS),
     other_statuses=(206, 302, 304),
 )
 HEAD_OBJECT: Final = Operation(
@@ -72,8 +77,8 @@ HEAD_OBJECT: Final = Operation(
     NOTHING,
     _READ,
     "Return the headers that a GET would have.",
-    (PATH, header("Range")),
-    other_statuses=(206,),
+    (PATH, *_OF_READS),
+    other_statuses=(206, 304),
 )
 STAT_OBJECT: Final = get(
     "statObject",
@@ -150,8 +155,8 @@ UPLOAD_OBJECT: Final = post(
     PATH,
     Parameter("storageClass"),
     FORCE,
-    header("If-None-Match"),
-    header("If-Match"),
+    *_OF_WRITES,
+    header("Content-MD5"),
     status=201,
     # The same bytes written twice end the same. With If-None-Match a second one would meet the first: see the client.
     repeatable=True,
@@ -177,6 +182,7 @@ COPY_OBJECT: Final = post(
     ),
     "Copy an object within its repository.",
     Parameter("dest_path", is_required=True),
+    *_OF_WRITES,
     status=201,
     repeatable=True,
 )
@@ -193,6 +199,7 @@ MOVE_OBJECT: Final = post(
     ),
     "Move an object within its repository. 409: the source was replaced meanwhile and stays; the target is a copy.",
     Parameter("dest_path", is_required=True),
+    header("If-None-Match"),
     status=201,
     # Done twice, the second finds no source.
     repeatable=False,
@@ -205,6 +212,7 @@ UPDATE_OBJECT_USER_METADATA: Final = put(
     _WRITE,
     "Replace an object's metadata.",
     PATH,
+    header("If-Match"),
     status=204,
 )
 DELETE_OBJECT: Final = delete(
@@ -215,6 +223,7 @@ DELETE_OBJECT: Final = delete(
     PATH,
     FORCE,
     flag("no_tombstone"),
+    header("If-Match"),
 )
 DELETE_OBJECTS: Final = post(
     "deleteObjects",
@@ -246,8 +255,7 @@ LINK_PHYSICAL_ADDRESS: Final = put(
     _WRITE,
     "Give a path to the bytes at an address that was handed out.",
     PATH,
-    header("If-None-Match"),
-    header("If-Match"),
+    *_OF_WRITES,
 )
 
 _MULTIPART: Final = ONE_BRANCH + "/staging/pmpu"

@@ -104,7 +104,7 @@ from .refs.expressions import name_in
 from .refs.reflog import Reflog
 from .refs.refs import Branch, Refs
 from .retired import Retired
-from .staging.conditions import Condition
+from .staging.conditions import ANY, Condition
 from .staging.copies import Copies
 from .staging.entries import Staging
 from .staging.layers import Layers, Listing

@@ -14,6 +14,7 @@ from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody
 from lakebed.versions import (
     BranchNotFound,
     CompletionUnderWay,
+    Condition,
     MultipartNotFound,
     PartRecord,
     PathExists,
@@ -45,7 +46,7 @@ async def complete(repository: Repository, name: str, *parts: PartRecord, if_non
         size_bytes=sum(part.size_bytes for part in parts),
         checksum="md5-2",
         metadata={"k": "w"},
-        if_none_match=if_none_match,
+        condition=Condition(if_none_match),
     )
     return await repository.objects.read(await repository.objects.get("main", "a"))
 
@@ -54,12 +55,12 @@ async def finish(repository: Repository, name: str, parts: list[PartRecord], *, 
     """Complete an upload as the S3 door does: one part is linked where it lies."""
     if len(parts) == 1:
         return await repository.multipart.link_only_part(
-            name, parts[0], md5=parts[0].md5, checksum="md5", metadata={}, if_none_match=if_none_match
+            name, parts[0], md5=parts[0].md5, checksum="md5", metadata={}, condition=Condition(if_none_match)
         )
     size = sum(part.size_bytes for part in parts)
     body = repository.multipart.stream(parts)
     return await repository.multipart.complete(
-        name, body, size_bytes=size, checksum="md5", metadata={}, if_none_match=if_none_match
+        name, body, size_bytes=size, checksum="md5", metadata={}, condition=Condition(if_none_match)
     )
 
 

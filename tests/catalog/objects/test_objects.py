@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lakebed.base import Denied, Entry, Invalid, InvalidName
+from lakebed.base import Denied, Entry, Etags, Invalid, InvalidName
 from lakebed.catalog import AddressInNamespace, Catalog, Repository
 from lakebed.objectstore import ShortBody, open_objectstore
-from lakebed.versions import Note, PathExists, PathNotFound, PreconditionFailed, UploadMissing, UploadRefused
+from lakebed.versions import Condition, Note, PathExists, PathNotFound, PreconditionFailed, UploadMissing, UploadRefused
 from tests.clocks import TurnableClock
 
 
@@ -54,13 +54,13 @@ async def test_an_upload_knows_size_checksum_type_and_metadata(repository: Repos
 
 
 async def test_conditional_uploads_see_what_is_there(repository: Repository) -> None:
-    entry = await repository.objects.upload("main", "a", b"1", if_none_match=True)
+    entry = await repository.objects.upload("main", "a", b"1", condition=Condition(if_none_match=True))
 
     with pytest.raises(PathExists):
-        await repository.objects.upload("main", "a", b"2", if_none_match=True)
+        await repository.objects.upload("main", "a", b"2", condition=Condition(if_none_match=True))
     with pytest.raises(PreconditionFailed):
-        await repository.objects.upload("main", "a", b"2", if_match="other")
-    await repository.objects.upload("main", "a", b"3", if_match=entry.checksum)
+        await repository.objects.upload("main", "a", b"2", condition=Condition(if_match=Etags.of("other")))
+    await repository.objects.upload("main", "a", b"3", condition=Condition(if_match=Etags.of(entry.checksum)))
 
     assert await read(repository, "main", "a") == b"3"
 

@@ -61,24 +61,16 @@ class TestObjects:
 
         assert (removed["type"], removed["size_bytes"]) == ("removed", 0)
 
-    @pytest.mark.parametrize("ranges", ["bytes=0-1,3-4", "bytes=0-1, -1", "bytes=-1,0-"])
-    async def test_several_ranges_are_refused(self, client: httpx.AsyncClient, repo: str, ranges: str) -> None:
-        await put(client, repo, "a", b"12345")
-
-        answer = await client.get(repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": ranges})
-
-        assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */5")
-
     @pytest.mark.parametrize(
         "ranges", ["bytes=1" + "-11" * 2000 + "x", "bytes=" + "1-1, " * 5000 + "x", "bytes=" + "9" * 5000 + "-"]
     )
-    async def test_no_range_takes_long_to_refuse(self, client: httpx.AsyncClient, repo: str, ranges: str) -> None:
+    async def test_no_range_takes_long_to_read(self, client: httpx.AsyncClient, repo: str, ranges: str) -> None:
         """A pattern that goes back and forth would hold the worker for ever."""
         await put(client, repo, "a", b"12345")
 
         answer = await client.get(repo + "/refs/main/objects", params={"path": "a"}, headers={"Range": ranges})
 
-        assert answer.status_code == 400
+        assert answer.status_code in {200, 416}
 
     @pytest.mark.parametrize(
         ("content_type", "disposition"),

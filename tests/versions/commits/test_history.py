@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Conflict, Entry, InvalidName, MetarangeId, StagingToken
+from lakebed.base import EMPTY_METARANGE, CommitId, Conflict, Entry, Etags, InvalidName, MetarangeId, StagingToken
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import (
@@ -19,6 +19,7 @@ from lakebed.versions import (
     BranchNotFound,
     Commit,
     CommitNotFound,
+    Condition,
     Difference,
     MergeConflict,
     NameTaken,
@@ -571,11 +572,13 @@ async def test_an_upload_can_be_conditional(repo: Versions) -> None:
     etag = (await repo.staging.get("main", b"a")).checksum
 
     with pytest.raises(PathExists):
-        await repo.staging.upload("main", b"a", body(repo.objectstore), if_none_match=True)
+        await repo.staging.upload("main", b"a", body(repo.objectstore), condition=Condition(if_none_match=True))
     with pytest.raises(PreconditionFailed):
-        await repo.staging.upload("main", b"a", body(repo.objectstore), if_match="other")
-    await repo.staging.upload("main", b"a", body(repo.objectstore, b"two"), if_match=etag)
-    await repo.staging.upload("main", b"fresh", body(repo.objectstore), if_none_match=True)
+        await repo.staging.upload("main", b"a", body(repo.objectstore), condition=Condition(if_match=Etags.of("other")))
+    await repo.staging.upload(
+        "main", b"a", body(repo.objectstore, b"two"), condition=Condition(if_match=Etags.of(etag))
+    )
+    await repo.staging.upload("main", b"fresh", body(repo.objectstore), condition=Condition(if_none_match=True))
 
     assert (await repo.staging.get("main", b"a")).size_bytes == 3
 

@@ -14,6 +14,7 @@ from lakebed.versions import (
     EXCLUSIVE,
     ClaimReason,
     ClaimRecord,
+    Condition,
     Note,
     PathExists,
     UploadRefused,
@@ -111,7 +112,7 @@ async def test_a_conditional_upload_that_moves_to_a_fresh_address_does_not_meet_
         store.before("get", b"branch/main", commit_and_clean)
 
     store.before("set_if", b"k", commit_after_the_cell)
-    entry = await repo.staging.upload("main", b"k", body(repo.objectstore), if_none_match=True)
+    entry = await repo.staging.upload("main", b"k", body(repo.objectstore), condition=Condition(if_none_match=True))
 
     assert (await repo.staging.get("main", b"k")).checksum == entry.checksum
 
@@ -120,7 +121,7 @@ async def test_a_conditional_upload_of_what_another_wrote_is_refused_though_it_i
     await repo.staging.upload("main", b"k", body(repo.objectstore))
 
     with pytest.raises(PathExists):
-        await repo.staging.upload("main", b"k", body(repo.objectstore), if_none_match=True)
+        await repo.staging.upload("main", b"k", body(repo.objectstore), condition=Condition(if_none_match=True))
 
 
 async def test_a_link_whose_cell_was_replaced_after_a_lost_answer_is_refused(

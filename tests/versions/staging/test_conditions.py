@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lakebed.versions import NoChanges, Note, PathExists, PreconditionFailed, Versions
+from lakebed.base import Etags
+from lakebed.versions import Condition, NoChanges, Note, PathExists, PreconditionFailed, Versions
 from lakebed.versions.staging.conditions import OwnCell, Owning
 from tests.versions.conftest import HookedStore, body
 
@@ -58,7 +59,9 @@ async def test_of_two_who_create_equal_objects_one_wins(
     repo: Versions, another: Callable[[], Versions], store: HookedStore, commits: int
 ) -> None:
     async def create(by: Versions) -> None:
-        await by.staging.upload("main", b"lock", body(by.objectstore, b"locked"), if_none_match=True)
+        await by.staging.upload(
+            "main", b"lock", body(by.objectstore, b"locked"), condition=Condition(if_none_match=True)
+        )
 
     assert await beside(repo, another, store, create, commits=commits) == ["second"]
 
@@ -71,7 +74,9 @@ async def test_of_two_who_replace_an_object_by_equal_ones_one_wins(
     await repo.commits.commit("main", NOTE)
 
     async def replace(by: Versions) -> None:
-        await by.staging.upload("main", b"lock", body(by.objectstore, b"locked"), if_match=old.checksum)
+        await by.staging.upload(
+            "main", b"lock", body(by.objectstore, b"locked"), condition=Condition(if_match=Etags.of(old.checksum))
+        )
 
     assert await beside(repo, another, store, replace, commits=commits) == ["second"]
 
@@ -85,7 +90,7 @@ async def test_of_two_who_copy_one_object_to_a_new_path_one_wins(
     await repo.commits.commit("main", NOTE)
 
     async def copy(by: Versions) -> None:
-        await by.copies.copy("main", b"source", "main", b"lock", shallow=True, if_none_match=True)
+        await by.copies.copy("main", b"source", "main", b"lock", shallow=True, condition=Condition(if_none_match=True))
 
     assert await beside(repo, another, store, copy, commits=commits) == ["second"]
 
@@ -97,11 +102,15 @@ async def test_a_copy_does_not_take_the_equal_copy_of_another_for_its_own(
     await repo.commits.commit("main", NOTE)
 
     async def copy() -> None:
-        await another().copies.copy("main", b"source", "main", b"lock", shallow=True, if_none_match=True)
+        await another().copies.copy(
+            "main", b"source", "main", b"lock", shallow=True, condition=Condition(if_none_match=True)
+        )
 
     store.before("get", b"lock", copy)
     with pytest.raises(PathExists):
-        await repo.copies.copy("main", b"source", "main", b"lock", shallow=True, if_none_match=True)
+        await repo.copies.copy(
+            "main", b"source", "main", b"lock", shallow=True, condition=Condition(if_none_match=True)
+        )
 
 
 async def test_a_committed_entry_of_equal_content_is_no_own_one(
@@ -119,7 +128,9 @@ async def test_a_committed_entry_of_equal_content_is_no_own_one(
 
     store.before("set_if", b"lock", commit)
     with pytest.raises(PathExists):
-        await repo.staging.upload("main", b"lock", body(repo.objectstore, b"locked"), if_none_match=True)
+        await repo.staging.upload(
+            "main", b"lock", body(repo.objectstore, b"locked"), condition=Condition(if_none_match=True)
+        )
 
 
 async def test_a_commit_between_does_not_hinder_one_who_is_alone(
@@ -132,7 +143,9 @@ async def test_a_commit_between_does_not_hinder_one_who_is_alone(
         store.before("get", b"branch/main", commit)
 
     store.before("set_if", b"lock", when_the_cell_is_set)
-    made = await repo.staging.upload("main", b"lock", body(repo.objectstore, b"locked"), if_none_match=True)
+    made = await repo.staging.upload(
+        "main", b"lock", body(repo.objectstore, b"locked"), condition=Condition(if_none_match=True)
+    )
 
     assert (await another().staging.get("main", b"lock")).address == made.address
 

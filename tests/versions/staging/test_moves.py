@@ -11,9 +11,19 @@ from contextlib import suppress
 
 import pytest
 
-from lakebed.base import Entry, OutcomeUnknown, to_row
+from lakebed.base import Entry, Etags, OutcomeUnknown, to_row
 from lakebed.kv import StoreUnavailable
-from lakebed.versions import TOMBSTONE, BranchNotFound, MovedAsCopy, NoChanges, Note, PathExists, PathNotFound, Versions
+from lakebed.versions import (
+    TOMBSTONE,
+    BranchNotFound,
+    Condition,
+    MovedAsCopy,
+    NoChanges,
+    Note,
+    PathExists,
+    PathNotFound,
+    Versions,
+)
 from lakebed.versions.cells import EXCLUSIVE, TOMBSTONE_ROW, decode_cell, encode_cell, is_exclusive, tombstone_of
 from lakebed.versions.commits.committer import LOOKED_UP_TOGETHER
 from lakebed.versions.staging.moves import Moved
@@ -213,9 +223,9 @@ async def test_a_write_that_asks_for_nothing_at_the_path_is_refused_by_what_a_de
     other, first, second = await mover_that_died(repo, another, store)
 
     with pytest.raises(PathExists):
-        await other.staging.upload("main", b"a", body(other.objectstore, b"3"), if_none_match=True)
+        await other.staging.upload("main", b"a", body(other.objectstore, b"3"), condition=Condition(if_none_match=True))
     with pytest.raises(PathExists):
-        await other.copies.copy("main", b"b", "main", b"a", shallow=True, if_none_match=True)
+        await other.copies.copy("main", b"b", "main", b"a", shallow=True, condition=Condition(if_none_match=True))
     with pytest.raises(PathExists):
         await other.moves.move("main", b"b", "main", b"a", if_none_match=True)
 
@@ -228,7 +238,9 @@ async def test_a_write_that_names_the_version_that_a_dead_mover_does_not_hide_re
     other, first, _ = await mover_that_died(repo, another, store)
     found = await other.staging.get("main", b"a")
 
-    third = await other.staging.upload("main", b"a", body(other.objectstore, b"3"), if_match=found.checksum)
+    third = await other.staging.upload(
+        "main", b"a", body(other.objectstore, b"3"), condition=Condition(if_match=Etags.of(found.checksum))
+    )
 
     assert await shown(other) == {b"a": third.address, b"b": first}
 
@@ -280,7 +292,7 @@ async def test_what_is_named_over_a_dead_movers_tombstone_is_there_and_stays(
         await other.objectstore.put(address, b"3")
         named = Entry(address=address, size_bytes=1, checksum="3", modified_ms=1)
         with pytest.raises(PathExists):
-            await other.uploads.link("main", b"a", named, if_none_match=True)
+            await other.uploads.link("main", b"a", named, condition=Condition(if_none_match=True))
         await other.uploads.link("main", b"a", named)
     else:
         named = Entry(address="s3://elsewhere/3", size_bytes=1, checksum="3", modified_ms=1)

@@ -20,6 +20,7 @@ from lakebed.catalog.guards import Guards
 from lakebed.objectstore import Body, CopiesRanges, ObjectMissing, ObjectStore, Stored
 from lakebed.quotas import Charges
 from lakebed.versions import (
+    ANY,
     CompletionUnderWay,
     Condition,
     MultipartNotFound,
@@ -233,8 +234,7 @@ class Multipart:
         checksum: str,
         metadata: Mapping[str, str],
         content_type: str | None = None,
-        if_none_match: bool = False,
-        if_match: str | None = None,
+        condition: Condition = ANY,
         uncounted_bytes: int = 0,
     ) -> Entry:
         """Make an object from the bytes of its parts (`stream`), and record the completion.
@@ -248,7 +248,6 @@ class Multipart:
             PathExists, PreconditionFailed: the condition does not hold.
             QuotaExceeded.
         """
-        condition = Condition(if_none_match, if_match)
 
         async def attempt() -> Entry:
             record = await self._versions.parts.get(multipart_id)
@@ -280,8 +279,7 @@ class Multipart:
         checksum: str,
         metadata: Mapping[str, str],
         content_type: str | None = None,
-        if_none_match: bool = False,
-        if_match: str | None = None,
+        condition: Condition = ANY,
     ) -> Entry:
         """Make the only part the object, without moving its bytes, and record the completion.
 
@@ -292,7 +290,6 @@ class Multipart:
             UploadMissing: the part's address has no bytes, or another number of bytes.
             MultipartNotFound, CompletionUnderWay, PathExists, PreconditionFailed: see `complete`.
         """
-        condition = Condition(if_none_match, if_match)
         metadata = {**metadata, BYTES_MD5: md5}
 
         async def attempt() -> Entry:
@@ -345,8 +342,7 @@ class Multipart:
                 checksum=checksum,
                 content_type=content_type or record.content_type,
                 metadata=metadata,
-                if_none_match=condition.if_none_match,
-                if_match=condition.if_match,
+                condition=condition,
                 is_counted=True,
             )
         except (PathExists, PreconditionFailed):

@@ -7,10 +7,11 @@ below, and no step changes their spelling.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -22,26 +23,28 @@ from lakebed.base import (
     S3_METADATA,
     Conflict,
     Entry,
+    Etags,
     Invalid,
     LakebedError,
     Ports,
     is_absolute,
     is_inside,
     path_to_key,
+    to_row,
 )
 from lakebed.catalog.errors import AddressInNamespace, NotHeaderText
 from lakebed.catalog.guards import Guards
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.objectstore import Body, ObjectStore
 from lakebed.quotas import Charges
-from lakebed.versions import PathExists, PathNotFound, UploadMissing, Versions
+from lakebed.versions import ANY, Condition, PathExists, PathNotFound, PreconditionFailed, UploadMissing, Versions
 
 DELETE_MANY_MAX: Final = 1_000
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 """Match texts that HTTP headers can carry: Latin-1 without control characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTarget:
     """Name an issued address: relative, as a full URI, and as a URL for a put where the store signs one."""
 
@@ -141,8 +144,7 @@ class Objects:
         content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
         checksum: str = "",
-        if_none_match: bool = False,
-        if_match: str | None = None,
+        condition: Condition = ANY,
         force: bool = False,
         by: str = "",
         quota_branch: str = "",
@@ -165,10 +167,12 @@ class Objects:
         check_header_text(content_type=content_type)
         await self._guards.check_upload(branch, force=force)
         await self._guards.check_tables(branch, [key], force=force)
-        is_file = not if_none_match and await self._guards.has_table_files(branch)
-        if if_none_match:
+        is_file = not condition.if_none_match and await self._guards.has_table_files(branch)
+        if condition.if_none_match:
             # This check only saves the transfer. The same check beside the write decides.
             await self._check_absent(branch, key)
+        elif is_file:
+            condition = dataclasses.replace(condition, if_none_match=True)
         known_bytes = len(body) if isinstance(body, bytes) else size_bytes
         reservation = await self._charges.reserve(quota_branch or branch, by, known_bytes or 0)
         charged = body if isinstance(body, bytes) or known_bytes is not None else reservation.metered(body)
@@ -190,9 +194,7 @@ class Objects:
 
         try:
             with reservation:
-                return await self._versions.staging.upload(
-                    branch, key, store_body, if_none_match=if_none_match or is_file, if_match=if_match
-                )
+                return await self._versions.staging.upload(branch, key, store_body, condition=condition)
         except PathExists:
             # A client that lost an answer sends a file of a table again.
             # `open`: the bytes of a file that a run took are not there, so this is no repetition.
@@ -233,7 +235,7 @@ class Objects:
         shallow: bool = False,
         force: bool = False,
         alter: Callable[[Entry], Entry] | None = None,
-        if_none_match: bool = False,
+        condition: Condition = ANY,
         by: str = "",
     ) -> Entry:
         """Copy an object within the repository. `alter` may change metadata and content type, or refuse the source."""
@@ -247,6 +249,9 @@ class Objects:
             check_header_text(content_type=altered.content_type)
             return altered
 
+        altered = None if alter is None else checked
+        if (source_ref, source_path) == (branch, path):
+            return await self._replace(branch, path_to_key(path), altered, condition=condition, shallow=shallow, by=by)
         with await self._charges.reserve(branch, by, 0) as reservation:
             return await self._versions.copies.copy(
                 source_ref,
@@ -254,10 +259,40 @@ class Objects:
                 branch,
                 path_to_key(path),
                 shallow=shallow,
-                alter=None if alter is None else checked,
-                if_none_match=if_none_match,
+                alter=altered,
+                condition=condition,
                 admit=reservation.store,
             )
+
+    async def _replace(
+        self,
+        branch: str,
+        key: bytes,
+        alter: Callable[[Entry], Entry] | None,
+        *,
+        condition: Condition = ANY,
+        shallow: bool = False,
+        by: str,
+    ) -> Entry:
+        """Copy an object onto itself. If another one is put there meanwhile, begin again with that one: it is not lost.
+
+        Raises:
+            PathExists, PreconditionFailed: the condition does not hold.
+        """
+        while True:
+            entry = await self._versions.staging.get(branch, key)
+            condition.check(to_row(key, entry))
+
+            def altered(source: Entry, address: str = entry.address) -> Entry:
+                if source.address != address:
+                    raise PreconditionFailed("another object is at this path by now")
+                return source if alter is None else alter(source)
+
+            bound = dataclasses.replace(condition, if_address=entry.address)
+            with suppress(PreconditionFailed), await self._charges.reserve(branch, by, 0) as reservation:
+                return await self._versions.copies.copy(
+                    branch, key, branch, key, shallow=shallow, alter=altered, condition=bound, admit=reservation.store
+                )
 
     async def move(
         self,
@@ -282,7 +317,9 @@ class Objects:
             source_branch, path_to_key(source_path), branch, path_to_key(path), if_none_match=if_none_match
         )
 
-    async def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str], *, by: str = "") -> Entry:
+    async def set_metadata(
+        self, branch: str, path: str, metadata: Mapping[str, str], *, if_match: Etags | None = None, by: str = ""
+    ) -> Entry:
         """Replace the user metadata by copying the object onto itself, so that collectors see it as a copy.
 
         Hidden metadata are kept. Unchanged reserved metadata are allowed, because a client may send back metadata that
@@ -290,6 +327,7 @@ class Objects:
 
         Raises:
             PathNotFound: the path has no object.
+            PreconditionFailed: it is none of `if_match`.
             Invalid: reserved metadata would change.
         """
         await self._guards.check_branch_writable(branch)
@@ -301,14 +339,18 @@ class Objects:
             check_user_metadata(dict(metadata.items() - hidden.items()))
             return msgspec.structs.replace(entry, metadata={**hidden, **metadata})
 
-        with await self._charges.reserve(branch, by, 0) as reservation:
-            return await self._versions.copies.copy(branch, key, branch, key, alter=altered, admit=reservation.store)
+        condition = ANY if if_match is None else Condition(if_match=if_match)
+        return await self._replace(branch, key, altered, condition=condition, by=by)
 
-    async def delete(self, branch: str, path: str, *, force: bool = False) -> None:
-        """Delete a path. A missing path is no error."""
+    async def delete(self, branch: str, path: str, *, if_match: Etags | None = None, force: bool = False) -> None:
+        """Delete a path. A missing path is no error.
+
+        Raises:
+            PreconditionFailed: see `Staging.delete`.
+        """
         await self._guards.check_branch_writable(branch, force=force)
         await self._guards.check_tables(branch, [path_to_key(path)], force=force)
-        await self._versions.staging.delete(branch, path_to_key(path))
+        await self._versions.staging.delete(branch, path_to_key(path), if_match=if_match)
 
     async def delete_many(
         self, branch: str, paths: Sequence[str], *, force: bool = False
@@ -355,8 +397,7 @@ class Objects:
         checksum: str,
         content_type: str = CONTENT_TYPE_DEFAULT,
         metadata: Mapping[str, str] | None = None,
-        if_none_match: bool = False,
-        if_match: str | None = None,
+        condition: Condition = ANY,
         force: bool = False,
         by: str = "",
         is_counted: bool = False,
@@ -372,7 +413,8 @@ class Objects:
         check_header_text(checksum=checksum, content_type=content_type)
         await self._guards.check_upload(branch, force=force)
         await self._guards.check_tables(branch, [key], force=force)
-        if_none_match = if_none_match or await self._guards.has_table_files(branch)
+        if await self._guards.has_table_files(branch):
+            condition = dataclasses.replace(condition, if_none_match=True)
         address = full_address.removeprefix(self._address_prefix)
         if "://" in address:
             raise UploadMissing("the address is not of this repository's storage namespace", address=full_address)
@@ -388,9 +430,7 @@ class Objects:
             await self._charges.reserve(branch, by, 0 if is_counted else size_bytes),
             await self._charges.reserve_stored(0) as copied,  # Of an address with a signed URL the link makes a copy.
         ):
-            return await self._versions.uploads.link(
-                branch, key, entry, if_none_match=if_none_match, if_match=if_match, admit=copied.store
-            )
+            return await self._versions.uploads.link(branch, key, entry, condition=condition, admit=copied.store)
 
     async def _check_absent(self, branch: str, key: bytes) -> None:
         try:

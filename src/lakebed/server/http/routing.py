@@ -18,6 +18,7 @@ from starlette.responses import Response
 from lakebed.operations import NOTHING, PUBLIC, AnyOperation, Operation
 
 from .errors import InvalidParameter, MethodNotAllowed, NoSuchEndpoint
+from .fields import CONDITIONS, refuse_conditions
 from .gate import Gate
 from .requests import RestRequest
 
@@ -33,7 +34,7 @@ class Route:
     operation's answer, or a response of its own. `request.args` has the decoded path arguments in order.
     """
 
-    __slots__ = ("gate", "handler", "operation", "parameters", "takes_record")
+    __slots__ = ("gate", "handler", "operation", "parameters", "refused", "takes_record")
 
     @overload
     def __init__(
@@ -51,6 +52,9 @@ class Route:
         self.gate: Final = None if operation.permissions is PUBLIC else Gate(operation)
         self.takes_record: Final = operation.body not in {NOTHING, bytes}
         self.parameters: Final = frozenset(parameter.name for parameter in operation.parameters)
+        # A read has no effect: it may ignore a condition that it does not know.
+        heeded = {name.lower().encode() for name in self.parameters}
+        self.refused: Final = frozenset() if operation.method in {"GET", "HEAD"} else CONDITIONS - heeded
 
     @property
     def method(self) -> str:
@@ -65,10 +69,13 @@ class Route:
 
         Raises:
             NotPermitted: the caller may not do this.
+            Answer: the operation does not heed a condition of this write.
             LakebedError: an error of the handler.
         """
         if self.gate is not None:
             await self.gate.admit(request, request.permissions)
+        if self.refused and request.has_any_header(self.refused):
+            refuse_conditions(request.header, self.refused, self.operation.id)
         if self.takes_record:
             return await self.handler(request, await request.record(self.operation))
         return await self.handler(request)

@@ -10,13 +10,13 @@ from lakebed.auth import Authenticator, NotPermitted
 from lakebed.catalog.tables import TABLES, TableName, Tables
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody
+from lakebed.server.http.fields import query_pairs
 from lakebed.server.http.gate import may_always
-from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.requests import PAIRS_MAX, RestRequest
 from lakebed.server.s3.requests.signatures import (
     ALGORITHM,
     canonical_path,
     canonical_request,
-    parse_query,
     signing_key,
     string_to_sign,
 )
@@ -94,9 +94,10 @@ async def signed(
         raise NotPermitted("requests are signed for callers who may always read the table, with a key pair or login")
     try:
         url = urlsplit(asked.uri)
-        host, raw_path, query = url.netloc.rpartition("@")[2], url.path.encode("ascii"), parse_query(url.query.encode())
+        host, raw_path, raw_query = url.netloc.rpartition("@")[2], url.path.encode("ascii"), url.query.encode()
     except ValueError as error:
         raise InvalidBody(f"{asked.uri[:200]!a} is no URI of a request") from error
+    query = query_pairs(raw_query, most=PAIRS_MAX)
     time = strftime("%Y%m%dT%H%M%SZ", gmtime(now_ms / 1000))
     sent = {key.lower(): ",".join(values) for key, values in asked.headers.items()}
     payload = sent.get("x-amz-content-sha256", "UNSIGNED-PAYLOAD")

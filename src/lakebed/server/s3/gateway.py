@@ -29,7 +29,7 @@ from .objects import Objects
 from .operations import S3Operation
 from .options import S3Options
 from .requests.bodies import check_word
-from .requests.requests import S3Request, is_host_of
+from .requests.requests import S3Request, bucket_of_host
 from .requests.signatures import is_signed, read_signature
 
 BROWSER_KEY: Final = "use_swagger_credentials"
@@ -60,7 +60,7 @@ class Gateway:
             return True
         if is_signed(scope["headers"], scope["query_string"]) or _is_form_for_bucket(scope):
             return True
-        return bool(options.domains) and is_host_of(_host(scope), options.domains)
+        return bool(options.domains) and bucket_of_host(_host(scope), options.domains) is not None
 
     def request(self, scope: Scope, receive: Receive) -> S3Request:
         return S3Request(scope, receive, self._options)

@@ -20,8 +20,9 @@ from starlette.types import Receive, Scope, Send
 from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, LakebedError, common_prefix, path_to_key
 from lakebed.catalog import Repository, etag_of_parts
 from lakebed.operations import objects
+from lakebed.server.http.fields import read_digest, read_range
 from lakebed.server.state import AppState
-from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, MultipartRecord, PartRecord
+from lakebed.versions import PART_NUMBER_MAX, Condition, MultipartNotFound, MultipartRecord, PartRecord
 
 from . import operations
 from .buckets import iso, xml
@@ -33,7 +34,7 @@ from .options import S3Options
 from .requests import checksums
 from .requests.bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
 from .requests.checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
-from .requests.conditions import check_source_conditions, write_conditions
+from .requests.conditions import check_source_conditions, write_condition
 from .requests.headers import check_upload_headers, refuse_customer_keys
 from .requests.requests import OWNER, Place, S3Request, admit, admit_list, may
 from .stored import checksum_headers, checksum_type, keep_checksums, keep_parts, metadata_of, stored_checksums
@@ -50,7 +51,6 @@ ANSWER_S: Final = 10.0
 """A completion that takes longer begins its answer, so that clients keep waiting."""
 SPACE_S: Final = 5.0
 T = TypeVar("T")
-_RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class MultipartUploads:
     # Ends
 
     async def complete(self, request: S3Request) -> Response:
-        if_none_match, if_match = write_conditions(request)
+        condition = write_condition(request)
         try:
             begun = await self._find(request)
         except MultipartNotFound:
@@ -190,9 +190,9 @@ class MultipartUploads:
         if size_bytes > OBJECT_BYTES_MAX:
             raise S3Error("EntityTooLarge")
         _check_object_size(request, size_bytes)
-        if if_match is not None:
+        if condition.if_match is not None:
             await self._sources.find(request.place())
-        making = asyncio.ensure_future(self._make(request, begun, parts, size_bytes, if_none_match, if_match))
+        making = asyncio.ensure_future(self._make(request, begun, parts, size_bytes, condition))
         # The completion continues when the client disconnects.
         self._drain.keep(making)
         done, _ = await asyncio.wait([making], timeout=ANSWER_S)
@@ -220,8 +220,7 @@ class MultipartUploads:
         begun: Begun,
         parts: Sequence[PartRecord],
         size_bytes: int,
-        if_none_match: bool,
-        if_match: str | None,
+        condition: Condition,
     ) -> Response:
         record, multipart = begun.record, begun.repository.multipart
         checksum, metadata = etag_of_parts([part.md5 for part in parts]), dict(record.metadata)
@@ -243,8 +242,7 @@ class MultipartUploads:
                 md5=parts[0].md5,
                 checksum=checksum,
                 metadata=metadata,
-                if_none_match=if_none_match,
-                if_match=if_match,
+                condition=condition,
             )
         else:
             algorithm = record.algorithm if record.checksum_type == FULL_OBJECT else ""
@@ -261,8 +259,7 @@ class MultipartUploads:
                 size_bytes=size_bytes,
                 checksum=checksum,
                 metadata=metadata,
-                if_none_match=if_none_match,
-                if_match=if_match,
+                condition=condition,
             )
         root = _result(request, entry.checksum)
         for algorithm, value in found.items():
@@ -424,7 +421,7 @@ def _composite(algorithm: str, parts: Sequence[PartRecord]) -> str:
     """Return the checksum of the parts' checksums, in the format of S3."""
     whole = checksums.new(algorithm)
     for part in parts:
-        whole.update(checksums.read(part.checksum, SIZES[algorithm]) or b"")
+        whole.update(read_digest(part.checksum, SIZES[algorithm]) or b"")
     return f"{checksums.spell(whole.digest())}-{len(parts)}"
 
 
@@ -480,8 +477,8 @@ def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
     text = request.header(b"x-amz-copy-source-range")
     if text is None:
         return 0, entry.size_bytes
-    match = _RANGE.fullmatch(text)
-    if match is None or int(match[2]) < int(match[1]):
+    first, last = read_range(text) or (None, None)
+    if first is None or last is None:
         raise S3Error(
             "InvalidArgument",
             "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the"
@@ -489,9 +486,9 @@ def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
             ArgumentName="x-amz-copy-source-range",
             ArgumentValue=text,
         )
-    if int(match[2]) >= entry.size_bytes:
+    if last >= entry.size_bytes:
         raise S3Error("InvalidArgument", f"Range specified is not valid for source object of size: {entry.size_bytes}")
-    return int(match[1]), int(match[2]) + 1
+    return first, last + 1
 
 
 async def _read_completion(request: S3Request, read: Callable[[Sequence[Node]], T]) -> T:
@@ -560,7 +557,7 @@ def _check_given(given: Mapping[str, str], part: PartRecord, number: int, algori
     if len(given) > 1:
         raise S3Error("InvalidArgument", f"More than one checksum was given for part {number}")
     for name, value in given.items():
-        if checksums.read(value, SIZES[name]) is None:
+        if read_digest(value, SIZES[name]) is None:
             raise S3Error("InvalidArgument", f"The checksum of part {number} is malformed")
         if algorithm and name != algorithm:
             raise S3Error(

@@ -16,11 +16,11 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from lakebed.base import CONTENT_TYPE_DEFAULT, LAKEBED_METADATA, S3_HEADERS, Entry, InvalidName, LakebedError
+from lakebed.base import CONTENT_TYPE_DEFAULT, LAKEBED_METADATA, S3_HEADERS, Entry, Etags, InvalidName, LakebedError
 from lakebed.catalog import DELETE_MANY_MAX, METADATA_BYTES_MAX, Repository
 from lakebed.operations import objects
+from lakebed.server.http.fields import CONDITIONS, asked_span
 from lakebed.server.http.responses import RawResponse, StreamedResponse
-from lakebed.server.http.validators import has_same_bytes
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 
@@ -32,7 +32,7 @@ from .operations import S3Operation
 from .options import S3Options
 from .requests.bodies import SMALL_BYTES_MAX, Payload
 from .requests.checksums import part_count
-from .requests.conditions import CONDITIONS, check_conditions, check_source_conditions, write_conditions
+from .requests.conditions import check_conditions, check_source_conditions, write_condition
 from .requests.encoded_words import encode_words
 from .requests.headers import check_upload_headers, refuse_customer_keys
 from .requests.requests import Place, S3Request, admit, admit_below, place_of
@@ -53,7 +53,6 @@ OVERRIDES: Final = (*S3_HEADERS, "content-type")
 _OF_BYTES: Final = (LAKEBED_METADATA, SYSTEM + "parts")
 """Metadata of the bytes. Replacing the user's metadata keeps it."""
 DELETE_BYTES_MAX: Final = 8 << 20
-_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
@@ -222,8 +221,8 @@ class Objects:
         Raises:
             S3Error: the object has no byte of the range.
         """
-        header, part = request.header(b"range"), request.parameter("partNumber")
         if request.has("partNumber"):
+            part = request.parameter("partNumber")
             sizes = part_sizes(entry)
             if sizes is None:
                 raise NotImplementedByName("partNumber of an object with this many parts")
@@ -231,21 +230,10 @@ class Objects:
                 raise S3Error("InvalidPartNumber")
             start = sum(sizes[: int(part) - 1])
             return (start, start + sizes[int(part) - 1]) if entry.size_bytes else None
-        if header is None or not has_same_bytes(request.header(b"if-range"), entry):
-            return None
-        match = _RANGE.fullmatch(header.strip())
-        if match is None or not (match[1] or match[2]):
-            return None  # HTTP ignores a range of an unknown form.
-        size = entry.size_bytes
-        if match[1]:
-            start, end = int(match[1]), min(int(match[2]) + 1, size) if match[2] else size
-            if match[2] and int(match[2]) < start:
-                return None
-        else:
-            start, end = max(size - int(match[2]), 0), size
-        if start >= end:
-            raise S3Error("InvalidRange", RangeRequested=header, ActualObjectSize=size)
-        return start, end
+        span = asked_span(request.header, entry)
+        if span is not None and span[0] >= span[1]:
+            raise S3Error("InvalidRange", RangeRequested=request.header(b"range"), ActualObjectSize=entry.size_bytes)
+        return span
 
     # Writing
 
@@ -253,13 +241,13 @@ class Objects:
         place = request.place()
         await admit(request, objects.UPLOAD_OBJECT, place)
         check_upload_headers(request)
-        if_none_match, if_match = write_conditions(request)
+        condition = write_condition(request)
         payload = Payload(request)
         metadata = metadata_of(request)
         repository = await self._catalog.get(place.repository)
         if place.is_root:
             return await self._put_root(repository, place, payload)
-        if if_match is not None:
+        if condition.if_match is not None:
             # S3 answers 404 if the object is missing. The write below checks again.
             await self.find(place)
 
@@ -280,8 +268,7 @@ class Objects:
             size_bytes=payload.size_bytes,
             content_type=request.header(b"content-type") or CONTENT_TYPE_DEFAULT,
             metadata=metadata,
-            if_none_match=if_none_match,
-            if_match=if_match,
+            condition=condition,
             by=request.identity.user_id,
             quota_branch=request.quota_branch,
         )
@@ -306,7 +293,7 @@ class Objects:
         check_upload_headers(request)
         if request.header(b"x-amz-checksum-algorithm") is not None:
             raise NotImplementedByName("the header x-amz-checksum-algorithm of CopyObject")
-        if_none_match, _ = write_conditions(request)
+        condition = write_condition(request)
         directive = request.header(b"x-amz-metadata-directive") or "COPY"
         if directive not in {"COPY", "REPLACE"}:
             raise S3Error("InvalidArgument", "Unknown metadata directive.")
@@ -347,7 +334,7 @@ class Objects:
                 place.path,
                 shallow=True,
                 alter=lambda entry: msgspec.structs.replace(altered(entry), modified_ms=now_ms),
-                if_none_match=if_none_match,
+                condition=condition,
                 by=request.identity.user_id,
             )
         else:
@@ -359,7 +346,7 @@ class Objects:
                 size_bytes=found.size_bytes,
                 content_type=wanted.content_type,
                 metadata=wanted.metadata,
-                if_none_match=if_none_match,
+                condition=condition,
                 by=request.identity.user_id,
             )
         root = Element("CopyObjectResult").text("LastModified", iso(entry.modified_ms))
@@ -406,9 +393,11 @@ class Objects:
         await admit(request, objects.DELETE_OBJECT, place)
         check_version(request.parameter("versionId"))
         request.refuse_headers([b"x-amz-if-match-", b"x-amz-mfa"])
+        if_match = request.header(b"if-match")
         repository = await self._catalog.get(place.repository)
         if not place.is_root:
-            await repository.objects.delete(place.ref, place.path)
+            tags = None if if_match is None else Etags.read(if_match)
+            await repository.objects.delete(place.ref, place.path, if_match=tags)
         return Response(status_code=204)
 
     async def delete_many(self, request: S3Request) -> Response:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakebed.operations import AnyOperation, history, objects, repositories
+from lakebed.server.http.fields import CONDITIONS
 
 from .errors import NotImplementedByName, S3Error
-from .requests.conditions import CONDITIONS
 from .requests.requests import Level, S3Request
 
 
@@ -68,8 +68,8 @@ HEAD_OBJECT: Final = _operation("HeadObject", objects.HEAD_OBJECT, f"partNumber 
 PUT_OBJECT: Final = _operation(
     "PutObject", objects.UPLOAD_OBJECT, conditions=b"if-match if-none-match", sends_body=True
 )
-COPY_OBJECT: Final = _operation("CopyObject", objects.COPY_OBJECT, conditions=b"if-none-match")
-DELETE_OBJECT: Final = _operation("DeleteObject", objects.DELETE_OBJECT, "versionId")
+COPY_OBJECT: Final = _operation("CopyObject", objects.COPY_OBJECT, conditions=b"if-match if-none-match")
+DELETE_OBJECT: Final = _operation("DeleteObject", objects.DELETE_OBJECT, "versionId", conditions=b"if-match")
 GET_OBJECT_ATTRIBUTES: Final = _operation("GetObjectAttributes", objects.STAT_OBJECT, "attributes versionId")
 CREATE_MULTIPART_UPLOAD: Final = _operation("CreateMultipartUpload", objects.UPLOAD_OBJECT, "uploads")
 UPLOAD_PART: Final = _operation("UploadPart", objects.UPLOAD_OBJECT, "uploadId partNumber")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lakebed.base import HIDDEN_METADATA, S3_HEADERS, S3_METADATA, Entry
+from lakebed.server.http.fields import read_digest
 from lakebed.versions import PART_NUMBER_MAX
 
 from .documents import Element
@@ -75,7 +76,7 @@ def keep_parts(metadata: dict[str, str], sizes: Sequence[int], algorithm: str, s
     layout = spell_layout(sizes)
     if len(layout) <= LAYOUT_CHARACTERS_MAX:
         metadata[SYSTEM + "parts"] = layout
-    digests = [checksums.read(text, SIZES[algorithm]) for text in sums] if algorithm else []
+    digests = [read_digest(text, SIZES[algorithm]) for text in sums] if algorithm else []
     spelled = checksums.spell(b"".join([digest or b"" for digest in digests]))
     if digests and None not in digests and len(spelled) <= LAYOUT_CHARACTERS_MAX:
         metadata[f"{SYSTEM}parts-{algorithm.lower()}"] = spelled
@@ -88,7 +89,7 @@ def part_checksums(entry: Entry) -> tuple[str, list[str]] | None:
         spelled = entry.metadata.get(f"{SYSTEM}parts-{algorithm.lower()}")
         if sizes is None or spelled is None:
             continue
-        digests = checksums.read(spelled, len(sizes) * size_bytes)
+        digests = read_digest(spelled, len(sizes) * size_bytes)
         if digests is not None:
             starts = range(0, len(digests), size_bytes)
             return algorithm, [checksums.spell(digests[start : start + size_bytes]) for start in starts]

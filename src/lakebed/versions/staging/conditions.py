@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakebed.base import CommitId, NotFound, Row, StagingToken, from_row
+from lakebed.base import CommitId, Etags, NotFound, Row, StagingToken, from_row
 from lakebed.versions import keys
 from lakebed.versions.cells import decode_cell
 from lakebed.versions.context import Context
@@ -27,11 +27,15 @@ from lakebed.versions.records import BranchRecord, ClaimReason, ClaimRecord
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Name the entry that a write requires at its path: nothing, an entry of this checksum, or of this address."""
+    """Name the entry that a write requires at its path: nothing, an entry of these checksums, or of this address.
+
+    `or_nothing`: a delete has nothing to do where nothing is. Its own tombstone of an earlier round is no obstacle.
+    """
 
     if_none_match: bool = False
-    if_match: str | None = None
+    if_match: Etags | None = None
     if_address: str | None = None
+    or_nothing: bool = False
 
     def check(self, visible: Row | None) -> None:
         """
@@ -41,7 +45,9 @@ class Condition:
         """
         if self.if_none_match and visible is not None:
             raise PathExists("path already exists")
-        if self.if_match is not None and (visible is None or visible[5] != self.if_match):
+        if self.or_nothing and visible is None:
+            return
+        if self.if_match is not None and (visible is None or not self.if_match.match(visible[5])):
             raise PreconditionFailed("the object at this path is not the one named in If-Match")
         if self.if_address is not None and (visible is None or from_row(visible).address != self.if_address):
             raise PreconditionFailed("another object is at this path by now")

@@ -61,7 +61,7 @@ class Copies:
         *,
         alter: Callable[[Entry], Entry] | None = None,
         shallow: bool = False,
-        if_none_match: bool = False,
+        condition: Condition = ANY,
         admit: Admit | None = None,
     ) -> Entry:
         """Make the entry of `key` equal to that of the source, through `alter` if given.
@@ -74,7 +74,6 @@ class Copies:
             PathNotFound: there is no such source.
             PathExpired: a lifecycle run took the source's object.
         """
-        condition = Condition(if_none_match)
         source = await self._find_source(source_ref, source_key)
         entry = from_row(source.row)
         if key_inside(entry.address, self._context.objectstore.uri) is None:
@@ -111,7 +110,7 @@ class Copies:
                 copied()
             return _copied(entry, alter, address, self._context.ports.clock.now_ms())
 
-        return await self._staging.upload(branch, key, store_body, if_none_match=condition.if_none_match)
+        return await self._staging.upload(branch, key, store_body, condition=condition)
 
     async def _copy_shallow(
         self,

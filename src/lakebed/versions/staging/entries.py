@@ -22,6 +22,7 @@ from lakebed.base import (
     TABLES,
     CommitId,
     Entry,
+    Etags,
     LakebedError,
     OutcomeUnknown,
     Row,
@@ -181,8 +182,7 @@ class Staging:
         key: bytes,
         store_body: Callable[[str], Awaitable[Entry]],
         *,
-        if_none_match: bool = False,
-        if_match: str | None = None,
+        condition: Condition = ANY,
     ) -> Entry:
         """Have `store_body` put bytes at a fresh address, then stage the entry it returns.
 
@@ -193,7 +193,6 @@ class Staging:
             BranchNotFound: there is no such branch, or it was deleted meanwhile.
             PathExists, PreconditionFailed: the condition does not hold.
         """
-        condition = Condition(if_none_match, if_match) if if_none_match or if_match is not None else ANY
         # A refusal costs no body. The write decides again, later.
         await self.check(branch, key, condition)
         place = await self._slices.place()
@@ -276,14 +275,19 @@ class Staging:
         await self.write(branch, key, 0, to_row(key, entry))
         return entry
 
-    async def delete(self, branch: str, key: bytes) -> None:
-        """Delete the entry at this path, if there is one."""
+    async def delete(self, branch: str, key: bytes, *, if_match: Etags | None = None) -> None:
+        """Delete the entry at this path, if there is one.
+
+        Raises:
+            PreconditionFailed: it is none of `if_match`, and stays.
+        """
+        condition = ANY if if_match is None else Condition(if_match=if_match, or_nothing=True)
         # Look first: a tombstone over nothing costs a write, and a cell in the next commit.
         if (
             await self._context.branches.consistent(branch, lambda record: self._layers.look_up(View.of(record), key))
             is not None
         ):
-            await self.write(branch, key, TOMBSTONE, TOMBSTONE_ROW)
+            await self.write(branch, key, TOMBSTONE, TOMBSTONE_ROW, condition=condition)
 
     async def delete_many(self, branch: str, keys: Sequence[bytes]) -> list[tuple[bytes, LakebedError]]:
         """Delete each key; return the keys that failed, with their errors. Not atomic."""

@@ -33,6 +33,7 @@ from lakebed.versions.context import Context, Retry, Seen
 from lakebed.versions.errors import MovedAsCopy
 from lakebed.versions.records import BranchRecord, Sealed
 
+from .conditions import Condition
 from .copies import Copies
 
 
@@ -105,7 +106,7 @@ class Moves:
             return entry
 
         target = await self._copies.copy(
-            source_branch, source_key, branch, key, alter=noted, shallow=True, if_none_match=if_none_match
+            source_branch, source_key, branch, key, alter=noted, shallow=True, condition=Condition(if_none_match)
         )
         row, name = to_row(source_key, copied[-1]), self._context.ports.ids.fresh()
         return Moved(branch=source_branch, key=source_key, row=row, target=target, name=name)

@@ -23,7 +23,7 @@ from lakebed.versions.context import Context
 from lakebed.versions.errors import UploadMissing, UploadRefused
 from lakebed.versions.records import BranchRecord, UploadRecord, UploadState, decode_record, encode_record
 
-from .conditions import Condition
+from .conditions import ANY, Condition
 from .copies import Admit
 from .entries import AddressSpent, Staging
 from .slices import Slices
@@ -79,8 +79,7 @@ class Uploads:
         key: bytes,
         entry: Entry,
         *,
-        if_none_match: bool = False,
-        if_match: str | None = None,
+        condition: Condition = ANY,
         admit: Admit | None = None,
     ) -> Entry:
         """Stage the address of an upload handed out for this branch. Works once for an address.
@@ -108,7 +107,6 @@ class Uploads:
         await self._context.branches.cached(branch)
         linking = replace(record, state=UploadState.LINKING, attempt=self._context.ports.ids.fresh())
         held = await self._move(entry.address, linking, held)
-        condition = Condition(if_none_match, if_match)
 
         async def still_linking(_: BranchRecord) -> None:
             now = await self._context.read(UploadRecord, _upload_key(entry.address))
@@ -171,9 +169,7 @@ class Uploads:
             return replace(entry, address=address)
 
         try:
-            return await self._staging.upload(
-                branch, key, store_body, if_none_match=condition.if_none_match, if_match=condition.if_match
-            )
+            return await self._staging.upload(branch, key, store_body, condition=condition)
         except LakebedError as error:
             if not isinstance(error, OutcomeUnknown | Unavailable):
                 await reopen()

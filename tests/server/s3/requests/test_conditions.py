@@ -50,7 +50,7 @@ async def test_a_write_holds_its_condition_or_is_refused(
 
     answer = await s3.request(method, path, headers={header: value}, content=b"theirs" if method != "DELETE" else None)
 
-    held = header == "if-match" and path == "/lake.main/a" and method == "PUT"
+    held = header == "if-match" and path == "/lake.main/a"
     unknown = header == "if-match" and path == "/lake.main/a?uploadId=x" and method == "POST"
     assert answer.status_code == (412 if held else 404 if unknown else 501), answer.text
     if answer.status_code == 501:
@@ -63,7 +63,7 @@ async def test_a_copy_holds_its_conditions_or_is_refused(s3: httpx.AsyncClient) 
     for header, value, status in (
         ("if-unmodified-since", DATE, 501),
         ("if-modified-since", DATE, 501),
-        ("if-match", '"x"', 501),
+        ("if-match", '"x"', 412),
         ("if-none-match", "*", 412),
         ("x-amz-copy-source-if-unmodified-since", DATE, 412),
     ):
@@ -74,3 +74,28 @@ async def test_a_copy_holds_its_conditions_or_is_refused(s3: httpx.AsyncClient) 
 async def test_an_empty_if_none_match_is_no_condition(s3: httpx.AsyncClient) -> None:
     assert (await s3.put("/lake.main/a", headers={"if-none-match": ""}, content=b"new")).status_code == 200
     assert (await s3.delete("/lake.main/a", headers={"if-none-match": ""})).status_code == 204
+
+
+async def test_a_delete_takes_only_the_object_that_it_names(s3: httpx.AsyncClient) -> None:
+    etag = (await s3.get("/lake.main/a")).headers["etag"]
+
+    for header, status in (('"other"', 412), (f"W/{etag}", 412), ("", 412), (f'"other", {etag}', 204), (etag, 204)):
+        assert (await s3.delete("/lake.main/a", headers={"if-match": header})).status_code == status
+
+    assert (await s3.get("/lake.main/a")).status_code == 404
+    assert (await s3.delete("/lake.main/a", headers={"if-match": "*"})).status_code == 204
+
+
+async def test_a_copy_replaces_only_the_object_that_it_names(s3: httpx.AsyncClient) -> None:
+    etag = (await s3.put("/lake.main/b", content=b"old")).headers["etag"]
+    source = {"x-amz-copy-source": "/lake.main/a"}
+
+    assert (await s3.put("/lake.main/b", headers={**source, "if-match": etag})).status_code == 200
+    assert (await s3.put("/lake.main/b", headers={**source, "if-match": etag})).status_code == 412
+    assert (await s3.get("/lake.main/b")).content == b"hello"
+
+
+async def test_a_query_of_too_many_parameters_is_refused_before_it_is_decoded(s3: httpx.AsyncClient) -> None:
+    answer = await s3.get("/lake.main?" + "&" * 1_000 + "a=%ff")
+
+    assert (answer.status_code, "at most 1,000 parameters" in answer.text) == (400, True)

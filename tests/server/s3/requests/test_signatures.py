@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from lakebed.server.http.fields import query_pairs
 from lakebed.server.s3.errors import S3Error
-from lakebed.server.s3.requests.signatures import AnySigned, Asked, Signed, parse_query, read_signature
+from lakebed.server.s3.requests.signatures import AnySigned, Asked, Signed, read_signature
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -26,7 +27,7 @@ def asked(
     headers: Sequence[tuple[bytes, bytes]] = (),
     method: str = "GET",
 ) -> Asked:
-    return Asked(method=method, raw_path=path, query=parse_query(query.encode()), headers=[HOST, *headers])
+    return Asked(method=method, raw_path=path, query=query_pairs(query.encode(), most=1_000), headers=[HOST, *headers])
 
 
 def authorization(signed_headers: str, signature: str) -> tuple[bytes, bytes]:
@@ -135,7 +136,7 @@ def test_a_request_counts_for_a_quarter_of_an_hour_and_a_url_until_it_expires() 
     ],
 )
 def test_a_malformed_url_is_refused_with_its_reason(change: dict[str, str], code: str) -> None:
-    query = dict(parse_query(PRESIGNED.encode())) | change
+    query = dict(query_pairs(PRESIGNED.encode(), most=1_000)) | change
 
     with pytest.raises(S3Error) as caught:
         read_signature(asked(query=urlencode(query)), "")
@@ -199,9 +200,3 @@ DATE = b"Fri, 24 May 2013 00:00:00 GMT"
 def _without_date(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return [(name, value.replace(b";x-amz-date", b"").replace(b"SignedHeaders=host", b"SignedHeaders=date;host"))
             for name, value in headers]  # fmt: skip
-
-
-def test_a_query_of_too_many_parameters_is_refused_before_it_is_decoded() -> None:
-    assert len(parse_query(b"a=b&" * 999 + b"c")) == 1_000
-    with pytest.raises(S3Error, match="at most 1,000 parameters"):
-        parse_query(b"&" * 1_000 + b"a=%ff")

@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
+from lakebed.server.http.fields import query_pairs
 from lakebed.server.s3.requests.signatures import (
     canonical_path,
     canonical_request,
-    parse_query,
     signing_key,
     string_to_sign,
 )
@@ -50,7 +50,7 @@ def test_every_published_request_has_its_published_signature(vectors: list[Path]
         time = context["timestamp"].replace("-", "").replace(":", "")
         scope = f"{time[:8]}/{context['region']}/{context['service']}/aws4_request"
         *_, names, payload = expected.split("\n")
-        pairs = [pair for pair in parse_query(query.encode()) if pair[0] != "X-Amz-Signature"]
+        pairs = [pair for pair in query_pairs(query.encode(), most=1_000) if pair[0] != "X-Amz-Signature"]
         if context.get("omit_session_token"):
             pairs = [pair for pair in pairs if pair[0] != "X-Amz-Security-Token"]
 

@@ -20,12 +20,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Corrupt, Entry, LakebedError, in_waves, parse_address, path_to_key
+from lakebed.base import Corrupt, Entry, Etags, LakebedError, in_waves, parse_address, path_to_key
 from lakebed.gc import messages
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.reading.reading import Seal
 from lakebed.objectstore import ObjectMissing
-from lakebed.versions import PathExists, PathNotFound, PreconditionFailed, Versions
+from lakebed.versions import Condition, PathExists, PathNotFound, PreconditionFailed, Versions
 
 from .restorable import NOT_LAST, Place, Restorable
 
@@ -257,10 +257,8 @@ class Restoring:
             )
 
         # The checksum binds the write to the entry that was read: of two concurrent calls neither undoes the other.
-        checksum = None if there is None else there.checksum
-        return await self._versions.staging.upload(
-            branch, path_to_key(target), store_body, if_none_match=there is None, if_match=checksum
-        )
+        known = Condition(if_none_match=True) if there is None else Condition(if_match=Etags.of(there.checksum))
+        return await self._versions.staging.upload(branch, path_to_key(target), store_body, condition=known)
 
     async def _read(self, key: str) -> _Bytes:
         md5, size_bytes = hashlib.md5(usedforsecurity=False), 0

@@ -6,6 +6,7 @@ declared length raises an error, so nothing is stored.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from email.utils import formatdate
@@ -19,11 +20,11 @@ from lakebed.catalog import Repository, check_user_metadata
 from lakebed.objectstore import Body, ObjectMissing
 from lakebed.operations import objects
 from lakebed.server.http.errors import Answer, InvalidParameter, message_response
+from lakebed.server.http.fields import CONDITIONS, Conditions, asked_span, read_digest, write_condition
 from lakebed.server.http.forms import open_form
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import RawResponse, StreamedResponse, raw_headers
 from lakebed.server.http.routing import Route
-from lakebed.server.http.validators import has_same_bytes, names_etag
 from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
 from lakebed.versions import CommitExpired
@@ -33,9 +34,6 @@ _METADATA_PREFIXES: Final = {b"x-lakefs-meta-": "", b"x-lakefs-internal-": "::la
 """Headers that become user metadata, with the prefix of their names there. The second header is for the contract's
 clients, which send the times and permissions of files.
 """
-_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
-# One class and one quantifier, so that no header can cause backtracking.
-_RANGES: Final = re.compile(r"bytes=[\d, \t-]*")
 _INLINE: Final = re.compile(r"(text/plain|application/(json|pdf)|image/(gif|jpeg|png|webp))(;.*)?", re.IGNORECASE)
 """Types that a browser may show. HTML and SVG could run scripts on the server's own origin."""
 _NEVER: Final = "Thu, 01 Jan 1970 00:00:00 GMT"
@@ -51,8 +49,7 @@ class Content:
     async def upload(self, request: RestRequest) -> wire.ObjectStats:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
-        if_none_match = _if_none_match(request.header(b"if-none-match"))
-        if_match = request.header(b"if-match")
+        condition = write_condition(request.header)
         metadata = _user_metadata(request)
         check_user_metadata(metadata)
         content_type, body, size_bytes = await _open_body(request)
@@ -63,8 +60,7 @@ class Content:
             size_bytes=size_bytes,
             content_type=content_type,
             metadata=metadata,
-            if_none_match=if_none_match,
-            if_match=None if if_match is None else if_match.strip('"'),
+            condition=condition,
             force=request.flag("force"),
             by=request.identity.user_id,
         )
@@ -76,18 +72,19 @@ class Content:
         repository = await self._catalog.get(request.args[0])
         path = request.required("path")
         entry = await repository.objects.open(request.args[1], path)
+        headers = _headers(entry)
+        # Before the redirect, too: a store may have another ETag for the bytes.
+        if _is_unchanged(request, entry):
+            return _bare(304, headers)
         if request.flag("presign") and self._presign_s is not None:
             url = await repository.objects.presign_get(path, entry, expires_s=self._presign_s)
             if url is not None:
                 return RedirectResponse(url, 302)
-        headers = _headers(entry)
         headers["content-disposition"] = "inline" if _INLINE.fullmatch(entry.content_type) else "attachment"
         headers["content-security-policy"] = "default-src 'none'"
         headers["x-content-type-options"] = "nosniff"
         headers["x-frame-options"] = "SAMEORIGIN"
-        if names_etag(request.header(b"if-none-match") or "", entry.checksum):
-            return _bare(304, headers)
-        span = _asked_span(request, entry)
+        span = asked_span(request.header, entry)
         start, end = span or (0, entry.size_bytes)
         if span is not None:
             if start >= end:
@@ -102,7 +99,9 @@ class Content:
         repository = await self._catalog.get(request.args[0])
         entry = await repository.objects.open(request.args[1], request.required("path"))
         headers = _headers(entry)
-        span = _asked_span(request, entry)
+        if _is_unchanged(request, entry):
+            return _bare(304, headers)
+        span = asked_span(request.header, entry)
         start, end = span or (0, entry.size_bytes)
         status = 200
         if span is not None:
@@ -127,23 +126,53 @@ def routes(state: AppState) -> list[Route]:
 
 
 async def _open_body(request: RestRequest) -> tuple[str, Body, int | None]:
-    """Return the content type, the bytes, and their number if it is known before reading."""
+    """Return the content type, the bytes, and their number if it is known before reading.
+
+    Raises:
+        InvalidParameter: Content-MD5 is none, is not that of the body, or covers a whole form.
+    """
+    md5 = _declared_md5(request)
     content_type = request.header(b"content-type") or CONTENT_TYPE_DEFAULT
     if content_type.lower().startswith("multipart/form-data"):
+        if md5 is not None:
+            raise InvalidParameter("Content-MD5 of a form is not supported: send the object as the body itself")
         form = await open_form(content_type, request.stream(), "content")
         return form.content_type or CONTENT_TYPE_DEFAULT, form.body(), None
     declared = request.header(b"content-length")
     size_bytes = int(declared) if declared is not None else None
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
-        return content_type, await request.small_body(SMALL_BYTES_MAX), size_bytes
-    return content_type, _chunks(request), size_bytes
+        body = await request.small_body(SMALL_BYTES_MAX)
+        if md5 is not None:
+            _check_md5(hashlib.md5(body, usedforsecurity=False).digest(), md5)
+        return content_type, body, size_bytes
+    return content_type, _chunks(request, md5), size_bytes
 
 
-async def _chunks(request: RestRequest) -> AsyncIterator[bytes]:
-    """Yield the body without the empty chunk that ends it."""
+async def _chunks(request: RestRequest, md5: bytes | None) -> AsyncIterator[bytes]:
+    """Yield the body without the empty chunk that ends it. One that is not that of Content-MD5 ends in an error."""
+    digest = None if md5 is None else hashlib.md5(usedforsecurity=False)
     async for chunk in request.stream():
         if chunk:
+            if digest is not None:
+                digest.update(chunk)
             yield chunk
+    if digest is not None and md5 is not None:
+        _check_md5(digest.digest(), md5)
+
+
+def _declared_md5(request: RestRequest) -> bytes | None:
+    text = request.header(b"content-md5")
+    if text is None:
+        return None
+    md5 = read_digest(text, 16)
+    if md5 is None:
+        raise InvalidParameter(f'parameter "Content-MD5" in header has an error: {text!a} is no MD5 in base64')
+    return md5
+
+
+def _check_md5(found: bytes, declared: bytes) -> None:
+    if found != declared:
+        raise InvalidParameter("the body is not that of Content-MD5: it changed on its way, and nothing was stored")
 
 
 def _user_metadata(request: RestRequest) -> dict[str, str]:
@@ -162,14 +191,6 @@ def _header_text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return value.decode("latin-1")
-
-
-def _if_none_match(header: str | None) -> bool:
-    if header is None:
-        return False
-    if header.strip() != "*":
-        raise InvalidParameter('Unsupported value for If-None-Match - Only "*" is supported')
-    return True
 
 
 # Download
@@ -199,6 +220,20 @@ async def _serve(
     return StreamedResponse(first, stream, status=status, headers=raw_headers(headers))
 
 
+def _is_unchanged(request: RestRequest, entry: Entry) -> bool:
+    """Return whether the client has the object already, by its conditions.
+
+    Raises:
+        Answer: If-Match or If-Unmodified-Since names another object.
+    """
+    if not request.has_any_header(CONDITIONS):
+        return False
+    conditions = Conditions.read(request.header)
+    if failed := conditions.failed(entry):
+        raise Answer(412, f"the object at this path is not the one named in {failed}")
+    return conditions.is_unchanged(entry)
+
+
 def _headers(entry: Entry) -> dict[str, str]:
     return {
         "accept-ranges": "bytes",
@@ -208,33 +243,6 @@ def _headers(entry: Entry) -> dict[str, str]:
         "expires": _NEVER,
         "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
     }
-
-
-def _asked_span(request: RestRequest, entry: Entry) -> tuple[int, int] | None:
-    header = request.header(b"range")
-    if header is not None and not has_same_bytes(request.header(b"if-range"), entry):
-        return None
-    return _span(header, entry.size_bytes)
-
-
-def _span(header: str | None, size_bytes: int) -> tuple[int, int] | None:
-    """Return the bytes that a Range header selects, from start to before end, cut to the size.
-
-    None selects the whole object. start ≥ end selects no bytes. Several ranges at once are refused as unsatisfiable.
-    """
-    if header is None:
-        return None
-    match = _RANGE.fullmatch(header.strip())
-    if match is None:
-        if "," in header and _RANGES.fullmatch(header.strip()):
-            return size_bytes, size_bytes
-        raise InvalidParameter('parameter "Range" in header has an error: not a byte range')
-    first, last = match[1], match[2]
-    if first:
-        return int(first), min(int(last) + 1, size_bytes) if last else size_bytes
-    if not last:
-        raise InvalidParameter('parameter "Range" in header has an error: not a byte range')
-    return max(size_bytes - int(last), 0), size_bytes
 
 
 def _unsatisfiable(entry: Entry) -> Response:

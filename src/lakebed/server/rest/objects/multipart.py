@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
 
 from starlette.responses import Response
 
@@ -18,6 +17,7 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Invalid, path_to_key
 from lakebed.catalog import Multipart, Repository, check_user_metadata, etag_of_parts
 from lakebed.operations import objects
 from lakebed.server.http.errors import Answer, InvalidParameter
+from lakebed.server.http.fields import read_range, write_condition
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import nothing
@@ -25,8 +25,6 @@ from lakebed.server.http.routing import Route
 from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, PartRecord
-
-_RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})?")
 
 
 class Uploads:
@@ -213,10 +211,9 @@ def _number(request: RestRequest) -> int:
 def _span(text: str | None, size_bytes: int) -> tuple[int, int]:
     if not text:
         return 0, size_bytes
-    match = _RANGE.fullmatch(text)
-    start = int(match[1]) if match else 0
-    end = int(match[2]) + 1 if match and match[2] else size_bytes
-    if match is None or not start < end <= size_bytes:
+    start, last = read_range(text) or (None, None)
+    end = size_bytes if last is None else last + 1
+    if start is None or not start < end <= size_bytes:
         raise Invalid(f"the range {text} is not one of the source's {size_bytes} bytes")
     return start, end
 
@@ -249,8 +246,6 @@ class Staging:
         if not body.staging.physical_address:
             raise InvalidParameter("the staging location has no physical address")
         check_user_metadata(body.user_metadata or {})
-        if_none_match = request.header(b"if-none-match")
-        if_match = request.header(b"if-match")
         entry = await repository.objects.link_upload(
             request.args[1],
             path,
@@ -259,8 +254,7 @@ class Staging:
             checksum=body.checksum,
             content_type=body.content_type or CONTENT_TYPE_DEFAULT,
             metadata=body.user_metadata,
-            if_none_match=if_none_match == "*",
-            if_match=None if if_match is None else if_match.strip('"'),
+            condition=write_condition(request.header),
             force=bool(body.force),
             by=request.identity.user_id,
         )

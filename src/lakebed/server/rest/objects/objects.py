@@ -11,6 +11,7 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, Entry, from_row
 from lakebed.catalog import ProtectedBranch, ReadOnly, Repository
 from lakebed.operations import objects
 from lakebed.server.http.errors import status_and_message
+from lakebed.server.http.fields import write_condition
 from lakebed.server.http.gate import readable, refuse_denied, unreadable
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
@@ -137,7 +138,8 @@ class Objects:
     async def delete(self, request: RestRequest) -> None:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
-        await repository.objects.delete(request.args[1], path, force=request.flag("force"))
+        if_match = write_condition(request.header).if_match
+        await repository.objects.delete(request.args[1], path, if_match=if_match, force=request.flag("force"))
 
     async def delete_many(self, request: RestRequest, body: wire.PathList) -> wire.ObjectErrorList:
         repository = await self._catalog.get(request.args[0])
@@ -163,6 +165,7 @@ class Objects:
             path,
             shallow=bool(body.shallow),
             force=bool(body.force),
+            condition=write_condition(request.header),
             by=request.identity.user_id,
         )
         return stats_of_entry(repository, path, entry)
@@ -177,7 +180,7 @@ class Objects:
             branch,
             path,
             force=body.force,
-            if_none_match=body.if_absent,
+            if_none_match=body.if_absent or write_condition(request.header).if_none_match,
         )
         return stats_of_entry(repository, path, entry)
 
@@ -200,7 +203,9 @@ class Objects:
     async def set_metadata(self, request: RestRequest, body: wire.UpdateObjectUserMetadata) -> None:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
-        await repository.objects.set_metadata(request.args[1], path, body.set, by=request.identity.user_id)
+        if_match = write_condition(request.header).if_match
+        by = request.identity.user_id
+        await repository.objects.set_metadata(request.args[1], path, body.set, if_match=if_match, by=by)
 
     async def _presigned(self, repository: Repository, stats: wire.ObjectStats, entry: Entry) -> wire.ObjectStats:
         """Replace the address by a signed URL, if the store signs URLs."""

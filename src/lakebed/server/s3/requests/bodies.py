@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final, TypeVar
 
+from lakebed.server.http.fields import read_digest
 from lakebed.server.s3.documents import MalformedXml, Node, read_document
 from lakebed.server.s3.errors import NotImplementedByName, S3Error
 
@@ -168,7 +169,7 @@ class Payload:
             name = checksums.header_of(algorithm)
             if name not in trailers:
                 raise S3Error("MalformedTrailerError")
-            declared = checksums.read(trailers[name], SIZES[algorithm])
+            declared = read_digest(trailers[name], SIZES[algorithm])
             if declared is None:
                 raise S3Error("InvalidRequest", f"Value for {name} trailing header is invalid.")
         if not hmac.compare_digest(computed, declared):
@@ -302,7 +303,7 @@ def _declared_md5(request: S3Request) -> bytes | None:
     text = request.header(b"content-md5")
     if text is None:
         return None
-    digest = checksums.read(text, 16)
+    digest = read_digest(text, 16)
     if digest is None:
         raise S3Error("InvalidDigest")
     return digest
@@ -336,7 +337,7 @@ def _declared_checksum(request: S3Request) -> tuple[str | None, bytes | None]:
     algorithm, text = found[0]
     if named not in (None, algorithm):
         raise S3Error("InvalidRequest", f"Value for x-amz-sdk-checksum-algorithm header is invalid: {named}")
-    digest = checksums.read(text, SIZES[algorithm])
+    digest = read_digest(text, SIZES[algorithm])
     if digest is None:
         raise S3Error("InvalidRequest", f"Value for {checksums.header_of(algorithm)} header is invalid.")
     return algorithm, digest

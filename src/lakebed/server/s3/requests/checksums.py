@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 import zlib
@@ -93,15 +92,6 @@ def new(algorithm: str) -> Checksum:
 
 def spell(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
-
-
-def read(text: str, size_bytes: int) -> bytes | None:
-    """Return the digest in a header, or None if it is no digest of this size."""
-    try:
-        digest = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return digest if len(digest) == size_bytes else None
 
 
 def header_of(algorithm: str) -> str:

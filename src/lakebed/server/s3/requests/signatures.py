@@ -24,14 +24,13 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from lakebed.base import aws_signing_key
-from lakebed.server.http.validators import read_date
+from lakebed.server.http.fields import read_date
 from lakebed.server.s3.errors import S3Error
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
 SKEW_S_MAX: Final = 15 * 60
-PAIRS_MAX: Final = 1_000
 EXPIRES_S_MAX: Final = 7 * 24 * 3600
 _TIME: Final = re.compile(r"(\d{8})T\d{6}Z")
 _DATE: Final = re.compile(r"\d{8}")
@@ -567,29 +566,3 @@ def _http_date(text: str | None) -> str | None:
 
 def _iso(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_query(raw: bytes) -> list[tuple[str, str]]:
-    """Decode a query. A `+` is a space, as in every S3 client that writes one.
-
-    Raises:
-        S3Error: it is not UTF-8, or has more than PAIRS_MAX parameters.
-    """
-    if not raw:
-        return []
-    if raw.count(b"&") >= PAIRS_MAX:
-        # A stranger can send 30,000, which take 30 ms of the event loop. No request of S3 has 50.
-        raise S3Error("InvalidURI", f"at most {PAIRS_MAX:,} parameters are allowed")
-    pairs: list[tuple[str, str]] = []
-    try:
-        for pair in raw.split(b"&"):
-            if pair:
-                name, _, value = pair.partition(b"=")
-                pairs.append((_decode(name), _decode(value)))
-    except UnicodeDecodeError as error:
-        raise S3Error("InvalidURI") from error
-    return pairs
-
-
-def _decode(text: bytes) -> str:
-    return unquote_to_bytes(text.replace(b"+", b" ")).decode()
