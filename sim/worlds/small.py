@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.scenes.collecting import FENCING, PAGED
 from sim.scenes.deeds import (
@@ -44,6 +45,7 @@ from sim.scenes.quotas import quota_scenes
 from sim.scenes.repositories import repository_scenes
 from sim.scenes.scenes import (
     FAR_FUTURE_MS,
+    MAIN,
     SIDE,
     clean,
     client,
@@ -89,6 +91,14 @@ def one_condition_holds(ending: Ending) -> None:
     """Check that of the conditional writers `v` and `w`, whose success takes the condition away, one wins at most."""
     if len([record for record in ending.acknowledged("write") if record.operation.name in {"v", "w"}]) > 1:
         raise Violation("two conditional writers were both acknowledged")
+
+
+def newer_stays(ending: Ending) -> None:
+    """Check that no conditional delete of `v` took what `w` wrote: the delete comes first, or it is refused."""
+    view = View(ending.disk)
+    branch, is_written = view.branch(MAIN), any(one.operation.name == "w2" for one in ending.acknowledged("write"))
+    if is_written and branch is not None and view.visible(branch).get(b"a") != "2":
+        raise Violation("a delete on a condition took a newer object")
 
 
 DEAR: Final = Path(__file__).parent / "dear.txt"
@@ -199,6 +209,11 @@ def _conditional_scenes(c: Actor) -> Iterator[Scene]:
     v, w = (client(name, upload(name, "a", "2", if_match="1")) for name in "vw")
     one = scene("two replacers by the same, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT)
     yield replace(one, checks=(*one.checks, one_condition_holds))
+    v, w = client("v", delete("d0", "a", if_match="1")), client("w", upload("w2", "a", "2"))
+    one = scene(
+        "deleter on a condition, writer, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT
+    )
+    yield replace(one, checks=(*one.checks, newer_stays))
 
 
 def _small_scenes() -> Iterator[Scene]:

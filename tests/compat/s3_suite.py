@@ -75,7 +75,7 @@ NOT_IMPLEMENTED: Final[Sequence[tuple[str, str]]] = (
     (r".*(OwnershipControls|[Oo]wnership).*", "PutBucketOwnershipControls"),
     (r"PostObject.*", "PostObject"),
     (r"Authentication_incorrect_payload_hash", "PutObjectTagging, PutBucketTagging"),
-    (r"DeleteObject_(conditional_writes|directory_.*conditional.*)", "If-Match of DeleteObject"),
+    (r"DeleteObject_(conditional_writes|directory_.*conditional.*)", "x-amz-if-match-* of DeleteObject"),
     (
         r".*(checksum_on_copy|replace_the_existing_checksum|replacing_the_checksum)",
         "x-amz-checksum-algorithm of CopyObject",

@@ -11,6 +11,12 @@ from lakebed.catalog import AddressInNamespace, Catalog, Repository
 from lakebed.objectstore import ShortBody, open_objectstore
 from lakebed.versions import Condition, Note, PathExists, PathNotFound, PreconditionFailed, UploadMissing, UploadRefused
 from tests.clocks import TurnableClock
+from tests.versions.conftest import HookedStore
+
+
+@pytest.fixture
+def store() -> HookedStore:
+    return HookedStore()
 
 
 async def read(repository: Repository, ref: str, path: str) -> bytes:
@@ -51,6 +57,26 @@ async def test_an_upload_knows_size_checksum_type_and_metadata(repository: Repos
     assert (entry.size_bytes, entry.checksum) == (5, "5d41402abc4b2a76b9719d911017c592")
     assert (entry.content_type, entry.metadata) == ("text/plain", {"k": "v"})
     assert await repository.objects.get("main", "a") == entry
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+async def test_metadata_and_copies_onto_themselves_keep_an_object_that_comes_meanwhile(
+    repository: Repository, store: HookedStore, is_copy: bool
+) -> None:
+    await repository.objects.upload("main", "a", b"older")
+    await repository.versions.commits.commit("main", Note(message="m", committer="c"))
+
+    async def replace() -> None:
+        await repository.objects.upload("main", "a", b"newer")
+
+    store.before("set_if", b"a", replace)
+    if is_copy:
+        await repository.objects.copy("main", "a", "main", "a", alter=lambda entry: entry, shallow=True)
+    else:
+        entry = await repository.objects.set_metadata("main", "a", {"k": "v"})
+        assert entry.metadata == {"k": "v"}
+
+    assert await read(repository, "main", "a") == b"newer"
 
 
 async def test_conditional_uploads_see_what_is_there(repository: Repository) -> None:

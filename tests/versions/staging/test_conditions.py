@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lakebed.base import Etags
+from lakebed.base import Entry, Etags
 from lakebed.versions import Condition, NoChanges, Note, PathExists, PreconditionFailed, Versions
 from lakebed.versions.staging.conditions import OwnCell, Owning
 from tests.versions.conftest import HookedStore, body
@@ -148,6 +148,44 @@ async def test_a_commit_between_does_not_hinder_one_who_is_alone(
     )
 
     assert (await another().staging.get("main", b"lock")).address == made.address
+
+
+async def test_a_commit_between_does_not_hinder_one_who_deletes_alone(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore
+) -> None:
+    old = await repo.staging.upload("main", b"lock", body(repo.objectstore, b"locked"))
+    await repo.commits.commit("main", NOTE)
+    await repo.staging.upload("main", b"x", body(repo.objectstore))
+
+    async def commit() -> None:
+        await another().commits.commit("main", NOTE)
+
+    async def when_the_cell_is_set() -> None:
+        store.before("get", b"branch/main", commit)
+
+    store.before("set_if", b"lock", when_the_cell_is_set)
+    await repo.staging.delete("main", b"lock", if_match=Etags.of(old.checksum))
+
+    assert await another().staging.get_row("main", b"lock") is None
+
+
+@pytest.mark.parametrize("commits", [False, True])
+async def test_a_delete_on_a_condition_keeps_what_comes_before_its_tombstone(
+    repo: Versions, another: Callable[[], Versions], store: HookedStore, commits: bool
+) -> None:
+    old = await repo.staging.upload("main", b"lock", body(repo.objectstore, b"locked"))
+    made: list[Entry] = []
+
+    async def replace() -> None:
+        if commits:
+            await another().commits.commit("main", NOTE)
+        made.append(await another().staging.upload("main", b"lock", body(repo.objectstore, b"newer")))
+
+    store.before("set_if", b"lock", replace)
+    with pytest.raises(PreconditionFailed):
+        await repo.staging.delete("main", b"lock", if_match=Etags.of(old.checksum))
+
+    assert await another().staging.get("main", b"lock") == made[0]
 
 
 async def test_a_cell_that_came_late_into_a_sealed_token_gives_way_to_an_equal_one_that_was_acknowledged(

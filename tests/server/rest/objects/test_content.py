@@ -339,7 +339,7 @@ class TestRanges:
     @pytest.mark.parametrize(
         "header", ["items=0-1", "bytes=", "bytes=-", "bytes=a-b", "bytes=5-2", "bytes=0-1,3-4", "bytes=-1,0-"]
     )
-    async def test_a_range_that_is_none_or_several_is_ignored_by_both_doors(
+    async def test_a_range_that_is_none_or_several_is_ignored(
         self, client: httpx.AsyncClient, repo: str, header: str
     ) -> None:
         await upload(client, repo, "a", content=b"0123456789")

@@ -28,8 +28,10 @@ async def test_a_move_of_nothing_is_404_and_onto_something_may_be_refused(client
     nothing = await client.post(f"{repo}/branches/main/objects/move", params={"dest_path": "b"}, json={"src_path": "x"})
     body = {"src_path": "a", "if_absent": True}
     taken = await client.post(f"{repo}/branches/main/objects/move", params={"dest_path": "b"}, json=body)
+    url, absent = f"{repo}/branches/main/objects/move?dest_path=b", {"if-none-match": "*"}
+    taken_too = await client.post(url, json={"src_path": "a"}, headers=absent)
 
-    assert (nothing.status_code, taken.status_code) == (404, 412)
+    assert (nothing.status_code, taken.status_code, taken_too.status_code) == (404, 412, 412)
 
 
 async def test_an_object_moves_from_another_branch(client: httpx.AsyncClient, repo: str) -> None:

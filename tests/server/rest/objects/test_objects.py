@@ -196,6 +196,8 @@ class TestChanges:
         assert location["physical_address"].startswith("mem://")
         assert "presigned_url" not in location
         assert (await client.put(backing, json=body)).status_code == 400
+        unheeded = await client.put(backing, json=body, headers={"if-none-match": '"x"'})
+        assert (unheeded.status_code, "If-None-Match" in unheeded.json()["message"]) == (400, True)
         assert (await client.get(repo + "/refs/main/objects/stat?path=a")).status_code == 404
 
     async def test_whether_an_upload_is_allowed_is_told(self, client: httpx.AsyncClient, repo: str) -> None:

@@ -99,3 +99,10 @@ async def test_a_query_of_too_many_parameters_is_refused_before_it_is_decoded(s3
     answer = await s3.get("/lake.main?" + "&" * 1_000 + "a=%ff")
 
     assert (answer.status_code, "at most 1,000 parameters" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("header", ["items=0-1", "bytes=-", "bytes=5-2", "bytes=0-1,3-4"])
+async def test_a_range_that_is_none_or_several_is_ignored(s3: httpx.AsyncClient, header: str) -> None:
+    answer = await s3.get("/lake.main/a", headers={"range": header})
+
+    assert (answer.status_code, answer.content) == (200, b"hello")
