@@ -127,7 +127,7 @@ def test_misuse_is_told_in_one_line_like_every_other_error(shell: Shell, argumen
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("comit", "commit"), ("brnch", "branch"), ("objects", "object"), ("checkout", "lakebed local checkout")],
+    [("comit", "commit"), ("brnch", "branch"), ("objetcs", "object"), ("checkout", "lakebed local checkout")],
 )
 def test_a_command_that_is_nearly_right_is_suggested(shell: Shell, typed: str, meant: str) -> None:
     assert f"did you mean '{meant}'?" in shell(typed).err.lower()
@@ -135,6 +135,65 @@ def test_a_command_that_is_nearly_right_is_suggested(shell: Shell, typed: str, m
 
 def test_a_command_that_stands_elsewhere_comes_before_one_that_is_nearly_right(shell: Shell) -> None:
     assert "Did you mean 'lakebed local pull' or 'pulls'?" in shell("pull").err
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("gc rules get", "gc rules show"),
+        ("lifecycle policy get", "lifecycle policy show"),
+        ("object list", "object ls"),
+        ("object delete", "object rm"),
+        ("object show", "object stat"),
+        ("repo ls", "repo list"),
+        ("branch rm", "branch delete"),
+        ("quota unset", "quota remove"),
+        ("lifecycle policy remove", "lifecycle policy unset"),
+        ("gc rule delete", "gc rules unset"),
+        ("pull list", "pulls list"),
+        ("pull ls", "pulls list"),
+        ("event follow", "events follow"),
+        ("action show", "actions show"),
+        ("auth user ls", "auth users list"),
+        ("auth policy rm", "auth policies delete"),
+        ("branches list", "branch list"),
+        ("gc jobs ls", "gc job list"),
+    ],
+)
+def test_synonyms_of_verbs_and_nouns_in_either_number_are_taken(shell: Shell, typed: str, named: str) -> None:
+    assert shell.ok(*typed.split(), "--help").out.startswith(f"Usage: lakebed {named} ")
+
+
+def test_a_word_that_could_be_two_verbs_is_answered_with_both(shell: Shell) -> None:
+    assert "Did you mean 'delete' or 'remove'?" in shell("auth", "groups", "rm", "g").err
+    assert shell("object", "get", "lakefs://lake/main/a").code == 2
+
+
+def test_what_is_missing_is_said_before_any_question_and_a_question_that_cannot_be_asked_names_the_deed(
+    shell: Shell, lake: str, put: Put
+) -> None:
+    for words in (
+        ("branch", "delete", f"{lake}/none"),
+        ("branch", "reset", f"{lake}/none", "--to", "main"),
+        ("branch", "revert", f"{lake}/none", "main"),
+        ("tag", "delete", f"{lake}/none"),
+        ("repo", "delete", "lakefs://no-such-lake"),
+        ("object", "rm", f"{lake}/main/none"),
+        ("auth", "users", "delete", "none"),
+        ("auth", "groups", "delete", "none"),
+        ("auth", "policies", "delete", "none"),
+        ("auth", "users", "delete-key", "none", "AKIA"),
+    ):
+        assert shell(*words).code == 3, words
+
+    put(f"{lake}/main/a", "1")
+    shell.ok("tag", "create", f"{lake}/v1", "main")
+    refused = shell("repo", "delete", lake)
+    assert (refused.code, "refusing to delete the repository" in refused.err) == (2, True)
+    assert "without --yes: there is no terminal to ask at" in refused.err
+    shell.ok("object", "rm", f"{lake}/main/a")
+    assert shell("tag", "delete", f"{lake}/v1", "--for-good").code == 2
+    shell.ok("tag", "delete", f"{lake}/v1")
 
 
 def test_an_option_before_the_command_is_answered_with_where_it_stands(shell: Shell) -> None:
@@ -330,10 +389,10 @@ def on_terminal(shell: Shell, answer: bytes, *arguments: str, **environment: str
 def test_what_destroys_asks_first(shell: Shell, lake: str, put: Put, answer: bytes, code: int, left: int) -> None:
     put(f"{lake}/main/a", "1")
 
-    ended, said = on_terminal(shell, answer, "object", "rm", f"{lake}/main/a")
+    ended, said = on_terminal(shell, answer, "object", "rm", "-r", f"{lake}/main/")
 
     assert ended == code
-    assert f"Delete {lake}/main/a? [y/N]" in said
+    assert f"Delete all objects below {lake}/main/? [y/N]" in " ".join(said.split())
     assert len(shell.ok("object", "ls", f"{lake}/main", "-o", "json").json) == left
 
 
@@ -348,7 +407,7 @@ def test_a_question_is_wrapped_between_words_at_a_terminal(shell: Shell, lake: s
 def test_an_answer_that_is_none_is_asked_for_again(shell: Shell, lake: str, put: Put) -> None:
     put(f"{lake}/main/a", "1")
 
-    ended, said = on_terminal(shell, b"maybe\nyes\n", "object", "rm", f"{lake}/main/a")
+    ended, said = on_terminal(shell, b"maybe\nyes\n", "object", "rm", "-r", f"{lake}/main/")
 
     assert (ended, said.count("[y/N]"), "answer y or n" in said) == (0, 2, True)
 
@@ -422,7 +481,7 @@ def test_what_is_mistyped_is_answered_with_what_is_there(shell: Shell, lake: str
         shell("object", "cat", f"{lake}/main/data/mrach.csv").err,
         shell("object", "cat", f"{lake}/main/data/zzz").err,
         shell("du", lake).err,
-        shell("gc", "rules", "show").err,
+        shell("gc", "rules", "display").err,
     ]
 
     for line, hint in zip(
@@ -433,7 +492,7 @@ def test_what_is_mistyped_is_answered_with_what_is_there(shell: Shell, lake: str
             f"Did you mean {lake}/main/data/march.csv?",
             f"`lakebed object ls {lake}/main/data/` shows what is there",
             "Did you mean 'lakebed object du'?",
-            "There are: get, set-default,",
+            "There are: show, set-default,",
         ],
         strict=True,
     ):

@@ -43,7 +43,7 @@ object stat LAKE/main/{FILE}
 object du LAKE/main/
 gc storage LAKE
 gc rules set-default LAKE 30d
-gc rules get LAKE
+gc rules show LAKE
 gc rules explain LAKE
 gc rules history LAKE
 gc plan LAKE --engine local --data DATA

@@ -236,7 +236,7 @@ def test_a_former_version_of_the_policy_is_shown(later: Later) -> None:
     for days in (1, 2):
         file.write_text(json.dumps({"logs": {"prefix": "logs/", "days": days}}))
         later.shell.ok("lifecycle", "policy", "set", "lakefs://policies", str(file))
-    get = ("lifecycle", "policy", "get", "lakefs://policies")
+    get = ("lifecycle", "policy", "show", "lakefs://policies")
 
     assert json.loads(later.shell.ok(*get).out)["logs"]["days"] == 2
     assert json.loads(later.shell.ok(*get, "--version", "1").out)["logs"]["days"] == 1

@@ -59,7 +59,7 @@ ASKING = """
     branch list lakefs://lake
     log lakefs://lake/main
     object ls lakefs://lake/main/
-    gc rules get lakefs://lake
+    gc rules show lakefs://lake
     gc rules history lakefs://lake
     gc rules set-default lakefs://lake 7d
     gc rules explain lakefs://lake/main
@@ -69,7 +69,7 @@ ASKING = """
     gc deleted why lakefs://lake/main/a.csv
     gc job list lakefs://lake
     gc job start lakefs://lake plan
-    lifecycle policy get lakefs://lake
+    lifecycle policy show lakefs://lake
     lifecycle policy history lakefs://lake
     lifecycle status lakefs://lake
     lifecycle why lakefs://lake/main/a.csv

@@ -11,7 +11,11 @@ from .errors import Invalid
 
 __all__ = ["SIZE_UNITS", "count_of", "human_size", "parse_size"]
 
+_BASES: Final = (("i", 1024), ("", 1000))
 SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_UNIT_BYTES: Final[dict[str, int]] = {"": 1} | {
+    unit.lower().replace("i", i): base**power for power, unit in enumerate(SIZE_UNITS) for i, base in _BASES
+}
 _SIZE: Final = re.compile(r"([0-9]{1,18}) ?([A-Za-z]*)")
 
 
@@ -30,13 +34,13 @@ def human_size(size_bytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of `500MiB`, `10 GiB` or `4096`.
+    """Return the bytes of `500MiB`, `10 GB` or `4096`. The units of i are of 1024, the others of 1000; case is free.
 
     Raises:
         Invalid: another form, or another unit.
     """
     match = _SIZE.fullmatch(text.strip())
-    unit = match[2] or "B" if match else ""
-    if match is None or unit not in SIZE_UNITS:
-        raise Invalid(f"{text!r} is no size: say 500MiB, 10GiB, or a number of bytes", text=text)
-    return int(match[1]) << 10 * SIZE_UNITS.index(unit)
+    unit_bytes = _UNIT_BYTES.get(match[2].lower()) if match else None
+    if match is None or unit_bytes is None:
+        raise Invalid(f"{text!r} is no size: say 500MiB, 10GB, or a number of bytes", text=text)
+    return int(match[1]) * unit_bytes

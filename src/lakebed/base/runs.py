@@ -244,8 +244,8 @@ SIGNED_S: Final = 15 * 60
 
 SERVED_S: Final = 2
 """The readers' grace where all reads pass through the server."""
-_GRACE_FORM: Final = re.compile(r"([0-9]{1,9})(s|m|min|h)?")
-_GRACE_UNITS_S: Final = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_GRACE_FORM: Final = re.compile(r"([0-9]{1,9})(s|m|min|h|d)?")
+_GRACE_UNITS_S: Final = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class BadGrace(Invalid):

@@ -19,8 +19,8 @@ def test_rules_are_set_with_units_and_patterns_and_shown(shell: Shell, lake: str
     shell.ok("gc", "rules", "pin-tags", lake, "off")
     shell.ok("gc", "rules", "uncommitted", lake, "2d")
 
-    text = shell.ok("gc", "rules", "get", lake).out
-    shown = shell.ok("gc", "rules", "get", lake, "-o", "json").json
+    text = shell.ok("gc", "rules", "show", lake).out
+    shown = shell.ok("gc", "rules", "show", lake, "-o", "json").json
 
     assert shown["version"] == 7
     assert shown["rules"] == {
@@ -42,12 +42,12 @@ def test_rules_are_set_with_units_and_patterns_and_shown(shell: Shell, lake: str
 
 
 def test_a_rule_without_a_default_lets_all_else_stay_for_ever(shell: Shell, lake: str) -> None:
-    assert shell.ok("gc", "rules", "get", lake).out == "no rules are set: committed data stays for ever\n"
+    assert shell.ok("gc", "rules", "show", lake).out == "no rules are set: committed data stays for ever\n"
 
     outcome = shell.ok("gc", "rules", "set", f"{lake}/main", "20d")
 
     assert "what no rule matches stays for ever" in outcome.err
-    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["rules"]["default"] == "forever"
+    assert shell.ok("gc", "rules", "show", lake, "-o", "json").json["rules"]["default"] == "forever"
 
 
 def test_a_rule_can_be_taken_back(shell: Shell, lake: str) -> None:
@@ -60,7 +60,7 @@ def test_a_rule_can_be_taken_back(shell: Shell, lake: str) -> None:
     shell.ok("gc", "rules", "keep-last", f"{lake}/main", "off")
     shell.ok("gc", "rules", "uncommitted", lake, "off")
 
-    rules = shell.ok("gc", "rules", "get", lake, "-o", "json").json["rules"]
+    rules = shell.ok("gc", "rules", "show", lake, "-o", "json").json["rules"]
     assert rules == {
         "default": "4d",
         "branches": [],
@@ -76,7 +76,7 @@ def test_all_rules_are_removed_only_when_it_was_confirmed(shell: Shell, lake: st
     assert shell("gc", "rules", "unset", lake).code == 2
     shell.ok("gc", "rules", "unset", lake, "--yes")
 
-    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["rules"] is None
+    assert shell.ok("gc", "rules", "show", lake, "-o", "json").json["rules"] is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_nobody_can_have_meant_is_refused_before_it_is_sent(
 
     assert outcome.code == 2
     assert words in outcome.err
-    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["version"] == 0
+    assert shell.ok("gc", "rules", "show", lake, "-o", "json").json["version"] == 0
 
 
 def test_explain_says_which_rule_wins_and_why(shell: Shell, lake: str) -> None:
@@ -148,7 +148,7 @@ def test_history_tells_who_changed_what(shell: Shell, lake: str) -> None:
 def test_diff_and_apply_compare_versions_and_files(shell: Shell, lake: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     shell.ok("gc", "rules", "set-default", lake, "4d")
-    file.write_text(shell.ok("gc", "rules", "get", lake, "-o", "json").out)
+    file.write_text(shell.ok("gc", "rules", "show", lake, "-o", "json").out)
     shell.ok("gc", "rules", "set", f"{lake}/main", "20d")
     main = {"what": "period", "pattern": "main", "before": None, "after": "20d"}
     gone = {"what": "period", "pattern": "main", "before": "20d", "after": None}
@@ -163,7 +163,7 @@ def test_diff_and_apply_compare_versions_and_files(shell: Shell, lake: str, tmp_
     shell.ok("gc", "rules", "apply", lake, str(file))
 
     assert diff("1") == []
-    assert shell.ok("gc", "rules", "get", lake, "--version", "2", "-o", "json").json["rules"]["branches"]
+    assert shell.ok("gc", "rules", "show", lake, "--version", "2", "-o", "json").json["rules"]["branches"]
     again = shell.ok("gc", "rules", "apply", lake, str(file), "-o", "json").json
     assert again["version"] == 3
 
@@ -178,7 +178,7 @@ def test_rules_of_a_file_are_tried_and_not_saved(shell: Shell, lake: str, tmp_pa
     assert "0 commits of 1" in text
     assert "at most 0 objects" in text
     assert (record["kept"], record["expired"], record["branches"][0]["rule"]) == (1, 0, "main: 1h")
-    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["version"] == 0
+    assert shell.ok("gc", "rules", "show", lake, "-o", "json").json["version"] == 0
 
 
 def test_an_engine_may_be_named_for_the_plans_that_rules_are_compared_by(
@@ -213,7 +213,7 @@ def test_an_engine_without_a_plan_is_misuse_and_nothing_is_saved(
     refused = [shell("gc", "rules", command, lake, str(file), *how) for command in ("diff", "apply")]
 
     assert [(outcome.code, needs in outcome.err) for outcome in refused] == [(2, True)] * 2
-    assert shell.ok("gc", "rules", "get", lake, "-o", "json").json["version"] == 0
+    assert shell.ok("gc", "rules", "show", lake, "-o", "json").json["version"] == 0
 
 
 def test_a_file_with_a_field_that_nobody_knows_is_refused(shell: Shell, lake: str, tmp_path: Path) -> None:
@@ -247,13 +247,13 @@ def test_a_rules_file_that_is_not_there_or_has_a_bad_duration_is_misuse_that_nam
     for command in commands:
         absent, broken = shell(*command, missing), shell(*command, str(bad))
         assert (absent.code, broken.code) == (2, 2)
-        shown = "`lakebed gc rules get -o json` shows the form"
+        shown = "`lakebed gc rules show -o json` shows the form"
         assert absent.err == f"error: {missing}: No such file or directory. {shown}\n"
         assert broken.err.startswith(f"error: {bad}: retention of the default: '4x' has the unknown unit")
 
 
 def test_a_version_that_never_was_is_not_found(shell: Shell, lake: str) -> None:
-    assert shell("gc", "rules", "get", lake, "--version", "9").code == 3
+    assert shell("gc", "rules", "show", lake, "--version", "9").code == 3
 
 
 def test_a_pattern_without_a_rule_is_not_found(shell: Shell, lake: str) -> None:

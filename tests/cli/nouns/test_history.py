@@ -472,3 +472,22 @@ def test_a_branch_is_ahead_of_the_default_branch_and_behind_it(shell: Shell, lak
     count = shell.ok("branch", "ahead", f"{lake}/main", "--of", "dev", "-o", "json").json
     assert count == {"ahead": 1, "behind": 2, "is_complete": True}
     assert shell("branch", "ahead", f"{lake}/nothing").code == 3
+
+
+def test_a_log_has_one_line_a_commit_and_ends_days_ago(shell: Shell, branched: str) -> None:
+    commits = shell.ok("log", branched + "/main", "-o", "json").json
+    lines = shell.ok("log", branched + "/main", "--oneline").out.splitlines()
+
+    assert [line.split()[0] for line in lines] == [one["id"][:12] for one in commits]
+    assert commits[0]["message"] in lines[0]
+    assert "main" in lines[0]
+    assert messages(shell, branched + "/dev", "--since", "2d") == ["second"]
+    assert shell("log", branched + "/main", "--since", "2x").code == 2
+
+
+def test_the_second_ref_may_be_bare(shell: Shell, branched: str) -> None:
+    whole = shell.ok("diff", f"{branched}/main~1", f"{branched}/main", "-o", "json").json
+
+    assert whole
+    assert shell.ok("diff", f"{branched}/main~1", "main", "-o", "json").json == whole
+    assert shell.ok("merge", f"{branched}/main", "main", "--dry-run").out == ""

@@ -184,10 +184,9 @@ def test_deleting_what_is_not_there_fails(shell: Shell, lake: str) -> None:
     assert outcome.err.startswith(f"error: {lake}/main/none: not found. `lakebed object ls {lake}/main/`")
 
 
-def test_nothing_is_deleted_without_yes_when_nobody_can_be_asked(shell: Shell, lake: str, put: Put) -> None:
+def test_no_folder_is_deleted_without_yes_when_nobody_can_be_asked(shell: Shell, lake: str, put: Put) -> None:
     put(f"{lake}/main/a", "1")
 
-    assert shell("object", "rm", f"{lake}/main/a").code == 2
     assert shell("object", "rm", "-r", f"{lake}/main/").code == 2
     assert shell.ok("object", "cat", f"{lake}/main/a").out == "1"
 
@@ -257,3 +256,23 @@ def test_a_folder_that_is_downloaded_as_an_object_is_named_as_one(shell: Shell, 
     outcome = shell("object", "download", f"{lake}/main/data")
 
     assert (outcome.code, outcome.err) == (3, f"error: {lake}/main/data is a folder: add --recursive\n")
+
+
+def test_the_target_of_a_copy_or_a_move_may_be_a_path_alone(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a.txt", "1")
+    put(f"{lake}/main/folder/b.txt", "2")
+    shell.ok("object", "mv", f"{lake}/main/a.txt", "c.txt")
+    shell.ok("object", "cp", f"{lake}/main/folder/b.txt", "folder/d.txt")
+
+    paths = [one["path"] for one in shell.ok("object", "ls", "-r", f"{lake}/main/", "-o", "json").json]
+    assert paths == ["c.txt", "folder/b.txt", "folder/d.txt"]
+    refused = shell("object", "mv", f"{lake}/main/folder/b.txt", "e.txt")
+    assert (refused.code, f"{lake}/main/e.txt or {lake}/main/folder/e.txt" in refused.err) == (2, True)
+
+
+def test_a_size_is_in_units_of_1000_or_1024(shell: Shell, lake: str, put: Put) -> None:
+    put(f"{lake}/main/a", "x" * 1010)
+
+    for size, count in (("1KB", 1), ("1kib", 0), ("1009", 1), ("1MB", 0)):
+        assert len(shell.ok("object", "find", f"{lake}/main/", "--larger", size, "-o", "json").json) == count
+    assert shell("object", "find", f"{lake}/main/", "--larger", "1 furlong").code == 2

@@ -163,13 +163,13 @@ def test_a_period_without_a_unit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("900", 900), ("90s", 90), ("15m", 900), ("15min", 900), ("1h", 3600)]
+    ("text", "seconds"), [("0", 0), ("900", 900), ("90s", 90), ("15m", 900), ("15min", 900), ("1h", 3600), ("1d", 86_400)]
 )
-def test_a_grace_is_written_in_seconds_minutes_or_hours(text: str, seconds: int) -> None:
+def test_a_grace_is_written_in_seconds_minutes_hours_or_days(text: str, seconds: int) -> None:
     assert grace_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1d", "1.5h", "m", "1 h", "1mo", "9" * 12])
+@pytest.mark.parametrize("text", ["", "-1", "1w", "1.5h", "m", "1 h", "1mo", "9" * 12])
 def test_what_is_no_grace_is_refused(text: str) -> None:
     with pytest.raises(BadGrace, match="not a time that readers can be given"):
         ApplyRequest(run_id="r1", readers_grace=text).check()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc.rules import DAY_MS, DAYS_MAX, InvalidDuration, parse_duration
+from lakebed.gc.rules import DAY_MS, DAYS_MAX, InvalidDuration, parse_duration, parse_lifetime
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOWS = st.datetimes(datetime(2001, 1, 1), datetime(2400, 1, 1)).map(lambda found: found.replace(microsecond=0))  # noqa: DTZ001 - the zone is added below
@@ -99,4 +99,12 @@ def test_for_ever_goes_back_before_every_date_and_shows_as_the_most_days() -> No
 )
 def test_what_is_no_duration_is_refused_saying_why(text: str, words: str) -> None:
     with pytest.raises(InvalidDuration, match=words):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["5m", "5min"])
+def test_what_is_made_may_last_minutes_and_no_rule_of_retention_may(text: str) -> None:
+    assert parse_lifetime(text).over_ms(0, 0) == 5 * 60_000 + 1
+    assert parse_lifetime("2d") == parse_duration("2d")
+    with pytest.raises(InvalidDuration):
         parse_duration(text)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Basis, Denied, NotFound, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
+from lakebed.cli.kit.dates import parse_since
 from lakebed.cli.kit.failures import FAILED, Misuse
 from lakebed.cli.kit.output import human_time, printable, prose
 from lakebed.cli.kit.parameters import Argument, Option
@@ -220,7 +220,7 @@ def ledger(
         Option("--state", help="Only rows in this state: deleted, restored, kept, gone or failed."),
     ] = "",
     since: Annotated[
-        str, Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC).")
+        str, Option("--since", metavar="DATE", help="Only rows since a date, or date and time (ISO 8601, UTC), or 2d.")
     ] = "",
     limit: Annotated[int, Option("--limit", "-n", min=1, help="Show at most this many rows.")] = 1000,
     verify: Annotated[
@@ -241,7 +241,8 @@ def ledger(
     if verify:
         _verify(session, collector, run, limit)
         return
-    query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=_since_ms(since))
+    since_ms = parse_since(since) * 1000 if since else None
+    query = LedgerQuery(run_id=run, path=path, address=address, state=_state(state), since_ms=since_ms)
     rows = collector.ledger_rows(query, newest_first=True)
     found = list(islice(rows, limit + 1))
     if (
@@ -305,16 +306,6 @@ def _state(text: str) -> Any:
         return LedgerState(text)
     except ValueError:
         raise Misuse(f"{text!r} is not a state: use {', '.join(LedgerState)}") from None
-
-
-def _since_ms(text: str) -> int | None:
-    if not text:
-        return None
-    try:
-        date = datetime.fromisoformat(text)
-    except ValueError:
-        raise Misuse(f"{text!r} is not a date: use 2026-11-21 or 2026-11-21T10:00:00Z") from None
-    return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def purge_text(report: PurgeReport) -> Iterator[str]:

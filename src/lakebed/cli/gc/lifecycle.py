@@ -52,10 +52,10 @@ policies = noun("Set, show and check the lifecycle policy, and list its versions
 app.add_command(policies, "policy")
 app.add_command(branches, "branches")
 
-FileArgument = Annotated[Path, Argument(metavar="FILE", help="JSON, as `get` shows it.")]
+FileArgument = Annotated[Path, Argument(metavar="FILE", help="JSON, as `show` shows it.")]
 
 
-@policies.command("get")
+@policies.command("show")
 def get_policy(
     session: Session,
     uri: RepositoryArgument,

@@ -61,7 +61,7 @@ class PlannedChange(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanDiff
 
 
-@app.command("get")
+@app.command("show")
 def get_rules(
     session: Session,
     uri: RepositoryArgument,

@@ -318,7 +318,7 @@ def policy_file(path: Path) -> str:
 
 
 def rules_file(path: Path) -> Rules:
-    """Read rules as `gc rules get -o json` shows them.
+    """Read rules as `gc rules show -o json` shows them.
 
     Raises:
         Misuse: the file cannot be read.
@@ -326,7 +326,7 @@ def rules_file(path: Path) -> Rules:
     """
     from lakebed.gc.rules import InvalidRules, read_rules
 
-    shown = "`lakebed gc rules get -o json` shows the form"
+    shown = "`lakebed gc rules show -o json` shows the form"
     try:
         return read_rules(path.read_bytes(), name=str(path))
     except OSError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 from .completion import complete_object, complete_ref, complete_repository
 from .failures import Misuse
 from .parameters import Argument, Option
-from .uris import SCHEME, RefUri, is_uri, parse_ref
+from .uris import SCHEME, ObjectUri, RefUri, is_uri, parse_prefix, parse_ref
 
 RepositoryArgument = Annotated[
     str, Argument(metavar="REPOSITORY", help="lakefs://repository", complete=complete_repository)
@@ -51,15 +51,31 @@ def ref_in(repository: str, text: str) -> str:
     return uri.ref
 
 
-def same_repository(left: RefUri, right: RefUri) -> str:
-    """Return the repository of both.
+def other_ref(first: RefUri, text: str) -> RefUri:
+    """Return the second ref of a command: a URI of the same repository, or bare, as `main~1`.
 
     Raises:
-        Misuse: they are of two.
+        Misuse: it is of another one.
     """
-    if left.repository != right.repository:
-        raise Misuse(f"{left} and {right} are not in one repository: name two refs of the same one")
-    return left.repository
+    right = parse_ref(text if "://" in text or not text else f"{SCHEME}{first.repository}/{text}")
+    if first.repository != right.repository:
+        raise Misuse(f"{first} and {right} are not in one repository: name two refs of the same one")
+    return right
+
+
+def other_object(first: ObjectUri, text: str) -> ObjectUri:
+    """Return the second object or folder of a command: a URI, or the path alone, at the ref of the first.
+
+    Raises:
+        Misuse: a name without a folder could be beside the first object, or at the root.
+    """
+    if "://" in text or not text or text.startswith("/"):
+        return parse_prefix(text)
+    folder = first.path.rpartition("/")[0]
+    if folder and "/" not in text:
+        root = f"{SCHEME}{first.repository}/{first.ref}/"
+        raise Misuse(f"{text} can mean {root}{text} or {root}{folder}/{text}: write one of them")
+    return ObjectUri(first.repository, first.ref, text)
 
 
 def parse_meta(pairs: list[str] | None) -> dict[str, str]:

@@ -20,6 +20,13 @@ def fits(line: str) -> bool:
     return not sys.stdout.isatty() or len(click.unstyle(line)) <= terminal_width()
 
 
+def one_lines(commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Iterator[str]:
+    """Yield a line for each commit: the beginning of its id, the first line of its message, and its refs."""
+    for commit in commits:
+        label = f"{click.style(commit.id[:12], fg='yellow')}  "
+        yield from _beside(label, printable(commit.message.partition("\n")[0]), refs_text(names, commit))
+
+
 def graph_lines(
     commits: Iterable[Commit], names: Mapping[str, Sequence[str]] = MappingProxyType({}), *, is_whole: bool = True
 ) -> Iterator[str]:

@@ -251,15 +251,19 @@ class Session:
             Misuse: there is no terminal to ask at, and `--yes` was not given.
         """
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Misuse(f"{question} There is no terminal to ask at: add --yes")
+            deed, _, _ = question.partition("?")
+            raise Misuse(f"refusing to {deed[:1].lower()}{deed[1:]} without --yes: there is no terminal to ask at")
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Return if the answer to something destructive is yes.
+    def confirm(self, question: str, *, yes: bool, exists: Callable[[], object] = bool) -> None:
+        """Return if the answer to something destructive is yes. `exists` first reads what it is about.
 
         Raises:
+            NotFound: it does not exist. With `yes` the deed itself finds that out.
             Misuse: there is no terminal to ask at, and `--yes` was not given.
             Failed: the answer is no.
         """
+        if not yes:
+            exists()
         self.check_can_ask(question, yes=yes)
         asked = for_stderr(f"{question} [y/N]:")
         while not yes:

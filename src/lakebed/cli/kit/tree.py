@@ -65,6 +65,21 @@ COMMANDS: Final = {
 }
 """Each command and its application, in the order of the help: set-up first, then from repositories to objects."""
 
+SYNONYMS: Final = {
+    "show": ("get", "stat"),
+    "get": ("show",),
+    "list": ("ls",),
+    "ls": ("list",),
+    "delete": ("rm", "remove", "unset"),
+    "rm": ("delete", "remove", "unset"),
+    "remove": ("delete", "rm", "unset"),
+    "unset": ("remove",),
+    "copy": ("cp",),
+    "cp": ("copy",),
+    "move": ("mv",),
+    "mv": ("move",),
+}
+"""Verbs, and those that each is taken for in a group that has not the verb, and has one of them. No help lists it."""
 
 _WHOLE: Final = 1000
 _JSON_HERE: Final = re.compile(r"-[qv]*ojson|--output=json")
@@ -99,14 +114,33 @@ class Group(Verbs):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. Where there is none, say which one was meant, or which there are."""
-        typed = args[0]
+        """Find the command by its name or a synonym. Without one, say which one was meant, or which there are."""
+        typed, *rest = args
+        same = [] if self.get_command(ctx, typed) else self.synonyms(ctx, typed)
+        if len(same) == 1 and self.is_meant(ctx, typed, same[0], rest):
+            return super().resolve_command(ctx, [same[0], *rest])
         # A mistyped option is click's to explain; while a shell completes, nothing is.
         if not (ctx.resilient_parsing or typed.startswith("-") or self.get_command(ctx, typed)):
-            near = [*self.elsewhere(ctx, typed), *get_close_matches(typed, self.list_commands(ctx))]
+            near = [*self.elsewhere(ctx, typed), *same]
+            near += [name for name in get_close_matches(typed, self.list_commands(ctx)) if name not in near]
             names = " or ".join(f"'{name}'" for name in near)
             ctx.fail(f"No such command '{typed}'. {f'Did you mean {names}?' if near else self.all_of(ctx)}")
         return super().resolve_command(ctx, args)
+
+    def synonyms(self, ctx: click.Context, typed: str) -> list[str]:
+        """Return the commands that a word stands for: verbs of its meaning, and the noun in its other number."""
+        names = self.list_commands(ctx)
+        plural = [typed + "s", typed + "es", typed.removesuffix("y") + "ies"]
+        other = [*plural, typed.removesuffix("s"), typed.removesuffix("es"), typed.removesuffix("ies") + "y"]
+        nouns = [name for name in names if name in other and isinstance(self.get_command(ctx, name), click.Group)]
+        return [*(verb for verb in SYNONYMS.get(typed, ()) if verb in names), *nouns]
+
+    def is_meant(self, ctx: click.Context, typed: str, name: str, rest: Sequence[str]) -> bool:
+        """Return whether the command `name` is meant, since no other one is called so or its verb follows."""
+        group = self.get_command(ctx, name)
+        if not isinstance(group, Group) or not self.elsewhere(ctx, typed):
+            return True
+        return bool(rest) and bool(group.get_command(ctx, rest[0]) or group.synonyms(ctx, rest[0]))
 
     def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:
         """Return groups of commands that are called so, and stand elsewhere."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -24,11 +23,12 @@ from lakebed.cli.kit.arguments import (
     PathsOption,
     RefArgument,
     RefuseExpiredOption,
+    other_ref,
     parse_meta,
     ref_in,
-    same_repository,
 )
 from lakebed.cli.kit.completion import complete_object, complete_ref
+from lakebed.cli.kit.dates import iso_since, parse_date
 from lakebed.cli.kit.failures import Misuse, being_something
 from lakebed.cli.kit.output import fields, hanging, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
@@ -41,7 +41,7 @@ from .transfers import present
 
 if TYPE_CHECKING:
     from lakebed.client import Client, Strategy
-from lakebed.cli.kit.graph import fits, graph_lines, refs_text
+from lakebed.cli.kit.graph import fits, graph_lines, one_lines, refs_text
 
 commit_app = noun("Commit the uncommitted changes of a branch.")
 log_app = noun("Show the history of a ref.")
@@ -96,34 +96,20 @@ def commit(
     session.done(f"{made.id[:12]} on {branch}: {printable(made.message)}", made)
 
 
-def parse_date(text: str) -> int:
-    """Return Unix seconds of `1767225600`, `2026-01-01` or `2026-01-01T12:00:00+02:00`; UTC where no offset is given.
-
-    Raises:
-        Misuse: it is none of these.
-    """
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        date = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Misuse(f"{text!r} is neither Unix seconds nor an ISO 8601 date, such as 2026-11-21") from error
-    return int((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp())
-
-
 @log_app.command()
 def log(
     session: Session,
     uri: RefArgument,
     limit: LimitOption = None,
     graph: Annotated[bool, Option("--graph", "-g", help="Show one line a commit, with its branches.")] = False,
+    oneline: Annotated[bool, Option("--oneline", help="Show one line a commit: its id, branches and message.")] = False,
     first_parent: Annotated[bool, Option("--first-parent", help="Leave out the commits that merges brought.")] = False,
     objects: Annotated[list[str] | None, Option("--object", help="Only commits that changed this path.")] = None,
     prefixes: Annotated[
         list[str] | None, Option("--prefix", help="Only commits that changed paths that begin with this.")
     ] = None,
     committer: Annotated[str, Option("--committer", metavar="USER", help="Only commits of this user.")] = "",
-    since: Annotated[str, Option("--since", metavar="DATE", help="End before commits older than this.")] = "",
+    since: Annotated[str, Option("--since", metavar="DATE", help="End before commits older than this, or 2d.")] = "",
     stop_at: Annotated[str, Option("--stop-at", metavar="REF", help="End with this commit.")] = "",
     no_merges: Annotated[bool, Option("--no-merges", help="Leave out commits with several parents.")] = False,
 ) -> None:
@@ -139,13 +125,15 @@ def log(
         objects=objects,
         prefixes=prefixes,
         committer=committer,
-        since=datetime.fromtimestamp(parse_date(since), UTC).isoformat() if since else "",
+        since=iso_since(since),
         stop_at=ref_in(ref.repository, stop_at),
     )
     commits = itertools.islice((one for one in found if not no_merges or len(one.parents) < 2), limit)
     names = {} if session.is_json else _names_of(session, ref.repository)
     is_whole = not (no_merges or objects or prefixes or committer)
-    text = partial(graph_lines, names=names, is_whole=is_whole) if graph else partial(paragraphs, names=names)
+    text = partial(one_lines if oneline else paragraphs, names=names)
+    if graph:
+        text = partial(graph_lines, names=names, is_whole=is_whole)
     session.show_all(commits, text, otherwise="no such commit")
 
 
@@ -199,9 +187,9 @@ def diff(
     left = parse_ref(uri)
     history = session.client.history
     if right:
-        repository = same_repository(left, other := parse_ref(right))
+        other = other_ref(left, right)
         found = history.diff(
-            repository, left.ref, other.ref, two_dot=two_dot, prefix=prefix, delimiter=delimiter, limit=limit
+            left.repository, left.ref, other.ref, two_dot=two_dot, prefix=prefix, delimiter=delimiter, limit=limit
         )
     else:
         found = history.uncommitted(left.repository, left.ref, prefix=prefix, delimiter=delimiter, limit=limit)
@@ -386,10 +374,11 @@ def merge(
     Where it conflicts, --dry-run marks the paths with ! and fails as the merge would. With --tables it takes tables for
     ones to which both only appended: the merge itself finds out.
     """
-    left, right = parse_ref(source), parse_ref(destination)
+    left = parse_ref(source)
+    right = other_ref(left, destination)
     choices = _choices(take_source or (), take_dest or ())
     if dry_run:
-        changes = [*session.client.history.diff(same_repository(left, right), right.ref, left.ref)]
+        changes = [*session.client.history.diff(left.repository, right.ref, left.ref)]
         session.show_all(changes, diff_lines, otherwise="no difference: a merge would bring nothing")
         undecided = (one for one in changes if one.path not in choices and not (tables and _is_table(one.path)))
         paths = [] if strategy else _conflicts(undecided)
@@ -398,7 +387,7 @@ def merge(
         return
     with explaining_merge(session, left, right, "--allow-empty makes a commit all the same"):
         reference = session.client.history.merge(
-            same_repository(left, right),
+            left.repository,
             left.ref,
             right.ref,
             message=message,

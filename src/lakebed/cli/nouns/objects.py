@@ -14,15 +14,15 @@ from typing import Annotated, Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, NotFound, Unavailable, count_of, human_size
-from lakebed.cli.kit.arguments import LimitOption, MetaOption, ObjectArgument, YesOption, parse_meta, same_repository
+from lakebed.base import AlreadyExists, Conflict, NotFound, Unavailable, count_of, human_size, parse_size
+from lakebed.cli.kit.arguments import LimitOption, MetaOption, ObjectArgument, YesOption, other_object, parse_meta
 from lakebed.cli.kit.completion import complete_object
 from lakebed.cli.kit.failures import Failed, Misuse, being_there
 from lakebed.cli.kit.output import columns_of, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_object, parse_prefix
+from lakebed.cli.kit.uris import SCHEME, ObjectUri, parse_object, parse_prefix
 from lakebed.wire import ObjectStats
 
 from .transfers import (
@@ -61,7 +61,12 @@ PrefixArgument = Annotated[
 # Of a command with two objects, the help names each.
 FromArgument = Annotated[str, Argument(metavar="SOURCE", help="lakefs://repository/ref/path", complete=complete_object)]
 ToArgument = Annotated[
-    str, Argument(metavar="TARGET", help="lakefs://repository/branch/path", complete=complete_object)
+    str,
+    Argument(
+        metavar="TARGET",
+        help="lakefs://repository/branch/path, or a path on the source's branch.",
+        complete=complete_object,
+    ),
 ]
 RecursiveOption = Annotated[bool, Option("--recursive", "-r", help="Take everything below the path.")]
 ParallelOption = Annotated[int, Option("--parallel", "-j", min=1, max=64, help="Move this many files at a time.")]
@@ -310,23 +315,20 @@ def find(
     session: Session,
     uri: PrefixArgument,
     name: Annotated[str, Option("--name", help="Only paths that match this glob: * also matches slashes.")] = "*",
-    larger: Annotated[int | None, Option("--larger", min=0, help="Only objects of more than this many bytes.")] = None,
+    larger: Annotated[str, Option("--larger", metavar="SIZE", help="Only objects of more than this: 10MiB.")] = "",
     limit: LimitOption = None,
 ) -> None:
     """List every object below a prefix that matches."""
     place = parse_prefix(uri)
+    least = parse_size(larger) if larger else -1
     found = session.client.objects.list(place.repository, place.ref, prefix=place.path)
-    matching = (
-        one
-        for one in present(found, place)
-        if fnmatchcase(one.path, name) and (larger is None or (one.size_bytes or 0) > larger)
-    )
+    matching = (one for one in present(found, place) if fnmatchcase(one.path, name) and (one.size_bytes or 0) > least)
     session.show_all(itertools.islice(matching, limit), _ls_lines, otherwise=f"no such object at {place}")
 
 
 @app.command("rm")
 def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False, yes: YesOption = False) -> None:
-    """Delete an object, or with -r a whole folder. Earlier commits keep their objects."""
+    """Delete an object, or with -r a whole folder, after a question. Earlier commits keep their objects."""
     objects = session.client.objects
     if recursive:
         place = parse_prefix(uri)
@@ -339,7 +341,6 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
     place = parse_object(uri)
     # Deleting a missing object succeeds; a mistyped path should not.
     _stat(session, place)
-    session.confirm(f"Delete {place}?", yes=yes)
     objects.delete(place.repository, place.ref, place.path)
     session.done(f"deleted {place}", deleted=1)
 
@@ -347,11 +348,13 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
 @app.command("cp")
 def cp(session: Session, source: FromArgument, destination: ToArgument) -> None:
     """Copy an object within a repository, on the server."""
-    here, there = parse_object(source), parse_object(destination)
-    repository = same_repository(RefUri(here.repository, here.ref), RefUri(there.repository, there.ref))
+    here = parse_object(source)
+    there = parse_object(str(other_object(here, destination)))
+    if here.repository != there.repository:
+        raise Misuse(f"{here} and {there} are not in one repository: `lakebed object mv` copies to another one")
     with being_there(source):
         made = session.client.objects.copy(
-            repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
+            here.repository, source_ref=here.ref, source=here.path, branch=there.ref, destination=there.path
         )
     session.done(f"copied {here} to {there}", made)
 
@@ -367,7 +370,8 @@ def mv(
     """Move an object or, with --recursive, a folder; no bytes move. To another repository it is copied, and stays."""
     from lakebed.client import MovedAsCopy, Taken  # here, since loading it takes time that most commands save
 
-    here, there = parse_prefix(source), parse_prefix(destination)
+    here = parse_prefix(source)
+    there = other_object(here, destination)
     if recursive:
         folder = folder_of(here.path)
         found = session.client.objects.list(here.repository, here.ref, prefix=folder)

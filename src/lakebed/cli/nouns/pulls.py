@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 
 from lakebed.base import LakebedError, NotFound, count_of
-from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption, same_repository
+from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption, other_ref
 from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import describe
 from lakebed.cli.kit.output import hanging, human_date, printable
@@ -71,8 +71,8 @@ def create(
     description: DescriptionOption = None,
 ) -> None:
     """Ask to merge a branch into another."""
-    left, right = parse_ref(source), parse_ref(destination)
-    repository = same_repository(left, right)
+    left = parse_ref(source)
+    right, repository = other_ref(left, destination), left.repository
     pulls = session.client.pulls
     pull = pulls.get(
         repository, pulls.create(repository, left.ref, right.ref, title=title, description=description or "")

@@ -90,9 +90,9 @@ def create(
 ) -> None:
     """Create a branch at a commit. No data is copied."""
     if ttl:
-        from lakebed.gc.rules import parse_duration
+        from lakebed.gc.rules import parse_lifetime
 
-        parse_duration(ttl)
+        parse_lifetime(ttl)
     branch = parse_new_branch(uri)
     start = ref_in(branch.repository, source) or session.client.repositories.get(branch.repository).default_branch
     branches = session.client.branches
@@ -182,7 +182,10 @@ def ahead(
 def delete(session: Session, uri: BranchArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
     """Delete a branch and its uncommitted changes. It can come back for some days, unless --for-good is given."""
     branch = parse_ref(uri)
-    session.confirm(f"Delete {branch} and its uncommitted changes{' for good' * for_good}?", yes=yes)
+    question = f"Delete {branch} and its uncommitted changes{' for good' * for_good}?"
+    # For good, it may be deleted already.
+    exists = bool if for_good else partial(session.client.branches.get, branch.repository, branch.ref)
+    session.confirm(question, yes=yes, exists=exists)
     try:
         _delete(session.client.branches, branch, for_good=for_good)
     except Denied as error:
@@ -239,8 +242,8 @@ def reset(
         raise Misuse("give one of --object, --prefix and --to")
     branches = session.client.branches
     if to:
-        session.confirm(f"Move {branch} to {to} and drop its uncommitted changes?", yes=yes)
         before = branches.get(branch.repository, branch.ref).commit_id
+        session.confirm(f"Move {branch} to {to} and drop its uncommitted changes?", yes=yes)
         branches.hard_reset(
             branch.repository, branch.ref, ref=ref_in(branch.repository, to), refuse_expired=refuse_expired
         )
@@ -280,7 +283,8 @@ def revert(
     """Commit the opposite of a commit's changes."""
     branch = parse_ref(uri)
     undone = ref_in(branch.repository, commit)
-    session.confirm(f"Undo {undone} on {branch}?", yes=yes)
+    exists = partial(session.client.branches.get, branch.repository, branch.ref)
+    session.confirm(f"Undo {undone} on {branch}?", yes=yes, exists=exists)
     try:
         with (
             explaining_pick(session, branch, undone, parent),
@@ -395,9 +399,10 @@ def show_tag(session: Session, uri: TagArgument) -> None:
 
 @tags.command("delete")
 def delete_tag(session: Session, uri: TagArgument, for_good: ForGoodOption = False, yes: YesOption = False) -> None:
-    """Delete a tag. It can come back for some days, unless --for-good is given."""
+    """Delete a tag. It can come back for some days. With --for-good it cannot, so that asks first."""
     tag = parse_tag(uri)
-    session.confirm(f"Delete the tag {tag}{' for good' * for_good}?", yes=yes)
+    if for_good:
+        session.confirm(f"Delete the tag {tag} for good?", yes=yes)
     _delete(session.client.tags, tag, for_good=for_good)
     session.done(f"deleted {tag}{' for good' * for_good}", deleted=str(tag))
 

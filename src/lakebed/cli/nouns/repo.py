@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Final, TextIO, TypeVar
 
 import msgspec
@@ -231,7 +232,8 @@ def _wait(session: Session, doing: str, look: Callable[[], S]) -> S:
 def delete(session: Session, uri: RepositoryArgument, yes: YesOption = False) -> None:
     """Delete a repository. It can be undeleted for some days, and its objects stay in the storage namespace."""
     name = parse_repository(uri)
-    session.confirm(f"Delete the repository {name} with all its branches, tags and commits?", yes=yes)
+    exists = partial(session.client.repositories.get, name)
+    session.confirm(f"Delete the repository {name} with all its branches, tags and commits?", yes=yes, exists=exists)
     session.client.repositories.delete(name)
     session.done(f"deleted {SCHEME}{name}", deleted=name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from lakebed.base import human_size, parse_size
@@ -12,7 +13,7 @@ from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
-from lakebed.gc.rules import parse_duration
+from lakebed.gc.rules import parse_lifetime
 from lakebed.wire import Sandbox, SandboxEnded
 
 app = noun(
@@ -23,7 +24,7 @@ app = noun(
 )
 
 SandboxArgument = Annotated[str, Argument(metavar="SANDBOX", help="A sandbox's id, which is its branch, too.")]
-TtlOption = Annotated[str, Option("--ttl", metavar="DURATION", help="How long from now: 36h, 20d or 2w.")]
+TtlOption = Annotated[str, Option("--ttl", metavar="DURATION", help="How long from now: 90m, 36h, 20d or 2w.")]
 
 
 @app.command("create")
@@ -39,7 +40,7 @@ def create(
 
     The secret key is shown once. At the end the key is revoked and the branch deleted.
     """
-    parse_duration(ttl)
+    parse_lifetime(ttl)
     made = session.client.sandboxes.create(
         parse_repository(uri), source, ttl=ttl, name=name, quota_bytes=parse_size(quota) if quota else 0
     )
@@ -69,7 +70,7 @@ def show(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument) ->
 @app.command("extend")
 def extend(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, ttl: TtlOption) -> None:
     """Let a sandbox last longer."""
-    parse_duration(ttl)
+    parse_lifetime(ttl)
     extended = session.client.sandboxes.extend(parse_repository(uri), sandbox, ttl=ttl)
     session.show(extended, lambda one: [f"{one.id} lasts until {human_time(one.expiration_date)}"])
 
@@ -80,16 +81,20 @@ def end(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes
 
     Uncommitted changes are lost.
     """
-    session.confirm(f"End {sandbox}, and delete its branch?", yes=yes)
-    ended = session.client.sandboxes.end(parse_repository(uri), sandbox)
+    repository, sandboxes = parse_repository(uri), session.client.sandboxes
+    exists = partial(sandboxes.get, repository, sandbox)
+    session.confirm(f"End {sandbox}, and delete its branch?", yes=yes, exists=exists)
+    ended = sandboxes.end(repository, sandbox)
     session.show(ended, _ended)
 
 
 @app.command("promote")
 def promote(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
     """Revoke the key, and keep the branch for good."""
-    session.confirm(f"Revoke the key of {sandbox}, and keep its branch?", yes=yes)
-    session.show(session.client.sandboxes.promote(parse_repository(uri), sandbox), _ended)
+    repository, sandboxes = parse_repository(uri), session.client.sandboxes
+    exists = partial(sandboxes.get, repository, sandbox)
+    session.confirm(f"Revoke the key of {sandbox}, and keep its branch?", yes=yes, exists=exists)
+    session.show(sandboxes.promote(repository, sandbox), _ended)
 
 
 def _ended(ended: SandboxEnded) -> list[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Annotated
 
+from lakebed.cli.kit.dates import iso_since
 from lakebed.cli.kit.output import human_date, printable, table
 from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.nouns.history import parse_date
 from lakebed.wire import AuditRecord
 
 app = noun("Show the audit log.")
@@ -19,7 +18,7 @@ app = noun("Show the audit log.")
 @app.command()
 def audit(
     session: Session,
-    since: Annotated[str, Option("--since", metavar="DATE", help="A date, or date and time (ISO 8601, UTC).")] = "",
+    since: Annotated[str, Option("--since", metavar="DATE", help="A date (ISO 8601, UTC), or 2d: two days ago.")] = "",
     until: Annotated[str, Option("--until", metavar="DATE", help="The same: only earlier requests.")] = "",
     user: Annotated[str, Option("--user", help="Only requests of this user.")] = "",
     operation: Annotated[str, Option("--operation", metavar="ID", help="Only this operation.")] = "",
@@ -32,8 +31,8 @@ def audit(
 ) -> None:
     """Show the audit log of the server, newest first: changes and refusals."""
     found = session.client.audit.list(
-        since=_date(since),
-        until=_date(until),
+        since=iso_since(since),
+        until=iso_since(until),
         user=user,
         operation=operation,
         repository=repository,
@@ -41,10 +40,6 @@ def audit(
         limit=limit,
     )
     session.show_all(found, _text, otherwise="nothing in the audit log")
-
-
-def _date(text: str) -> str:
-    return datetime.fromtimestamp(parse_date(text), UTC).isoformat() if text else ""
 
 
 def _text(records: Iterable[AuditRecord]) -> Iterator[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -34,6 +35,9 @@ from lakebed.cli.kit.uris import (
 from lakebed.wire import CredentialsWithSecret, Decision, Statement
 
 from .serve import recover
+
+if TYPE_CHECKING:
+    from lakebed.client.auth import Groups, Policies, Users
 
 app = noun("Say who may do what: users, groups and policies.")
 users = noun("Create, list, show and delete users, their keys and their policies.")
@@ -142,7 +146,7 @@ def show_user(session: Session, user: UserArgument) -> None:
 @users.command("delete")
 def delete_user(session: Session, user: UserArgument, yes: YesOption = False) -> None:
     """Delete a user with their keys."""
-    _delete(session, "user", user, session.client.users.delete, yes=yes)
+    _delete(session, "user", user, session.client.users, yes=yes)
 
 
 @users.command("attach")
@@ -178,7 +182,8 @@ def create_key(session: Session, user: UserArgument) -> None:
 @users.command("delete-key")
 def delete_key(session: Session, user: UserArgument, key: KeyArgument, yes: YesOption = False) -> None:
     """Delete an access key: requests signed with it are refused within seconds."""
-    session.confirm(f"Delete the access key {key} of {user}?", yes=yes)
+    exists = partial(session.client.users.get, user)
+    session.confirm(f"Delete the access key {key} of {user}?", yes=yes, exists=exists)
     session.client.users.delete_key(user, key)
     session.done(f"deleted access key {key}", deleted=key)
 
@@ -232,7 +237,7 @@ def show_group(session: Session, group: GroupArgument) -> None:
 @groups.command("delete")
 def delete_group(session: Session, group: GroupArgument, yes: YesOption = False) -> None:
     """Delete a group. Its members stay, and lose rights that only the group gave."""
-    _delete(session, "group", group, session.client.groups.delete, yes=yes)
+    _delete(session, "group", group, session.client.groups, yes=yes)
 
 
 @groups.command("add")
@@ -316,12 +321,12 @@ def update_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
 @policies.command("delete")
 def delete_policy(session: Session, policy: PolicyArgument, yes: YesOption = False) -> None:
     """Delete a policy, and detach it everywhere. Its denials end, too."""
-    _delete(session, "policy", policy, session.client.policies.delete, yes=yes)
+    _delete(session, "policy", policy, session.client.policies, yes=yes)
 
 
-def _delete(session: Session, kind: str, name: str, delete: Callable[[str], None], *, yes: bool) -> None:
-    session.confirm(f"Delete the {kind} {name}?", yes=yes)
-    delete(name)
+def _delete(session: Session, kind: str, name: str, of: Users | Groups | Policies, *, yes: bool) -> None:
+    session.confirm(f"Delete the {kind} {name}?", yes=yes, exists=partial(of.get, name))
+    of.delete(name)
     session.done(f"deleted {kind} {name}", deleted=name)
 
 
@@ -361,7 +366,8 @@ def detach_principal(
     session: Session, user: UserArgument, principal: PrincipalArgument, yes: YesOption = False
 ) -> None:
     """Detach an identity from its user, and end its logins."""
-    session.confirm(f"Detach {principal} from {user}?", yes=yes)
+    exists = partial(session.client.users.principal, principal)
+    session.confirm(f"Detach {principal} from {user}?", yes=yes, exists=exists)
     session.client.users.detach_principal(user, principal)
     session.done(f"{principal} stands for {user} no more", user=user, principal=principal)
 

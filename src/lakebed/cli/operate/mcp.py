@@ -13,7 +13,7 @@ from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import SCHEME, is_uri, parse_ref, parse_repository
-from lakebed.gc.rules import parse_duration
+from lakebed.gc.rules import parse_lifetime
 
 if TYPE_CHECKING:
     from lakebed.agents import Operations, Writers
@@ -52,7 +52,7 @@ def mcp(
     if sum(map(bool, (read_only, branch, ttl or source))) > 1:
         raise Misuse("choose one: --read-only, --branch, or a sandbox (--ttl, --from)")
     if ttl:
-        parse_duration(ttl)
+        parse_lifetime(ttl)
     from lakebed import agents  # here, since it loads packages that only an extra brings
 
     if not agents.is_installed():

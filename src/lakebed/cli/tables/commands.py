@@ -15,8 +15,8 @@ from lakebed.cli.kit.arguments import (
     MessageOption,
     RefArgument,
     YesOption,
+    other_ref,
     ref_in,
-    same_repository,
 )
 from lakebed.cli.kit.completion import complete_ref
 from lakebed.cli.kit.failures import Failed, Misuse
@@ -96,8 +96,8 @@ def diff(
     name: Annotated[str, Argument(metavar="TABLE", help="Default: name the tables that differ.")] = "",
 ) -> None:
     """Show how tables differ between two refs: schema, snapshots, and what the current ones have in files and rows."""
-    left, other = parse_ref(uri), parse_ref(right)
-    repository = same_repository(left, other)
+    left = parse_ref(uri)
+    other, repository = other_ref(left, right), left.repository
     if name:
         session.show(session.client.tables.diff(repository, left.ref, other.ref, text.path_of(name)), text.difference)
         return

@@ -40,6 +40,7 @@ __all__ = [
     "in_days",
     "matches",
     "parse_duration",
+    "parse_lifetime",
     "plain_name",
     "read_rules",
     "specificity",
@@ -66,7 +67,8 @@ SINCE_EVER_MS: Final = -(1 << 62)
 """Earlier than every date."""
 
 _FORM: Final = re.compile(r"([+-]?[0-9]+)([a-z]*)")
-_UNITS_MS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+_MINUTES: Final = re.compile(r"([1-9][0-9]{0,7})(?:m|min)")
+_UNITS_MS: Final = {"min": HOUR_MS // 60, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 _MAXIMA: Final = {"h": DAYS_MAX * 24, "d": DAYS_MAX, "w": DAYS_MAX // 7, "mo": MONTHS_MAX}
 _KNOWN: Final = "say 36h (hours), 20d (days), 2w (weeks), 6mo (calendar months) or forever"
 _CYCLE_MONTHS: Final = 4_800
@@ -79,7 +81,7 @@ class InvalidDuration(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Hold an amount and its unit: h, d, w or mo, or an empty unit for `forever`."""
+    """Hold an amount and its unit: h, d, w or mo, or an empty unit for `forever`. A lifetime may be in min."""
 
     amount: int
     unit: str
@@ -135,6 +137,19 @@ def parse_duration(text: str) -> Duration:
     if len(number) > 9 or int(number) > _MAXIMA[unit]:
         raise InvalidDuration(f"{text!r} is over a thousand years; say forever if that is meant", duration=text)
     return Duration(int(number), unit)
+
+
+def parse_lifetime(text: str) -> Duration:
+    """Read how long something lasts that is made: a duration, or minutes (`90m`, `90min`).
+
+    Periods of retention have no minutes: a rule of `6m` that meant months would delete nearly everything.
+
+    Raises:
+        InvalidDuration: as for `parse_duration`.
+    """
+    if minutes := _MINUTES.fullmatch(text):
+        return Duration(int(minutes[1]), "min")
+    return parse_duration(text)
 
 
 def _months_over(event_ms: int, months: int, from_ms: int) -> int:

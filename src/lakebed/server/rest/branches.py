@@ -21,7 +21,7 @@ from lakebed.base import (
     path_to_key,
 )
 from lakebed.catalog import Repository
-from lakebed.gc.rules import parse_duration
+from lakebed.gc.rules import parse_lifetime
 from lakebed.operations import history
 from lakebed.sandboxes import SandboxNotFound
 from lakebed.server.http.errors import Answer, InvalidParameter
@@ -166,7 +166,7 @@ def _lasts_ms(ttl: str | None, now_ms: int) -> int:
     """
     if not ttl:
         return 0
-    over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
+    over_ms = parse_lifetime(ttl).over_ms(now_ms, now_ms)
     # The branch is deleted at exactly this age; `over_ms` is the instant after that.
     return 0 if over_ms is None else over_ms - 1 - now_ms
 

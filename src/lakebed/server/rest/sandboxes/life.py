@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 from lakebed.auth import SandboxRecord
 from lakebed.base import Invalid
 from lakebed.catalog import Repository
-from lakebed.gc.rules import parse_duration
+from lakebed.gc.rules import parse_lifetime
 from lakebed.operations import sandboxes
 from lakebed.sandboxes import source_of
 from lakebed.server.http.gate import ask
@@ -71,7 +71,7 @@ class SandboxRoutes:
             InvalidDuration, Invalid: it is none, or for ever.
         """
         now_ms = self._clock.now_ms()
-        over_ms = parse_duration(ttl).over_ms(now_ms, now_ms)
+        over_ms = parse_lifetime(ttl).over_ms(now_ms, now_ms)
         if over_ms is None:
             raise Invalid("a sandbox has an end: say how long it lasts, as 36h, 20d or 2w")
         return over_ms - 1 - now_ms
