@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -35,9 +35,6 @@ from lakebed.cli.kit.uris import (
 from lakebed.wire import CredentialsWithSecret, Decision, Statement
 
 from .serve import recover
-
-if TYPE_CHECKING:
-    from lakebed.client.auth import Groups, Policies, Users
 
 app = noun("Say who may do what: users, groups and policies.")
 users = noun("Create, list, show and delete users, their keys and their policies.")
@@ -146,7 +143,7 @@ def show_user(session: Session, user: UserArgument) -> None:
 @users.command("delete")
 def delete_user(session: Session, user: UserArgument, yes: YesOption = False) -> None:
     """Delete a user with their keys."""
-    _delete(session, "user", user, session.client.users, yes=yes)
+    _delete(session, "user", user, session.client.users.get, session.client.users.delete, yes=yes)
 
 
 @users.command("attach")
@@ -237,7 +234,7 @@ def show_group(session: Session, group: GroupArgument) -> None:
 @groups.command("delete")
 def delete_group(session: Session, group: GroupArgument, yes: YesOption = False) -> None:
     """Delete a group. Its members stay, and lose rights that only the group gave."""
-    _delete(session, "group", group, session.client.groups, yes=yes)
+    _delete(session, "group", group, session.client.groups.get, session.client.groups.delete, yes=yes)
 
 
 @groups.command("add")
@@ -321,12 +318,20 @@ def update_policy(session: Session, policy: PolicyArgument, file: FileArgument) 
 @policies.command("delete")
 def delete_policy(session: Session, policy: PolicyArgument, yes: YesOption = False) -> None:
     """Delete a policy, and detach it everywhere. Its denials end, too."""
-    _delete(session, "policy", policy, session.client.policies, yes=yes)
+    _delete(session, "policy", policy, session.client.policies.get, session.client.policies.delete, yes=yes)
 
 
-def _delete(session: Session, kind: str, name: str, of: Users | Groups | Policies, *, yes: bool) -> None:
-    session.confirm(f"Delete the {kind} {name}?", yes=yes, exists=partial(of.get, name))
-    of.delete(name)
+def _delete(
+    session: Session,
+    kind: str,
+    name: str,
+    get: Callable[[str], object],
+    delete: Callable[[str], None],
+    *,
+    yes: bool,
+) -> None:
+    session.confirm(f"Delete the {kind} {name}?", yes=yes, exists=partial(get, name))
+    delete(name)
     session.done(f"deleted {kind} {name}", deleted=name)
 
 
