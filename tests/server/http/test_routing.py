@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from lakebed.operations import LOGGED_IN, NOTHING, Operation
+from lakebed.operations import LOGGED_IN, NOTHING, Operation, openapi
 from lakebed.server import App
 from lakebed.server.http.errors import MethodNotAllowed, NoSuchEndpoint
 from lakebed.server.http.requests import RestRequest
@@ -88,8 +88,20 @@ async def test_a_path_that_is_no_utf8_is_refused(client: httpx.AsyncClient) -> N
     assert (await client.get("/repositories/%ff")).status_code == 400
 
 
-async def test_a_server_shows_its_openapi_document_to_anyone(app: App) -> None:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://lake") as client:
-        answer = await client.get("/openapi.json")
+async def test_a_server_shows_its_openapi_document_to_anyone_and_makes_it_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    make = openapi.document
 
+    def noting(version: str) -> object:
+        made.append(version)
+        return make(version)
+
+    monkeypatch.setattr(openapi, "document", noting)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://lake") as client:
+        answer, again = [await client.get("/openapi.json") for _ in range(2)]
+
+    assert len(made) == 1
+    assert again.content == answer.content
     assert answer.json()["paths"]["/repositories/{repository}"].keys() == {"get", "delete"}

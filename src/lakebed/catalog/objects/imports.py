@@ -86,7 +86,8 @@ class ImportRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     updated_ms: int
     commit_id: CommitId | None = None
     error: str = ""
-    is_stopping: bool = False
+    cancelled_ms: int = 0
+    """When it was cancelled. Its process may go on to the end of a page."""
     is_merging: bool = False
 
 
@@ -214,17 +215,22 @@ class Imports:
     async def cancel(self, branch: str, import_id: str) -> None:
         """Cancel an import, so that it never changes the branch. Its process stops before its next part.
 
+        Do nothing if it was cancelled before.
+
         Raises:
             NotFound: the branch has no import of this id.
             Conflict: it ended, or began to change the branch.
         """
-        if (await self.get(branch, import_id)).state is not ImportState.RUNNING:
+        state = (await self.get(branch, import_id)).state
+        if state is ImportState.CANCELLED:
+            return
+        if state is not ImportState.RUNNING:
             raise Conflict(f"import {import_id} has ended", id=import_id)
 
         def cancelled(record: ImportRecord) -> ImportRecord:
             if record.is_merging or record.state is not ImportState.RUNNING:
                 raise Conflict(f"import {import_id} has ended, or is about to", id=import_id)
-            return replace(record, is_stopping=True)
+            return replace(record, cancelled_ms=record.cancelled_ms or self._ports.clock.now_ms())
 
         await self._change(import_id, cancelled)
 
@@ -322,7 +328,7 @@ class Imports:
             )
 
         last.record = await self._change(now.id, alive)
-        if last.record.is_stopping or last.record.state is not ImportState.RUNNING:
+        if last.record.cancelled_ms or last.record.state is not ImportState.RUNNING:
             raise ImportCancelled(CANCELLED)
 
     async def _begin_merge(self, last: _Progress) -> None:
@@ -334,7 +340,7 @@ class Imports:
         objects, now_ms = last.record.objects, self._ports.clock.now_ms()
 
         def merging(record: ImportRecord) -> ImportRecord:
-            if record.is_stopping or record.state is not ImportState.RUNNING:
+            if record.cancelled_ms or record.state is not ImportState.RUNNING:
                 raise ImportCancelled(CANCELLED)
             return replace(record, is_merging=True, objects=objects, updated_ms=now_ms)
 
@@ -342,10 +348,14 @@ class Imports:
         last.record = replace(last.record, is_merging=changed.is_merging, updated_ms=changed.updated_ms)
 
     async def _end(self, ended: ImportRecord) -> ImportRecord:
-        ended = replace(ended, updated_ms=self._ports.clock.now_ms())
+        key = IMPORT + ended.id.encode()
         with suppress(BranchNotFound):
             await self._changes.delete_branch(ended.own_branch, force=True, is_ours=True)
-        await self._records.set(IMPORT + ended.id.encode(), ended)
+        held = await self._records.get(key)
+        cancelled_ms = 0 if held is None else decode_record(ImportRecord, held.value).cancelled_ms
+        # To its watchers a cancelled import ended when it was cancelled.
+        ended = replace(ended, cancelled_ms=cancelled_ms, updated_ms=cancelled_ms or self._ports.clock.now_ms())
+        await self._records.set(key, ended)
         return ended
 
     async def _change(self, import_id: str, change: _Change) -> ImportRecord:
@@ -367,8 +377,8 @@ class Imports:
             return changed
 
     def _shown(self, record: ImportRecord) -> ImportRecord:
-        if record.state is ImportState.RUNNING and record.is_stopping:
-            return replace(record, state=ImportState.CANCELLED, error=CANCELLED)
+        if record.state is ImportState.RUNNING and record.cancelled_ms:
+            return replace(record, state=ImportState.CANCELLED, error=CANCELLED, updated_ms=record.cancelled_ms)
         if self._is_lost(record):
             return replace(record, state=ImportState.FAILED, error="the server that imported is gone: begin again")
         return record

@@ -118,10 +118,7 @@ def list_branches(
         _show_deleted(session, session.client.branches, uri, prefix, limit)
         return
     repository = parse_repository(uri)
-    default = ""
-    if not session.is_json:
-        with contextlib.suppress(Denied):  # One may list branches and not read the repository.
-            default = session.client.repositories.get(repository).default_branch
+    default = "" if session.is_json else _default_of(session, repository)
     listed = session.client.branches.list(repository, prefix=prefix, limit=limit, details=True)
     session.show_all(listed, partial(branches_text, default=default), otherwise=no_such("branch", prefix))
 
@@ -133,16 +130,8 @@ def _show_deleted(session: Session, refs: Branches | Tags, uri: str, prefix: str
 
 def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
     """Yield a row for each branch, without columns that are empty in all of them."""
-
-    def state(ref: Ref) -> str:
-        lasts = f"lasts until {human_time(ref.expiration_date)}" if ref.expiration_date else ""
-        changes = "uncommitted changes" if ref.has_uncommitted else ""
-        if ref.has_uncommitted is None and ref.commit_date is not None:
-            changes = "unknown"  # There are details, and this one could not be read.
-        return ", ".join(filter(None, ("default" if ref.id == default else "", changes, lasts)))
-
     columns: dict[str, Callable[[Ref], str]] = {
-        "state": state,
+        "state": partial(_state, default=default),
         "date": lambda ref: "" if ref.commit_date is None else human_time(ref.commit_date),
         "by": lambda ref: printable(ref.commit_committer or ""),
         "message": lambda ref: printable((ref.commit_message or "").partition("\n")[0]),
@@ -153,12 +142,44 @@ def branches_text(refs: Iterable[Ref], *, default: str) -> Iterator[str]:
 
 @app.command("show")
 def show(session: Session, uri: BranchArgument) -> None:
-    """Show the commit of a branch."""
+    """Show the commit of a branch. Beside it, on standard error: its date and message, and the state of the branch."""
     branch = parse_ref(uri)
     found = session.client.branches.get(branch.repository, branch.ref)
     session.show(found, lambda found: found.commit_id)
-    if found.expiration_date and not session.is_json:
-        session.note(f"it lasts until {human_time(found.expiration_date)}")
+    if session.is_json:
+        return
+    # Only a listing has the details. The name itself is the first that begins so.
+    listed = [*session.client.branches.list(branch.repository, prefix=branch.ref, limit=1, details=True)]
+    details = next((one for one in listed if one.id == found.id), found)
+    session.note(
+        "; ".join(
+            filter(None, [_state(details, default=_default_of(session, branch.repository)), _commit_text(details)])
+        )
+    )
+
+
+def _commit_text(ref: Ref) -> str:
+    """Return the commit of a branch in one line; empty where its details are not known."""
+    if ref.commit_date is None:
+        return ""
+    message = printable((ref.commit_message or "").partition("\n")[0])
+    by = f" by {printable(ref.commit_committer)}" if ref.commit_committer else ""
+    return f"{human_time(ref.commit_date)}{by}: {message}"
+
+
+def _default_of(session: Session, repository: str) -> str:
+    """Return the default branch; empty where the caller may not read the repository, but may read branches."""
+    with contextlib.suppress(Denied):
+        return session.client.repositories.get(repository).default_branch
+    return ""
+
+
+def _state(ref: Ref, *, default: str) -> str:
+    lasts = f"lasts until {human_time(ref.expiration_date)}" if ref.expiration_date else ""
+    changes = "uncommitted changes" if ref.has_uncommitted else ""
+    if ref.has_uncommitted is None and ref.commit_date is not None:
+        changes = "unknown"  # There are details, and this one could not be read.
+    return ", ".join(filter(None, ("default" if ref.id == default else "", changes, lasts)))
 
 
 @app.command("ahead")
@@ -392,9 +413,25 @@ def list_tags(
 
 @tags.command("show")
 def show_tag(session: Session, uri: TagArgument) -> None:
-    """Show the commit of a tag."""
+    """Show the commit of a tag. Beside it, on standard error: its date and message."""
     tag = parse_tag(uri)
-    session.show(session.client.tags.get(tag.repository, tag.ref), lambda found: found.commit_id)
+    found = session.client.tags.get(tag.repository, tag.ref)
+    session.show(found, lambda found: found.commit_id)
+    if session.is_json:
+        return
+    with contextlib.suppress(Denied, NotFound):  # One may read tags and no commits. A run may have taken the commit.
+        commit = session.client.history.get(tag.repository, found.commit_id)
+        session.note(
+            _commit_text(
+                Ref(
+                    id=found.id,
+                    commit_id=commit.id,
+                    commit_date=commit.creation_date,
+                    commit_committer=commit.committer,
+                    commit_message=commit.message,
+                )
+            )
+        )
 
 
 @tags.command("delete")

@@ -217,6 +217,7 @@ async def test_a_cancelled_import_stops_and_changes_nothing(
     repo: str,
     start: Callable[..., Any],
     source: ObjectStore,
+    state: AppState,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(imports, "BEAT_MS", 0)
@@ -224,13 +225,20 @@ async def test_a_cancelled_import_stops_and_changes_nothing(
     for number in range(3_000):
         await source.put(f"many/{number:04}", b"x")
     begun = (await start(("common_prefix", f"{source.uri}/many", "many"))).json()["id"]
-    cancelled = await client.delete(f"{repo}/branches/main/import", params={"id": begun})
+    cancelled, again = [await client.delete(f"{repo}/branches/main/import", params={"id": begun}) for _ in range(2)]
+    at_once = await ended(client, repo, begun)
+    context = (await state.catalog.get("lake")).versions.context
+    while True:
+        stored = await context.get(imports.IMPORT + begun.encode())
+        if stored is not None and decode_record(ImportRecord, stored.value).state is not ImportState.RUNNING:
+            break
+        await asyncio.sleep(0.01)
     status = await ended(client, repo, begun)
 
-    assert cancelled.status_code == 204
+    assert (cancelled.status_code, again.status_code) == (204, 204)
+    assert (at_once["error"]["message"], at_once["update_time"]) == ("Canceled", status["update_time"])
     assert (status["error"]["message"], status["completed"]) == ("Canceled", False)
     assert await paths_of(client, repo) == []
-    assert (await client.delete(f"{repo}/branches/main/import", params={"id": begun})).status_code == 409
     assert (await client.delete(f"{repo}/branches/main/import", params={"id": "none"})).status_code == 404
 
 
