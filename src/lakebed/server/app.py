@@ -204,6 +204,9 @@ async def _compose(options: ServerOptions, bare_store: Store, aside: Aside | Non
     )
     objectstore = options.objects_options
 
+    if aside is not None:
+        metrics.aside = aside.counts
+
     def make_versions(uid: RepositoryUid, namespace: ObjectStore, salt: str) -> Versions:
         trees = Trees(namespace, cache, ports, salt=salt)
         lay_aside = None if aside is None else partial(aside.lay, (uid, namespace.uri, salt))

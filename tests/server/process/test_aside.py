@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -80,7 +81,7 @@ async def test_large_work_is_done_aside_with_the_same_result_and_here_once_that_
             auth = (pair["access_key_id"], pair["secret_access_key"])
             page = (await client.get(PAGE, auth=auth)).content
             assert await commit(versions, "first") == tree
-            assert process.answered == 2, "the page and the commit"
+            assert process.counts == {"done": 2}, "the page and the commit"
             refused = await client.get(PAGE.replace("committed", "nowhere"), auth=auth)
             assert refused.status_code == 404, "as here"
 
@@ -90,8 +91,11 @@ async def test_large_work_is_done_aside_with_the_same_result_and_here_once_that_
             os.kill(pid, signal.SIGKILL)
             assert await committing == tree
             assert (await client.get(PAGE, auth=auth)).content == page, "and done here, the page is the same"
-            assert process.answered == 2
             assert not process.is_up
+            metrics = (await client.get("http://localhost/metrics", auth=auth)).text
+            assert re.search(r'lakebed_aside_total{outcome="failed".*} 2\n', metrics), (
+                "the refused page, and the commit"
+            )
     assert "what it had is done here" in caplog.text
 
 
@@ -103,7 +107,7 @@ async def test_a_process_that_hangs_is_killed_and_its_work_done_here(
         process, pid = await started(state, versions)
         os.kill(pid, signal.SIGSTOP)
         assert await commit(versions, "first") == await commit(versions, "second")
-        assert process.answered == 0
+        assert process.counts == {"failed": 1}
         wait_until_gone([pid])
 
 

@@ -55,6 +55,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "lakebed_hard_delete_failures_total": ("counter", "Replaced objects that could not be deleted, by reason."),
     "lakebed_hard_delete_queued": ("gauge", "Replaced objects that wait to be deleted at once."),
     "lakebed_hard_delete_oldest_seconds": ("gauge", "How long the oldest of them waits."),
+    "lakebed_aside_total": ("counter", "Pieces of large work given to the process for it, by outcome."),
     "lakebed_swept_branches_total": ("counter", "Branches of sweeps that this process was asked for, by outcome."),
     "lakebed_job_lag_seconds": ("gauge", "Age of the newest job that is done, by what it was asked."),
     "lakebed_survey_age_seconds": ("gauge", "Age of the figures of repositories: they are counted now and then."),
@@ -105,6 +106,7 @@ class Metrics:
         self.kv_seconds: dict[str, Timings] = {}
         self.kv_failures: Counter[tuple[str, str]] = Counter()
         self.swept_branches: Counter[str] = Counter()
+        self.aside: Counter[str] = Counter()
         self.upkeep_done_s: dict[str, float] = {}
         self.upkeep_failures: Counter[str] = Counter()
         self.gauges: dict[str, Callable[[], float]] = {}
@@ -135,6 +137,8 @@ class Metrics:
             found.append(Sample("lakebed_kv_failures_total", "", (("operation", name), ("reason", reason)), count))
         for outcome, count in self.swept_branches.items():
             found.append(Sample("lakebed_swept_branches_total", "", (("outcome", outcome),), count))
+        for outcome, count in self.aside.items():
+            found.append(Sample("lakebed_aside_total", "", (("outcome", outcome),), count))
         for step, done_s in self.upkeep_done_s.items():
             found.append(Sample("lakebed_upkeep_done_seconds", "", (("step", step),), done_s))
         for step, count in self.upkeep_failures.items():

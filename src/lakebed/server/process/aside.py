@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -99,8 +100,8 @@ class Aside:
         self._starting: asyncio.Task[None] | None = None
         self._wishes = 0
         self._since_s = 0.0
-        self.answered = 0
-        """How much work the process has done."""
+        self.counts: Counter[str] = Counter()
+        """Pieces of work that the process has `done` and `failed`."""
 
     @property
     def is_up(self) -> bool:
@@ -145,7 +146,7 @@ class Aside:
             self._wish(wishes)
             return None
         done = await self._child.ask(work)
-        self.answered += done is not None
+        self.counts["failed" if done is None else "done"] += 1
         return done
 
     def _wish(self, wishes: int) -> None:
