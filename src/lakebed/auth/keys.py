@@ -8,7 +8,6 @@ records cannot be swapped.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -48,7 +47,7 @@ class ServerKeys:
         self.certificate_key = _derive(secret, b"lakebed certificate")
         self.lent_key = _derive(secret, b"lakebed lent")
         self._cipher = AESGCM(_derive(secret, b"lakebed credentials"))
-        self._fingerprint_key = _derive(secret, b"lakebed fingerprint")
+        self.fingerprint_key = _derive(secret, b"lakebed fingerprint")
 
     def seal(self, secret_key: str, *, access_key_id: str, nonce: bytes) -> bytes:
         """Encrypt a secret key: return the nonce, then ciphertext and tag."""
@@ -68,9 +67,6 @@ class ServerKeys:
                 f"the secret of {access_key_id} does not decrypt: another server secret, or a damaged record",
                 access_key_id=access_key_id,
             ) from error
-
-    def fingerprint(self, data: bytes) -> bytes:
-        return hashlib.blake2b(data, digest_size=16, key=self._fingerprint_key).digest()
 
 
 async def load_server_keys(store: Store, ids: Ids, given: bytes | None = None) -> ServerKeys:

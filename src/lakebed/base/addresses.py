@@ -15,22 +15,27 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from .ids import DIGITS, in_digits
-
 __all__ = [
+    "DIGITS",
     "FOREIGN_SLICE",
     "SEQUENCE_MAX",
     "format_address",
+    "in_digits",
     "inner_namespace",
     "is_absolute",
     "is_inside",
     "key_inside",
+    "newest_first",
     "parse_address",
     "parse_slice_name",
     "slice_name",
     "slice_number",
     "slice_opened_at_ms",
 ]
+
+DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
+"""base32hex, whose digits are in byte order: names of equal length sort as their numbers do."""
+_REVERSED: Final = str.maketrans(DIGITS, DIGITS[::-1])
 
 SEQUENCE_MAX: Final = 99_999_999
 FOREIGN_SLICE: Final = -1
@@ -42,6 +47,16 @@ _TIME_BITS: Final = 41
 _RANDOM_BITS: Final = 22
 
 _INNER: Final = re.compile(r"(.+?)/(?:_lakefs(?:/|\Z)|data/[0-7][0-9a-v]{12}/[0-9]{8}\Z)", re.ASCII | re.DOTALL)
+
+
+def in_digits(number: int, length: int) -> str:
+    """Write the low `5 * length` bits of a number in `DIGITS`."""
+    return "".join([DIGITS[number >> shift & 31] for shift in range(5 * (length - 1), -1, -5)])
+
+
+def newest_first(fresh: str) -> str:
+    """Turn round a fresh id, which sorts by its time: the latest sorts first."""
+    return fresh.translate(_REVERSED)
 
 
 def slice_number(*, opened_at_ms: int, random_bits: int) -> int:

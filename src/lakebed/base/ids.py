@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NewType
+from typing import NewType
 
 __all__ = [
-    "DIGITS",
     "EMPTY_METARANGE",
     "BranchName",
     "CommitId",
@@ -17,8 +16,6 @@ __all__ = [
     "StagingToken",
     "SublistId",
     "TagName",
-    "in_digits",
-    "newest_first",
 ]
 
 RepositoryId = NewType("RepositoryId", str)
@@ -45,17 +42,3 @@ EMPTY_METARANGE = MetarangeId("")
 
 RunId = NewType("RunId", str)
 """A collection run. Sorts by the time of its start."""
-
-DIGITS: Final = "0123456789abcdefghijklmnopqrstuv"
-"""base32hex, whose digits are in byte order: names of equal length sort as their numbers do."""
-_REVERSED: Final = str.maketrans(DIGITS, DIGITS[::-1])
-
-
-def in_digits(number: int, length: int) -> str:
-    """Write the low `5 * length` bits of a number in `DIGITS`."""
-    return "".join([DIGITS[number >> shift & 31] for shift in range(5 * (length - 1), -1, -5)])
-
-
-def newest_first(fresh: str) -> str:
-    """Turn round a fresh id, which sorts by its time: the latest sorts first."""
-    return fresh.translate(_REVERSED)

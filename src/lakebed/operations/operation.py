@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 
 B = TypeVar("B")
@@ -62,7 +62,7 @@ class Permission:
     refs that it is about, which the resource of a branch or a tag says itself. Each of them must be allowed.
     """
 
-    __slots__ = ("_names", "_texts", "action", "at", "resource", "when")
+    __slots__ = ("_texts", "action", "at", "names", "resource", "when")
 
     def __init__(self, action: str, resource: str, *at: At, when: str = "") -> None:
         self.action = action
@@ -70,16 +70,12 @@ class Permission:
         self.when = when
         self.at = at or _at_of(resource)
         pieces = _NAME.split(resource)
-        self._texts, self._names = pieces[::2], pieces[1::2]
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self._names
+        self._texts, self.names = pieces[::2], pieces[1::2]
 
     def resources(self, value_of: Callable[[str], str | Sequence[str]]) -> list[str]:
         """Fill in the names, and return one resource for each value of a list."""
         filled = [self._texts[0]]
-        for name, text in zip(self._names, self._texts[1:], strict=True):
+        for name, text in zip(self.names, self._texts[1:], strict=True):
             found = value_of(name)
             values = [found] if isinstance(found, str) else found
             filled = [resource + value + text for value in values for resource in filled]
@@ -156,15 +152,15 @@ class Operation(Generic[B, A]):
     # A larger record is refused unread.
     body_bytes_max: int = RECORD_BYTES_MAX
     root: str = API_ROOT
+    # The names of the path's arguments, in order.
+    arguments: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", _NAME.findall(self.path))
 
     @property
     def full_path(self) -> str:
         return self.root + self.path
-
-    @property
-    def arguments(self) -> list[str]:
-        """The names of the path's arguments, in order."""
-        return _NAME.findall(self.path)
 
     def path_of(self, *arguments: str) -> str:
         """Fill in the arguments of the path, in order, as they are."""

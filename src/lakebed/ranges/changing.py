@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .sealed import chunk
-from .view import CHANGES_SCHEMA, ENTRIES_SCHEMA, ObjectArray, object_array
+from .sealed import ObjectArray, chunk, object_array
+from .view import CHANGES_SCHEMA, ENTRIES_SCHEMA
 
 __all__ = ["Change", "apply_changes", "differing", "overlay"]
 

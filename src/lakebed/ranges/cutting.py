@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .sealed import KeyColumn, chunk
-from .view import ENTRIES_SCHEMA, object_array
+from .sealed import KeyColumn, chunk, object_array
+from .view import ENTRIES_SCHEMA
 
 __all__ = ["CUT_RULE", "CutRule", "Cutter", "cut"]
 

@@ -24,8 +24,8 @@ import pyarrow as pa
 from lakebed.base import TABLE_RECORD
 
 from .changing import apply_changes, differing, find_keys, overlay
-from .sealed import chunk
-from .view import CHANGES_SCHEMA, ObjectArray, object_array
+from .sealed import ObjectArray, chunk, object_array
+from .view import CHANGES_SCHEMA
 
 __all__ = ["Choices", "MergedTable", "Strategy", "merge_tables"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakebed.base import FOREIGN_SLICE, ROW_FIELDS, Row
 
-from .sealed import KeyColumn, chunk
+from .sealed import KeyColumn, chunk, object_array
 
 __all__ = [
     "CHANGES_SCHEMA",
@@ -53,8 +53,6 @@ CHANGES_SCHEMA: Final = ENTRIES_SCHEMA.append(pa.field("tombstone", pa.bool_(), 
 
 TOMBSTONE_ROW: Final[Row] = (0, FOREIGN_SLICE, 0, "", 0, "", 0, "", b"")
 """Fill the columns of a tombstone. No reader uses the values."""
-
-ObjectArray = npt.NDArray[np.object_]
 
 
 def table_from_rows(keys: Sequence[bytes], rows: Sequence[Row]) -> pa.Table:
@@ -92,12 +90,6 @@ def rows_from_table(table: pa.Table) -> list[tuple[bytes, Row]]:
 def values_of(column: pa.ChunkedArray) -> list[Any]:
     """Return a column's values as Python objects, many times faster than one scalar at a time."""
     values: list[Any] = column.to_numpy().tolist()
-    return values
-
-
-def object_array(column: pa.ChunkedArray) -> ObjectArray:
-    """Return a binary column as an array of Python bytes: sortable, searchable, and cheap to index."""
-    values: ObjectArray = column.to_numpy()
     return values
 
 

@@ -63,11 +63,10 @@ from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
 from .http.circumstances import look, permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
-from .http.requests import RestRequest
+from .http.requests import RestRequest, check_origin, has_s3_signature
 from .http.responses import JsonResponse, answer, text
 from .http.routing import Route, Router
 from .identity.providers import Providers
-from .identity.setting_up import check_origin
 from .operate.audit import AuditLog
 from .operate.health import Probe
 from .operate.logs import REQUEST_ID, access, log_access
@@ -362,6 +361,9 @@ class App:
             self._note_answered(request, 499 if response is None else response.status_code, began_s)
 
     def _request(self, scope: Scope, receive: Receive) -> RestRequest:
+        """Choose the door. Most requests are the API's, and need not ask at the others."""
+        if scope["raw_path"].startswith(API_ROOT) and not self._s3.has_places and not has_s3_signature(scope):
+            return RestRequest(scope, receive)
         if self._s3.is_asked(scope):
             return self._s3.request(scope, receive)
         if self._tables.is_asked(scope):

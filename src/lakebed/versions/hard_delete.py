@@ -104,12 +104,12 @@ class HardDelete:
 
     # For those who take names away
 
-    def let_go(self, cell: Cell | None, path: bytes, by: LetGoBy, *, instead: Row = TOMBSTONE_ROW) -> None:
+    def let_go(self, cell: Cell, path: bytes, by: LetGoBy, *, instead: Row = TOMBSTONE_ROW) -> None:
         """Queue the address of a cell that was taken away, if the cell owned it. `instead`: the entry that the path
         names now.
         """
         # The caller took the cell by a conditional write that was answered, in a token that was current after that.
-        if self.is_on and cell is not None and is_owner(cell) and not same_address(cell[1], instead):
+        if self.is_on and is_owner(cell) and not same_address(cell[1], instead):
             self._wait(self.queued(cell, path, by))
 
     def let_go_unnamed(self, row: Row, path: bytes, by: LetGoBy) -> None:

@@ -169,7 +169,5 @@ def _expired(error: base.LakebedError) -> Expired | None:
     return expired_by(by) if isinstance(by, versions.TakenBy) else None
 
 
-def expired_by(by: versions.TakenBy | None) -> Expired | None:
-    if by is None:
-        return None
+def expired_by(by: versions.TakenBy) -> Expired:
     return Expired(policy_version=by.policy_version, rule=by.rule, run=by.run, date=by.taken_ms // 1000)

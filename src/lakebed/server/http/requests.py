@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
-from lakebed.auth import Identity, Permissions
+from lakebed.auth import Identity, NotPermitted, Permissions
 from lakebed.operations import AnyOperation, Operation
 
 from .errors import InvalidBody, InvalidParameter
@@ -227,6 +229,36 @@ def _decode_record(kind: type[B], body: bytes) -> B:
         raise InvalidBody("request body has an error: it is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidBody(f"request body has an error: failed to decode request body: {error}") from error
+
+
+def has_s3_signature(scope: Scope) -> bool:
+    """Return whether a request has a signature of S3, valid or not. Nearly all of its requests have one, no others."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return bool(value.startswith((b"AWS4-", b"AWS ")))
+    query: bytes = scope["query_string"]
+    return (
+        b"X-Amz-Signature=" in query
+        or b"X-Amz-Algorithm=" in query
+        or (b"AWSAccessKeyId=" in query and b"Signature=" in query)
+    )
+
+
+def check_origin(request: RestRequest) -> None:
+    """Refuse requests that a browser sent from a foreign page.
+
+    Raises:
+        NotPermitted: the request comes from a page of another origin.
+    """
+    origin = request.header(b"origin")
+    if origin is None:
+        return
+    try:
+        sender = urlsplit(origin).netloc.lower()
+    except ValueError:
+        sender = ""
+    if sender != (request.header(b"host") or "").lower():
+        raise NotPermitted("a page of another origin sent this request", origin=origin)
 
 
 def parse_query(raw: bytes) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from lakebed.auth import NotPermitted
 from lakebed.server.http.errors import InvalidBody
-from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.requests import RestRequest, check_origin
 
 SECRET_HEADER = b"x-lakebed-setup-secret"
 _PROXIES = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
@@ -60,23 +60,6 @@ def sender_of(request: RestRequest) -> str:
 def _came_through_proxy(request: RestRequest) -> bool:
     # nginx uses HTTP/1.0 to a server behind it by default. No client of ours does.
     return request.scope["http_version"] == "1.0" or any(request.header(name) is not None for name in _PROXIES)
-
-
-def check_origin(request: RestRequest) -> None:
-    """Refuse requests that a browser sent from a foreign page.
-
-    Raises:
-        NotPermitted: the request comes from a page of another origin.
-    """
-    origin = request.header(b"origin")
-    if origin is None:
-        return
-    try:
-        sender = urlsplit(origin).netloc.lower()
-    except ValueError:
-        sender = ""
-    if sender != (request.header(b"host") or "").lower():
-        raise NotPermitted("a page of another origin sent this request", origin=origin)
 
 
 def is_loopback(host: str) -> bool:

@@ -152,5 +152,5 @@ def _difference(difference: Difference, is_with_stats: bool, is_uncommitted: boo
         size_bytes=size_bytes,
         type=difference.kind,
         right=right,
-        expired=expired_by(taken),
+        expired=None if taken is None else expired_by(taken),
     )

@@ -25,7 +25,7 @@ def stats_of_entry(
         path_type="object",
         physical_address=repository.full_address(entry.address),
         size_bytes=entry.size_bytes,
-        expired=expired_by(taken),
+        expired=None if taken is None else expired_by(taken),
     )
 
 
@@ -41,7 +41,7 @@ def stats_of_page(
 
     `taken` has for each row the lifecycle run that took its object.
     """
-    by_row = map(expired_by, taken) if any(taken) else None
+    by_row = (None if by is None else expired_by(by) for by in taken) if any(taken) else None
     prefixes: dict[int, str] = {}
     no_metadata: dict[str, str] = {}
     data = repository.address_prefix + "data/"

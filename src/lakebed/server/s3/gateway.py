@@ -16,7 +16,7 @@ from lakebed.auth import SESSION_COOKIE, NotAuthenticated, UnknownAccessKey
 from lakebed.base import LakebedError
 from lakebed.catalog import RepositoryNotFound
 from lakebed.server.http.circumstances import permissions_of
-from lakebed.server.identity.setting_up import check_origin
+from lakebed.server.http.requests import check_origin, has_s3_signature
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
@@ -30,7 +30,7 @@ from .operations import S3Operation
 from .options import S3Options
 from .requests.bodies import check_word
 from .requests.requests import S3Request, bucket_of_host
-from .requests.signatures import is_signed, read_signature
+from .requests.signatures import read_signature
 
 BROWSER_KEY: Final = "use_swagger_credentials"
 """The web pages of the contract's server query objects in the browser with DuckDB. It signs with this access key and a
@@ -43,6 +43,8 @@ class Gateway:
     def __init__(self, state: AppState, options: S3Options) -> None:
         self._state = state
         self._options = options
+        self.has_places: Final = bool(options.ports or options.domains)
+        """Whether a request can be S3's by its port or host."""
         buckets, objects = Buckets(state, options), Objects(state, options)
         multipart = MultipartUploads(state, options, objects)
         self._handlers: Final[Mapping[S3Operation, Handler]] = {
@@ -54,11 +56,14 @@ class Gateway:
         assert set(self._handlers) == set(operations.OPERATIONS)
 
     def is_asked(self, scope: Scope) -> bool:
-        """Return whether a request is S3's: by the port that it came to, its signature or its host."""
+        """Return whether a request is S3's: by the port that it came to, its signature or its host.
+
+        Without `has_places`, no request below the API's root is S3's unless it is signed.
+        """
         options = self._options
         if options.ports and (scope.get("server") or ("", 0))[1] in options.ports:
             return True
-        if is_signed(scope["headers"], scope["query_string"]) or _is_form_for_bucket(scope):
+        if has_s3_signature(scope) or _is_form_for_bucket(scope):
             return True
         return bool(options.domains) and bucket_of_host(_host(scope), options.domains) is not None
 

@@ -11,8 +11,7 @@ import hmac
 from typing import Final
 
 from lakebed.auth import SESSION_COOKIE, NotPermitted
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.identity.setting_up import check_origin
+from lakebed.server.http.requests import RestRequest, check_origin
 
 VISITOR_COOKIE: Final = "lakebed_visitor"
 FIELD: Final = "token"

@@ -52,10 +52,6 @@ class Condition:
         if self.if_address is not None and (visible is None or from_row(visible).address != self.if_address):
             raise PreconditionFailed("another object is at this path by now")
 
-    @property
-    def is_any(self) -> bool:
-        return not self.if_none_match and self.if_match is None and self.if_address is None
-
 
 ANY = Condition()
 

@@ -214,7 +214,7 @@ class Staging:
         Raises:
             BranchNotFound, PathExists, PreconditionFailed.
         """
-        if condition.is_any:
+        if condition == ANY:
             await self._context.branches.cached(branch)
             return
         condition.check(
@@ -328,7 +328,7 @@ class Staging:
         # A condition needs a fresh reading: the cache may show the head from before an acknowledged merge. A merge
         # keeps the token, so the second look would not notice.
         branches = self._context.branches
-        seen = await (branches.cached(branch) if condition.is_any else branches.fresh(branch))
+        seen = await (branches.cached(branch) if condition == ANY else branches.fresh(branch))
         is_fresh = is_exclusive(flags)
         # A commit of a table names a staged file (catalog/tables): so no cell of that branch is exclusive.
         shown = ~EXCLUSIVE if branch == TABLES else ~0
@@ -350,12 +350,13 @@ class Staging:
                     raise
                 # Sent again, a conditional write would meet its own cell: it may not say that nothing happened.
                 fresh = branches.used(branch)
-                again = await (fresh if condition.is_any else self._context.after_lost(fresh))
+                again = await (fresh if condition == ANY else self._context.after_lost(fresh))
                 if again.record.staging_token == seen.record.staging_token:
                     # A committer that seals this token from now on finds our cell. In any other token, a commit may
                     # have read the old cell.
-                    by = LetGoBy.DELETE if flags & TOMBSTONE else LetGoBy.OVERWRITE
-                    self._hard_delete.let_go(replaced, key, by, instead=row)
+                    if replaced is not None:
+                        by = LetGoBy.DELETE if flags & TOMBSTONE else LetGoBy.OVERWRITE
+                        self._hard_delete.let_go(replaced, key, by, instead=row)
                     return
                 if is_exclusive(flags):
                     # Two cells will name the address: neither may claim it for itself.
@@ -396,12 +397,12 @@ class Staging:
             # Without a condition it does not matter whose equal cell is there. A copy with one may meet another copy's.
             is_ours = old is not None and found is not None and (old.value == value or found[1] == row != TOMBSTONE_ROW)
             # After a lost answer the cell that ours replaced is unknown: another writer may have let it go already.
-            if is_ours and (is_lost or condition.is_any):
+            if is_ours and (is_lost or condition == ANY):
                 return None
             if is_lost and is_exclusive(flags):
                 # It may have been there, and been replaced: that writer owns the object, and may delete it.
                 raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
-            if not condition.is_any:
+            if condition != ANY:
                 await self._check(record, key, old.value if old is not None else None, condition, own)
             try:
                 await self._context.store.set_if(partition, key, value, old.predicate if old is not None else None)

@@ -11,10 +11,10 @@ from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, PrincipalRecord, User
 from lakebed.operations import accounts
 from lakebed.quotas import Books, of_user
 from lakebed.server.http.errors import InvalidParameter
-from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.requests import RestRequest, check_origin
 from lakebed.server.http.responses import answer, nothing, page_of
 from lakebed.server.http.routing import Route
-from lakebed.server.identity.setting_up import check_origin, sender_of
+from lakebed.server.identity.setting_up import sender_of
 from lakebed.server.state import AppState
 
 PRINCIPAL_LIFETIME_S: Final = 3600

@@ -225,18 +225,6 @@ def _check_skew(made_s: int, now_s: int, *, sent: str) -> None:
         raise S3Error("RequestTimeTooSkewed", RequestTime=sent, ServerTime=_iso(now_s))
 
 
-def is_signed(headers: Headers, raw_query: bytes) -> bool:
-    """Return whether a request has an S3 signature, valid or not. This separates S3 requests from all others."""
-    for name, value in headers:
-        if name == b"authorization":
-            return value.startswith((b"AWS4-", b"AWS "))
-    return (
-        b"X-Amz-Signature=" in raw_query
-        or b"X-Amz-Algorithm=" in raw_query
-        or (b"AWSAccessKeyId=" in raw_query and b"Signature=" in raw_query)
-    )
-
-
 def read_signature(asked: Asked, bucket_of_host: str) -> AnySigned:
     """Read the signature of a request. `bucket_of_host`: the bucket that only the Host header names, or empty.
 
