@@ -163,7 +163,8 @@ def test_a_period_without_a_unit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("0", 0), ("900", 900), ("90s", 90), ("15m", 900), ("15min", 900), ("1h", 3600), ("1d", 86_400)]
+    ("text", "seconds"),
+    [("0", 0), ("900", 900), ("90s", 90), ("15m", 900), ("15min", 900), ("1h", 3600), ("1d", 86_400)],
 )
 def test_a_grace_is_written_in_seconds_minutes_hours_or_days(text: str, seconds: int) -> None:
     assert grace_seconds(text) == seconds
