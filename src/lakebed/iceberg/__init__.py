@@ -2,6 +2,7 @@
 
     library.py    whether the package is there, and its modules, imported when the first table is asked for
     metadata.py   make, read, check and change metadata
+    avro.py       files in Avro, decoded within their size
     files.py      the files that a change of metadata adds and removes
     shown.py      what people want to know of metadata, without the package
     appending.py  the appends of one branch behind those of another

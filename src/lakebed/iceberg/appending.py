@@ -7,6 +7,7 @@ that the destination has, as rows that are appended now.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,9 +139,10 @@ async def _listed(snapshot: Snapshot | None, read: Read) -> dict[str, ManifestFi
     uri = snapshot.manifest_list
     data = (await read([uri]))[uri]
     try:
-        return {manifest.manifest_path: manifest for manifest in listed(uri, data)}
+        found = await asyncio.to_thread(listed, uri, data)
     except Exception as error:
         raise InvalidTable(f"{uri} is no list of manifests: {type(error).__name__}", uri=uri) from error
+    return {manifest.manifest_path: manifest for manifest in found}
 
 
 def _list_of(

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from . import avro
 from .files import Bytes
 from .metadata import InvalidTable, parsed
 
@@ -61,10 +62,10 @@ def exported(
 
 
 def listed(uri: str, data: bytes) -> list[ManifestFile]:
-    """Return the manifests of a list. The library raises its own errors."""
+    """Return the manifests of a list. Malformed files raise errors of any kind."""
     from pyiceberg.manifest import read_manifest_list
 
-    return list(read_manifest_list(Bytes(uri, data)))  # type: ignore[arg-type]  # it needs no more of a file
+    return list(read_manifest_list(Bytes(uri, avro.checked(uri, data))))  # type: ignore[arg-type]  # it needs no more of a file
 
 
 def _manifest(
@@ -117,7 +118,7 @@ def _entries(manifest: ManifestFile, read: Callable[[str], bytes]) -> list[Manif
     class Files:
         @staticmethod
         def new_input(uri: str) -> Bytes:
-            return Bytes(uri, read(uri))
+            return Bytes(uri, avro.checked(uri, read(uri)))
 
     return manifest.fetch_manifest_entry(Files())  # type: ignore[arg-type]  # it opens one file
 

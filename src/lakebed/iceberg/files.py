@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import io
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-import msgspec
-
+from . import avro
 from .metadata import InvalidTable, Metadata, is_below
 
 if TYPE_CHECKING:
@@ -40,10 +37,7 @@ MANIFEST_BYTES_MAX: Final = 64 << 20
 """The size of a manifest, or of a list of manifests: a writer of a table may name any file of it as one.
 
 Engines begin another one at 8 MiB."""
-DECODED_BYTES_MAX: Final = 256 << 20
-"""The size of one of them when it is decompressed."""
 
-_SCHEMA_BYTES_MAX: Final = 64 << 10
 _MANIFEST_PATH: Final = 500
 _STATUS: Final = 0
 _DATA_FILE: Final = 2
@@ -237,12 +231,9 @@ class _Manifests:
         _check(left, self._location)
         while left:
             found = await self._read(left[:_AT_ONCE])
-            yield await asyncio.to_thread(_parsed, parse, found, self._location)
+            # A thread for each file, one after the other: large files of one table leave turns to other tables.
+            yield {uri: await asyncio.to_thread(parse, uri, data, self._location) for uri, data in found.items()}
             left = [uri for uri in left if uri not in found]
-
-
-def _parsed(parse: Parse[T], found: Mapping[str, bytes], location: str) -> dict[str, T]:
-    return {uri: parse(uri, data, location) for uri, data in found.items()}
 
 
 def _list_of(snapshot: Snapshot) -> str:
@@ -275,93 +266,18 @@ def _paths(
     Returns the paths of entries that are not deleted, each with the fields `more`. Each is checked at once: so memory
     follows the size of the file, whatever it says of the number of its entries.
     """
-    last = 2 + len(more)
     found: dict[str, tuple[Any, ...]] = {}
     try:
-        for row in _rows(uri, data, (status, path, *more)):
-            entry = row if isinstance(row[1], str) else row[1]
-            name = entry[1]
+        for deleted, name, *rest in avro.rows(uri, data, (status, path, *more), within=_DATA_FILE):
             assert isinstance(name, str), "an entry has no path"
-            if row[0] != _DELETED:
+            if deleted != _DELETED:
                 _check((name,), location)
-                found[name] = tuple(entry[place] for place in range(2, last))
+                found[name] = tuple(rest)
     except InvalidTable:
         raise
     except Exception as error:
         raise InvalidTable(f"{uri} is no manifest of Iceberg: {type(error).__name__}", uri=uri) from error
     return found
-
-
-def _rows(uri: str, data: bytes, fields: tuple[int, ...]) -> Iterator[Any]:
-    """Yield the records of a file in Avro, of no more than DECODED_BYTES_MAX, each with these fields in front."""
-    from pyiceberg.avro.decoder import new_decoder
-    from pyiceberg.avro.file import SYNC_SIZE
-
-    decoder, left = new_decoder(data), DECODED_BYTES_MAX
-    header = _header_reader().read(decoder)
-    schema, codec = header.meta["avro.schema"], header.meta.get("avro.codec", "null")
-    # A writer may send any schema. Engines write one for each table, of some KiB.
-    reader = (_reader if len(schema) <= _SCHEMA_BYTES_MAX else _reader.__wrapped__)(schema, fields)
-    while True:
-        try:
-            count = decoder.read_int()
-        except EOFError:
-            return
-        block = _decompressed(codec, decoder.read_bytes(), left)
-        left -= len(block)
-        if left < 0:
-            raise InvalidTable(f"{uri} has more than {DECODED_BYTES_MAX:,} bytes, decompressed", uri=uri)
-        rows = new_decoder(block)
-        for _ in range(count):
-            yield reader.read(rows)
-        if decoder.read(SYNC_SIZE) != header.sync:
-            raise ValueError("a block does not end with the file's mark")
-
-
-@cache
-def _header_reader() -> Any:
-    from pyiceberg.avro.file import META_SCHEMA, AvroFileHeader
-    from pyiceberg.avro.resolver import construct_reader
-
-    return construct_reader(META_SCHEMA, {-1: AvroFileHeader})
-
-
-@lru_cache(maxsize=64)
-def _reader(schema: str, fields: tuple[int, ...]) -> Any:
-    """Return a reader that skips all other fields. To make one takes as long as to read a hundred entries."""
-    from pyiceberg.avro.reader import StructReader
-    from pyiceberg.avro.resolver import construct_reader
-    from pyiceberg.typedef import Record
-    from pyiceberg.utils.schema_conversion import AvroSchemaConversion
-
-    at = {field: place for place, field in enumerate(fields)}
-
-    def narrowed(reader: StructReader) -> StructReader:
-        readers: list[tuple[int | None, Any]] = []
-        for field, (_, inner) in zip(reader.struct.fields, reader.field_readers, strict=True):
-            if field.field_id == _DATA_FILE and isinstance(inner, StructReader):
-                readers.append((1, narrowed(inner)))
-            else:
-                readers.append((at.get(field.field_id), inner))
-        return StructReader(tuple(readers), Record, reader.struct)
-
-    reader = construct_reader(AvroSchemaConversion().avro_to_iceberg(msgspec.json.decode(schema)))
-    assert isinstance(reader, StructReader)
-    return narrowed(reader)
-
-
-def _decompressed(codec: str, data: bytes, size_bytes: int) -> bytes:
-    """Return the bytes of a block; of more than `size_bytes`, only the first ones, and at least one too many."""
-    if codec == "null":
-        return data
-    if codec == "deflate":
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size_bytes + 1)
-    if codec == "zstandard":
-        from zstandard import ZstdDecompressor
-
-        with ZstdDecompressor().stream_reader(data) as reader:
-            return reader.read(size_bytes + 1)
-    raise ValueError(codec)
 
 
 class Bytes:

@@ -15,7 +15,7 @@ import zstandard
 
 from lakebed import iceberg
 from lakebed.auth.lent import read_lent
-from lakebed.iceberg import files, metadata
+from lakebed.iceberg import avro, files, metadata
 from lakebed.server import App, AppState
 from tests.server.http.test_permissions import allow
 from tests.server.s3.signing import asked_as
@@ -226,7 +226,7 @@ async def test_a_small_manifest_that_decodes_to_a_large_one_is_refused(
 
     with pytest.raises(iceberg.InvalidTable, match="ab is no file of this table"):
         files._manifests_in("s3://a/list", data, "s3://a")
-    monkeypatch.setattr(files, "DECODED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(avro, "DECODED_BYTES_MAX", 20_000)
     with pytest.raises(iceberg.InvalidTable, match="more than 20,000 bytes, decompressed"):
         files._manifests_in("s3://a/list", data, "s3://a")
 

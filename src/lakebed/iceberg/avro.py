@@ -1,0 +1,444 @@
+"""Decode files in Avro that any writer of a table may have made: manifests, and lists of manifests.
+
+Each step takes a byte of the file, and no step leaves the file. So time and memory follow its size, whatever it says
+of the number of its records. The library's decoder has neither rule: it reads memory behind the end, and counts to
+2^60 where items have no bytes. It gets a file only after `checked` walked all of it.
+
+    fields without bytes (null, an empty record, fixed of size 0)   take no step
+    arrays of such items, and schemas that nest deeply              are refused
+    a named record that is used again                               is refused: a short schema could be endless
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from .metadata import InvalidTable
+
+DECODED_BYTES_MAX: Final = 256 << 20
+"""The size of a file when it is decompressed."""
+DEPTH_MAX: Final = 32
+SCHEMA_BYTES_MAX: Final = 1 << 20
+"""Engines write one for each table, of some KiB."""
+_KEPT_SCHEMA_BYTES_MAX: Final = 64 << 10
+_MAGIC: Final = b"Obj\x01"
+_SYNC_BYTES: Final = 16
+_ONE_BYTE_MAX: Final = 0x7F
+"""A number of one byte is at most this. Others go on where the highest bit is set."""
+_AT_ONCE: Final = 1024
+"""Numbers that one match skips, at most."""
+
+Skip: TypeAlias = Callable[[bytes, int], int]
+"""Return the place behind the value at a place. Where the value does not end in the data, it raises an error."""
+Load: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+"""Return the value at a place, and the place behind it."""
+
+
+class _Refused(ValueError):
+    """The file breaks a rule of this module, or one of Avro."""
+
+
+def rows(uri: str, data: bytes, fields: Sequence[int] = (), *, within: int = -1) -> Iterator[list[Any]]:
+    """Yield the values that records have in these fields, named by their ids. None: the file or the record has none.
+
+    They are fields of the record, or of the record in its field `within`.
+
+    Raises:
+        InvalidTable: the file has more than DECODED_BYTES_MAX, decompressed.
+        Exception: the file is malformed.
+    """
+    header = _header(data)
+    of = _record if len(header.schema) <= _KEPT_SCHEMA_BYTES_MAX else _record.__wrapped__
+    record = of(header.schema, tuple(fields), within)
+    for count, block in _blocks(uri, data, header):
+        at = 0
+        for _ in range(count):
+            values: list[Any] = [None] * len(fields)
+            at = record(block, at, values)
+            yield values
+        _check(at == len(block), "a block is longer than its records")
+
+
+def checked(uri: str, data: bytes) -> bytes:
+    """Return the same records as a file that the library can decode: not compressed, and each value ends inside.
+
+    Raises: see `rows`. Also where the library would read another number of bytes than Avro has for a type.
+    """
+    header = _header(data)
+    record = _skip_of(msgspec.json.decode(header.schema), is_for_library=True)
+    settings = (b"avro.schema", header.schema, b"avro.codec", b"null")
+    found = [_MAGIC, _long(2), *map(_text, settings), _long(0), header.sync]
+    for count, block in _blocks(uri, data, header):
+        at = 0
+        _check(record is not None or not count, "the records have no bytes")
+        for _ in range(count if record is not None else 0):
+            at = record(block, at)  # type: ignore[misc]  # it is none only without records
+        _check(at == len(block), "a block is longer than its records")
+        found += [_long(count), _text(block), header.sync]
+    return b"".join(found)
+
+
+# The frame of a file
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    schema: bytes
+    codec: bytes
+    sync: bytes
+    end: int
+
+
+def _header(data: bytes) -> _Header:
+    _check(data.startswith(_MAGIC), "this is no file in Avro")
+    at, found = len(_MAGIC), {}
+    count, at = _read_long(data, at)
+    while count:
+        if count < 0:
+            count, (_, at) = -count, _read_long(data, at)
+        for _ in range(count):
+            name, at = _read_bytes(data, at)
+            found[name], at = _read_bytes(data, at)
+        count, at = _read_long(data, at)
+    end = at + _SYNC_BYTES
+    _check(end <= len(data), "the file ends in its header")
+    _check(len(found[b"avro.schema"]) <= SCHEMA_BYTES_MAX, "the schema is too large")
+    return _Header(found[b"avro.schema"], found.get(b"avro.codec", b"null"), data[at:end], end)
+
+
+def _blocks(uri: str, data: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
+    """Yield the number of records and the decompressed bytes of each block."""
+    at, left = header.end, DECODED_BYTES_MAX
+    while at < len(data):
+        count, at = _read_long(data, at)
+        packed, at = _read_bytes(data, at)
+        block = _decompressed(header.codec, packed, left)
+        left -= len(block)
+        if left < 0:
+            raise InvalidTable(f"{uri} has more than {DECODED_BYTES_MAX:,} bytes, decompressed", uri=uri)
+        _check(0 <= count <= len(block), "a block has more records than bytes")
+        _check(data[at : at + _SYNC_BYTES] == header.sync, "a block does not end with the file's mark")
+        at += _SYNC_BYTES
+        yield count, block
+
+
+def _decompressed(codec: bytes, data: bytes, size_bytes: int) -> bytes:
+    """Return the bytes of a block; of more than `size_bytes`, only the first ones, and at least one too many."""
+    if codec == b"null":
+        return data
+    if codec == b"deflate":
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size_bytes + 1)
+    if codec == b"zstandard":
+        from zstandard import ZstdDecompressor
+
+        with ZstdDecompressor().stream_reader(data) as reader:
+            return reader.read(size_bytes + 1)
+    raise _Refused(codec)
+
+
+# Values
+
+
+def _check(holds: bool, words: str) -> None:
+    if not holds:
+        raise _Refused(words)
+
+
+def _read_long(data: bytes, at: int) -> tuple[int, int]:
+    number = data[at]
+    at += 1
+    if number > _ONE_BYTE_MAX:
+        number, shift = number & 0x7F, 7
+        while True:
+            byte = data[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            if byte <= _ONE_BYTE_MAX:
+                break
+            shift += 7
+            _check(shift < 64, "a number has more than 64 bits")
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _read_long(data, at)
+    _check(0 <= size <= len(data) - at, "a value does not end in the file")
+    return data[at : at + size], at + size
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    text, at = _read_bytes(data, at)
+    return text.decode(), at
+
+
+def _long(number: int) -> bytes:
+    number, found = number << 1, bytearray()
+    while number > _ONE_BYTE_MAX:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _text(data: bytes) -> bytes:
+    return _long(len(data)) + data
+
+
+# Schemas
+
+
+@dataclass(frozen=True, slots=True)
+class _Longs:
+    """Skip values that are this many numbers, whatever they mean."""
+
+    count: int
+
+    def __call__(self, data: bytes, at: int) -> int:
+        return skip_longs(data, at, self.count)
+
+
+def skip_longs(data: bytes, at: int, count: int) -> int:
+    while count:
+        step = min(count, _AT_ONCE)
+        match = _numbers(step).match(data, at)
+        if match is None:
+            raise _Refused("a number does not end in the file")
+        at, count = match.end(), count - step
+    return at
+
+
+@lru_cache(maxsize=2 * _AT_ONCE)
+def _numbers(count: int) -> re.Pattern[bytes]:
+    return re.compile(rb"(?>(?:[\x80-\xff]{0,9}+[\x00-\x7f]){%d})" % count, re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Skip values of this many bytes."""
+
+    size: int
+
+    def __call__(self, data: bytes, at: int) -> int:
+        _check(self.size <= len(data) - at, "a value does not end in the file")
+        return at + self.size
+
+
+def _skip_bytes(data: bytes, at: int) -> int:
+    twice = data[at]
+    if twice <= _ONE_BYTE_MAX and not twice & 1:
+        end = at + 1 + (twice >> 1)
+    else:
+        size, at = _read_long(data, at)
+        _check(size >= 0, "a size is negative")
+        end = at + size
+    if end > len(data):
+        raise _Refused("a value does not end in the file")
+    return end
+
+
+def _skip_pairs(data: bytes, at: int, count: int) -> int:
+    """Skip numbers that are followed by bytes, as the bounds of columns: most of a manifest."""
+    for _ in range(count):
+        while data[at] > _ONE_BYTE_MAX:
+            at += 1
+        twice = data[at + 1]
+        at = _skip_bytes(data, at + 1) if twice > _ONE_BYTE_MAX or twice & 1 else at + 2 + (twice >> 1)
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Skip values in a row."""
+
+    steps: tuple[Skip, ...]
+
+    def __call__(self, data: bytes, at: int) -> int:
+        for step in self.steps:
+            at = step(data, at)
+        return at
+
+
+_SKIPS: Final[dict[str, Skip | None]] = {
+    "null": None,
+    "boolean": _Fixed(1),
+    "int": _Longs(1),
+    "long": _Longs(1),
+    "float": _Fixed(4),
+    "double": _Fixed(8),
+    "bytes": _skip_bytes,
+    "string": _skip_bytes,
+}
+_LOADS: Final[dict[str, Load]] = {"int": _read_long, "long": _read_long, "string": _read_text}
+
+
+class _Schema:
+    """Make functions from a schema. `is_for_library`: refuse what the library decodes in another way."""
+
+    def __init__(self, *, is_for_library: bool) -> None:
+        self._is_for_library = is_for_library
+        self._fixed: dict[str, int] = {}
+
+    def skip(self, schema: Any, depth: int = 0) -> Skip | None:
+        """Return the function that skips a value; None if values have no bytes."""
+        _check(depth < DEPTH_MAX, "the schema nests too deeply")
+        if isinstance(schema, list):
+            return self._union(schema, depth)
+        if isinstance(schema, str):
+            return _sized(self._fixed[schema]) if schema in self._fixed else _SKIPS[schema]
+        kind = schema["type"]
+        if self._is_for_library:
+            _check_library(schema)
+        if not isinstance(kind, str):
+            return self.skip(kind, depth + 1)
+        if kind == "record":
+            return _joined([self.skip(field["type"], depth + 1) for field in schema["fields"]])
+        if kind == "array":
+            return _items(self.skip(schema["items"], depth + 1))
+        if kind == "map":
+            return _items(_joined([_skip_bytes, self.skip(schema["values"], depth + 1)]))
+        if kind == "fixed":
+            self._fixed[schema["name"]] = int(schema["size"])
+            return _sized(int(schema["size"]))
+        return _SKIPS["int" if kind == "enum" else kind]
+
+    def _union(self, branches: list[Any], depth: int) -> Skip:
+        _check(not self._is_for_library or (len(branches) == 2 and branches[0] == "null"), "no optional value")
+        skips = [self.skip(branch, depth + 1) for branch in branches]
+
+        def skip(data: bytes, at: int) -> int:
+            twice = data[at]
+            if twice & 1 or twice >= 2 * len(skips) or twice > _ONE_BYTE_MAX:
+                raise _Refused("a union has no such branch")
+            branch = skips[twice >> 1]
+            return at + 1 if branch is None else branch(data, at + 1)
+
+        return skip
+
+    def load(self, schema: Any) -> Load:
+        """Return the function that reads a value: a number, a text, or an optional one."""
+        if isinstance(schema, list):
+            loads = [None if branch == "null" else self.load(branch) for branch in schema]
+
+            def load(data: bytes, at: int) -> tuple[Any, int]:
+                number, at = _read_long(data, at)
+                _check(0 <= number < len(loads), "a union has no such branch")
+                branch = loads[number]
+                return (None, at) if branch is None else branch(data, at)
+
+            return load
+        return _LOADS[schema if isinstance(schema, str) else schema["type"]]
+
+
+def _skip_of(schema: Any, *, is_for_library: bool) -> Skip | None:
+    return _Schema(is_for_library=is_for_library).skip(schema)
+
+
+def _sized(size: int) -> Skip | None:
+    _check(size >= 0, "a size is negative")
+    return _Fixed(size) if size else None
+
+
+def _joined(skips: Sequence[Skip | None]) -> Skip | None:
+    """Return one function for values in a row. Numbers in a row become one step, and so do values of a known size."""
+    steps: list[Skip] = []
+    for skip in skips:
+        last = steps[-1] if steps else None
+        if isinstance(skip, _Longs) and isinstance(last, _Longs):
+            steps[-1] = _Longs(last.count + skip.count)
+        elif isinstance(skip, _Fixed) and isinstance(last, _Fixed):
+            steps[-1] = _Fixed(last.size + skip.size)
+        elif skip is not None:
+            steps.append(skip)
+    if len(steps) < 2:
+        return steps[0] if steps else None
+    return _Joined(tuple(steps))
+
+
+def _items(item: Skip | None) -> Skip:
+    """Return a function for arrays. The number of items costs nothing to write, so each must have a byte."""
+    _check(item is not None, "the items of an array have no bytes")
+    assert item is not None, "checked"
+    longs = item.count if isinstance(item, _Longs) else 0
+    are_pairs = isinstance(item, _Joined) and item.steps == (_Longs(1), _skip_bytes)
+
+    def skip(data: bytes, at: int) -> int:
+        while count := data[at]:
+            count, at = _read_long(data, at)
+            size, start = -1, at
+            if count < 0:
+                count, (size, start) = -count, _read_long(data, at)
+            at = start
+            if count > len(data) - at:
+                raise _Refused("an array has more items than bytes")
+            if longs:
+                at = skip_longs(data, at, count * longs)
+            elif are_pairs:
+                at = _skip_pairs(data, at, count)
+            else:
+                for _ in range(count):
+                    at = item(data, at)
+            if size >= 0 and at != start + size:
+                raise _Refused("the items of an array have another size")
+        return at + 1
+
+    return skip
+
+
+def _check_library(schema: dict[str, Any]) -> None:
+    """Refuse types of which the library takes another number of bytes."""
+    kind, logical = schema["type"], schema.get("logicalType")
+    if logical == "map":
+        names = [field["name"] for field in schema["items"]["fields"]]
+        _check(kind == "array" and names == ["key", "value"], "no map")
+    elif logical == "uuid":
+        _check(kind == "fixed" and schema["size"] == 16, "no uuid")
+    elif logical == "decimal":
+        from pyiceberg.utils.decimal import decimal_required_bytes
+
+        _check(kind == "fixed" and schema["size"] == decimal_required_bytes(schema["precision"]), "no decimal")
+    elif logical is not None:
+        _check(kind in {"int", "long"}, "no date or time")
+
+
+@lru_cache(maxsize=64)
+def _record(schema: bytes, fields: tuple[int, ...], within: int) -> Callable[[bytes, int, list[Any]], int]:
+    """Return a function that fills in the values of fields. To make one takes as long as to read a hundred records."""
+    of = _Schema(is_for_library=False)
+    places = {field: place for place, field in enumerate(fields)}
+
+    def steps_of(record: dict[str, Any], *, is_inner: bool = False) -> list[tuple[int, Any]]:
+        _check(record["type"] == "record", "the schema is no record")
+        steps: list[tuple[int, Any]] = []
+        skips: list[Skip | None] = []
+        for field in record["fields"]:
+            kind, place = field["type"], places.get(field.get("field-id"), -1)
+            is_wanted = not is_inner and field.get("field-id") == within and isinstance(kind, dict)
+            if place < 0 and not is_wanted:
+                skips.append(of.skip(kind, 1))
+                continue
+            if skip := _joined(skips):
+                steps.append((-1, skip))
+            skips = []
+            steps += steps_of(kind, is_inner=True) if is_wanted else [(place, of.load(kind))]
+        if skip := _joined(skips):
+            steps.append((-1, skip))
+        return steps
+
+    steps = steps_of(msgspec.json.decode(schema))
+    _check(bool(steps), "the records have no bytes")
+
+    def read(data: bytes, at: int, values: list[Any]) -> int:
+        for place, step in steps:
+            if place < 0:
+                at = step(data, at)
+            else:
+                values[place], at = step(data, at)
+        return at
+
+    return read
