@@ -119,6 +119,37 @@ def test_what_does_not_end_is_cut_off_without_a_traceback(tmp_path: Path, hurry:
     assert "Traceback" not in text
 
 
+_WITH_A_THREAD = """
+import asyncio, sys, threading
+from pathlib import Path
+from lakebed.server import options_of, serve
+from lakebed.server.process import serving
+
+def ready(url):
+    for _ in range(40):
+        asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    print("ready", flush=True)
+
+serving.CLOSE_S = 0.5
+serve(options_of(Path(sys.argv[1]), {}), port=0, on_ready=ready, ends=True)
+"""
+
+
+def test_threads_that_never_end_do_not_keep_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WITH_A_THREAD, str(tmp_path / "lake")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGTERM)
+
+            assert process.wait(600) == 0
+            assert "although a thread still works" in process.stderr.read()
+        finally:
+            process.kill()
+
+
 def test_a_server_that_gives_notice_is_not_ready_and_still_takes_connections(tmp_path: Path) -> None:
     options = ("--notice", "600", "--drain", "0")
     with (tmp_path / "log").open("w") as log, draining(tmp_path / "lake", log, *options) as (process, url):

@@ -95,6 +95,7 @@ def serve(
         s3_listen=s3_address,
         on_s3_ready=s3_urls.append,
         sockets=inherited_sockets(session.environment),
+        ends=True,
     )
 
 

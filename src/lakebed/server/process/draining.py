@@ -5,6 +5,7 @@
 2. Accept no more connections. Connections in the queue of a shared socket are accepted by another process.
 3. Answer requests on open connections with `connection: close`. Close idle connections.
 4. When all are closed, or after `drain_s`, or at a second signal: cut off the remaining ones, and log their number.
+5. Close all parts. A process that has no other task ends some seconds later, even if a thread still works.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -150,6 +153,19 @@ class DrainingServer(uvicorn.Server):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CUT_S)
+
+
+def end_within(seconds: float) -> None:
+    """End this process after `seconds` if it did not end before. Python waits for its threads without a limit."""
+
+    def end() -> None:
+        logger.warning("the process ends although a thread still works, %g seconds after its server", seconds)
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 # Accept the connections of a worker that hangs. Each worker has a socket of its own, and the kernel keeps sending

@@ -45,7 +45,7 @@ from lakebed.server.operate.logs import LogOptions, configure_logs
 from lakebed.server.options import ServerOptions
 
 from .aside import Aside
-from .draining import CUT_S, DRAIN_S, DrainingServer
+from .draining import CUT_S, DRAIN_S, DrainingServer, end_within
 from .folder import RESERVE_BYTES, keep_reserve, noting_address, prepare_folder
 from .upkeep_loop import run_upkeep
 
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S: Final = 75
 """Longer than clients and proxies keep an idle connection: the sender closes it, so no request is lost."""
 CLOSE_S: Final = 10
-"""Seconds for a worker to close its parts after it drained."""
+"""Seconds for a process to close its parts and end its threads after it drained."""
 RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
 FIRST_FD: Final = 3
@@ -96,6 +96,7 @@ def serve(
     s3_listen: tuple[str, int] | None = None,
     on_s3_ready: Callable[[str], None] | None = None,
     sockets: Sequence[socket.socket] = (),
+    ends: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, and return when everything is closed. Call it in the main thread.
 
@@ -104,6 +105,7 @@ def serve(
     `log` None: the caller configured the logs of this process; its workers log warnings as text.
     `s3_listen` is a host and port for S3 requests only. `on_s3_ready` gets its URL, and is called first.
     `sockets` listen already (`inherited_sockets`) and replace both addresses: the API's and optionally S3's.
+    `ends`: see `ProcessOptions`.
 
     Raises:
         Unavailable, BadAddress: the server cannot listen at the address.
@@ -142,7 +144,7 @@ def serve(
 
         if log is not None:
             configure_logs(log)
-        process = ProcessOptions(drain_s=drain_s, notice_s=notice_s, log=log or LogOptions())
+        process = ProcessOptions(drain_s=drain_s, notice_s=notice_s, log=log or LogOptions(), ends=ends or workers > 1)
         if workers == 1:
             run_in_loop(serve_here(options, listeners, ready, process))
         else:
@@ -254,11 +256,15 @@ def run_in_loop(main: Awaitable[None]) -> None:
 
 
 class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one serving process. `metrics_folder` is where the workers of one server share their metrics."""
+    """The settings of one serving process. `metrics_folder` is where the workers of one server share their metrics.
+
+    `ends`: the process ends with its server, at most CLOSE_S later, whatever its threads do.
+    """
 
     drain_s: float
     notice_s: float
     log: LogOptions
+    ends: bool = False
     metrics_folder: Path | None = None
 
 
@@ -321,6 +327,8 @@ async def serve_here(
                 server.should_exit = True
                 await serving
             finally:
+                if process.ends:
+                    end_within(CLOSE_S)
                 for task in (stopping, starting, *beside):
                     task.cancel()
                 await asyncio.gather(stopping, starting, *beside, return_exceptions=True)
