@@ -41,8 +41,13 @@ Load: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 """Return the value at a place, and the place behind it."""
 
 
-class _Refused(ValueError):
-    """The file breaks a rule of this module, or one of Avro."""
+class Malformed(ValueError):
+    """The file breaks a rule of this module, or one of Avro. The message says which, and nothing of the file."""
+
+
+def words_of(error: Exception) -> str:
+    """Return what is wrong with a file. Errors of other classes may have any of its bytes in their messages."""
+    return str(error) if isinstance(error, Malformed) else type(error).__name__
 
 
 def rows(uri: str, data: bytes, fields: Sequence[int] = (), *, within: int = -1) -> Iterator[list[Any]]:
@@ -140,7 +145,7 @@ def _decompressed(codec: bytes, data: bytes, size_bytes: int) -> bytes:
 
         with ZstdDecompressor().stream_reader(data) as reader:
             return reader.read(size_bytes + 1)
-    raise _Refused(codec)
+    raise Malformed("the codec is none of null, deflate and zstandard")
 
 
 # Values
@@ -148,7 +153,7 @@ def _decompressed(codec: bytes, data: bytes, size_bytes: int) -> bytes:
 
 def _check(holds: bool, words: str) -> None:
     if not holds:
-        raise _Refused(words)
+        raise Malformed(words)
 
 
 def _read_long(data: bytes, at: int) -> tuple[int, int]:
@@ -208,7 +213,7 @@ def skip_longs(data: bytes, at: int, count: int) -> int:
         step = min(count, _AT_ONCE)
         match = _numbers(step).match(data, at)
         if match is None:
-            raise _Refused("a number does not end in the file")
+            raise Malformed("a number does not end in the file")
         at, count = match.end(), count - step
     return at
 
@@ -238,7 +243,7 @@ def _skip_bytes(data: bytes, at: int) -> int:
         _check(size >= 0, "a size is negative")
         end = at + size
     if end > len(data):
-        raise _Refused("a value does not end in the file")
+        raise Malformed("a value does not end in the file")
     return end
 
 
@@ -314,7 +319,7 @@ class _Schema:
         def skip(data: bytes, at: int) -> int:
             twice = data[at]
             if twice & 1 or twice >= 2 * len(skips) or twice > _ONE_BYTE_MAX:
-                raise _Refused("a union has no such branch")
+                raise Malformed("a union has no such branch")
             branch = skips[twice >> 1]
             return at + 1 if branch is None else branch(data, at + 1)
 
@@ -375,7 +380,7 @@ def _items(item: Skip | None) -> Skip:
                 count, (size, start) = -count, _read_long(data, at)
             at = start
             if count > len(data) - at:
-                raise _Refused("an array has more items than bytes")
+                raise Malformed("an array has more items than bytes")
             if longs:
                 at = skip_longs(data, at, count * longs)
             elif are_pairs:
@@ -384,7 +389,7 @@ def _items(item: Skip | None) -> Skip:
                 for _ in range(count):
                     at = item(data, at)
             if size >= 0 and at != start + size:
-                raise _Refused("the items of an array have another size")
+                raise Malformed("the items of an array have another size")
         return at + 1
 
     return skip

@@ -276,7 +276,7 @@ def _paths(
     except InvalidTable:
         raise
     except Exception as error:
-        raise InvalidTable(f"{uri} is no manifest of Iceberg: {type(error).__name__}", uri=uri) from error
+        raise InvalidTable(f"{uri} is no manifest of Iceberg: {avro.words_of(error)}", uri=uri) from error
     return found
 
 
