@@ -263,5 +263,6 @@ GET_METADATA_OBJECT: Final = Operation(
     _READ_FILES,
     "Return a file of a tree, in Lakebed's own format (docs/formats), or redirect to a signed URL (presign).",
     (flag("presign"),),
+    asked_later=(Permission("fs:ReadObject", OBJECT, AT_ANY, when="no statement may deny it, at any path"),),
     other_statuses=(302,),
 )

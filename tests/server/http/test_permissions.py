@@ -238,6 +238,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "expireGcCommits",
         "extendSandbox",
         "getCatalogConfig",
+        "getMetadataObject",
         "hardResetBranch",
         "importStart",
         "listBranches",
@@ -278,6 +279,12 @@ async def test_a_row_that_is_denied_has_neither_checksum_nor_address_nor_metadat
     listed = (await ann.get(f"{repo}/refs/main/objects/ls")).json()["results"]
     url = f"{repo}/refs/{first}/diff/main"
     changed = (await ann.get(url, params={"include_right_stats": "true"})).json()["results"]
+    tree = (await client.get(f"{repo}/commits/main")).json()["meta_range_id"]
+    files = [
+        await who.get(f"{repo}/metadata/object/meta_range/{tree}", params={"presign": presign})
+        for who in (client, ann)
+        for presign in ("false", "true")
+    ]
     denied = await ann.post(f"{repo}/refs/main/symlink")
     made = await ann.post(f"{repo}/refs/main/symlink", params={"location": "open"})
 
@@ -286,6 +293,9 @@ async def test_a_row_that_is_denied_has_neither_checksum_nor_address_nor_metadat
     assert all(shown["open/a"])
     assert [bool(row.get("right")) for row in changed] == [True, False]
     assert (denied.status_code, made.status_code) == (401, 201), (denied.text, made.text)
+    # A file of a tree has the rows of many paths.
+    assert [file.status_code for file in files] == [200, 200, 401, 401]
+    assert "fs:ReadObject" in files[-1].json()["message"]
 
 
 async def test_an_import_asks_for_each_of_its_sources(

@@ -113,6 +113,18 @@ def require_below(permission: Permission, permissions: Permissions, names: Names
             raise permissions.not_permitted(permission.action, beginning + "*")
 
 
+def refuse_denied_below(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
+    """Refuse what shows rows of all resources with these names, if a statement may deny the caller one of them.
+
+    Raises:
+        NotPermitted: a statement may deny one, for some ref.
+    """
+    for permission in asked:
+        for beginning in _beginnings(permission, names):
+            if permissions.denies_below(permission.action, beginning):
+                raise permissions.not_permitted(permission.action, beginning + "*")
+
+
 def _beginnings(permission: Permission, names: Names) -> list[str]:
     resources = permission.resources(lambda name: _canonical(name, names[name]) if name in names else "\0")
     return [resource.partition("\0")[0] for resource in resources]

@@ -15,7 +15,7 @@ from lakebed.catalog import Repository
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
-from lakebed.server.http.gate import check_source, refuse_denied
+from lakebed.server.http.gate import check_source, refuse_denied, refuse_denied_below
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import StreamedResponse, page_of, raw_headers
 from lakebed.server.http.routing import Route
@@ -152,6 +152,9 @@ class Commits:
         kind = request.args[1]
         if kind not in _TREE_FOLDERS:
             raise InvalidParameter(f'parameter "type" in path is {kind!r}: it is range, meta_range or sublist')
+        # Its rows have checksum, address and metadata of objects at many paths, of which listings hide some.
+        asked, names = history.GET_METADATA_OBJECT.asked_later, {"repository": request.args[0]}
+        refuse_denied_below(asked, request.permissions, names)
         repository = await self._catalog.get(request.args[0])
         found = await _find_file(repository, _TREE_FOLDERS[kind], request.args[2], kind)
         if request.flag("presign") and self._presign_s is not None:

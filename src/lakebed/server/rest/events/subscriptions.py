@@ -12,7 +12,7 @@ from lakebed.base import EventKind, Invalid
 from lakebed.catalog import Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
 from lakebed.server.events import shown
-from lakebed.server.http.gate import require
+from lakebed.server.http.gate import refuse_denied_below, require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.responses import page_of
 from lakebed.server.http.routing import Route
@@ -142,9 +142,7 @@ class _Seen:
                     # In doubt about the ref: an allow that holds for some refs alone, or for all but some, is none.
                     resource = permission.resources(lambda name: self._repository if name == "repository" else "*")[0]
                     lasting.require(permission.action, resource, UNKNOWN_REF if permission.at else NO_REF)
-                    beginning = permission.resources(lambda name: self._repository if name == "repository" else "")[0]
-                    if lasting.denies_below(permission.action, beginning):
-                        raise lasting.not_permitted(permission.action, beginning + "*")
+                    refuse_denied_below((permission,), lasting, {"repository": self._repository})
 
 
 def _require(kind: EventKind, ref: str, repository: str, permissions: Permissions) -> None:
