@@ -32,7 +32,7 @@ from sim.ports.actors import Violation
 from sim.ports.operations import Operation
 
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, doing
 
 _PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
 
@@ -81,15 +81,12 @@ def link_signed(name: str, key: str, value: str, *, late_ms: int = 0) -> Do:
     return Do(Operation(name, "write", MAIN, key.encode(), value), act)
 
 
-def expire(name: str) -> Do:
+@doing("expire")
+async def expire(repo: Versions) -> None:
     """Expire every address that is open, as a cleaner does when it is time."""
-
-    async def act(repo: Versions) -> None:
-        async for key, upload in repo.context.records(UploadRecord, keys.UPLOAD):  # a scan
-            if upload.state is UploadState.ISSUED:
-                await repo.uploads.expire(key[len(keys.UPLOAD) :].decode())
-
-    return Do(Operation(name, "expire"), act)
+    async for key, upload in repo.context.records(UploadRecord, keys.UPLOAD):  # a scan
+        if upload.state is UploadState.ISSUED:
+            await repo.uploads.expire(key[len(keys.UPLOAD) :].decode())
 
 
 def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branch: str = MAIN) -> Do:
@@ -125,22 +122,16 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
     return Do(Operation(name, "peek" if ref else "read", branch, key.encode()), act)
 
 
-def close(name: str) -> Do:
+@doing("close")
+async def close(repo: Versions) -> None:
     """Shut down in order: this process's slices close."""
-
-    async def act(repo: Versions) -> None:
-        await repo.slices.end()
-
-    return Do(Operation(name, "close"), act)
+    await repo.slices.end()
 
 
-def fence(name: str) -> Do:
+@doing("fence")
+async def fence(repo: Versions) -> None:
     """Take every owner for dead: fence, freeze, close."""
-
-    async def act(repo: Versions) -> None:
-        await RunBook(repo, FENCING).closed_slices()
-
-    return Do(Operation(name, "fence"), act)
+    await RunBook(repo, FENCING).closed_slices()
 
 
 def freeze(name: str, *, branch: str = MAIN) -> Do:
@@ -161,45 +152,33 @@ def bump(name: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "run", branch), act)
 
 
-def abandon(name: str) -> Do:
+@doing("clean")
+async def abandon(repo: Versions) -> None:
     """Take every run that marks for dead."""
-
-    async def act(repo: Versions) -> None:
-        await RunBook(repo, OPTIONS).abandon_dead()
-
-    return Do(Operation(name, "clean"), act)
+    await RunBook(repo, OPTIONS).abandon_dead()
 
 
-def end(name: str) -> Do:
+@doing("clean")
+async def end(repo: Versions) -> None:
     """End every run that sweeps, whichever actor began it."""
-
-    async def act(repo: Versions) -> None:
-        service = CollectionService(repo, OPTIONS)
-        for run_id, record in await repo.retired.runs():
-            if record.state is RunState.SWEEPING:
-                await service.end(run_id, End(plan=record.plan))
-
-    return Do(Operation(name, "clean"), act)
+    service = CollectionService(repo, OPTIONS)
+    for run_id, record in await repo.retired.runs():
+        if record.state is RunState.SWEEPING:
+            await service.end(run_id, End(plan=record.plan))
 
 
-def clean_records(name: str, *, late_ms: int = 0) -> Do:
+@doing("clean")
+async def clean_records(repo: Versions, *, late_ms: int = 0) -> None:
     """Remove finished records as a cleaner does, whose clock is `late_ms` ahead."""
-
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.cleanup._clean_records()  # noqa: SLF001  # a part of it, for fewer states
-
-    return Do(Operation(name, "clean"), act)
+    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await repo.cleanup._clean_records()  # noqa: SLF001  # a part of it, for fewer states
 
 
-def clean_refs(name: str) -> Do:
+@doing("clean")
+async def clean_refs(repo: Versions) -> None:
     """Remove refs half made as a cleaner does, which takes all of them for old."""
-
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.cleanup._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
-
-    return Do(Operation(name, "clean"), act)
+    repo.ports.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await repo.cleanup._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
 
 
 # Collections
@@ -291,16 +270,14 @@ def purge(name: str) -> Do:
     return run_later(name, act, days=30)
 
 
-def run_later(name: str, act: Callable[[Versions], Awaitable[str | None]], *, days: int) -> Do:
-    async def later(repo: Versions) -> str | None:
-        clock = repo.ports.clock
-        clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        try:
-            return await act(repo)
-        finally:
-            clock.ms -= days * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
-
-    return Do(Operation(name, "run"), later)
+@doing("run")
+async def run_later(repo: Versions, act: Callable[[Versions], Awaitable[str | None]], *, days: int) -> str | None:
+    clock = repo.ports.clock
+    clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    try:
+        return await act(repo)
+    finally:
+        clock.ms -= days * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
 
 
 def days_later(do: Do, days: int) -> Do:
@@ -341,13 +318,10 @@ def shown(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def behind(name: str) -> Do:
+@doing("close")
+async def behind(repo: Versions) -> None:
     """Let this process's clock turn out to be an hour behind all others."""
-
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms -= 3_600_000  # type: ignore[attr-defined]  # a SimClock, as in every scene
-
-    return Do(Operation(name, "close"), act)
+    repo.ports.clock.ms -= 3_600_000  # type: ignore[attr-defined]  # a SimClock, as in every scene
 
 
 def hand_out(name: str) -> Do:
@@ -370,14 +344,11 @@ def fill(name: str) -> Do:
     return Do(Operation(name, "issue", "main"), act)
 
 
-def strand(name: str, *, branch: str = MAIN) -> Do:
+@doing("run")
+async def strand(repo: Versions, *, branch: str = MAIN) -> None:
     """Write the files of the tree that a commit of the branch would make now, and nothing else."""
-
-    async def act(repo: Versions) -> None:
-        record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
-        await repo.commits.lay(await repo.context.commits.metarange(record.commit_id), record.tokens())
-
-    return Do(Operation(name, "run"), act)
+    record = (await repo.context.branches.fresh(branch)).record  # the first half of a commit
+    await repo.commits.lay(await repo.context.commits.metarange(record.commit_id), record.tokens())
 
 
 def commit_in_vain(name: str, *, branch: str = MAIN) -> Do:
@@ -391,15 +362,12 @@ def commit_in_vain(name: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "run"), act)
 
 
-def strand_merge(name: str, source: str, *, branch: str = MAIN) -> Do:
+@doing("run")
+async def strand_merge(repo: Versions, source: str, *, branch: str = MAIN) -> None:
     """Merge as a strand."""
-
-    async def act(repo: Versions) -> None:
-        head, other = await repo.refs.resolve_commit(branch), await repo.refs.resolve_commit(source)
-        base = (await repo.history.merge_base(source, branch)).id
-        await repo.merges._three_way(base, other, head, "none")  # noqa: SLF001  # as above
-
-    return Do(Operation(name, "run"), act)
+    head, other = await repo.refs.resolve_commit(branch), await repo.refs.resolve_commit(source)
+    base = (await repo.history.merge_base(source, branch)).id
+    await repo.merges._three_way(base, other, head, "none")  # noqa: SLF001  # as above
 
 
 # The rest

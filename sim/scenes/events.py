@@ -42,7 +42,7 @@ from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 
 from .deeds import create_branch, create_tag, delete_branch, delete_tag, hard_reset
-from .scenes import MAIN, SIDE, Do, client, commit, merge, scene, versions, write
+from .scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, versions, write
 
 _MOVED: Final = b"sim/moved"
 """Ref → its moves since the actors came, as `before>after`, one a line. Step checks write it, and no actor reads it."""
@@ -167,23 +167,17 @@ def subscribe(name: str = HOOK) -> Do:
     return Do(Operation(name, "clean"), act)
 
 
-def gather(name: str) -> Do:
+@doing("clean")
+async def gather(repo: Versions) -> None:
     """Write the events that are due."""
-
-    async def act(repo: Versions) -> None:
-        await repo.outbox.gather()
-
-    return Do(Operation(name, "clean"), act)
+    await repo.outbox.gather()
 
 
-def deliver(name: str, *, late_ms: int = 0) -> Do:
+@doing("clean")
+async def deliver(repo: Versions, *, late_ms: int = 0) -> None:
     """Deliver what waits, once, by a clock that is `late_ms` ahead: it takes who is at it for dead."""
-
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await _deliver(repo)
-
-    return Do(Operation(name, "clean"), act)
+    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await _deliver(repo)
 
 
 async def _deliver(repo: Versions) -> None:
@@ -196,22 +190,17 @@ async def _deliver(repo: Versions) -> None:
         await subscriptions.deliver(subscription_id, record, send)
 
 
-def replay(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        with suppress(NotFound):
-            await Subscriptions(repo).replay(HOOK, 0)
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def replay(repo: Versions) -> None:
+    with suppress(NotFound):
+        await Subscriptions(repo).replay(HOOK, 0)
 
 
-def clean_events(name: str) -> Do:
+@doing("clean")
+async def clean_events(repo: Versions) -> None:
     """Remove every event that is delivered or old, by a clock that is far ahead."""
-
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += _AGE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.outbox.clean()
-
-    return Do(Operation(name, "clean"), act)
+    repo.ports.clock.ms += _AGE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await repo.outbox.clean()
 
 
 async def _tidy(ports: SimPorts) -> None:
@@ -222,13 +211,10 @@ async def _tidy(ports: SimPorts) -> None:
     await _deliver(repo)
 
 
-def drop(name: str) -> Do:
+@doing("clean")
+async def drop(repo: Versions) -> None:
     """Drop the marks that no event will need."""
-
-    async def act(repo: Versions) -> None:
-        await repo.outbox.drop_marks(least=1)
-
-    return Do(Operation(name, "clean"), act)
+    await repo.outbox.drop_marks(least=1)
 
 
 def forget_log(name: str) -> Do:
@@ -251,18 +237,15 @@ def _much_later(deed: Do) -> Do:
     return Do(deed.operation, act)
 
 
-def forget_changes(name: str) -> Do:
+@doing("clean")
+async def forget_changes(repo: Versions) -> None:
     """Leave the outbox as an older release does, which knew events of refs only."""
-
-    async def act(repo: Versions) -> None:
-        partition = repo.outbox.partition
-        held = await repo.store.get(partition, b"feed")
-        assert held is not None
-        feed = replace_fields(decode_record(FeedRecord, held.value), has_changes=False)
-        await repo.store.set(partition, b"feed", encode_record(feed))
-        await repo.store.delete(partition, mark_key(feed.generation, EventKind.PULL, "p"))
-
-    return Do(Operation(name, "clean"), act)
+    partition = repo.outbox.partition
+    held = await repo.store.get(partition, b"feed")
+    assert held is not None
+    feed = replace_fields(decode_record(FeedRecord, held.value), has_changes=False)
+    await repo.store.set(partition, b"feed", encode_record(feed))
+    await repo.store.delete(partition, mark_key(feed.generation, EventKind.PULL, "p"))
 
 
 def event_scenes() -> Iterator[Scene]:
@@ -405,39 +388,30 @@ def _book(repo: Versions) -> RunBook:
     return RunBook(repo, ServiceOptions())
 
 
-def start_run(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        record = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=0)
-        await _book(repo).write(RUN, record, None)
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def start_run(repo: Versions) -> None:
+    record = RunRecord(kind=RunKind.UNCOMMITTED, state=RunState.MARKING, started_ms=0)
+    await _book(repo).write(RUN, record, None)
 
 
-def move_run(name: str, state: RunState) -> Do:
-    async def act(repo: Versions) -> None:
-        with suppress(Conflict, NotFound):
-            await _book(repo).move(RUN, state)
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def move_run(repo: Versions, state: RunState) -> None:
+    with suppress(Conflict, NotFound):
+        await _book(repo).move(RUN, state)
 
 
-def certify_run(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        await _book(repo).note_certified(RUN)
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def certify_run(repo: Versions) -> None:
+    await _book(repo).note_certified(RUN)
 
 
-def forget_run(name: str) -> Do:
+@doing("clean")
+async def forget_run(repo: Versions) -> None:
     """Remove the record of the run, as a collection of metadata does once its folder is empty."""
-
-    async def act(repo: Versions) -> None:
-        found = await repo.retired.find_run(RUN)
-        told = await repo.outbox.told()
-        if found is not None and found[0].state.is_over:
-            await repo.retired.forget_run(RUN, changes=None if told is None else told(RUN)[1])
-
-    return Do(Operation(name, "clean"), act)
+    found = await repo.retired.find_run(RUN)
+    told = await repo.outbox.told()
+    if found is not None and found[0].state.is_over:
+        await repo.retired.forget_run(RUN, changes=None if told is None else told(RUN)[1])
 
 
 def _scene(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Concatenate, Final, ParamSpec, TypeAlias
 
 from lakebed.base import Entry, Etags
 from lakebed.objectstore import ShortBody
@@ -40,6 +40,8 @@ SIDE: Final = "side"
 FAR_FUTURE_MS: Final = 10_000_000_000
 """Everything is old then."""
 
+P = ParamSpec("P")
+
 Act: TypeAlias = Callable[[Versions], Awaitable[str | None]]
 
 
@@ -56,6 +58,24 @@ class Do:
     def called(self, what: str) -> Do:
         """Have statistics call it so."""
         return Do(replace(self.operation, what=what), self.act)
+
+
+Acting: TypeAlias = Callable[Concatenate[Versions, P], Awaitable[str | None]]
+
+
+def doing(kind: str) -> Callable[[Acting[P]], Callable[Concatenate[str, P], Do]]:
+    """Make operations of this kind of a function that acts on a repository. Checkers know no more than the kind.
+
+    A call takes the name of the operation, then the other arguments of the function.
+    """
+
+    def made(act: Acting[P]) -> Callable[Concatenate[str, P], Do]:
+        def do(name: str, /, *args: P.args, **kwargs: P.kwargs) -> Do:
+            return Do(Operation(name, kind), lambda repo: act(repo, *args, **kwargs))
+
+        return do
+
+    return made
 
 
 NARROW: Final = CutRule(strong=1, weak=1, weak_from=1, rows_max=1)
@@ -163,15 +183,12 @@ def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "merge", branch, value=source), act)
 
 
-def clean(name: str, *, late_ms: int = 0) -> Do:
+@doing("clean")
+async def clean(repo: Versions, *, late_ms: int = 0) -> None:
     """Clean, by a clock that is `late_ms` ahead."""
-
-    async def act(repo: Versions) -> None:
-        clock = repo.ports.clock
-        clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.cleanup.clean()
-
-    return Do(Operation(name, "clean"), act)
+    clock = repo.ports.clock
+    clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await repo.cleanup.clean()
 
 
 def client(name: str, *deeds: Do, again: Sequence[Do] = (), real_trees: CutRule | None = None) -> Actor:

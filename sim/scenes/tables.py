@@ -39,7 +39,7 @@ from sim.ports.actors import Actor, Ending, Scene, Violation
 from sim.ports.files import pairs_in
 from sim.ports.operations import Operation
 from sim.scenes.deeds import collect, copy, create_branch, resume, revert
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, merge, scene, upload
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, upload
 from sim.worlds.undoing import undo
 
 TABLE: Final = TableName(("n",), "t")
@@ -48,25 +48,20 @@ _APPENDED: Final = "+"
 """Added to the name of the metadata that a merge appended to."""
 
 
-def begin(name: str) -> Do:
+@doing("tables")
+async def begin(repo: Versions) -> None:
     """Make the hidden branch."""
-
-    async def act(repo: Versions) -> None:
-        empty = Commit(
-            generation=1, message="", committer="sim", created_ms=0, metarange_id=EMPTY_METARANGE, parents=(), nonce="t"
-        )
-        await repo.recorder.record(empty.id, empty)
-        await repo.refs.create_branch(TABLES, empty.id, work_of=TABLES)
-
-    return Do(Operation(name, "tables"), act)
+    empty = Commit(
+        generation=1, message="", committer="sim", created_ms=0, metarange_id=EMPTY_METARANGE, parents=(), nonce="t"
+    )
+    await repo.recorder.record(empty.id, empty)
+    await repo.refs.create_branch(TABLES, empty.id, work_of=TABLES)
 
 
-def write_files(name: str, *files: str) -> Do:
-    async def act(repo: Versions) -> None:
-        for file in files:
-            await _put(repo, file)
-
-    return Do(Operation(name, "tables"), act)
+@doing("tables")
+async def write_files(repo: Versions, *files: str) -> None:
+    for file in files:
+        await _put(repo, file)
 
 
 def commit_table(
@@ -107,31 +102,26 @@ def merge_appending(name: str, source: str, files: Sequence[str]) -> Do:
     return Do(Operation(name, "tables", MAIN), act)
 
 
-def settle(name: str) -> Do:
+@doing("tables")
+async def settle(repo: Versions) -> None:
     """Commit what is staged on the hidden branch, and remove what is gone, as upkeep does."""
-
-    async def act(repo: Versions) -> None:
-        await Tables("sim", repo, _settings(repo), None, None, repo.ports).settle()  # type: ignore[arg-type]  # unused
-
-    return Do(Operation(name, "tables"), act)
+    await Tables("sim", repo, _settings(repo), None, None, repo.ports).settle()  # type: ignore[arg-type]  # unused
 
 
-def dump(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        settings = _settings(repo)
-        tables = Tables("sim", repo, settings, None, None, repo.ports)  # type: ignore[arg-type]  # unused
-        await Dumps(
-            repo,
-            repo.objectstore,
-            settings,
-            None,  # type: ignore[arg-type]  # of restores
-            repo.ports,
-            repository_id=RepositoryId("sim"),
-            default_branch=MAIN,
-            settle=tables.settle,
-        ).dump()
-
-    return Do(Operation(name, "tables"), act)
+@doing("tables")
+async def dump(repo: Versions) -> None:
+    settings = _settings(repo)
+    tables = Tables("sim", repo, settings, None, None, repo.ports)  # type: ignore[arg-type]  # unused
+    await Dumps(
+        repo,
+        repo.objectstore,
+        settings,
+        None,  # type: ignore[arg-type]  # of restores
+        repo.ports,
+        repository_id=RepositoryId("sim"),
+        default_branch=MAIN,
+        settle=tables.settle,
+    ).dump()
 
 
 async def _put(repo: Versions, file: str) -> None:

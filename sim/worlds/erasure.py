@@ -58,6 +58,7 @@ from sim.scenes.scenes import (
     client,
     commit,
     delete,
+    doing,
     merge,
     reset,
     scene,
@@ -80,25 +81,20 @@ _PAST: Final = [upload("w1", "a", "1"), commit("p1")]
 _OLD: Final = [*_PAST, upload("w2", "a", "2"), commit("p2"), RULED, set_policy("q2")]
 
 
-def erase(name: str, *, shared: bool = False, has_grace: bool = False, plans_only: bool = False) -> Do:
-    async def act(repo: Versions) -> None:
-        await _erase(Collecting(repo, has_grace=has_grace), shared=shared, plans_only=plans_only)
-
-    return Do(Operation(name, "run"), act)
+@doing("run")
+async def erase(repo: Versions, *, shared: bool = False, has_grace: bool = False, plans_only: bool = False) -> None:
+    await _erase(Collecting(repo, has_grace=has_grace), shared=shared, plans_only=plans_only)
 
 
-def erase_alone(name: str) -> Do:
+@doing("run")
+async def erase_alone(repo: Versions) -> str:
     """Erase, and return the objects that the plan takes. It is for an actor who is alone."""
-
-    async def act(repo: Versions) -> str:
-        collecting = Collecting(repo)
-        order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated")
-        plan = await flow.plan(collecting.context, Erasure(order))
-        await collecting.apply(plan.run_id)
-        taken = (await collecting.context.read(plan.garbage, GARBAGE))["address"].to_pylist()
-        return f"{_TOOK} {' '.join(taken)}"
-
-    return Do(Operation(name, "run"), act)
+    collecting = Collecting(repo)
+    order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated")
+    plan = await flow.plan(collecting.context, Erasure(order))
+    await collecting.apply(plan.run_id)
+    taken = (await collecting.context.read(plan.garbage, GARBAGE))["address"].to_pylist()
+    return f"{_TOOK} {' '.join(taken)}"
 
 
 def erase_staged(name: str, *, has_grace: bool = False, everywhere: bool = False) -> Do:
@@ -319,17 +315,14 @@ def _kept_scene() -> Scene:
     )
 
 
-def certify_erasure(name: str) -> Do:
+@doing("certify")
+async def certify_erasure(repo: Versions) -> str:
     """Certify the erasure that there is, and return the kinds of all that stands beside what it deleted."""
-
-    async def act(repo: Versions) -> str:
-        context = Collecting(repo).context
-        erasures = [one.run_id for one in await context.service.runs() if one.kind is RunKind.ERASURE]
-        made = await certify(context, erasures[0], by="sim")
-        erased = {one.address for one in made.objects if not one.is_kept}
-        return " ".join(sorted({one.what for one in made.stands if one.where not in erased}))
-
-    return Do(Operation(name, "certify"), act)
+    context = Collecting(repo).context
+    erasures = [one.run_id for one in await context.service.runs() if one.kind is RunKind.ERASURE]
+    made = await certify(context, erasures[0], by="sim")
+    erased = {one.address for one in made.objects if not one.is_kept}
+    return " ".join(sorted({one.what for one in made.stands if one.where not in erased}))
 
 
 def what_is_kept_stands(ending: Ending) -> None:

@@ -25,7 +25,6 @@ from sim.checkers.ledgers import (
 )
 from sim.checkers.reachable import nothing_queued_is_named, queued
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
 from sim.scenes.collecting import PRIVATE, STEPS
 from sim.scenes.deeds import (
@@ -52,6 +51,7 @@ from sim.scenes.scenes import (
     client,
     commit,
     delete,
+    doing,
     read,
     reset,
     scene,
@@ -62,11 +62,9 @@ from sim.scenes.scenes import (
 )
 
 
-def turn_on(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.hard_delete.change(by="sim", is_on=True, grace_s=0)
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def turn_on(repo: Versions) -> None:
+    await repo.hard_delete.change(by="sim", is_on=True, grace_s=0)
 
 
 def hard(do: Do) -> Do:
@@ -83,26 +81,20 @@ def hard(do: Do) -> Do:
     return Do(do.operation, act)
 
 
-def clean_claims(name: str, *, late_ms: int = 0) -> Do:
+@doing("clean")
+async def clean_claims(repo: Versions, *, late_ms: int = 0) -> None:
     """Wipe retired tokens as a cleaner does, whose clock is `late_ms` ahead."""
-
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.cleanup._clean_claims()  # noqa: SLF001  # a part of it, for fewer states
-
-    return Do(Operation(name, "clean"), act)
+    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await repo.cleanup._clean_claims()  # noqa: SLF001  # a part of it, for fewer states
 
 
-def work(name: str) -> Do:
+@doing("clean")
+async def work(repo: Versions) -> None:
     """Delete what is in the queue."""
-
-    async def act(repo: Versions) -> None:
-        store: object = repo.objectstore
-        assert isinstance(store, SimObjectStore)
-        with suppress(Conflict):
-            await QueueWorker(repo, SimDeleter(store.own), linger_ms=0).work()
-
-    return Do(Operation(name, "clean"), act)
+    store: object = repo.objectstore
+    assert isinstance(store, SimObjectStore)
+    with suppress(Conflict):
+        await QueueWorker(repo, SimDeleter(store.own), linger_ms=0).work()
 
 
 def hard_delete_scenes() -> Iterator[Scene]:

@@ -19,12 +19,11 @@ from lakebed.versions import Versions, decode_record, keys
 from sim.checkers.deleted import ONE
 from sim.checkers.views import PARTITION
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.scenes.deeds import collect, committed_run, create_tag, metadata_run, purge, set_rules, uncommitted_run
 from sim.scenes.flows import files_of_trees, metadata_scene
 from sim.scenes.repositories import NAME, catalog_of
-from sim.scenes.scenes import NARROW, Do, client, commit, delete, scene, upload
+from sim.scenes.scenes import NARROW, Do, client, commit, delete, doing, scene, upload
 
 from .deleted import PRIVATE, delete_and_collect, prepare_due
 from .hard_delete import hard, turn_on, work
@@ -39,24 +38,21 @@ _GARBAGE: Final = [upload("w1", "a", "1"), delete("d1", "a")]
 _LATE: Final = "late"
 
 
-def add_hold(name: str, *, commit: str = "", tag: str = "") -> Do:
+@doing("hold")
+async def add_hold(repo: Versions, *, commit: str = "", tag: str = "") -> str:
     """Hold a commit or tag, or the path. The value is the objects that were there, behind `late` if runs were named."""
-
-    async def act(repo: Versions) -> str:
-        globs = () if commit or tag else ("a",)
-        hold = NewHold(
-            name="case",
-            globs=globs,
-            commits=(commit,) if commit else (),
-            tags=(tag,) if tag else (),
-            why="simulated",
-        )
-        told = (await HoldBook(repo).add(hold))[1]
-        # A run that ended before may have taken the object: then there is nothing to hold.
-        there = [stat.key async for page in repo.objectstore.list("data/") for stat in page]
-        return " ".join([_LATE, *there] if told else there)
-
-    return Do(Operation(name, "hold"), act)
+    globs = () if commit or tag else ("a",)
+    hold = NewHold(
+        name="case",
+        globs=globs,
+        commits=(commit,) if commit else (),
+        tags=(tag,) if tag else (),
+        why="simulated",
+    )
+    told = (await HoldBook(repo).add(hold))[1]
+    # A run that ended before may have taken the object: then there is nothing to hold.
+    there = [stat.key async for page in repo.objectstore.list("data/") for stat in page]
+    return " ".join([_LATE, *there] if told else there)
 
 
 def what_is_held_stays(ending: Ending, *, root: str = "") -> None:

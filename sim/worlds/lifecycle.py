@@ -15,7 +15,6 @@ from lakebed.gc.messages import Mode, RunKind
 from lakebed.versions import Versions
 from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted, nothing_undue_is_deleted
 from sim.ports.actors import Actor, Ending, Scene
-from sim.ports.operations import Operation
 from sim.scenes.deeds import (
     clean_records,
     collect,
@@ -37,16 +36,14 @@ from sim.scenes.deeds import (
     undelete_branch,
 )
 from sim.scenes.flows import RULED
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, merge, scene, upload
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, merge, scene, upload
 
 DUE: Final = b"a"
 
 
-def set_policy(name: str, policy: bytes = b'{"due": {"prefix": "a", "days": 1}}') -> Do:
-    async def act(repo: Versions) -> None:
-        await PolicyBook(repo).write(policy)
-
-    return Do(Operation(name, "policy"), act)
+@doing("policy")
+async def set_policy(repo: Versions, policy: bytes = b'{"due": {"prefix": "a", "days": 1}}') -> None:
+    await PolicyBook(repo).write(policy)
 
 
 _PAST: Final = [upload("w1", "a", "1"), commit("p1"), set_policy("q0")]

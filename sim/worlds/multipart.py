@@ -24,7 +24,7 @@ from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.scenes.collecting import FENCING
 from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncommitted_run
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, reset, scene, versions, write
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, reset, scene, versions, write
 
 NAME: Final = RepositoryId("lake")
 _BY_ID: Final = "by id"
@@ -101,20 +101,16 @@ def complete(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), value, _BY_ID), act)
 
 
-def abort(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        async for upload_id, _ in repo.parts.begun():
-            await handle_of(repo).multipart.abort(upload_id)
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def abort(repo: Versions) -> None:
+    async for upload_id, _ in repo.parts.begun():
+        await handle_of(repo).multipart.abort(upload_id)
 
 
-def clean_parts(name: str, *, late_ms: int = 0) -> Do:
-    async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
-        await repo.parts.clean()
-
-    return Do(Operation(name, "clean"), act)
+@doing("clean")
+async def clean_parts(repo: Versions, *, late_ms: int = 0) -> None:
+    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    await repo.parts.clean()
 
 
 def uploads_are_not_lost(ending: Ending) -> None:

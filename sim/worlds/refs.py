@@ -44,7 +44,7 @@ from sim.scenes.deeds import (
     undelete_branch,
 )
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
-from sim.scenes.scenes import MAIN, NARROW, SIDE, Do, client, commit, scene, upload, write
+from sim.scenes.scenes import MAIN, NARROW, SIDE, Do, client, commit, doing, scene, upload, write
 
 from .lifecycle import DUE, set_policy
 from .moves import move
@@ -197,14 +197,11 @@ def _entry(value: str) -> Entry:
     return Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
 
 
-def put_on_record(name: str) -> Do:
+@doing("close")
+async def put_on_record(repo: Versions) -> None:
     """Write the repository's own record, which an import asks for before it answers."""
-
-    async def act(repo: Versions) -> None:
-        record = handle_of(repo).record
-        await repo.store.set(keys.REPOSITORIES, NAME.encode(), encode_record(record))
-
-    return Do(Operation(name, "close"), act)
+    record = handle_of(repo).record
+    await repo.store.set(keys.REPOSITORIES, NAME.encode(), encode_record(record))
 
 
 class _Listed:

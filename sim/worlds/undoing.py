@@ -48,7 +48,7 @@ from sim.scenes.deeds import (
     undelete_branch,
 )
 from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
-from sim.scenes.scenes import MAIN, NARROW, Do, client, commit, delete, scene, upload, write
+from sim.scenes.scenes import MAIN, NARROW, Do, client, commit, delete, doing, scene, upload, write
 
 from .erasure import erase
 from .holds import add_hold, what_is_held_stays
@@ -96,17 +96,14 @@ _DUE: Final = (
 )
 
 
-def undo(name: str, *, again: bool = True) -> Do:
+@doing("undo")
+async def undo(repo: Versions, *, again: bool = True) -> None:
     """Undo the oldest run that is deferred or, to do it `again`, was undone already."""
-
-    async def act(repo: Versions) -> None:
-        service = CollectionService(repo, OPTIONS)
-        for run_id, record in await repo.retired.runs():
-            if record.until_ms or (again and record.state is RunState.UNDONE):
-                await service.undo(run_id, Undo())
-                return
-
-    return Do(Operation(name, "undo"), act)
+    service = CollectionService(repo, OPTIONS)
+    for run_id, record in await repo.retired.runs():
+        if record.until_ms or (again and record.state is RunState.UNDONE):
+            await service.undo(run_id, Undo())
+            return
 
 
 def undoing_scenes() -> Iterator[Scene]:
@@ -207,16 +204,13 @@ def _scene(
     return deferring(made, due=due, erased=DUE if due else b"")
 
 
-def undo_halfway(name: str) -> Do:
+@doing("undo")
+async def undo_halfway(repo: Versions) -> None:
     """Undo the oldest run that is deferred, and die once its record says so: all that it had noted is still there."""
-
-    async def act(repo: Versions) -> None:
-        for run_id, record in await repo.retired.runs():
-            if record.until_ms:
-                await _up_to_its_record(CollectionService(repo, OPTIONS).undo(run_id, Undo()))
-                return
-
-    return Do(Operation(name, "undo"), act)
+    for run_id, record in await repo.retired.runs():
+        if record.until_ms:
+            await _up_to_its_record(CollectionService(repo, OPTIONS).undo(run_id, Undo()))
+            return
 
 
 @types.coroutine

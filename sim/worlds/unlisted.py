@@ -17,21 +17,18 @@ from sim.ports.operations import Operation
 from sim.ports.ports import LEVELS, SimPorts
 from sim.scenes.collecting import FENCING, PRIVATE
 from sim.scenes.deeds import close, uncommitted_run
-from sim.scenes.scenes import Do, client, commit, scene, upload, versions, write
+from sim.scenes.scenes import Do, client, commit, doing, scene, upload, versions, write
 
 _PRIVATE: Final = tuple(one for one in PRIVATE if one != LEVELS)
 """Who puts slices on record lists the folders of `data/`."""
 
 
-def lose_slices(name: str) -> Do:
+@doing("lose")
+async def lose_slices(repo: Versions) -> None:
     """Lose the record of each slice."""
-
-    async def act(repo: Versions) -> None:
-        page = await repo.store.scan(repo.partition, keys.SLICE, 100)
-        lost = [key for key in page.keys if key.startswith(keys.SLICE)]
-        await repo.store.delete_many(repo.partition, lost)
-
-    return Do(Operation(name, "lose"), act)
+    page = await repo.store.scan(repo.partition, keys.SLICE, 100)
+    lost = [key for key in page.keys if key.startswith(keys.SLICE)]
+    await repo.store.delete_many(repo.partition, lost)
 
 
 def adopt_slices(name: str) -> Do:
