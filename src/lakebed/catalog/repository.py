@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lakebed.base import Ports, RepositoryId
+from lakebed.base import Etags, Ports, RepositoryId
 from lakebed.kv import Store
 from lakebed.objectstore import ObjectStore
 from lakebed.quotas import Charges, Meter
@@ -90,13 +90,13 @@ class Repository:
         )
 
     async def set_protection(
-        self, patterns: Sequence[str], *, if_match: str | None = None, force: bool = False
+        self, patterns: Sequence[str], *, if_match: Etags | None = None, force: bool = False
     ) -> None:
         """Replace the patterns of protected branches.
 
         Raises:
             ReadOnly: the repository is read-only, and `force` is not set.
-            SettingChanged: the stored ETag is not `if_match`.
+            SettingChanged: the stored ETag is none of `if_match`.
             TooManyPatterns: see `check_patterns`.
             RepositoryNotFound: the repository was deleted meanwhile.
         """

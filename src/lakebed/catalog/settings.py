@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from lakebed.base import Ports, RepositoryUid, Tasks
+from lakebed.base import Etags, Ports, RepositoryUid, Tasks
 from lakebed.kv import PredicateFailed, Store, scan_prefix
 from lakebed.versions import decode_record, encode_record, keys
 
@@ -45,11 +45,11 @@ class Settings:
             return (), ""
         return decode_record(BranchProtection, held.value).patterns, _etag(held.value)
 
-    async def set_protection_patterns(self, patterns: Sequence[str], *, if_match: str | None = None) -> None:
+    async def set_protection_patterns(self, patterns: Sequence[str], *, if_match: Etags | None = None) -> None:
         """Replace the patterns.
 
         Raises:
-            SettingChanged: the stored ETag is not `if_match`, or `if_match` is empty and patterns are stored.
+            SettingChanged: the stored ETag is none of `if_match`. It is empty where no patterns are stored.
         """
         value = encode_record(BranchProtection(patterns=tuple(dict.fromkeys(patterns))))
         self._protection = None
@@ -57,12 +57,13 @@ class Settings:
             await self._store.set(self._partition, _PROTECTION, value)
             return
         held = await self._store.get(self._partition, _PROTECTION)
-        if (_etag(held.value) if held else "") != if_match:
-            raise SettingChanged("branch protection rules were changed", etag=if_match)
+        etag = _etag(held.value) if held else ""
+        if not if_match.match(etag) or (if_match.is_any and held is None):
+            raise SettingChanged("branch protection rules were changed", etag=etag)
         try:
             await self._store.set_if(self._partition, _PROTECTION, value, held.predicate if held else None)
         except PredicateFailed as error:
-            raise SettingChanged("branch protection rules were changed", etag=if_match) from error
+            raise SettingChanged("branch protection rules were changed", etag=etag) from error
 
     async def is_protected(self, branch: str) -> bool:
         now_ms = self._ports.clock.now_ms()

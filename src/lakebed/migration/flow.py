@@ -26,6 +26,7 @@ import pyarrow as pa
 from lakebed.base import (
     CommitId,
     Conflict,
+    Etags,
     Invalid,
     Row,
     check_branch,
@@ -263,7 +264,7 @@ async def _bring_settings(catalog: Catalog, work: _Work) -> None:
     patterns = await asyncio.to_thread(work.source.protected)
     if patterns:
         with suppress(SettingChanged):
-            await work.target.set_protection([*patterns], if_match="", force=True)
+            await work.target.set_protection([*patterns], if_match=Etags.of(""), force=True)
     theirs = await asyncio.to_thread(work.source.metadata)
     missing = {name: text for name, text in theirs.items() if name not in work.target.record.metadata}
     if missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakebed.base import Denied, Ports
+from lakebed.base import Denied, Etags, Ports
 from lakebed.catalog import Catalog, ProtectedBranch, Repository, SettingChanged
 from lakebed.versions import BranchNotFound, Commit, NoChanges, Note, PathNotFound
 from tests.versions.conftest import HookedStore
@@ -189,12 +189,12 @@ class TestProtection:
     async def test_rules_are_replaced_only_by_who_saw_the_last_ones(self, repository: Repository) -> None:
         settings = repository.settings
         assert await settings.protection_patterns() == ((), "")
-        await settings.set_protection_patterns(["a"], if_match="")
+        await settings.set_protection_patterns(["a"], if_match=Etags.of(""))
         _, etag = await settings.protection_patterns()
 
         with pytest.raises(SettingChanged):
-            await settings.set_protection_patterns(["b"], if_match="")
-        await settings.set_protection_patterns(["b"], if_match=etag)
+            await settings.set_protection_patterns(["b"], if_match=Etags.of(""))
+        await settings.set_protection_patterns(["b"], if_match=Etags.of(etag))
 
         assert (await settings.protection_patterns())[0] == ("b",)
 

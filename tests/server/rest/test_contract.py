@@ -61,6 +61,22 @@ class TestObjects:
 
         assert (removed["type"], removed["size_bytes"]) == ("removed", 0)
 
+    async def test_protection_rules_are_replaced_only_while_they_are_those_of_if_match(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        url = repo + "/settings/branch_protection"
+
+        async def put(pattern: str, if_match: str) -> int:
+            return (await client.put(url, json=[{"pattern": pattern}], headers={"if-match": if_match})).status_code
+
+        assert [await put("a", tag) for tag in ("*", "x", "")] == [412, 412, 204]
+        etag = (await client.get(url)).headers["etag"].strip('"')
+        assert [await put("b", tag) for tag in ("", '""', f'W/"{etag}"', f'"x", "{etag}"', etag)] == [412] * 3 + [
+            204,
+            412,
+        ]
+        assert await put("c", "*") == 204
+
     @pytest.mark.parametrize(
         "ranges", ["bytes=1" + "-11" * 2000 + "x", "bytes=" + "1-1, " * 5000 + "x", "bytes=" + "9" * 5000 + "-"]
     )

@@ -162,14 +162,14 @@ def query_pairs(raw: bytes, *, most: int) -> list[tuple[str, str]]:
     if raw.count(b"&") >= most:
         # Decoding takes 1 µs a pair and blocks the event loop.
         raise InvalidParameter(f"at most {most:,} parameters are allowed")
+    pairs: list[tuple[str, str]] = []
     try:
-        pairs = [pair.partition(b"=") for pair in raw.split(b"&") if pair]
-        return [(_decode(name), _decode(value)) for name, _, value in pairs]
+        for pair in raw.replace(b"+", b" ").split(b"&"):
+            if pair:
+                name, _, value = pair.partition(b"=")
+                if b"%" in pair:
+                    name, value = unquote_to_bytes(name), unquote_to_bytes(value)
+                pairs.append((name.decode(), value.decode()))
     except UnicodeDecodeError as error:
         raise InvalidParameter("the query is not valid UTF-8") from error
-
-
-def _decode(text: bytes) -> str:
-    if b"+" in text:
-        text = text.replace(b"+", b" ")
-    return (unquote_to_bytes(text) if b"%" in text else text).decode()
+    return pairs

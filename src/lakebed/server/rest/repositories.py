@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import LakebedError
+from lakebed.base import Etags, LakebedError
 from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, Repository, RepositoryRecord, SettingChanged
 from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
@@ -111,10 +111,11 @@ class Repositories:
 
     async def set_protection(self, request: RestRequest, rules: builtins.list[wire.BranchProtectionRule]) -> None:
         repository = await self._catalog.get(request.args[0])
-        if_match = request.header(b"if-match")
-        await repository.set_protection(
-            [rule.pattern for rule in rules], if_match=None if if_match is None else if_match.strip('"')
-        )
+        header, tags = request.header(b"if-match"), None
+        if header is not None:
+            # The contract's empty ETag, with quotes or not, is that of a repository without rules.
+            tags = Etags.read(header) if header.strip(' "') else Etags.of("")
+        await repository.set_protection([rule.pattern for rule in rules], if_match=tags)
 
     async def add_protection(self, request: RestRequest, rule: wire.BranchProtectionRule) -> None:
         await self._change_protection(request, lambda patterns: [*patterns, rule.pattern])
@@ -138,7 +139,7 @@ class Repositories:
         while True:
             patterns, etag = await repository.settings.protection_patterns()
             try:
-                await repository.set_protection(change(patterns), if_match=etag)
+                await repository.set_protection(change(patterns), if_match=Etags.of(etag))
             except SettingChanged:
                 continue
             return
