@@ -11,8 +11,7 @@ from typing import Final
 
 from lakebed.base import Invalid, RepositoryUid
 from lakebed.quotas import Books, Meter, QuotaExceeded, QuotaRecord, of_repository
-from lakebed.quotas.meter import GRANT_SHARE
-from lakebed.quotas.records import DEAD_MS
+from lakebed.quotas.meter import DEAD_MS, GRANT_SHARE
 from lakebed.versions import decode_record
 from sim.ports.actors import BLOCKS, Actor, Ending, Program, Quick, Scene, Violation
 from sim.ports.disk import Disk

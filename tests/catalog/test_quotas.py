@@ -13,8 +13,7 @@ from lakebed.kv import Held, Store
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody, open_objectstore
 from lakebed.quotas import Books, Meter, QuotaRecord, Scope, meter, of_branch, of_repository, of_user
 from lakebed.quotas.books import COUNT_BEAT_MS, COUNT_MS_MAX, GoOn
-from lakebed.quotas.meter import CACHE_MS
-from lakebed.quotas.records import read
+from lakebed.quotas.meter import CACHE_MS, read
 from lakebed.versions import Note, PathNotFound
 from tests.clocks import TurnableClock
 

@@ -9,5 +9,4 @@ Design: docs/design/0017-quotas.md.
 """
 
 from .books import Books, CountOvertaken, NoQuota, mark_stale
-from .meter import Charges, Meter, QuotaExceeded, Reservation
-from .records import QuotaRecord, Scope, of_branch, of_repository, of_user
+from .meter import Charges, Meter, QuotaExceeded, QuotaRecord, Reservation, Scope, of_branch, of_repository, of_user

@@ -20,8 +20,7 @@ from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import decode_record
 
-from .meter import Meter
-from .records import QUOTA, QuotaRecord, Scope, of_branch, of_repository, read, replace_record
+from .meter import QUOTA, Meter, QuotaRecord, Scope, of_branch, of_repository, read, replace_record
 
 DATA: Final = "data/"
 """The folder of a repository's objects. Trees and runs beside it do not count."""

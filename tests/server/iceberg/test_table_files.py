@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.embedded.tables import URL, Asked, opened_table
 from lakebed.catalog.tables import TableName
 from lakebed.quotas import Books, of_branch
-from lakebed.quotas.records import read
+from lakebed.quotas.meter import read
 from lakebed.server import AppState
 
 
