@@ -40,6 +40,7 @@ _STATUS_TO_RETRY: Final = frozenset({429, 503})
 # Shorter than the five seconds after which uvicorn closes an idle connection: a request that meets a closing
 # connection is lost, and one that may not be repeated is then an error for the user.
 _KEEPALIVE_S: Final = 4.0
+_CONNECTIONS_MAX: Final = 32
 _RETRY_AFTER_MAX_S: Final = 60.0
 
 Query = Mapping[str, str | int | bool | list[str] | None]
@@ -167,7 +168,6 @@ class Connection:
         *,
         retries: Retries = Retries(),
         timeout_s: float = 60.0,
-        connections_max: int = 32,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
         trace: Callable[[str], None] | None = None,
@@ -177,7 +177,7 @@ class Connection:
         self._retries = retries
         self._sleep = sleep
         timeout = httpx.Timeout(timeout_s, connect=10.0, pool=None)
-        limits = httpx.Limits(max_connections=connections_max, keepalive_expiry=_KEEPALIVE_S)
+        limits = httpx.Limits(max_connections=_CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_S)
         certificates = _certificates(*(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")))
 
         def connect() -> tuple[httpx.Client, httpx.Client]:

@@ -118,15 +118,13 @@ class Changes:
 
         return await self._watched(event, make_commit)
 
-    async def commit_composed(
-        self, branch: str, note: Note, work: Callable[[], Awaitable[Commit]], *, force: bool = False
-    ) -> Commit:
+    async def commit_composed(self, branch: str, note: Note, work: Callable[[], Awaitable[Commit]]) -> Commit:
         """Run a flow that commits without staging, in turn, with the hooks of a commit.
 
         Raises:
             ReadOnly, ProtectedBranch, HookRefused, Unavailable: as for `commit`.
         """
-        await self._guards.check_branch_writable(branch, force=force, verb="commit")
+        await self._guards.check_branch_writable(branch, verb="commit")
         return await self._watched(_event(EventType.PRE_COMMIT, branch, note), work)
 
     async def record_commit(self, commit_id: str, commit: Commit, *, force: bool = False) -> None:

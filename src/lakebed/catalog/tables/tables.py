@@ -412,9 +412,7 @@ class Tables:
             return False
         return True
 
-    async def files(
-        self, ref: str, name: TableName, *, after: str = "", limit: int = 1000
-    ) -> tuple[Sequence[tuple[str, Entry]], bool]:
+    async def files(self, ref: str, name: TableName, *, after: str = "") -> tuple[Sequence[tuple[str, Entry]], bool]:
         """Return the files that a table reaches, with their entries, in order, and whether there are more.
 
         Raises:
@@ -423,13 +421,13 @@ class Tables:
         table = await self.load(ref, name)
         folder, own = name.folder, f"{table.uuid}/"
         start = folder + after.removeprefix(own).encode() if after else b""
-        rows, has_more = await self._commits.under(table.commit_id, folder, after=start, limit=limit)
+        rows, has_more = await self._commits.under(table.commit_id, folder, after=start, limit=1000)
         inside = [(key_to_path(key[len(folder) :]), row) for key, row in rows]
         return [(own + path, from_row(row)) for path, row in inside if path != RECORD], has_more
 
     # Changes
 
-    async def commit(self, branch: str, changes: Sequence[TableChange], note: Note, *, force: bool = False) -> Commit:
+    async def commit(self, branch: str, changes: Sequence[TableChange], note: Note) -> Commit:
         """Commit the changes of several tables, all or none. Hooks see one commit of the branch.
 
         Raises:
@@ -437,7 +435,7 @@ class Tables:
             Denied: the ref is no branch.
             ReadOnly, ProtectedBranch, HookRefused: as for a commit.
         """
-        return await self._on(branch, note, lambda: self._commits.commit(branch, changes, note), force=force)
+        return await self._on(branch, note, lambda: self._commits.commit(branch, changes, note))
 
     def settling(self, changed: Callable[[Sides, TableName], Awaitable[TableChange]]) -> Settle:
         """Return how a merge settles conflicts at tables, if nothing else conflicts.
@@ -454,15 +452,13 @@ class Tables:
 
         return settle
 
-    async def drop(self, branch: str, name: TableName, note: Note, *, force: bool = False) -> Commit:
+    async def drop(self, branch: str, name: TableName, note: Note) -> Commit:
         """Drop a table as it is now. Its files stay until a run prunes them."""
         table = await self.load(branch, name)
         change = TableChange(name=name, expected=table.metadata, metadata=None)
-        return await self.commit(branch, [change], note, force=force)
+        return await self.commit(branch, [change], note)
 
-    async def rename(
-        self, branch: str, source: TableName, target: TableName, note: Note, *, force: bool = False
-    ) -> Commit:
+    async def rename(self, branch: str, source: TableName, target: TableName, note: Note) -> Commit:
         """
         Raises:
             NoSuchTable, TableExists, NoSuchNamespace: the branch has no source, has the target, or not its namespace.
@@ -482,7 +478,7 @@ class Tables:
                 paths |= {key: None, there: to_row(there, from_row(row))}
             return paths
 
-        return await self._composed(branch, (), compose, note, force=force)
+        return await self._composed(branch, (), compose, note)
 
     async def create_namespace(
         self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note
@@ -530,7 +526,7 @@ class Tables:
                 raise NamespaceNotEmpty(f"namespace {text_of(namespace)} is not empty", namespace=text_of(namespace))
             return {record: None}
 
-        return await self._composed(branch, (), compose, note, force=False)
+        return await self._composed(branch, (), compose, note)
 
     async def _set_properties(
         self,
@@ -549,19 +545,17 @@ class Tables:
             await check(head)
             return {record: to_row(record, from_row(rows[file]))}
 
-        return await self._composed(branch, (file,), compose, note, force=False)
+        return await self._composed(branch, (file,), compose, note)
 
-    async def _composed(
-        self, branch: str, files: Sequence[str], compose: Compose, note: Note, *, force: bool
-    ) -> Commit:
-        return await self._on(branch, note, lambda: self._commits.name_files(branch, files, compose, note), force=force)
+    async def _composed(self, branch: str, files: Sequence[str], compose: Compose, note: Note) -> Commit:
+        return await self._on(branch, note, lambda: self._commits.name_files(branch, files, compose, note))
 
-    async def _on(self, branch: str, note: Note, work: Callable[[], Awaitable[Commit]], *, force: bool) -> Commit:
+    async def _on(self, branch: str, note: Note, work: Callable[[], Awaitable[Commit]]) -> Commit:
         kind = await self._versions.refs.kind_of(branch)
         if kind is not RefKind.BRANCH:
             await self._versions.refs.resolve_commit(branch)
             raise Denied(f"{branch} is no branch: tables change on branches only", ref=branch)
-        return await self._changes.commit_composed(branch, note, work, force=force)
+        return await self._changes.commit_composed(branch, note, work)
 
 
 def _table(name: TableName, row: Row | None, head: CommitId) -> Table | None:

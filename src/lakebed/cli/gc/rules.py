@@ -332,8 +332,6 @@ def planned_change(
     pair: tuple[Rules | None, Rules | None],
     local_root: Path | None,
     working: Working,
-    *,
-    limit: int = 20,
 ) -> PlannedChange:
     """Plan committed data by both, and compare. Deletes nothing and saves no rules; no rules keep everything."""
     from lakebed.gc.messages import RunKind
@@ -346,7 +344,7 @@ def planned_change(
         check(session, collector, request)
     with with_spark(session, collector) as collector:
         before, after = (plan for request in requests for plan in collector.plan(request))
-    diff = collector.diff(before.run_id, after.run_id, limit=limit)
+    diff = collector.diff(before.run_id, after.run_id, limit=20)
     return PlannedChange(changes=diff_rules(*pair), plan=diff)
 
 

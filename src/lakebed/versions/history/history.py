@@ -160,7 +160,6 @@ class History:
         *,
         objects: Sequence[bytes],
         prefixes: Sequence[bytes],
-        commits_max: int = SOUGHT_IN_MAX,
     ) -> tuple[dict[bytes, Commit], bool]:
         """Return for each path the newest commit that left it as it is at `head`, and for each prefix the newest that
         changed a path below; and whether all are there.
@@ -176,7 +175,7 @@ class History:
         walk = Walk(self._context)
         walk.expect(FIRST_READ)
         await walk.begin([head])
-        for _ in range(commits_max):
+        for _ in range(SOUGHT_IN_MAX):
             if not sought and not folders:
                 break
             following = await walk.next()
