@@ -70,6 +70,13 @@ async def test_settings_name_the_prefix_of_a_ref_and_the_address_of_the_gateway(
     )
 
 
+async def test_a_condition_of_http_is_refused_by_name(client: httpx.AsyncClient, sales: str) -> None:
+    """A table's own requirements are its condition. No other is ignored."""
+    answer = await client.delete(f"{sales}/orders", headers={"if-match": '"x"'})
+
+    await refused(answer, 501, "UnsupportedOperationException", "If-Match")
+
+
 async def test_a_key_pair_becomes_a_token_and_a_wrong_one_is_refused_as_oauth_has_it(
     client: httpx.AsyncClient, stranger: httpx.AsyncClient, repo: str
 ) -> None:
