@@ -430,17 +430,20 @@ class App:
             if request.identity.delegation is not None:
                 await check_runs(self._state.catalog, request.identity.delegation)
             request.permissions = await permissions_of(self._state, request)
-        if self._state.aside is not None:
-            if operation not in LARGE:
-                self._small_s = time.monotonic()
-            elif (body := await self._carried_aside(route, request)) is not None:
+        aside, began_s = self._state.aside, time.monotonic()
+        if aside is not None and operation in LARGE:
+            if aside.is_up and (body := await self._carried_aside(aside, route, request)) is not None:
                 return JsonResponse(body, operation.status)
-        result = await route.carry_out(request)
+            result = await route.carry_out(request)
+            if began_s < self._small_s + ALONE_S:
+                aside.wish(time.monotonic() - began_s)
+        else:
+            self._small_s = began_s
+            result = await route.carry_out(request)
         return result if isinstance(result, Response) else answer(result, operation.status)
 
-    async def _carried_aside(self, route: Route, request: RestRequest) -> bytes | None:
+    async def _carried_aside(self, aside: Aside, route: Route, request: RestRequest) -> bytes | None:
         """Let another process carry out a large request. The gate of both must admit it. None: do it here."""
-        assert self._state.aside is not None
         assert route.gate is not None
         await route.gate.admit(request, request.permissions)
         is_page = not route.takes_record
@@ -456,7 +459,7 @@ class App:
             client=scope["client"],
             body=b"" if is_page else msgspec.json.encode(await request.record(route.operation)),
         )
-        return await self._state.aside.carry(asked, is_bulk=not is_page)
+        return await aside.ask(asked)
 
     async def carry(self, asked: Carry) -> bytes:
         """Carry out a request that another process got, and return the body of its answer.

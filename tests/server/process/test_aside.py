@@ -128,10 +128,9 @@ def test_it_ends_with_a_server_that_is_killed(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LAKEBED_ASIDE", "1")
     with serving(tmp_path / "lake") as (process, url), set_up(url) as client:
         client.post("/repositories", json={"name": "lake", "storage_namespace": "local://b/lake"})
-        for _ in range(aside.WISHES):
-            assert client.get("/repositories/lake/refs/main/objects/ls?amount=1000").status_code == 200
         while not (its := children(process.pid)):
-            pass
+            assert client.get("/repositories/lake/refs/main/objects/ls?amount=1000").status_code == 200
+            assert client.get("/repositories/lake").status_code == 200, "a small request that waits for the large ones"
         process.kill()
         process.wait(600)
         wait_until_gone(its)

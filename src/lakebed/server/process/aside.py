@@ -35,9 +35,11 @@ BEAT_S: Final = 1.0
 START_S: Final = 60.0
 AGAIN_S: Final = 60.0
 """Do not start another for this long after one could not start."""
-WISHES: Final = 16
-WISHES_S: Final = 10.0
-"""Start it for so many large requests in this time. A few are done sooner here."""
+WISH_S: Final = 0.1
+WITHIN_S: Final = 10.0
+"""Start it for so many seconds of large work within this time. Less is done sooner here."""
+LAY_S: Final = 0.015
+"""A commit that rewrites a range."""
 BUFFER_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 4
 
@@ -98,8 +100,7 @@ class Aside:
         self._orders = orders
         self._child: _Child | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._wishes = 0
-        self._since_s = 0.0
+        self._wished_s = self._since_s = 0.0
         self.counts: Counter[str] = Counter()
         """Pieces of work that the process has `done` and `failed`."""
 
@@ -122,16 +123,29 @@ class Aside:
         is_bulk: bool,
     ) -> MetarangeId | None:
         """Do `Committer.lay`. `of`: the repository's uid, namespace and salt."""
-        laid = await self._ask(Lay(*of, base, tuple(tokens), done, start), wishes=WISHES if is_bulk else 1)
-        return None if laid is None else MetarangeId(laid.decode())
+        laid = await self.ask(Lay(*of, base, tuple(tokens), done, start))
+        if laid is None:
+            self.wish(WISH_S if is_bulk else LAY_S)
+            return None
+        return MetarangeId(laid.decode())
 
-    async def carry(self, request: Carry, *, is_bulk: bool) -> bytes | None:
-        """Carry out a request. What is bulk takes seconds, and waits until the process is up."""
-        if is_bulk and not self.is_up:
-            self._wish(WISHES)
-            if self._starting is not None:
-                await asyncio.wait([self._starting])
-        return await self._ask(request, wishes=WISHES if is_bulk else 1)
+    async def ask(self, work: Lay | Carry) -> bytes | None:
+        if self._child is None or self._child.is_over:
+            return None
+        done = await self._child.ask(work)
+        self.counts["failed" if done is None else "done"] += 1
+        return done
+
+    def wish(self, seconds: float) -> None:
+        """Note large work that was not done by the process, and start it if there was enough."""
+        if self.is_up or (self._starting is not None and not self._starting.done()):
+            return
+        now_s = time.monotonic()
+        if now_s > self._since_s + WITHIN_S:
+            self._wished_s, self._since_s = 0.0, now_s
+        self._wished_s += seconds
+        if self._wished_s >= WISH_S and now_s >= self._since_s:
+            self._starting = asyncio.create_task(self._start())
 
     async def close(self) -> None:
         """End the process."""
@@ -140,25 +154,6 @@ class Aside:
             await asyncio.gather(self._starting, return_exceptions=True)
         if self._child is not None:
             await self._child.end()
-
-    async def _ask(self, work: Lay | Carry, *, wishes: int) -> bytes | None:
-        if self._child is None or self._child.is_over:
-            self._wish(wishes)
-            return None
-        done = await self._child.ask(work)
-        self.counts["failed" if done is None else "done"] += 1
-        return done
-
-    def _wish(self, wishes: int) -> None:
-        """Start the process if there was enough for it to do."""
-        if self._starting is not None and not self._starting.done():
-            return
-        now_s = time.monotonic()
-        if now_s > self._since_s + WISHES_S:
-            self._wishes, self._since_s = 0, now_s
-        self._wishes += wishes
-        if self._wishes >= WISHES and now_s >= self._since_s:
-            self._starting = asyncio.create_task(self._start())
 
     async def _start(self) -> None:
         try:
