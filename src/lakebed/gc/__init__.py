@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .api.functions import Planned, Where, apply, diff, ledger, plan, purge, restore, run, show, why
     from .api.http_requests import HttpRequests, finish
     from .api.reach import NamespaceMissing
+    from .api.served import ServedCollector
     from .engines.failures import SparkFailed, TaskCorrupt, TaskFailed, TaskStopped, TaskUnavailable, unforeseen
     from .engines.files import Lake
     from .engines.java import Java, find_java
@@ -98,6 +99,7 @@ __all__ = [
     "RunNotReady",
     "RunRequest",
     "RunStatus",
+    "ServedCollector",
     "SessionOptions",
     "SessionRunning",
     "SparkFailed",
@@ -140,6 +142,7 @@ __all__ = [
 _NAMES: Final = {
     ".api.collector": "Collector",
     ".api.reach": "NamespaceMissing",
+    ".api.served": "ServedCollector",
     ".api.erasing": "ErasureLeft erase left_of_erasure",
     ".api.branches": "plan_branches sweep_branches",
     ".kinds.erasure.certificate.foreseeing": "GARBAGE_STAYS",

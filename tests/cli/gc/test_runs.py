@@ -299,7 +299,7 @@ def test_the_question_says_whether_objects_are_deferred(shell: Shell, lake: str,
 
     assert (bare.code, "Defer" in bare.err) == (2, False)
     for asked, is_of_metadata in ((deferred, True), (objects, False)):
-        assert (asked.code, "to be deleted after 7d?" in asked.err, "for good" in asked.err) == (2, True, False)
+        assert (asked.code, "to be deleted after 7d" in asked.err, "for good" in asked.err) == (2, True, False)
         assert ("Files of metadata are deleted at once." in asked.err) == is_of_metadata
 
 
@@ -311,6 +311,27 @@ def test_objects_of_a_plan_are_listed_without_a_limit_only_as_json(shell: Shell,
     commits = shell.ok("gc", "show", lake, PLANNED, "--commits", "--data", str(data))
 
     assert (as_json.json, as_text.out, commits.out) == ([], "no object\n", "no commit\n")
+
+
+def test_plans_and_the_ledger_are_read_through_the_server_without_its_folder(
+    shell: Shell, lake: str, data: Path
+) -> None:
+    write_plan(lake, data)
+
+    for words in (
+        ("list", lake),
+        ("show", lake, PLANNED),
+        ("show", lake, "latest"),
+        ("show", lake, PLANNED, "--objects"),
+        ("diff", lake, PLANNED, PLANNED),
+        ("ledger", lake),
+        ("status", lake, PLANNED),
+    ):
+        near = shell("gc", *words, "-o", "json", "--data", str(data))
+        far = shell("gc", *words, "-o", "json")
+        assert (far.code, far.out) == (near.code, near.out), words
+    assert shell("gc", "show", lake, "06gvsk16dis1i19se31g").code == 3
+    assert "--data" in shell("gc", "show", lake, PLANNED, "--commits").err
 
 
 def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, lake: str) -> None:

@@ -48,6 +48,7 @@ from .session import (
     no_such_run,
     read_run,
     read_run_status,
+    reader_of,
     rules_file,
     run_named,
     service_of,
@@ -161,7 +162,7 @@ def show(
 ) -> None:
     """Show a plan: its objects and bytes, the reasons, and its inputs."""
     _check_ways(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
-    collector = checked_collector(session, uri, local_root)
+    collector = reader_of(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run(collector, run)
     if objects:
@@ -196,7 +197,7 @@ def diff(
     local_root: RootOption = None,
 ) -> None:
     """Compare two plans: objects of only one of them, and objects of both."""
-    collector = checked_collector(session, uri, local_root)
+    collector = reader_of(session, uri, local_root)
     first, second = (run_named(session, collector, name) for name in (first, second))
     session.show(collector.diff(first, second, limit=limit), diff_text)
 
@@ -328,7 +329,7 @@ def list_runs(
     local_root: RootOption = None,
 ) -> None:
     """List runs, and plans that were never applied, newest first."""
-    collector = checked_collector(session, uri, local_root)
+    collector = reader_of(session, uri, local_root)
     session.show_all(collector.listed(limit=limit), runs_text, otherwise="no runs and no plans")
     warn_of_unfinished(session, collector)
 
@@ -336,7 +337,7 @@ def list_runs(
 @app.command("status")
 def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_root: RootOption = None) -> None:
     """Show how far a run has come."""
-    collector = collector_of(session, uri, local_root)
+    collector = reader_of(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run_status(collector, run)
     session.show(found, lambda found: run_status_text(found, collector.command(run, found.kind)))
@@ -474,6 +475,8 @@ def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: s
 
 def _show_commits(session: Session, collector: Collector, plan: Plan, *, limit: int | None) -> None:
     shown = collector.expiring(plan.run_id, limit=limit or SHOWN)
+    if not shown and plan.commit_counts.expired:
+        raise Misuse("the commits of a plan are read from its files: --data names the server's data folder")
     session.show_all(shown, commits_text)
     if len(shown) < plan.commit_counts.expired:
         session.note(

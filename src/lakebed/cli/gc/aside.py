@@ -23,7 +23,7 @@ from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
 
 from .options import Working, asked
-from .session import LATEST, RootOption, check, check_run, checked_collector, run_named, with_spark
+from .session import LATEST, RootOption, check, check_run, checked_collector, reader_of, run_named, with_spark
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
@@ -101,6 +101,7 @@ def restore(
 ) -> None:
     """Stage objects of deferred runs again, under fresh addresses. Each copy is read back before it counts.
 
+    Content types and metadata of users do not come back: the commit had them, and not the object.
     The server copies, so --data is not needed. It is taken as by other commands. With --undo nothing is staged: the run
     is undone, and its commits can be read again.
     """
@@ -236,7 +237,7 @@ def ledger(
 
     if verify and any((path, address, state, since)):
         raise Misuse("--verify takes --run, and no other choice of rows")
-    collector = checked_collector(session, uri, local_root)
+    collector = reader_of(session, uri, local_root)
     run = run_named(session, collector, run) if run else ""
     if verify:
         _verify(session, collector, run, limit)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, T
 
 import msgspec
 
-from lakebed.base import NotFound, count_of
+from lakebed.base import Denied, NotFound, Unavailable, count_of
 from lakebed.cli.kit.completion import complete_run
 from lakebed.cli.kit.failures import Misuse, describe
 from lakebed.cli.kit.output import human_duration
@@ -77,6 +77,27 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
         advice = f"is {local_root} the data folder of this repository's server?"
         raise NamespaceMissing(f"{error}; {advice}", **error.facts) from error
     return collector
+
+
+def reader_of(session: Session, uri: str, local_root: Path | None, *, deleted: str = "") -> Collector:
+    """Return a collector for commands that only read plans and the ledger. Where the namespace is not within reach, and
+    no folder was named, it asks the server.
+    """
+    from lakebed.gc import NamespaceMissing, ServedCollector
+
+    try:
+        return checked_collector(session, uri, local_root, deleted=deleted)
+    except (Misuse, NamespaceMissing, Denied, Unavailable):
+        if local_root is not None:
+            raise
+    of = collector_of(session, uri, deleted=deleted)
+    return ServedCollector(
+        client=of.client,
+        repository=of.repository,
+        progress=of.progress,
+        deleted=deleted,
+        command_options=of.command_options,
+    )
 
 
 def collector_of(session: Session, uri: str, local_root: Path | None = None, *, deleted: str = "") -> Collector:

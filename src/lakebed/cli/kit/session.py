@@ -251,8 +251,9 @@ class Session:
             Misuse: there is no terminal to ask at, and `--yes` was not given.
         """
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-            deed, _, _ = question.partition("?")
-            raise Misuse(f"refusing to {deed[:1].lower()}{deed[1:]} without --yes: there is no terminal to ask at")
+            deed, _, more = question.partition("?")
+            refused = f"refusing to {deed[:1].lower()}{deed[1:]} without --yes: there is no terminal to ask at"
+            raise Misuse(f"{refused}.{more}" if more else refused)
 
     def confirm(self, question: str, *, yes: bool, exists: Callable[[], object] = bool) -> None:
         """Return if the answer to something destructive is yes. `exists` first reads what it is about.

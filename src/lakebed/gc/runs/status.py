@@ -19,6 +19,7 @@ from lakebed.gc.messages import (
     Manifest,
     Plan,
     PlanMissing,
+    PlanSummary,
     RunKind,
     RunState,
     RunView,
@@ -96,16 +97,9 @@ async def run_status_of(store: ObjectStore, tasks: Tasks, run_id: str, view: Run
         if view is None:
             raise
         return run_status_by_record(view)
-    if view is None:
-        planned = RunStatus(
-            run_id=run_id,
-            kind=plan.kind,
-            state="supposed" if plan.what_if else "planned",
-            started_ms=plan.now_ms,
-        )
-        return _with_total(planned, plan)
-    status, begun = _with_total(run_status_by_record(view), plan), await read_begun(store, tasks, plan.kind, run_id)
-    if begun is None or status.nothing_deleted:
+    status = status_by_plan(plan, view)
+    begun = None if view is None else await read_begun(store, tasks, plan.kind, run_id)
+    if view is None or begun is None or status.nothing_deleted:
         return status
     goes = await _goes(store, plan, view)
     return msgspec.structs.replace(
@@ -119,9 +113,11 @@ async def run_status_of(store: ObjectStore, tasks: Tasks, run_id: str, view: Run
     )
 
 
-def _with_total(status: RunStatus, plan: Plan) -> RunStatus:
-    """Add the plan's totals and start. A committed run has a record only from its first apply on."""
-    total = plan.totals.all
+def status_by_plan(plan: Plan, view: RunView | None) -> RunStatus:
+    """Return the status by plan and record. A committed run has a record only from its first apply on."""
+    state = "supposed" if plan.what_if else "planned"
+    planned = RunStatus(run_id=plan.run_id, kind=plan.kind, state=state, started_ms=plan.now_ms)
+    status, total = planned if view is None else run_status_by_record(view), plan.totals.all
     return msgspec.structs.replace(status, started_ms=plan.now_ms, objects=total.objects, size_bytes=total.size_bytes)
 
 
@@ -186,7 +182,9 @@ async def list_runs(store: ObjectStore, tasks: Tasks, views: Iterable[RunView], 
     newest = sorted({*known, *planned}, reverse=True)[:limit]
     shown = [known[id_] for id_ in newest if id_ in known]
     begun = {run.run_id for run in await unfinished_runs(store, tasks, shown)}
-    listed = [_listed(id_, known.get(id_), await read_plan(store, id_) if id_ in planned else None) for id_ in newest]
+    listed = [
+        listed_run(id_, known.get(id_), await read_plan(store, id_) if id_ in planned else None) for id_ in newest
+    ]
     return [msgspec.structs.replace(run, has_begun=run.run_id in begun) for run in listed]
 
 
@@ -195,7 +193,8 @@ def ended_without_deleting(view: RunView) -> bool:
     return view.state is RunState.ENDED and not view.plan
 
 
-def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
+def listed_run(run_id: str, view: RunView | None, plan: Plan | PlanSummary | None) -> ListedRun:
+    """Return the row of a run that has a record, a plan, or both."""
     if view is not None and ended_without_deleting(view):
         return ListedRun(
             run_id=run_id, kind=view.kind, state=view.state.value, started_ms=view.started_ms, nothing_deleted=True
@@ -203,14 +202,15 @@ def _listed(run_id: str, view: RunView | None, plan: Plan | None) -> ListedRun:
     if plan is None:
         assert view is not None, "a run is listed for its record or for its plan"
         return ListedRun(run_id=run_id, kind=view.kind, state=_state_of(view), started_ms=view.started_ms)
+    total = plan.total if isinstance(plan, PlanSummary) else plan.totals.all
     return ListedRun(
         run_id=run_id,
         kind=plan.kind,
         until_ms=None if view is None else view.until_ms,
         state=_state_of(view) if view is not None else "supposed" if plan.what_if else "planned",
         started_ms=plan.now_ms,
-        objects=plan.totals.all.objects,
-        size_bytes=plan.totals.all.size_bytes,
+        objects=total.objects,
+        size_bytes=total.size_bytes,
         what_if=plan.what_if,
     )
 

@@ -475,6 +475,7 @@ LIST_GC_LEDGER: Final = get(
     Parameter("address"),
     Parameter("state", choices=("", *messages.LedgerState)),
     Parameter("since_ms", "integer"),
+    flag("newest_first"),
     *PAGE,
 )
 COMPARE_GC_LEDGER: Final = get(

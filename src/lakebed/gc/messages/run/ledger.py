@@ -272,7 +272,9 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the selected rows, oldest runs first. With the token, ask for more rows, or to search more files."""
+    """Some of the selected rows, oldest runs first or, if asked, newest first. With the token, ask for more rows, or to
+    search more files.
+    """
 
     rows: tuple[LedgerRow, ...]
     continuation_token: str | None = None

@@ -53,13 +53,18 @@ class Ledger:
             stat.key async for page in objectstore.list(LEDGER_PREFIX) for stat in page if query.matches(stat.key)
         ]
         found: list[LedgerRow] = []
-        records = await asyncio.to_thread(ledger_records, listed)
-        for looked, names in enumerate([each for each in records if each[0] >= start_after]):
+        records, newest_first = await asyncio.to_thread(ledger_records, listed), request.flag("newest_first")
+        if newest_first:
+            records = [each for each in reversed(records) if not name or each[0] <= start_after]
+        else:
+            records = [each for each in records if each[0] >= start_after]
+        for looked, names in enumerate(records):
             here = names[0].removeprefix(LEDGER_PREFIX)
             if looked == RECORDS_MAX or len(found) == limit:
                 return answer(LedgerPage(rows=tuple(found), continuation_token=f"{here}:0"))
             data = [await objectstore.get(name) for name in names]
             rows = await asyncio.to_thread(_select, query, names, data)
+            rows = rows[::-1] if newest_first else rows
             skipped = shown if names[0] == start_after else 0
             more = rows[skipped : skipped + limit - len(found)]
             found += more
