@@ -125,8 +125,29 @@ def test_apply_of_a_deferred_run_asks_what_is_true_until_its_window_ends(shell: 
     asked = shell("gc", "apply", held.lake, held.run, "--data", str(data))
 
     assert (asked.code, "for good" in asked.err) == (2, False)
-    assert f"error: Apply run {held.run}? It deletes 2 objects, 8 B of {held.lake} after 20" in asked.err
+    assert f"error: refusing to apply run {held.run} without --yes" in asked.err
+    assert f"It deletes 2 objects, 8 B of {held.lake} after 20" in asked.err
     assert "until then they can be restored" in asked.err
+
+
+def test_plans_and_the_ledger_are_read_through_the_server_without_its_folder(
+    shell: Shell, held: Held, data: Path
+) -> None:
+    for words in (
+        ("list",),
+        ("show", held.run),
+        ("show", "latest", "--objects"),
+        ("diff", held.run, held.run),
+        ("ledger",),
+        ("ledger", "--run", held.run, "--path", "events/"),
+    ):
+        command = ("gc", words[0], held.lake, *words[1:], "-o", "json")
+        near, far = shell.ok(*command, "--data", str(data)), shell.ok(*command)
+        assert far.out == near.out, words
+    assert "planned by ann" in shell.ok("gc", "show", held.lake, held.run).out
+    assert shell("gc", "show", held.lake, "06gvsk16dis1i19se31g").code == 3
+    commits = shell("gc", "show", held.lake, held.run, "--commits")
+    assert (commits.code, "--data" in commits.err) == (2, True)
 
 
 def test_why_gives_the_command_that_restores_what_a_run_deferred(shell: Shell, held: Held) -> None:

@@ -177,7 +177,7 @@ def test_a_plan_and_its_question_say_which_branches_lose_uncommitted_changes(
     rows = {line.split()[0]: line for line in text.splitlines()}
     assert "older than it was made to last, with uncommitted changes" in rows["dirty"]
     assert "uncommitted" not in rows["clean"]
-    assert f"Delete 2 branches of {lake}, 1 of them with uncommitted changes that cannot come back?" in unasked.err
+    assert f"delete 2 branches of {lake}, 1 of them with uncommitted changes that cannot come back" in unasked.err
 
 
 def test_a_plan_shows_no_date_for_a_branch_that_something_else_keeps(

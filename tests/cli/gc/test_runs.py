@@ -313,27 +313,6 @@ def test_objects_of_a_plan_are_listed_without_a_limit_only_as_json(shell: Shell,
     assert (as_json.json, as_text.out, commits.out) == ([], "no object\n", "no commit\n")
 
 
-def test_plans_and_the_ledger_are_read_through_the_server_without_its_folder(
-    shell: Shell, lake: str, data: Path
-) -> None:
-    write_plan(lake, data)
-
-    for words in (
-        ("list", lake),
-        ("show", lake, PLANNED),
-        ("show", lake, "latest"),
-        ("show", lake, PLANNED, "--objects"),
-        ("diff", lake, PLANNED, PLANNED),
-        ("ledger", lake),
-        ("status", lake, PLANNED),
-    ):
-        near = shell("gc", *words, "-o", "json", "--data", str(data))
-        far = shell("gc", *words, "-o", "json")
-        assert (far.code, far.out) == (near.code, near.out), words
-    assert shell("gc", "show", lake, "06gvsk16dis1i19se31g").code == 3
-    assert "--data" in shell("gc", "show", lake, PLANNED, "--commits").err
-
-
 def test_ways_to_show_a_plan_that_do_not_go_together_are_refused(shell: Shell, lake: str) -> None:
     for options in (("--objects", "--commits"), ("--path", "a"), ("--limit", "1"), ("--objects", "--html", "x")):
         assert shell("gc", "show", lake, PLANNED, *options).code == 2
@@ -488,7 +467,7 @@ def test_a_folder_that_there_is_not_is_told_as_one(shell: Shell, lake: str) -> N
     refused = shell("gc", "plan", lake, "--data", "/nonexistent")
 
     assert (refused.code, refused.err) == (
-        2,
+        3,
         "error: --data /nonexistent: no such folder. It, or LAKEBED_DATA, names the server's data folder\n",
     )
 

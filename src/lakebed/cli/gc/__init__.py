@@ -181,6 +181,10 @@ def show(
             for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
                 session.say(line)
         return None
+    from lakebed.gc import ServedCollector
+
+    if isinstance(collector, ServedCollector):
+        raise Misuse("--html reads the files of a plan: --data names the server's data folder")
     from .report import TOP, plan_html
 
     html.write_text(plan_html(found, report, collector.expiring(run, limit=TOP)), encoding="utf-8")
@@ -474,8 +478,10 @@ def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: s
 
 
 def _show_commits(session: Session, collector: Collector, plan: Plan, *, limit: int | None) -> None:
+    from lakebed.gc import ServedCollector
+
     shown = collector.expiring(plan.run_id, limit=limit or SHOWN)
-    if not shown and plan.commit_counts.expired:
+    if isinstance(collector, ServedCollector) and plan.commit_counts.expired:
         raise Misuse("the commits of a plan are read from its files: --data names the server's data folder")
     session.show_all(shown, commits_text)
     if len(shown) < plan.commit_counts.expired:
