@@ -62,20 +62,21 @@ class Permission:
     refs that it is about, which the resource of a branch or a tag says itself. Each of them must be allowed.
     """
 
-    __slots__ = ("_texts", "action", "at", "names", "resource", "when")
+    __slots__ = ("_first", "_parts", "action", "at", "names", "resource", "when")
 
     def __init__(self, action: str, resource: str, *at: At, when: str = "") -> None:
         self.action = action
         self.resource = resource
         self.when = when
         self.at = at or _at_of(resource)
-        pieces = _NAME.split(resource)
-        self._texts, self.names = pieces[::2], pieces[1::2]
+        self._first, *pieces = _NAME.split(resource)
+        self.names: Final[Sequence[str]] = pieces[::2]
+        self._parts = [*zip(self.names, pieces[1::2], strict=True)]
 
     def resources(self, value_of: Callable[[str], str | Sequence[str]]) -> list[str]:
         """Fill in the names, and return one resource for each value of a list."""
-        filled = [self._texts[0]]
-        for name, text in zip(self.names, self._texts[1:], strict=True):
+        filled = [self._first]
+        for name, text in self._parts:
             found = value_of(name)
             values = [found] if isinstance(found, str) else found
             filled = [resource + value + text for value in values for resource in filled]

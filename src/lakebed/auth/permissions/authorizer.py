@@ -6,8 +6,6 @@ A change through *another* process applies here that much later. Through this pr
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from lakebed.auth.accounts import UserNotFound
 from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
 from lakebed.base import Ports
@@ -25,8 +23,6 @@ class Authorizer:
         self._ports = ports
         self._look = look
         self._known: dict[str, tuple[Permissions, int]] = {}
-        # Weak: what was compiled of a policy goes with its permissions, which are made again every few seconds.
-        self._under: WeakKeyDictionary[Permissions, dict[str, Permissions]] = WeakKeyDictionary()
 
     async def permissions(self, identity: Identity) -> Permissions:
         """Return the permissions of the caller's user, or the delegated part. A lent key pair has less.
@@ -55,12 +51,11 @@ class Authorizer:
 
     def under(self, permissions: Permissions, address: str) -> Permissions:
         """Return the permissions for requests from this address. They are kept as long as `permissions`."""
-        by_address = self._under.setdefault(permissions, {})
-        under = by_address.get(address)
+        under = permissions.by_address.get(address)
         if under is None:
             under = permissions.under(Circumstances(address=address, now_ms=self._ports.clock.now_ms, look=self._look))
-            if len(by_address) < ADDRESSES_CACHED_MAX:
-                by_address[address] = under
+            if len(permissions.by_address) < ADDRESSES_CACHED_MAX:
+                permissions.by_address[address] = under
         return under
 
     def forget_all(self) -> None:

@@ -80,7 +80,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 Conditions: TypeAlias = tuple[Condition, ...]
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(msgspec.Struct, frozen=True, cache_hash=True):
     """The ref that a request reads or writes: a branch or a tag by name, or a commit by its id in `ref`.
 
     `ref` is also set to the name of a branch or tag. All are None for an operation without a ref.

@@ -206,6 +206,7 @@ class Permissions:
         self._circumstances = NOWHERE
         self._verdicts: dict[str, _Verdict] = {}
         self._at_refs: dict[tuple[str, Ref], _Verdict] = {}
+        self.by_address: Final[dict[str, Permissions]] = {}
         self.has_conditions: Final = any(one.conditions for one in self._statements)
 
     @classmethod
@@ -237,7 +238,7 @@ class Permissions:
     def _altered(self, **changes: object) -> Permissions:
         # Share the verdicts: they depend on neither the circumstances nor the delegation. Those for one ref do.
         altered = object.__new__(Permissions)
-        altered.__dict__ = self.__dict__ | {"_at_refs": {}} | changes
+        altered.__dict__ = self.__dict__ | {"_at_refs": {}, "by_address": {}} | changes
         return altered
 
     def denials(self) -> tuple[Statement, ...]:

@@ -44,7 +44,7 @@ CANONICAL: Final[Mapping[str, Callable[[str], str]]] = {
     "ref": name_in,
 }
 """Names with several spellings. Statements are compared with one canonical spelling."""
-_ADDRESSES: Final = frozenset(name for name, canonical in CANONICAL.items() if canonical is _address)
+_SPELLED: Final = frozenset(CANONICAL)
 
 
 async def ask(asked: Iterable[Permission], permissions: Permissions, names: Names) -> None:
@@ -233,9 +233,9 @@ def _resources(permission: Permission, names: Names) -> Iterable[tuple[str, str]
     def written(name: str) -> str | Sequence[str]:
         return names[name] if CANONICAL.get(name) is _address else _canonical(name, names[name])
 
+    if _SPELLED.isdisjoint(permission.names):
+        return [(resource, resource) for resource in permission.resources(names.__getitem__)]
     canonical = permission.resources(lambda name: _canonical(name, names[name]))
-    if _ADDRESSES.isdisjoint(permission.names):
-        return [(resource, resource) for resource in canonical]
     return zip(canonical, permission.resources(written), strict=True)
 
 
