@@ -77,7 +77,11 @@ def check_tag(name: str) -> TagName:
         or "$" in name
     )
     if bad:
-        raise InvalidName(f"tag id {name!r} is not a valid ref name", name=name)
+        raise InvalidName(
+            f"tag id {name!r} is not a valid ref name: 1 to 255 bytes, no blanks, none of ~^:?*[\\/$, no '..' or '@{{',"
+            " no dot or dash first, no dot or .lock last",
+            name=name,
+        )
     return TagName(name)
 
 

@@ -454,7 +454,8 @@ def decode(response: httpx.Response, type_: type[T]) -> T:
         return msgspec.json.decode(response.content, type=type_)
     except msgspec.DecodeError as error:
         request = f"{response.request.method} {response.request.url.path}"
-        raise BadAnswer(f"unexpected answer to {request}: {error}", request=request) from error
+        words = f"unexpected answer to {request}: {error}. Is the endpoint the server's own address?"
+        raise BadAnswer(words, request=request) from error
 
 
 def retry_after_s(response: httpx.Response) -> float:

@@ -21,7 +21,7 @@ from lakebed.cli.kit.output import fields, human_time, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.kit.uris import RefUri, parse_ref, parse_repository
+from lakebed.cli.kit.uris import SCHEME, RefUri, is_uri, parse_ref, parse_repository
 
 from .options import Working, asked
 from .session import RootOption, check, checked_collector, rules_file, versions_of, with_spark
@@ -81,7 +81,9 @@ def set_default(session: Session, uri: RepositoryArgument, duration: DurationArg
 @app.command("set", context_settings=DASHES)
 def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument) -> None:
     """Set how long data of the branches that match stays after it has been replaced there."""
-    if "/" not in uri.removeprefix("lakefs://").rstrip("/"):
+    if is_uri(duration):
+        raise Misuse(f"{duration} comes first, and then how long: {uri}")
+    if is_uri(uri) and "/" not in uri.removeprefix(SCHEME).rstrip("/"):
         raise Misuse(
             f"{uri}: which branch or pattern, as in {uri.rstrip('/')}/main? `lakebed gc rules set-default` is for all"
             " others, and `lakebed gc rules apply` takes a file"

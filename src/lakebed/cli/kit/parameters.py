@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TextIO, TypedDict, Unpack
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 _MOST: Final = 2**53 - 1
@@ -69,6 +70,11 @@ class _Parameter(click.Parameter):
     is_optional_list = False
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
+        typed = value if isinstance(value, (list, tuple)) else [value]
+        is_needed = isinstance(self, click.Argument) or isinstance(self.type, click.Path)
+        if is_needed and "" in typed and ctx.get_parameter_source(str(self.name)) is ParameterSource.COMMANDLINE:
+            # An empty path would be the present folder.
+            raise click.BadParameter("it is empty: is a variable unset?", ctx=ctx, param=self)
         found = super().process_value(ctx, value)
         if self.multiple or self.nargs == -1:
             return [*found] if found or not self.is_optional_list else None

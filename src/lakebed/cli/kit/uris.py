@@ -79,7 +79,8 @@ def uri_meant(error: BadUri, values: Iterable[object]) -> str:
     try:
         check_repository(meant.partition("/")[0])
     except InvalidName:
-        return ""
+        # A command about one repository has no other URI.
+        return "Swap the two arguments" if others and form.endswith("repository") else ""
     return f"Did you mean {SCHEME}{printable(meant)}?"
 
 

@@ -88,6 +88,8 @@ def commit(
 ) -> None:
     """Commit the uncommitted changes of a branch."""
     branch = parse_ref(uri)
+    if not message.strip():
+        raise Misuse("--message is empty: say what changed")
     metadata, date_s = parse_meta(meta), parse_date(date) if date else None
     with being_something(f"{branch} has no uncommitted changes. --allow-empty commits all the same"):
         made = session.client.history.commit(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lakebed.base import OUTCOME_UNKNOWN, Conflict, OutcomeUnknown, count_of
@@ -49,6 +51,15 @@ def import_(
     """
     if is_object and is_prefix:
         raise Misuse("--object and --prefix: SOURCE is one of the two")
+    if "://" not in source:
+        upload = (
+            f"lakebed object upload{' -r' * Path(source).is_dir()} {shlex.quote(source)} {shlex.quote(destination)}"
+        )
+        here = f" A {'folder' if Path(source).is_dir() else 'file'} of this machine comes by `{upload}`"
+        raise Misuse(
+            f"{source!r} is no address of an object store, such as s3://bucket/folder or local://folder."
+            + here * Path(source).exists()
+        )
     target = parse_prefix(destination)
     if is_object and not target.path:
         raise Misuse(f"{destination}: the path is missing (lakefs://repository/branch/path)")

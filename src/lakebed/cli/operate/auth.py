@@ -7,8 +7,9 @@ A file of a policy holds its statements as JSON: a list of them, or a whole poli
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -149,15 +150,30 @@ def delete_user(session: Session, user: UserArgument, yes: YesOption = False) ->
 @users.command("attach")
 def attach_to_user(session: Session, user: UserArgument, policy: PolicyArgument) -> None:
     """Attach a policy to a user."""
-    session.client.users.attach(user, policy)
+    with _naming(policy=policy, user=user):
+        session.client.users.attach(user, policy)
     session.done(f"attached policy {policy} to user {user}", user=user, attached=policy)
 
 
 @users.command("detach")
 def detach_from_user(session: Session, user: UserArgument, policy: PolicyArgument) -> None:
     """Detach a policy from a user."""
-    session.client.users.detach(user, policy)
+    with _naming(policy=policy, user=user):
+        session.client.users.detach(user, policy)
     session.done(f"detached policy {policy} from user {user}", user=user, detached=policy)
+
+
+@contextlib.contextmanager
+def _naming(**things: str) -> Iterator[None]:
+    """Name the one of two things that is missing, where the server says only its kind."""
+    try:
+        yield
+    except NotFound as error:
+        kind = next((kind for kind in things if f"{kind} not found" in str(error)), "")
+        if not kind:
+            raise
+        lists = "lakebed auth policies list" if kind == "policy" else f"lakebed auth {kind}s list"
+        raise NotFound(f"there is no {kind} {things[kind]}: `{lists}` shows those that there are") from error
 
 
 @users.command("keys")
@@ -240,34 +256,32 @@ def delete_group(session: Session, group: GroupArgument, yes: YesOption = False)
 @groups.command("add")
 def add(session: Session, group: GroupArgument, user: UserArgument) -> None:
     """Add a user to a group."""
-    try:
+    with _naming(user=user, group=group):
         session.client.groups.add(group, user)
-    except NotFound as error:
-        missing = f"user {user}" if "user" in str(error) else f"group {group}"
-        raise NotFound(
-            f"{missing}: not found. `lakebed auth {missing.split()[0]}s list` lists those there are"
-        ) from error
     session.done(f"added user {user} to group {group}", group=group, added=user)
 
 
 @groups.command("remove")
 def remove(session: Session, group: GroupArgument, user: UserArgument) -> None:
     """Remove a user from a group."""
-    session.client.groups.remove(group, user)
+    with _naming(user=user, group=group):
+        session.client.groups.remove(group, user)
     session.done(f"removed user {user} from group {group}", group=group, removed=user)
 
 
 @groups.command("attach")
 def attach_to_group(session: Session, group: GroupArgument, policy: PolicyArgument) -> None:
     """Attach a policy to a group."""
-    session.client.groups.attach(group, policy)
+    with _naming(policy=policy, group=group):
+        session.client.groups.attach(group, policy)
     session.done(f"attached policy {policy} to group {group}", group=group, attached=policy)
 
 
 @groups.command("detach")
 def detach_from_group(session: Session, group: GroupArgument, policy: PolicyArgument) -> None:
     """Detach a policy from a group."""
-    session.client.groups.detach(group, policy)
+    with _naming(policy=policy, group=group):
+        session.client.groups.detach(group, policy)
     session.done(f"detached policy {policy} from group {group}", group=group, detached=policy)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,6 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from lakebed.base import Denied
 from lakebed.cli.kit.arguments import (
     BranchArgument,
     LimitOption,
@@ -19,7 +21,7 @@ from lakebed.cli.kit.arguments import (
     ref_in,
 )
 from lakebed.cli.kit.completion import complete_ref
-from lakebed.cli.kit.failures import Failed, Misuse
+from lakebed.cli.kit.failures import Failed, Misuse, being_there
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import DataOption, Session
@@ -154,7 +156,12 @@ def register(
     if overwrite:
         session.confirm(f"Replace {name} on {branch}?", yes=yes)
     where = _metadata_uri(branch.repository, metadata)
-    made = session.client.tables.register(branch.repository, branch.ref, text.path_of(name), where, overwrite=overwrite)
+    with contextlib.suppress(Denied):  # What is not found below is the file, then.
+        session.client.branches.get(branch.repository, branch.ref)
+    with being_there(f"the file of metadata {where}"):
+        made = session.client.tables.register(
+            branch.repository, branch.ref, text.path_of(name), where, overwrite=overwrite
+        )
     session.done(f"registered {name} on {branch}", table=text.path_of(name), metadata_location=made)
 
 
