@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -59,6 +60,13 @@ def test_each_family_has_its_exit_code(error: LakebedError, code: int) -> None:
 def test_an_error_is_one_line() -> None:
     assert describe(LakebedError("first\nsecond")) == "first"
     assert describe(LakebedError("")) == "LakebedError"
+
+
+def test_of_a_copy_to_a_full_disk_the_target_is_named() -> None:
+    copied = OSError(errno.ENOSPC, "No space left on device", "source", None, "target")
+
+    assert describe(copied) == "target: No space left on device"
+    assert describe(FileNotFoundError(errno.ENOENT, "No such file", "source", None, "target")) == "source: No such file"
 
 
 def modules_after(*arguments: str) -> set[str]:

@@ -52,6 +52,9 @@ _UNUSABLE: Final = {
 """A file of another name is needed. Not so where a disk is full or broken."""
 
 
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
 _BEING_THERE: Final = ("exists", "not unique", "conflict found", "the server answered")
 """Words by which servers refuse a name that is taken."""
 
@@ -78,7 +81,9 @@ def tell(
 def describe(error: LakebedError | OSError) -> str:
     """Return one line."""
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
+        # Of a copy, the system names the source first, and it is the target that is full.
+        file = error.filename2 if error.errno in _FULL and error.filename2 else error.filename
+        where = f"{file}: " if file else ""
         return f"{where}{error.strerror or error}"
     return error.first_line
 

@@ -206,9 +206,13 @@ def download(
         raise Misuse(f"{file.parent}: no such folder to download to; make it first")
     total = _stat(session, source).size_bytes or 0
     with session.bar(f"downloading {file.name}", total) as shown:
-        size = session.client.files.download(
-            source.repository, source.ref, source.path, file, presigned=presigned, progress=shown.advance
-        )
+        try:
+            size = session.client.files.download(
+                source.repository, source.ref, source.path, file, presigned=presigned, progress=shown.advance
+            )
+        except OSError as error:
+            # A write, as to a full disk, names no file.
+            raise OSError(error.errno, error.strerror, error.filename or str(file)) from error
     session.done(f"downloaded {source} to {file} ({human_size(size)})", file=str(file), size_bytes=size)
 
 
