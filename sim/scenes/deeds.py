@@ -55,7 +55,7 @@ def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
-def link_issued(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+def link_issued(name: str, key: str, value: str, *, branch: str = MAIN, if_none_match: bool = False) -> Do:
     """Link the first address that is open. The client knows it; here it looks it up, which is one step more."""
 
     async def act(repo: Versions) -> None:
@@ -63,7 +63,7 @@ def link_issued(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
         if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
             raise UploadRefused("cleaned away")
         address = page.keys[0][len(keys.UPLOAD) :].decode()
-        await repo.uploads.link(branch, key.encode(), _entry(address, value))
+        await repo.uploads.link(branch, key.encode(), _entry(address, value), if_none_match=if_none_match)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 

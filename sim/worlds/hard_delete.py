@@ -116,6 +116,23 @@ def hard_delete_scenes() -> Iterator[Scene]:
     yield _scene(
         "two overwriters, committer, queue", w, other, c, staged=[a1], alike=[("w", "v")], quick=Quick.NO_FAULT
     )
+    # A creator is refused once a commit may have taken his first cell.
+    creator = client("v", hard(upload("v2", "a", "v2", if_none_match=True)))
+    yield _scene("creator, overwriter, committer, queue", creator, w, c, quick=Quick.NO_FAULT)
+    tries_twice = client(
+        "l",
+        hard(link_issued("l1", "a", "l1", if_none_match=True)),
+        link_issued("l2", "b", "l2"),
+        hard(delete("l3", "b")),
+    )
+    yield _scene(
+        "linker who is refused, overwriter, committer, queue",
+        tries_twice,
+        w,
+        c,
+        before=[hand_out_filled("i0")],
+        quick=Quick.NEVER,
+    )
     yield _scene("overwriter, deleter, queue", w, gone, staged=[a1])
     back = client("o", hard(reset_object("o1", "a")))
     yield _scene(

@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from lakebed.versions import Note, Versions
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.operations import Operation
 from sim.scenes.collecting import FENCING, PAGED
 from sim.scenes.deeds import (
     abandon,
@@ -47,6 +49,7 @@ from sim.scenes.scenes import (
     FAR_FUTURE_MS,
     MAIN,
     SIDE,
+    Do,
     clean,
     client,
     commit,
@@ -99,6 +102,16 @@ def newer_stays(ending: Ending) -> None:
     branch, is_written = view.branch(MAIN), any(one.operation.name == "w2" for one in ending.acknowledged("write"))
     if is_written and branch is not None and view.visible(branch).get(b"a") != "2":
         raise Violation("a delete on a condition took a newer object")
+
+
+def what_was_created_came_first(ending: Ending) -> None:
+    """Check that the path ends with what `w` wrote, if `v` was told that nothing was there when it wrote."""
+    if {record.operation.name for record in ending.acknowledged("write")} >= {"v", "w"}:
+        view = View(ending.disk)
+        main = view.branch(MAIN)
+        assert main is not None, "no actor deletes it"
+        if view.visible(main).get(b"a") != "3":
+            raise Violation("what was created replaced what had been acknowledged")
 
 
 DEAR: Final = Path(__file__).parent / "dear.txt"
@@ -206,6 +219,14 @@ def _conditional_scenes(c: Actor) -> Iterator[Scene]:
     v, w = (client(name, upload(name, "a", "2", if_none_match=True)) for name in "vw")
     one = scene("two creators of the same, committer of two commits", v, w, twice, quick=Quick.NEVER)
     yield replace(one, checks=(*one.checks, one_condition_holds))
+    for name, late_ms in (("cleans", 0), ("cleans twice", FAR_FUTURE_MS)):
+        amid = client("w", _uploads_amid_commit("w", "a", "2"), commit("c2"), clean("k1"), *_cleans_late(late_ms))
+        title = f"creator, creator of the same amid a commit who {name}"
+        one = scene(title, v, amid, clocks_agree=not late_ms, quick=Quick.NO_FAULT)
+        yield replace(one, checks=(*one.checks, one_condition_holds))
+    over = client("w", _uploads_amid_commit("w", "a", "3", if_none_match=False), commit("c2"), clean("k1"))
+    one = scene("creator, uploader amid a commit who cleans", v, over, quick=Quick.NO_FAULT)
+    yield replace(one, checks=(*one.checks, what_was_created_came_first))
     v, w = (client(name, upload(name, "a", "2", if_match="1")) for name in "vw")
     one = scene("two replacers by the same, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT)
     yield replace(one, checks=(*one.checks, one_condition_holds))
@@ -214,6 +235,23 @@ def _conditional_scenes(c: Actor) -> Iterator[Scene]:
         "deleter on a condition, writer, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT
     )
     yield replace(one, checks=(*one.checks, newer_stays))
+
+
+def _cleans_late(late_ms: int) -> tuple[Do, ...]:
+    """By the clock of this pass no write is under way any more."""
+    return (clean("k2", late_ms=late_ms),) if late_ms else ()
+
+
+def _uploads_amid_commit(name: str, key: str, value: str, *, if_none_match: bool = True) -> Do:
+    """Upload as a process that commits: it has sealed a token, and not read it yet."""
+
+    async def act(repo: Versions) -> None:
+        mine, seen = await repo.commits.seal(MAIN)
+        await upload(name, key, value, if_none_match=if_none_match).act(repo)
+        note = Note(message=name, committer="sim")
+        await repo.commits._publish_sealed(MAIN, mine, seen, note, allow_empty=False)  # noqa: SLF001  # its second half
+
+    return Do(Operation(name, "write", MAIN, key.encode(), value), act)
 
 
 def _small_scenes() -> Iterator[Scene]:

@@ -97,10 +97,10 @@ _DUE: Final = (
 
 
 @doing("undo")
-async def undo(repo: Versions, *, again: bool = True) -> None:
-    """Undo the oldest run that is deferred or, to do it `again`, was undone already."""
+async def undo(repo: Versions, *, again: bool = True, newest: bool = False) -> None:
+    """Undo the oldest run that is deferred or, to do it `again`, was undone already. Or the newest one."""
     service = CollectionService(repo, OPTIONS)
-    for run_id, record in await repo.retired.runs():
+    for run_id, record in (await repo.retired.runs())[:: -1 if newest else 1]:
         if record.until_ms or (again and record.state is RunState.UNDONE):
             await service.undo(run_id, Undo())
             return
@@ -265,6 +265,11 @@ def _beside_upkeep() -> Iterator[Scene]:
         "undoer that goes on, brancher, upkeep", undoer, brancher, upkeep, before=halfway, sweeps=True
     )
     yield replace(made, checks=(*made.checks, what_was_undone_can_be_named))
+    # A run that counts on what another one took has ended. Its folder is empty, and its record goes.
+    counted = [*_SHARED, committed_run("r1"), collect("m0", RunKind.METADATA, days=30)]
+    name = "undoer, upkeep that forgets who counted"
+    made = metadata_scene(name, real("x", undo("x1")), real("m", second), before=counted, sweeps=True)
+    yield replace(made, quick=Quick.NEVER)
 
 
 _PLANNED: Final = (*PAST, plan("q1"), plan("q2"))
@@ -303,6 +308,32 @@ def _amid_applies() -> Iterator[Scene]:
         undo("q5"),
         clear("q6", "q1"),
     ]
+    # Each of two commits is taken by a run of its own. A third run was published before, and takes both.
+    each = [
+        upload("v1", "a", "1"),
+        commit("p1"),
+        upload("v2", "c", "2"),
+        commit("p2"),
+        days_later(delete("v3", "a"), days),
+        days_later(delete("v4", "c"), days),
+        days_later(commit("p3"), days),
+        RULED,
+        plan("q1"),
+        plan("q2", days=20),
+        clear("q3", "q2", days=20),
+        clear("q4", "q1"),
+        sweep("q5", "q1", window="7d"),
+        plan("q6", days=20),
+        clear("q7", "q6", days=20),
+        sweep("q8", "q6", window="7d", days=20),
+    ]
+    taker = client("r", sweep("r1", "q2", days=20))
+    yield _amid(
+        "undoer of the later of two runs, sweeper of what both took",
+        client("x", undo("x1", newest=True)),
+        taker,
+        before=each,
+    )
     undone = client("x", sweep("x1", "q1", window="7d"), undo("x2", again=False))
     third = client("r", clear("r1", "q3", days=20), sweep("r2", "q3", days=20))
     yield _amid("sweeper that undoes, run that looks again", undone, third, before=twice)

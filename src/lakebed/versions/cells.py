@@ -5,7 +5,8 @@ end behind one array header are themselves msgpack, so a page of a thousand deco
 
 Flags: TOMBSTONE (the path is deleted; the row is all zeros), EXCLUSIVE (no other cell and no commit names this address;
 without this mark it is shared, and only the offline collector may give it up), DOOMED (being deleted online), REPEATED
-(its writer set it before, in a token that a commit sealed meanwhile).
+(its writer set it before, in a token that a commit sealed meanwhile), CONDITIONAL (its writer asked for a condition:
+another such writer may yet look for it, so it outlasts its token for a while).
 
 EXCLUSIVE is two bits. An older release knew the lower one alone, and could set it again after a copy had taken it off:
 its marks are not believed. It takes off the lower bit when it copies, so a server of it beside this one is seen.
@@ -33,6 +34,7 @@ TOMBSTONE: Final = 1
 EXCLUSIVE: Final = 2 | 8
 DOOMED: Final = 4
 REPEATED: Final = 16
+CONDITIONAL: Final = 32
 
 _Cell: TypeAlias = tuple[int, int, int, int, int, str, int, str, int, str, bytes]
 Cell: TypeAlias = tuple[int, Row]

@@ -20,7 +20,7 @@ from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import FileCorrupt
 
 from . import keys
-from .cells import DOOMED, Cell, decode_cell, decode_cells, encode_cell
+from .cells import CONDITIONAL, DOOMED, Cell, decode_cell, decode_cells, encode_cell
 from .context import Context, branch_of
 from .errors import CommitNotFound
 from .fencing import Fencing
@@ -115,7 +115,7 @@ class Cleanup:
         is_on = (await self._hard_delete.setting()).is_on
         # First the claims, then the branches. A token is claimed before it leaves its branch, and never comes back.
         # So a token that is claimed and not held is retired, however late the reading.
-        claims = await self._claims()
+        claims = await self._end_claims(await self._claims(), now_ms=now)
         branches = sorted({claim.branch for _, claim in claims})
         held = dict(zip(branches, await self._each(branches, self._tokens_of), strict=True))
         # Again, after the branches: a claim that comes later is of a publication that fails, for the token is gone.
@@ -135,7 +135,7 @@ class Cleanup:
                 seen_retired.append((key, encode_record(replace(claim, retired_ms=now))))
             # A writer with an old record may still put a cell into a retired token, for as long as the branch cache
             # and the longest request last. So this pass has cleaned the tokens once more.
-            elif now - claim.retired_ms >= self._context.options.claim_age_ms_max:
+            elif claim.is_over:
                 over.append(key)
         # Another cleaner may have removed such a claim since: then it comes back, and goes again later.
         if seen_retired:
@@ -143,6 +143,21 @@ class Cleanup:
         if over:
             await self._context.store.delete_many(self._context.partition, over)
         return sum([wiped.cells for wiped in found]), len(over)
+
+    async def _end_claims(
+        self, claims: Sequence[tuple[bytes, ClaimRecord]], *, now_ms: int
+    ) -> list[tuple[bytes, ClaimRecord]]:
+        """Note which claims are over, before any cell goes for that: a conditional writer that sleeps sees it."""
+        since_ms = now_ms - self._context.options.claim_age_ms_max
+        ended = [
+            (key, replace(claim, is_over=True) if 0 < claim.retired_ms <= since_ms else claim) for key, claim in claims
+        ]
+        noted = [
+            (key, encode_record(claim)) for (key, claim), old in zip(ended, claims, strict=True) if claim != old[1]
+        ]
+        if noted:
+            await self._context.store.set_many(self._context.partition, noted)
+        return ended
 
     async def _clean_claim(
         self, claim: ClaimRecord, held: Set[StagingToken], last: Sequence[ClaimRecord] | None, *, now_ms: int
@@ -158,7 +173,7 @@ class Cleanup:
             await self._fencing.bump(claim.branch)
             now_held = await self._tokens_of(claim.branch)
             retired = [token for token in retired if token not in now_held]
-        wiped = [await self._wipe(token, last) for token in retired]
+        wiped = [await self._wipe(token, last, spares=not claim.is_over) for token in retired]
         # A token that is held yet may leave the branch later, by the sleeping committer that wrote this very claim:
         # without the claim no cleaner would find its cells.
         is_whole = len(retired) == len(claim.tokens) and all(one.is_whole for one in wiped)
@@ -174,13 +189,20 @@ class Cleanup:
     async def _claims(self) -> list[tuple[bytes, ClaimRecord]]:
         return [item async for item in self._context.records(ClaimRecord, keys.CLAIM)]
 
-    async def _wipe(self, token: StagingToken, claims: Sequence[ClaimRecord] | None) -> Wiped:
-        """Remove the cells of a retired token. With `claims`, queue their own objects that no claimed commit has."""
+    async def _wipe(self, token: StagingToken, claims: Sequence[ClaimRecord] | None, *, spares: bool) -> Wiped:
+        """Remove the cells of a retired token. With `claims`, queue their own objects that no claimed commit has.
+
+        `spares`: leave cells of conditional writers. Another one that is under way may have to see that it was not
+        first (staging/conditions.py). Such a cell goes once a claim of its token is over.
+        """
         partition = self._context.token_partition(token)
         count, is_whole = 0, True
         start: bytes | None = b""
         while start is not None:
             page = await self._context.store.scan(partition, start, self._context.options.scan_page)
+            start = page.next_start
+            if spares:
+                page = _without_conditional(page)
             gone = page.keys
             if claims is not None:
                 left = await self._let_go_owned(token, page, _takers(token, claims))
@@ -190,7 +212,6 @@ class Cleanup:
                 # Without a look: a cell that was set since is of a writer who finds it gone, and takes a fresh address.
                 await self._context.store.delete_many(partition, gone)
             count += len(gone)
-            start = page.next_start
         return Wiped(count, is_whole)
 
     async def _let_go_owned(self, token: StagingToken, page: Page, takers: Sequence[CommitId] | None) -> Set[bytes]:
@@ -302,6 +323,13 @@ class Cleanup:
         await self._fencing.freeze_all(long)
         removed = sum(await self._each(creating, lambda one: self._refs.remove_dead(*one)))
         return removed + await self._refs.clean_deleted() + await self._reflog.clean()
+
+
+def _without_conditional(page: Page) -> Page:
+    """Return the cells of a page that no conditional writer set."""
+    pairs = zip(page.keys, page.values, decode_cells(page.values), strict=True)
+    rest = [(key, value) for key, value, (flags, _) in pairs if not flags & CONDITIONAL]
+    return Page([key for key, _ in rest], [value for _, value in rest], page.next_start)
 
 
 def _takers(token: StagingToken, claims: Sequence[ClaimRecord]) -> Sequence[CommitId] | None:

@@ -251,6 +251,8 @@ class ClaimRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     why: ClaimReason = ClaimReason.FREEZE
     # When a cleaner saw that no branch holds any of the tokens.
     retired_ms: int = 0
+    # No write that knew the tokens is under way, by the clock of a cleaner: so cells of conditional writers go, too.
+    is_over: bool = False
 
 
 class SliceState(StrEnum):

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakebed.base import CommitId, Etags, NotFound, Row, StagingToken, from_row
+from lakebed.base import CommitId, Etags, NotFound, OutcomeUnknown, Row, StagingToken, from_row
 from lakebed.versions import keys
-from lakebed.versions.cells import decode_cell
+from lakebed.versions.cells import CONDITIONAL, decode_cell
 from lakebed.versions.context import Context
 from lakebed.versions.errors import PathExists, PreconditionFailed
 from lakebed.versions.records import BranchRecord, ClaimReason, ClaimRecord
@@ -73,7 +73,14 @@ class Owning:
     def __init__(self, context: Context) -> None:
         self._context = context
 
+    async def _claims(self) -> list[ClaimRecord]:
+        return [claim async for _, claim in self._context.records(ClaimRecord, keys.CLAIM)]
+
     async def is_own(self, record: BranchRecord, key: bytes, visible: Row, own: Sequence[OwnCell]) -> bool:
+        """
+        Raises:
+            OutcomeUnknown: the claims of the write's token are cleaned away, and with them what would show it.
+        """
         stands_for = {sealed.token: sealed.stands_for for sealed in record.sealed}
         for token in record.tokens():
             held = await self._context.store.get(self._context.token_partition(token), key)
@@ -81,11 +88,13 @@ class Owning:
                 _, row = decode_cell(held.value)
                 known = (token, *stands_for.get(token, ()))
                 return any(mine.row == row and (mine.is_fresh or mine.token in known) for mine in own)
-        every = [claim async for _, claim in self._context.records(ClaimRecord, keys.CLAIM)] if own else []
+        every = await self._claims() if own else []
         for mine in own:
             claims = [claim for claim in every if mine.token in claim.tokens]
             is_same = mine.is_fresh and mine.row[1:4] == visible[1:4]
             if is_same or (mine.row[0] == visible[0] and await self._was_taken(record.commit_id, key, mine, claims)):
+                if not claims or any(claim.is_over for claim in claims):
+                    raise _unproven()
                 branches = {claim.branch for claim in claims}
                 return not await self._met_another(key, own, [claim for claim in every if claim.branch in branches])
         return False
@@ -102,17 +111,34 @@ class Owning:
         return bool(claims) and await self._has(mine.head, key, mine)
 
     async def _met_another(self, key: bytes, own: Sequence[OwnCell], claims: Sequence[ClaimRecord]) -> bool:
-        """Answer whether a later token had the same content of another write, which its commit took for no change."""
+        """Answer whether a later token had the same content of another write, which its commit took for no change.
+
+        A cleaner leaves such cells for as long as a write may be under way.
+
+        Raises:
+            OutcomeUnknown: claims are over, and cells may have gone with them.
+        """
         # Our cell came into a sealed token after that writer had looked there. It was acknowledged, and so we lost.
         tokens, since = {mine.token for mine in own}, await self._generation(own[0].head)
+        empty: set[StagingToken] = set()
         for claim in claims:
             if claim.commit_id is not None and await self._generation(claim.commit_id) <= since:
                 continue
-            for token in [token for token in claim.tokens if token not in tokens]:
+            for token in claim.tokens:
                 held = await self._context.store.get(self._context.token_partition(token), key)
-                row = None if held is None else decode_cell(held.value)[1]
-                if row is not None and row[0] == own[0].row[0] and row not in [mine.row for mine in own]:
+                if held is None:
+                    empty.add(token)
+                    continue
+                flags, row = decode_cell(held.value)
+                # In a token of ours, too: an answer that was lost may have been a refusal.
+                is_rival = token not in tokens or flags & CONDITIONAL
+                if is_rival and row[0] == own[0].row[0] and row not in [mine.row for mine in own]:
                     return True
+        # A cleaner notes the end of a claim before it removes what other writers may look for.
+        left = await self._claims() if empty else []
+        over = {token for claim in left if claim.is_over for token in claim.tokens}
+        if empty & over or empty - {token for claim in left for token in claim.tokens}:
+            raise _unproven()
         return False
 
     async def _generation(self, commit_id: CommitId) -> int:
@@ -125,3 +151,7 @@ class Owning:
     async def _has(self, commit_id: CommitId, key: bytes, mine: OwnCell) -> bool:
         row = await self._context.trees.lookup(await self._context.commits.metarange(commit_id), key)
         return row is not None and row[0] == mine.row[0]
+
+
+def _unproven() -> OutcomeUnknown:
+    return OutcomeUnknown("this write took so long that another one of the same content may have been first")

@@ -36,6 +36,7 @@ from lakebed.base import (
 from lakebed.kv import PredicateFailed
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions.cells import (
+    CONDITIONAL,
     DOOMED,
     EXCLUSIVE,
     REPEATED,
@@ -69,6 +70,15 @@ class AddressSpent(LakebedError):
 
     # Cells of earlier rounds.
     own: tuple[OwnCell, ...] = ()
+
+
+class _LookedTooLate(LakebedError):
+    """The branch left the token while a condition was looked at: nothing may be set there.
+
+    `is_set`: an earlier attempt, whose answer was lost, may have set the cell.
+    """
+
+    is_set = False
 
 
 class Staging:
@@ -332,6 +342,7 @@ class Staging:
         is_fresh = is_exclusive(flags)
         # A commit of a table names a staged file (catalog/tables): so no cell of that branch is exclusive.
         shown = ~EXCLUSIVE if branch == TABLES else ~0
+        flags |= 0 if condition == ANY else CONDITIONAL
         try:
             while True:
                 if before is not None:
@@ -340,7 +351,12 @@ class Staging:
                 # From now on our cell may be there, in a token that is sealed or committed.
                 own = (*own, OwnCell(seen.record.staging_token, seen.record.commit_id, row, is_fresh))
                 try:
-                    replaced = await self.set_cell(seen.record, key, flags & shown, row, condition, earlier)
+                    replaced = await self.set_cell(
+                        seen.record, key, flags & shown, row, condition, earlier, branch=branch
+                    )
+                except _LookedTooLate as late:
+                    own, seen = own if late.is_set else earlier, await branches.fresh(branch)
+                    continue
                 except (PathExists, PreconditionFailed):
                     # Where the mark is on: not set here, and repeated nowhere.
                     if is_exclusive(flags) and unused is not None:
@@ -377,8 +393,12 @@ class Staging:
         row: Row,
         condition: Condition,
         own: Sequence[OwnCell] = (),
+        *,
+        branch: str = "",
     ) -> Cell | None:
         """Replace whatever the current token holds at `key`. Loops only when another writer of this very path won.
+
+        `branch`: where a condition is looked at.
 
         Returns the replaced cell. None: there was none, or ours was there after a lost answer.
 
@@ -403,7 +423,13 @@ class Staging:
                 # It may have been there, and been replaced: that writer owns the object, and may delete it.
                 raise AddressSpent("the cell may have been replaced", address=from_row(row).address)
             if condition != ANY:
-                await self._check(record, key, old.value if old is not None else None, condition, own)
+                cell = old.value if old is not None else None
+                check = self._check(branch, record, key, cell, condition, own)
+                try:
+                    await (self._context.after_lost(check) if is_lost or own else check)
+                except _LookedTooLate as late:
+                    late.is_set = is_lost
+                    raise
             try:
                 await self._context.store.set_if(partition, key, value, old.predicate if old is not None else None)
             except PredicateFailed:
@@ -415,9 +441,25 @@ class Staging:
             return found
 
     async def _check(
-        self, record: BranchRecord, key: bytes, cell: bytes | None, condition: Condition, own: Sequence[OwnCell]
+        self,
+        branch: str,
+        record: BranchRecord,
+        key: bytes,
+        cell: bytes | None,
+        condition: Condition,
+        own: Sequence[OwnCell],
     ) -> None:
-        visible = await self._visible(record, key, cell)
+        while True:
+            visible = await self._visible(record, key, cell)
+            if not record.sealed:
+                break
+            # A cleaner removes the cells of a token that a commit took: then this record shows what was before both.
+            now = (await self._context.branches.fresh(branch)).record
+            if now.staging_token != record.staging_token:
+                raise _LookedTooLate("the branch has another token", branch=branch)
+            if now == record:
+                break
+            record = now
         try:
             condition.check(visible)
         except (PathExists, PreconditionFailed):
