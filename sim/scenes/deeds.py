@@ -17,6 +17,8 @@ from lakebed.gc.messages import End, Mode, Restore
 from lakebed.gc.rules import Rules
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import (
+    ANY,
+    Condition,
     Note,
     Options,
     PathExists,
@@ -55,7 +57,7 @@ def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
-def link_issued(name: str, key: str, value: str, *, branch: str = MAIN, if_none_match: bool = False) -> Do:
+def link_issued(name: str, key: str, value: str, *, branch: str = MAIN, condition: Condition = ANY) -> Do:
     """Link the first address that is open. The client knows it; here it looks it up, which is one step more."""
 
     async def act(repo: Versions) -> None:
@@ -63,7 +65,7 @@ def link_issued(name: str, key: str, value: str, *, branch: str = MAIN, if_none_
         if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
             raise UploadRefused("cleaned away")
         address = page.keys[0][len(keys.UPLOAD) :].decode()
-        await repo.uploads.link(branch, key.encode(), _entry(address, value), if_none_match=if_none_match)
+        await repo.uploads.link(branch, key.encode(), _entry(address, value), condition=condition)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 

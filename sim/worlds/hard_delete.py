@@ -15,7 +15,7 @@ from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
 from lakebed.gc.messages import RunKind
 from lakebed.gc.rules import DAY_MS
-from lakebed.versions import Versions
+from lakebed.versions import Condition, Versions
 from sim.checkers.ledgers import (
     deletions_count_once,
     recorded,
@@ -121,7 +121,7 @@ def hard_delete_scenes() -> Iterator[Scene]:
     yield _scene("creator, overwriter, committer, queue", creator, w, c, quick=Quick.NO_FAULT)
     tries_twice = client(
         "l",
-        hard(link_issued("l1", "a", "l1", if_none_match=True)),
+        hard(link_issued("l1", "a", "l1", condition=Condition(if_none_match=True))),
         link_issued("l2", "b", "l2"),
         hard(delete("l3", "b")),
     )
