@@ -186,8 +186,8 @@ def test_an_upload_guesses_the_content_type_from_the_name(shell: Shell, lake: st
 
 
 def test_the_data_folder_of_the_settings_spares_the_option(shell: Shell, lake: str, data: Path) -> None:
-    missing = shell("gc", "list", lake, LAKEBED_DATA="")
-    named = shell("gc", "list", lake, LAKEBED_DATA=str(data))
+    missing = shell("gc", "purge", lake, "--yes", LAKEBED_DATA="")
+    named = shell("gc", "purge", lake, "--yes", "--engine", "local", LAKEBED_DATA=str(data))
 
     assert (missing.code, named.code) == (2, 0)
 

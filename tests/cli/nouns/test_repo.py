@@ -186,6 +186,7 @@ def test_the_objects_of_a_deleted_repository_are_planned_and_stay_within_the_win
     outcome = shell.ok("gc", "deleted", "plan", "lakefs://given-back", *here, "-o", "json")
     planned = outcome.json
     shown = shell.ok("gc", "deleted", "show", "lakefs://given-back", "latest", "--data", str(data))
+    assert shell.ok("gc", "deleted", "show", "lakefs://given-back", "latest").out == shown.out
     refused = shell("gc", "deleted", "apply", "lakefs://given-back", planned["run_id"], *here, "--yes")
 
     shell.ok("gc", "deleted", "plan", "lakefs://given-back", *here)

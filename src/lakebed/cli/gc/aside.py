@@ -133,6 +133,8 @@ def restore(
         )
         where = "" if session.is_json else _place(client, collector, target, report)
     session.show(report, partial(restore_text, where=where))
+    if report.restored:
+        session.note("content types and metadata of users were the commit's, and did not come back")
     if report.failed:
         raise click.exceptions.Exit(FAILED)
 

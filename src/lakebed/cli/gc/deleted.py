@@ -33,6 +33,7 @@ from .session import (
     checked_collector,
     read_run,
     read_run_status,
+    reader_of,
     run_named,
     with_spark,
 )
@@ -81,7 +82,7 @@ def show(
     local_root: RootOption = None,
 ) -> None:
     """Show a plan."""
-    collector = _collector(session, uri, uid, local_root)
+    collector = reader_of(session, uri, local_root, deleted=uid or ONLY)
     run = run_named(session, collector, run)
     if objects:
         session.show_all(collector.objects(run), objects_text)
@@ -100,7 +101,7 @@ def diff(
     local_root: RootOption = None,
 ) -> None:
     """Compare two plans: objects of only one of them, and objects of both."""
-    collector = _collector(session, uri, uid, local_root)
+    collector = reader_of(session, uri, local_root, deleted=uid or ONLY)
     first, second = (run_named(session, collector, name) for name in (first, second))
     session.show(collector.diff(first, second, limit=limit), diff_text)
 
@@ -144,7 +145,7 @@ def status(
     session: Session, uri: RepositoryArgument, run: RunArgument, uid: UidOption = "", local_root: RootOption = None
 ) -> None:
     """Show how far a run has come."""
-    collector = _collector(session, uri, uid, local_root)
+    collector = reader_of(session, uri, local_root, deleted=uid or ONLY)
     run = run_named(session, collector, run)
     found = read_run_status(collector, run)
     session.show(found, lambda found: run_status_text(found, collector.command(run, found.kind)))
@@ -153,7 +154,7 @@ def status(
 @app.command("list")
 def list_runs(session: Session, uri: RepositoryArgument, uid: UidOption = "", local_root: RootOption = None) -> None:
     """List runs, and plans that were never applied, newest first."""
-    collector = _collector(session, uri, uid, local_root)
+    collector = reader_of(session, uri, local_root, deleted=uid or ONLY)
     session.show_all(collector.listed(), runs_text, otherwise="no runs and no plans")
 
 
