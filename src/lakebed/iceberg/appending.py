@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.base import Conflict
 
-from . import avro
 from .exporting import list_of, listed
 from .files import Read
 from .metadata import InvalidTable, Metadata
@@ -141,8 +140,10 @@ async def _listed(snapshot: Snapshot | None, read: Read) -> dict[str, ManifestFi
     data = (await read([uri]))[uri]
     try:
         found = await asyncio.to_thread(listed, uri, data)
+    except InvalidTable:
+        raise
     except Exception as error:
-        raise InvalidTable(f"{uri} is no list of manifests: {avro.words_of(error)}", uri=uri) from error
+        raise InvalidTable(f"{uri} is no list of manifests: {type(error).__name__}", uri=uri) from error
     return {manifest.manifest_path: manifest for manifest in found}
 
 

@@ -74,8 +74,19 @@ def rows(uri: str, data: bytes, fields: Sequence[int] = (), *, within: int = -1)
 def checked(uri: str, data: bytes) -> bytes:
     """Return the same records as a file that the library can decode: not compressed, and each value ends inside.
 
-    Raises: see `rows`. Also where the library would read another number of bytes than Avro has for a type.
+    Raises:
+        InvalidTable: it has more than DECODED_BYTES_MAX, decompressed, or is malformed, or the library would read
+            another number of bytes than Avro has for a type.
     """
+    try:
+        return _checked(uri, data)
+    except InvalidTable:
+        raise
+    except Exception as error:
+        raise InvalidTable(f"{uri} cannot be read: {words_of(error)}", uri=uri) from error
+
+
+def _checked(uri: str, data: bytes) -> bytes:
     header = _header(data)
     record = _skip_of(msgspec.json.decode(header.schema), is_for_library=True)
     settings = (b"avro.schema", header.schema, b"avro.codec", b"null")

@@ -62,7 +62,7 @@ def exported(
 
 
 def listed(uri: str, data: bytes) -> list[ManifestFile]:
-    """Return the manifests of a list. Malformed files raise errors of any kind."""
+    """Return the manifests of a list. The library raises its own errors for a file in Avro that is no list."""
     from pyiceberg.manifest import read_manifest_list
 
     return list(read_manifest_list(Bytes(uri, avro.checked(uri, data))))  # type: ignore[arg-type]  # it needs no more of a file
