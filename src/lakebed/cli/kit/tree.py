@@ -281,6 +281,8 @@ app = LazyGroup(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="""Version control for a data lake. Collections delete data that is no longer reachable.
 
+    Synonyms work in place of a verb (ls for list, rm for delete, get for show), and nouns in either number.
+
     Exit codes: 0 done, 1 failed, 2 misused, 3 not found, 4 conflict, 5 unavailable.
     """,
 )
