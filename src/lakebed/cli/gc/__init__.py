@@ -21,7 +21,7 @@ import msgspec
 from lakebed.base import RUN_MOVES, Conflict, LakebedError, RunState, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
-from lakebed.cli.kit.output import human_time, json_record, printable
+from lakebed.cli.kit.output import human_time, json_record, printable, prose
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -243,7 +243,8 @@ def apply(name: str) -> Callable[..., None]:
                     elif session.is_json:
                         reports.append(report)
                     else:
-                        session.say(applied_text(report))
+                        for line in prose(applied_text(report)):
+                            session.say(line)
         except (LakebedError, KeyboardInterrupt) as stopped:
             error = stopped
         _show_reports(session, reports, error)
@@ -505,7 +506,8 @@ def _show_reports(
         session.say(json_record(reports[0] if len(reports) == 1 else reports))
     elif not session.is_json:
         for report in reports:
-            session.say(report_text(report))
+            for line in prose(report_text(report)):
+                session.say(line)
     if error is not None:
         raise error
     _check_names(session, reports)

@@ -14,7 +14,7 @@ import click
 from lakebed.base import Conflict, count_of
 from lakebed.cli.kit.arguments import RepositoryArgument, UidOption, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
-from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.output import human_time, prose
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -132,7 +132,7 @@ def apply(
     session.when_stopped = lambda: APPLY_STOPPED
     with with_spark(session, collector) as collector:
         report = collector.apply(request)
-    session.show(report, report_text)
+    session.show(report, lambda found: prose(report_text(found)))
     if report.objects_failed:
         raise click.exceptions.Exit(FAILED)
     stays = found.totals.all.objects - report.garbage_objects

@@ -7,12 +7,13 @@ from functools import partial
 from typing import Annotated
 
 from lakebed.base import human_size, parse_size
-from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
+from lakebed.cli.kit.arguments import RepositoryArgument, YesOption, ref_in
+from lakebed.cli.kit.failures import being_there
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
-from lakebed.cli.kit.uris import parse_repository
+from lakebed.cli.kit.uris import RefUri, parse_repository
 from lakebed.gc.rules import parse_lifetime
 from lakebed.wire import Sandbox, SandboxEnded
 
@@ -41,9 +42,10 @@ def create(
     The secret key is shown once. At the end the key is revoked and the branch deleted.
     """
     parse_lifetime(ttl)
-    made = session.client.sandboxes.create(
-        parse_repository(uri), source, ttl=ttl, name=name, quota_bytes=parse_size(quota) if quota else 0
-    )
+    repository, quota_bytes = parse_repository(uri), parse_size(quota) if quota else 0
+    ref = ref_in(repository, source)
+    with being_there(str(RefUri(repository, ref))):
+        made = session.client.sandboxes.create(repository, ref, ttl=ttl, name=name, quota_bytes=quota_bytes)
     session.show(made, lambda one: [*_text(one), f"secret     {one.secret_access_key}"])
 
 
