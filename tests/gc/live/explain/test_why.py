@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakebed.base import Entry, Invalid
+from lakebed.base import CommitId, Entry, Invalid
 from lakebed.gc.live import CollectionService
+from lakebed.gc.live.explain.why import FateFacts, fate_of
 from lakebed.gc.messages import GC_PREFIX, LEDGER, Fate, WhyObject, arrow_schema, encode_part
-from lakebed.gc.rules import DAY_MS, Rules, days_rules
+from lakebed.gc.rules import DAY_MS, Rules, Stay, StayKind, days_rules
 from lakebed.ranges import RangeCorrupt
 from tests.gc.conftest import Lake
 from tests.gc.deferred import defer
@@ -30,6 +31,38 @@ async def replaced(lake: Lake) -> str:
     await lake.commit("main")
     lake.days(10)
     return address
+
+
+def undo(until_ms: int | None = None) -> Stay:
+    return Stay(kind=StayKind.UNDO, name="run", commit=CommitId("c"), until_ms=until_ms)
+
+
+@pytest.mark.parametrize(
+    ("facts", "fate", "until_days"),
+    [
+        (FateFacts(is_outside=True, is_staged=True), Fate.OUTSIDE, None),
+        (FateFacts(), Fate.UNKNOWN, None),
+        (FateFacts(is_staged=True, deleted_by={"uncommitted"}), Fate.MISSING, None),
+        (FateFacts(is_committed=True, deleted_by={"committed"}), Fate.MISSING, None),
+        (FateFacts(is_committed=True, deleted_by={"committed", "erasure"}), Fate.TAKEN, None),
+        (FateFacts(is_own=True, deleted_by={"metadata"}), Fate.TAKEN, None),
+        (FateFacts(modified_ms=0, is_own=True, is_committed=True), Fate.OWN, None),
+        (FateFacts(modified_ms=0, is_staged=True, deferred_until_ms=9 * DAY_MS), Fate.KEPT, None),
+        (FateFacts(modified_ms=0, is_held=True, is_committed=True), Fate.KEPT, None),
+        (FateFacts(modified_ms=0, is_committed=True, deferred_until_ms=9 * DAY_MS), Fate.EXPIRED, 5),
+        (FateFacts(modified_ms=0, is_committed=True, stays=[undo()]), Fate.KEPT, None),
+        (FateFacts(modified_ms=0, deferred_until_ms=9 * DAY_MS), Fate.DEFERRED, 9),
+        (FateFacts(modified_ms=0, stays=[undo(2 * DAY_MS), undo(8 * DAY_MS)]), Fate.KEPT, 8),
+        (FateFacts(modified_ms=0, stays=[undo(8 * DAY_MS), undo()]), Fate.KEPT, None),
+        (FateFacts(modified_ms=0, stays=[undo(2 * DAY_MS)]), Fate.KEPT, 5),
+        (FateFacts(modified_ms=0), Fate.UNREFERENCED, 5),
+        (FateFacts(modified_ms=3 * DAY_MS - 1), Fate.YOUNG, 6),
+    ],
+)
+def test_the_first_fact_that_matches_decides_the_fate(facts: FateFacts, fate: Fate, until_days: int | None) -> None:
+    until_ms = None if until_days is None else until_days * DAY_MS
+
+    assert fate_of(facts, Rules(default="7d", uncommitted_min_age="3d"), now_ms=5 * DAY_MS) == (fate, until_ms)
 
 
 async def test_an_object_of_a_head_stays_while_it_is_there(lake: Lake) -> None:

@@ -78,6 +78,7 @@ SHOWN: Final = 100
 """The number of reasons, and of names, of an object that an answer lists."""
 OBJECTS_SHOWN: Final = 20
 
+_NOT_DELETED: Final = frozenset({LedgerState.FAILED, LedgerState.KEPT})
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
 
 
@@ -108,6 +109,56 @@ class _Found:
     taken: list[LedgerRow] = field(default_factory=list)
     deferred: dict[str, DeferredRun] = field(default_factory=dict)
     versions: dict[MetarangeId, list[Named]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FateFacts:
+    """Hold the facts about one object that decide its fate.
+
+    `modified_ms` is None if the object is not in the store. `deleted_by` names the kinds of runs that recorded its
+    deletion. `stays` are those of commits that name the object, or of runs whose undo brings such commits back.
+    """
+
+    is_outside: bool = False
+    is_own: bool = False
+    modified_ms: int | None = None
+    deleted_by: AbstractSet[str] = frozenset()
+    is_staged: bool = False
+    is_held: bool = False
+    is_committed: bool = False
+    stays: Sequence[Stay] = ()
+    deferred_until_ms: int | None = None
+
+
+def fate_of(facts: FateFacts, rules: Rules | None, *, now_ms: int) -> tuple[Fate, int | None]:
+    """Return the fate of an object, and the first instant at which a run may delete it. The first match decides."""
+    if facts.is_outside:
+        return Fate.OUTSIDE, None
+    if facts.modified_ms is None:
+        return _fate_of_missing(facts), None
+    if facts.is_own:
+        return Fate.OWN, None
+    if facts.is_staged or facts.is_held:
+        return Fate.KEPT, None
+    if facts.is_committed:
+        until_ms = None if rules is None else goes_ms(facts.stays, now_ms=now_ms)
+        return Fate.EXPIRED if until_ms == now_ms else Fate.KEPT, until_ms
+    if facts.deferred_until_ms is not None:
+        return Fate.DEFERRED, facts.deferred_until_ms
+    if facts.stays:
+        ends = [stay.until_ms for stay in facts.stays if stay.until_ms is not None]
+        return Fate.KEPT, max(now_ms, *ends) if len(ends) == len(facts.stays) else None
+    age = None if rules is None else rules.uncommitted_min_age
+    until_ms = now_ms if age is None else parse_duration(age).over_ms(facts.modified_ms, now_ms)
+    return Fate.UNREFERENCED if until_ms == now_ms else Fate.YOUNG, until_ms
+
+
+def _fate_of_missing(facts: FateFacts) -> Fate:
+    # Only lifecycle runs and erasures delete objects that commits still name.
+    was_taken = bool(facts.deleted_by & _TAKES_NAMED if facts.is_committed else facts.deleted_by)
+    if facts.is_staged or (facts.is_committed and not was_taken):
+        return Fate.MISSING
+    return Fate.TAKEN if was_taken else Fate.UNKNOWN
 
 
 class Why:
@@ -288,61 +339,44 @@ class Why:
 
     async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
         uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
+        deferred = found.deferred.get(address)
         taken = tuple(row for row in found.taken if row.address == address)
         naming = partial(_commits_naming, address, known, found.committed)
         names = naming(known.snapshot.there())
-        is_own = _is_own(address)
         # A collection of uncommitted data keeps what these commits name. What is deferred has dates of its own.
-        back = [] if names or address in found.deferred else naming(_are_returnable(known.snapshot))
-        rows = [] if is_own else [row for row, _ in names]
-        stays = [
-            _ending(stay, known.deleted_until_ms.get(stay.name))
-            for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
-        ]
-        stays += _undoable(back, known)
-        stays.sort(key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name))
-        hold_names = () if is_own else _holds_on([name for _, name in names], known.holds)
-        goes: int | None = None
-        if is_absolute(address):
-            fate = Fate.OUTSIDE
-        elif stat is None:
-            went = [row for row in taken if row.state not in (LedgerState.FAILED, LedgerState.KEPT)]
-            # Only lifecycle runs and erasures delete objects that commits still name.
-            was_taken = any(row.reason in _TAKES_NAMED for row in went) if names else bool(went)
-            is_missing = bool(uncommitted) or (bool(names) and not was_taken)
-            fate = Fate.MISSING if is_missing else Fate.TAKEN if was_taken else Fate.UNKNOWN
-        elif is_own:
-            fate = Fate.OWN
-        elif uncommitted or hold_names:
-            fate = Fate.KEPT
-        elif names:
-            goes = None if known.rules is None else goes_ms(stays, now_ms=known.now_ms)
-            fate = Fate.KEPT if goes is None or goes > known.now_ms else Fate.EXPIRED
-        elif address in found.deferred:
-            goes, fate = found.deferred[address].until_ms, Fate.DEFERRED
-        elif back:
-            ends = [stay.until_ms for stay in stays]
-            goes = None if None in ends else max(known.now_ms, *(end for end in ends if end is not None))
-            fate = Fate.KEPT
-        else:
-            goes = _over_age(known, stat.modified_ms)
-            fate = Fate.UNREFERENCED if goes == known.now_ms else Fate.YOUNG
+        returnable = [] if names or deferred else naming(_are_returnable(known.snapshot))
+        listed = [name for _, name in names or returnable]
+        is_own = _is_own(address)
+        stays = _stays_sorted(known, [] if is_own else [row for row, _ in names], returnable)
+        holds = () if is_own else _holds_on([name for _, name in names], known.holds)
+        facts = FateFacts(
+            is_outside=is_absolute(address),
+            is_own=is_own,
+            modified_ms=None if stat is None else stat.modified_ms,
+            deleted_by=frozenset(row.reason for row in taken if row.state not in _NOT_DELETED),
+            is_staged=bool(uncommitted),
+            is_held=bool(holds),
+            is_committed=bool(names),
+            stays=stays,
+            deferred_until_ms=None if deferred is None else deferred.until_ms,
+        )
+        fate, until_ms = fate_of(facts, known.rules, now_ms=known.now_ms)
         return WhyObject(
             address=address,
             fate=fate,
             size_bytes=None if stat is None else stat.size_bytes,
-            modified_ms=None if stat is None else stat.modified_ms,
-            goes_ms=goes,
+            modified_ms=facts.modified_ms,
+            goes_ms=until_ms,
             slice_closed=await self._is_closed(address),
             stays=tuple(stays[:SHOWN]),
             stays_count=len(stays),
-            commits=tuple(name for _, name in (names or back)[:SHOWN]),
-            commits_count=len(names or back),
+            commits=tuple(listed[:SHOWN]),
+            commits_count=len(listed),
             uncommitted=tuple(uncommitted[:SHOWN]),
             uncommitted_count=len(uncommitted),
             taken=taken,
-            holds=hold_names,
-            run=found.deferred[address].run_id if fate is Fate.DEFERRED else "",
+            holds=holds,
+            run=deferred.run_id if deferred is not None and fate is Fate.DEFERRED else "",
         )
 
     async def stat(self, address: str) -> ObjectStat | None:
@@ -501,6 +535,18 @@ def _are_returnable(snapshot: Snapshot) -> pa.Array:
     return pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(snapshot.returnable)))
 
 
+def _stays_sorted(known: _Known, rows: Sequence[int], returnable: Sequence[tuple[int, CommittedName]]) -> list[Stay]:
+    """Return the stays of these commits and of runs whose undo brings some back: those that keep the object first."""
+    stays = [
+        _ending(stay, known.deleted_until_ms.get(stay.name))
+        for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
+    ]
+    stays += _undoable(returnable, known)
+    return sorted(
+        stays, key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name)
+    )
+
+
 def _undoable(back: Sequence[tuple[int, CommittedName]], known: _Known) -> list[Stay]:
     """Return a stay for each run whose undo brings commits back, of which `back` has the names, newest first."""
     newest = {name.run: name for _, name in reversed(back)}
@@ -531,9 +577,3 @@ def _commits_naming(
         path, run = paths[commit.metarange_id], known.taken_by.get(id_, "")
         commits_naming.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
     return commits_naming[::-1]
-
-
-def _over_age(known: _Known, modified_ms: int) -> int | None:
-    """Return when the rules allow the deletion of an unreferenced object."""
-    age = None if known.rules is None else known.rules.uncommitted_min_age
-    return known.now_ms if age is None else parse_duration(age).over_ms(modified_ms, known.now_ms)
