@@ -16,7 +16,7 @@ from lakebed.catalog.records import RepositoryRecord, RepositoryState
 from lakebed.catalog.repository import Open
 from lakebed.objectstore import ObjectStore
 from lakebed.quotas import Meter
-from lakebed.versions import MultipartNotFound, Versions, keys
+from lakebed.versions import MultipartNotFound, UploadRecord, UploadState, Versions, decode_record, keys
 from lakebed.versions.staging.parts import AGE_MS_MAX
 from sim.checkers.views import PARTITION, UID
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
@@ -121,6 +121,14 @@ def uploads_are_not_lost(ending: Ending) -> None:
             raise Violation(f"{record.operation.name} lost its upload, or a part of it")
 
 
+def an_upload_sets_its_path_once(ending: Ending) -> None:
+    """Check that of the objects that the completions of one upload made, one was linked at most."""
+    records = ending.disk.cells.get(PARTITION, {}).items()
+    uploads = [decode_record(UploadRecord, value) for key, value in records if key.startswith(keys.UPLOAD)]
+    if sum(upload.state is UploadState.LINKED for upload in uploads) > 1:
+        raise Violation("an upload set its path twice")
+
+
 def no_upload_is_left(ending: Ending) -> None:
     """Check that cleaners leave no record of an upload, nor of a part."""
     records = ending.disk.cells.get(PARTITION, {})
@@ -146,7 +154,8 @@ def multipart_scenes() -> Iterator[Scene]:
     # Several requests of one upload.
     begun = [begin("b0", "a")]
     one, two = client("v", complete("w2", "a", "2")), client("w", complete("w3", "a", "2"))
-    yield _scene("two completions of an upload", one, two, before=begun, quick=Quick.NO_FAULT)
+    both = _scene("two completions of an upload", one, two, before=begun, quick=Quick.NO_FAULT)
+    yield replace(both, checks=(*both.checks, an_upload_sets_its_path_once))
     a = client("x", abort("x1"))
     yield _scene("completion of an upload, aborter", one, a, before=begun, quick=Quick.NO_LOSS)
     yield _scene("completion of an upload, aborter, run", one, a, r, before=begun)
