@@ -34,6 +34,7 @@ from sim.scenes.deeds import (
     committed_run,
     copy,
     create_branch,
+    days_later,
     delete_branch,
     freeze,
     hard_reset,
@@ -207,13 +208,17 @@ def hard_delete_scenes() -> Iterator[Scene]:
     r, planned = client("r", apply_planned("r1")), [a1, a2, plan_only("p1", RunKind.UNCOMMITTED)]
     yield _counting_once("worker, apply of a plan", x, r, staged=planned, quick=Quick.NO_FAULT)
     # The cleaner queues days later what a reset left, and a run has taken it, or is about to.
-    days_later = client("k", clean_claims("k1", late_ms=3 * DAY_MS), work("x1"))
+    later = client("k", clean_claims("k1", late_ms=3 * DAY_MS), work("x1"))
     before = [a1, reset("s0"), uncommitted_run("r0")]
-    yield _counting_once("queueing cleaner that works days after a run", days_later, staged=before)
+    yield _counting_once("queueing cleaner that works days after a run", later, staged=before)
+    # Its record says that the object had a name until after the run took it.
+    ahead = [a1, days_later(hard(upload("w2", "a", "2")), days=1), uncommitted_run("r0")]
+    worker = client("x", days_later(work("x1"), days=2))
+    yield _counting_once("worker of what a clock that was ahead queued, after a run", worker, staged=ahead)
     before = [a1, reset("s0"), plan_only("p1", RunKind.UNCOMMITTED)]
     yield _counting_once(
         "queueing cleaner that works, apply of a plan that is days old",
-        days_later,
+        later,
         client("r", apply_planned("r1")),
         staged=before,
         quick=Quick.NO_FAULT,

@@ -180,7 +180,9 @@ class QueueWorker:
         """Return the addresses of absent objects that the ledger records as deleted."""
         if not missing:
             return frozenset()
-        since_ms = min(_nameless_from_ms(record) for record in missing)
+        # The clock of the process that queued one may have been ahead: then a run took the object "before". Few pages
+        # miss an object, so more files to read cost little.
+        since_ms = min(_nameless_from_ms(record) for record in missing) - DAY_MS
         addresses = {record.address for record in missing}
         return frozenset().union(*(await recorded_since(self._versions.objectstore, addresses, since_ms)).values())
 
