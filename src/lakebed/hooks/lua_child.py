@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -45,118 +46,143 @@ def main() -> int:
     given = json.loads(sys.stdin.readline())
     import lupa.lua54 as lupa  # before the limits: it is a file
 
-    datetime.strptime("", "")  # noqa: DTZ007  # as above: it imports what it needs at its first call
-
     memory = int(given["memory_bytes"])
-    resource.setrlimit(resource.RLIMIT_CPU, (int(given["cpu_s"]), int(given["cpu_s"]) + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (memory + (512 << 20),) * 2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-
-    def no_attributes(*_: object) -> str:
-        raise AttributeError("not available to hooks")
-
+    _limit(memory_bytes=memory, cpu_s=int(given["cpu_s"]))
     lua = lupa.LuaRuntime(
         unpack_returned_tuples=True,
         register_eval=False,
         register_builtins=False,
-        attribute_filter=no_attributes,
+        attribute_filter=_no_attributes,
         max_memory=memory,
         encoding="latin-1",  # a string of Lua is bytes: each becomes one character here, and back
     )
+    _say(_run(_Bridge(lua, lupa.lua_type), given))
+    return 0
 
-    def to_lua(value: Any) -> Any:
+
+def _limit(*, memory_bytes: int, cpu_s: int) -> None:
+    datetime.strptime("", "")  # noqa: DTZ007  # before the limits: it imports what it needs at its first call
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes + (512 << 20),) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
+
+def _no_attributes(*_: object) -> str:
+    raise AttributeError("not available to hooks")
+
+
+def _run(bridge: _Bridge, given: dict[str, Any]) -> dict[str, Any]:
+    """Run the script. Return the last message to the parent: `done` or `error`."""
+    lua = bridge.lua
+    set_up = lua.eval("function(hidden) for _, name in ipairs(hidden) do _G[name] = nil end end")
+    compile_ = lua.eval(
+        "(function() local load = load; return function(text, name) return load(text, name, 't') end end)()"
+    )
+    prelude, _ = _pair(compile_(PRELUDE, "=prelude"))
+    names = lua.globals()
+    set_up(lua.table_from(list(HIDDEN)))
+    modules = _MODULES | _modules_of(bridge, given["calls"], has_network=given["network"])
+    prelude(lua.table_from({name: lua.table_from(functions) for name, functions in modules.items() if functions}))
+    names.print = lambda *values: _say({"print": "\t".join(_shown(each) for each in values)})
+    names.action, names.args = bridge.to_lua(given["action"]), bridge.to_lua(given["args"])
+    chunk, error = _pair(compile_(_lua_text(given["script"]), "=script"))
+    if chunk is None:
+        return {"error": str(error)}
+    try:
+        chunk()
+    except MemoryError:
+        return {"error": f"the script used more than {int(given['memory_bytes']) >> 20} MiB"}
+    except Exception as failure:  # noqa: BLE001  # whatever the script did is its failure, and the parent's to tell
+        return {"error": str(failure).partition("\nstack traceback")[0]}
+    return {"done": True}
+
+
+class _Bridge:
+    """Convert values from and to Lua, and ask the parent process on behalf of the script."""
+
+    def __init__(self, lua: Any, type_of: Callable[[Any], str | None]) -> None:
+        self.lua = lua
+        self._type_of = type_of
+
+    def to_lua(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return lua.table_from({_bytes(key): to_lua(each) for key, each in value.items()})
+            return self.lua.table_from({_lua_text(key): self.to_lua(each) for key, each in value.items()})
         if isinstance(value, list | tuple):
-            return lua.table_from([to_lua(each) for each in value])
-        return _bytes(value) if isinstance(value, str) else value
+            return self.lua.table_from([self.to_lua(each) for each in value])
+        return _lua_text(value)
 
-    def from_lua(value: Any, depth: int = 0) -> Any:
+    def from_lua(self, value: Any, depth: int = 0) -> Any:
         if depth > 64:
             raise ValueError("the table is too deep")
-        if lupa.lua_type(value) == "table":
+        if self._type_of(value) == "table":
             items = list(value.items())
             if items and [key for key, _ in items] == list(range(1, len(items) + 1)):
-                return [from_lua(each, depth + 1) for _, each in items]
-            return {str(from_lua(key, depth + 1)): from_lua(each, depth + 1) for key, each in items}
+                return [self.from_lua(each, depth + 1) for _, each in items]
+            return {str(self.from_lua(key, depth + 1)): self.from_lua(each, depth + 1) for key, each in items}
         if isinstance(value, str):
-            return value.encode("latin-1").decode(errors="replace")
+            return _plain(value)
         if value is None or isinstance(value, bool | int | float):
             return value
-        raise ValueError(f"{lupa.lua_type(value)} is no data")
+        raise ValueError(f"{self._type_of(value)} is no data")
 
-    def question(name: str, arguments: list[Any]) -> tuple[int, Any]:
-        """Ask the parent process, and return a status with bytes or a value of JSON."""
-        _say({"ask": name, "arguments": arguments})
-        answer = json.loads(sys.stdin.readline())
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer["code"], base64.b64decode(answer["data"]) if "data" in answer else answer.get("value")
+    def asking(self, name: str) -> Callable[..., Any]:
+        """Return a function for Lua that asks the parent this question."""
 
-    def ask(name: str) -> Any:
-        def asking(*arguments: Any) -> Any:
-            code, value = question(name, [from_lua(each) for each in arguments])
-            return code, value.decode("latin-1") if isinstance(value, bytes) else to_lua(value)
+        def ask(*arguments: Any) -> Any:
+            code, value = _question(name, [self.from_lua(each) for each in arguments])
+            return code, value.decode("latin-1") if isinstance(value, bytes) else self.to_lua(value)
 
-        return asking
+        return ask
 
-    def delta_table(repository: str, ref: str, path: str) -> Any:
+    def delta_table(self, repository: str, ref: str, path: str) -> Any:
         """Return the actions of each version of a Delta table, as lines of JSON, and its last metadata."""
-        log = f"{path.strip('/')}/_delta_log/"
-        versions: dict[int, list[str]] = {}
-        metadata: Any = {}
-        after, has_more = "", True
-        while has_more:
-            page = _fine(*question("lakefs.list_objects", [repository, ref, after, log, "/", 1000]), log)
-            has_more, after = page["pagination"]["has_more"], page["pagination"]["next_offset"]
-            for row in page["results"]:
-                if found := re.fullmatch(r"(\d{20})\.json", row["path"][len(log) :]):
-                    data = _fine(*question("lakefs.get_object", [repository, ref, row["path"]]), row["path"])
-                    versions[int(found[1])] = lines = data.decode().splitlines()
-                    metadata = next((at["metaData"] for at in map(json.loads, lines) if "metaData" in at), metadata)
-        if sorted(versions) != list(range(len(versions))) or not versions:
-            raise RuntimeError(f"{log} has not every version from 0 on as JSON: checkpoints are not read")
-        return lua.table_from({number: to_lua(lines) for number, lines in versions.items()}), to_lua(metadata)
+        versions, metadata = _read_delta_log(repository, ref, f"{path.strip('/')}/_delta_log/")
+        lines_of = {number: self.to_lua(lines) for number, lines in versions.items()}
+        return self.lua.table_from(lines_of), self.to_lua(metadata)
 
-    def fail(message: str) -> None:
-        raise RuntimeError(message.encode("latin-1").decode(errors="replace"))
 
-    def write(*values: Any) -> None:
-        _say({"print": "\t".join(_shown(each) for each in values)})
+def _question(name: str, arguments: list[Any]) -> tuple[int, Any]:
+    """Ask the parent process, and return a status with bytes or a value of JSON."""
+    _say({"ask": name, "arguments": arguments})
+    answer = json.loads(sys.stdin.readline())
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return answer["code"], base64.b64decode(answer["data"]) if "data" in answer else answer.get("value")
 
-    modules = {
+
+def _read_delta_log(repository: str, ref: str, log: str) -> tuple[dict[int, list[str]], Any]:
+    versions: dict[int, list[str]] = {}
+    metadata: Any = {}
+    after, has_more = "", True
+    while has_more:
+        page = _fine(*_question("lakefs.list_objects", [repository, ref, after, log, "/", 1000]), log)
+        has_more, after = page["pagination"]["has_more"], page["pagination"]["next_offset"]
+        for row in page["results"]:
+            if found := re.fullmatch(r"(\d{20})\.json", row["path"][len(log) :]):
+                data = _fine(*_question("lakefs.get_object", [repository, ref, row["path"]]), row["path"])
+                versions[int(found[1])] = lines = data.decode().splitlines()
+                metadata = next((at["metaData"] for at in map(json.loads, lines) if "metaData" in at), metadata)
+    if sorted(versions) != list(range(len(versions))) or not versions:
+        raise RuntimeError(f"{log} has not every version from 0 on as JSON: checkpoints are not read")
+    return versions, metadata
+
+
+def _modules_of(bridge: _Bridge, calls: list[str], *, has_network: bool) -> dict[str, dict[str, Any]]:
+    """Return the modules that take or return tables, or ask the parent."""
+    table, to_lua, from_lua = bridge.lua.table_from, bridge.to_lua, bridge.from_lua
+    return {
         "encoding/json": {
-            "marshal": lambda value: _bytes(json.dumps(from_lua(value), ensure_ascii=False)),
-            "unmarshal": lambda text: to_lua(json.loads(text.encode("latin-1"))),
+            "marshal": lambda value: _lua_text(json.dumps(from_lua(value), ensure_ascii=False)),
+            "unmarshal": lambda text: to_lua(json.loads(_raw(text))),
         },
         "encoding/yaml": {
-            "marshal": lambda value: _bytes(yaml.safe_dump(from_lua(value), allow_unicode=True, sort_keys=True)),
-            "unmarshal": lambda text: to_lua(yaml.safe_load(text.encode("latin-1"))),
-        },
-        "encoding/hex": {
-            "encode": lambda text: text.encode("latin-1").hex(),
-            "decode": lambda text: bytes.fromhex(text).decode("latin-1"),
-        },
-        "encoding/base64": {
-            "url_encode": lambda text: base64.urlsafe_b64encode(text.encode("latin-1")).decode(),
-            "url_decode": lambda text: base64.urlsafe_b64decode(text).decode("latin-1"),
-            "encode": lambda text: base64.b64encode(text.encode("latin-1")).decode(),
-            "decode": lambda text: base64.b64decode(text).decode("latin-1"),
-        },
-        "crypto/sha256": {"digest": lambda text: hashlib.sha256(text.encode("latin-1")).hexdigest()},
-        "crypto/md5": {"digest": lambda text: hashlib.md5(text.encode("latin-1"), usedforsecurity=False).hexdigest()},
-        "crypto/hmac": {
-            "sign_sha1": lambda text, key: hmac.digest(key.encode("latin-1"), text.encode("latin-1"), "sha1").decode(
-                "latin-1"
-            ),
-            "sign_sha256": lambda text, key: hmac.digest(
-                key.encode("latin-1"), text.encode("latin-1"), "sha256"
-            ).decode("latin-1"),
+            "marshal": lambda value: _lua_text(yaml.safe_dump(from_lua(value), allow_unicode=True, sort_keys=True)),
+            "unmarshal": lambda text: to_lua(yaml.safe_load(_raw(text))),
         },
         "strings": {
-            "split": lambda text, separator: to_latin(lua, text.split(separator)),
+            "split": lambda text, separator: table(text.split(separator)),
             "trim": lambda text: text.strip(" \t\r\n"),
             "replace": lambda text, old, new, count=-1: text.replace(old, new, int(count)),
             "has_prefix": lambda text, part: text.startswith(part),
@@ -166,23 +192,12 @@ def main() -> int:
         "regexp": {
             "match": lambda pattern, text: re.search(pattern, text) is not None,
             "quote_meta": re.escape,
-            "compile": lambda pattern: lua.table_from(_compiled(lua, pattern)),
+            "compile": lambda pattern: table(_compiled(table, pattern)),
         },
-        "time": {
-            "now": time.time_ns,
-            "since": lambda ns: time.time_ns() - int(ns),
-            "sleep": lambda ns: time.sleep(max(0, int(ns)) / 1e9),
-            "format": lambda ns, layout, zone="UTC": _moment(ns, zone).strftime(_python_layout(layout, _UTC_PARTS)),
-            "format_iso": lambda ns, zone="UTC": _moment(ns, zone).isoformat().replace("+00:00", "Z"),
-            "parse": lambda layout, text: _ns(datetime.strptime(text, _python_layout(layout))),  # noqa: DTZ007  # see _ns
-            "parse_iso": lambda text: _ns(datetime.fromisoformat(text)),
-        },
-        "uuid": {"new": lambda: str(uuid.uuid4())},
-        "net/url": {"parse": lambda text: lua.table_from(_url(text))},
-        "hook": {"fail": fail},
-        "formats": {"delta_client": lambda *_: lua.table_from({"get_table": delta_table})},
+        "net/url": {"parse": lambda text: table(_url(text))},
+        "formats": {"delta_client": lambda *_: table({"get_table": bridge.delta_table})},
         "path": {
-            "parse": lambda text: lua.table_from(
+            "parse": lambda text: table(
                 {"parent": text.rstrip("/").rpartition("/")[0], "base_name": text.rstrip("/").rpartition("/")[2]}
             ),
             "join": lambda separator, *parts: separator.join(part.strip(separator) for part in parts),
@@ -191,32 +206,9 @@ def main() -> int:
                 part.startswith(prefix) for part in text.split(separator)
             ),
         },
-        "lakefs": {name: ask(f"lakefs.{name}") for name in given["calls"]},
-        "net/http": {"request": ask("net/http.request")} if given["network"] else {},
+        "lakefs": {name: bridge.asking(f"lakefs.{name}") for name in calls},
+        "net/http": {"request": bridge.asking("net/http.request")} if has_network else {},
     }
-    set_up = lua.eval("function(hidden) for _, name in ipairs(hidden) do _G[name] = nil end end")
-    compile_ = lua.eval(
-        "(function() local load = load; return function(text, name) return load(text, name, 't') end end)()"
-    )
-    prelude, _ = _pair(compile_(PRELUDE, "=prelude"))
-    names = lua.globals()
-    set_up(lua.table_from(list(HIDDEN)))
-    prelude(lua.table_from({name: lua.table_from(functions) for name, functions in modules.items() if functions}))
-    names.print = write
-    names.action, names.args = to_lua(given["action"]), to_lua(given["args"])
-    chunk, error = _pair(compile_(_bytes(given["script"]), "=script"))
-    if chunk is None:
-        _say({"error": str(error)})
-        return 0
-    try:
-        chunk()
-    except MemoryError:
-        _say({"error": f"the script used more than {memory >> 20} MiB"})
-    except Exception as error:  # noqa: BLE001  # whatever the script did is its failure, and the parent's to tell
-        _say({"error": str(error).partition("\nstack traceback")[0]})
-    else:
-        _say({"done": True})
-    return 0
 
 
 _LAYOUT = {
@@ -263,7 +255,7 @@ def _url(text: str) -> dict[str, str]:
     }
 
 
-def _compiled(lua: Any, pattern: str) -> dict[str, Any]:
+def _compiled(table: Callable[[Any], Any], pattern: str) -> dict[str, Any]:
     """Return the functions of one pattern. A missing part is an empty text, or an empty table."""
     compiled = re.compile(pattern)
 
@@ -275,25 +267,28 @@ def _compiled(lua: Any, pattern: str) -> dict[str, Any]:
 
     return {
         "find": lambda text: found[0] if (found := compiled.search(text)) else "",
-        "find_submatch": lambda text: lua.table_from(groups(compiled.search(text))),
-        "find_all": lambda text, count=None: lua.table_from(
-            [found[0] for found in first(compiled.finditer(text), count)]
-        ),
-        "find_all_submatch": lambda text, count=None: lua.table_from(
-            [lua.table_from(groups(found)) for found in first(compiled.finditer(text), count)]
+        "find_submatch": lambda text: table(groups(compiled.search(text))),
+        "find_all": lambda text, count=None: table([found[0] for found in first(compiled.finditer(text), count)]),
+        "find_all_submatch": lambda text, count=None: table(
+            [table(groups(found)) for found in first(compiled.finditer(text), count)]
         ),
     }
-
-
-def to_latin(lua: Any, texts: list[str]) -> Any:
-    return lua.table_from(texts)
 
 
 def _pair(found: Any) -> tuple[Any, Any]:
     return found if isinstance(found, tuple) else (found, None)
 
 
-def _bytes(value: Any) -> Any:
+def _raw(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def _plain(text: str) -> str:
+    """Return a string of Lua as text."""
+    return _raw(text).decode(errors="replace")
+
+
+def _lua_text(value: Any) -> Any:
     return value.encode().decode("latin-1") if isinstance(value, str) else value
 
 
@@ -302,12 +297,48 @@ def _shown(value: Any) -> str:
         return "nil"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value.encode("latin-1").decode(errors="replace") if isinstance(value, str) else str(value)
+    return _plain(value) if isinstance(value, str) else str(value)
 
 
 def _say(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
+
+
+def _fail(message: str) -> None:
+    raise RuntimeError(_plain(message))
+
+
+_MODULES: dict[str, dict[str, Callable[..., Any]]] = {
+    "encoding/hex": {
+        "encode": lambda text: _raw(text).hex(),
+        "decode": lambda text: bytes.fromhex(text).decode("latin-1"),
+    },
+    "encoding/base64": {
+        "url_encode": lambda text: base64.urlsafe_b64encode(_raw(text)).decode(),
+        "url_decode": lambda text: base64.urlsafe_b64decode(text).decode("latin-1"),
+        "encode": lambda text: base64.b64encode(_raw(text)).decode(),
+        "decode": lambda text: base64.b64decode(text).decode("latin-1"),
+    },
+    "crypto/sha256": {"digest": lambda text: hashlib.sha256(_raw(text)).hexdigest()},
+    "crypto/md5": {"digest": lambda text: hashlib.md5(_raw(text), usedforsecurity=False).hexdigest()},
+    "crypto/hmac": {
+        "sign_sha1": lambda text, key: hmac.digest(_raw(key), _raw(text), "sha1").decode("latin-1"),
+        "sign_sha256": lambda text, key: hmac.digest(_raw(key), _raw(text), "sha256").decode("latin-1"),
+    },
+    "time": {
+        "now": time.time_ns,
+        "since": lambda ns: time.time_ns() - int(ns),
+        "sleep": lambda ns: time.sleep(max(0, int(ns)) / 1e9),
+        "format": lambda ns, layout, zone="UTC": _moment(ns, zone).strftime(_python_layout(layout, _UTC_PARTS)),
+        "format_iso": lambda ns, zone="UTC": _moment(ns, zone).isoformat().replace("+00:00", "Z"),
+        "parse": lambda layout, text: _ns(datetime.strptime(text, _python_layout(layout))),  # noqa: DTZ007  # see _ns
+        "parse_iso": lambda text: _ns(datetime.fromisoformat(text)),
+    },
+    "uuid": {"new": lambda: str(uuid.uuid4())},
+    "hook": {"fail": _fail},
+}
+"""The modules whose functions need no table and no answer of the parent."""
 
 
 if __name__ == "__main__":
