@@ -282,6 +282,9 @@ SLACK_MS: Final = 600_000
 """Largest assumed difference between the clocks of servers and object store. Reading too old a file is harmless."""
 RECORDS_AT_ONCE: Final = 64
 
+Loser = tuple[Sequence[str], pa.Table]
+"""The files of a record that must give way, and its new LEDGER rows."""
+
 _GONE: Final = Table("an object that something else deleted", required(("address", pa.string())))
 
 
@@ -345,17 +348,21 @@ async def settle(context: RunContext, plan: Plan, own: Ledger, seen: frozenset[s
     given_up: dict[str, int] = {}
     rewritten: dict[Ledger, RunKind] = {}
 
-    async def losers() -> list[tuple[Sequence[str], pa.Table]]:
-        giving = [loser async for loser in _losers(context, plan, own, seen, rewritten)]
+    async def losers() -> list[Loser]:
+        changed_ms = await _listed(context.store)
+        others = [names for names in await _meeting(context, plan, changed_ms) if not seen.issuperset(names)]
+        # Also runs whose record gave way earlier: an apply may have died before it corrected their reports.
+        rewritten.update(await _rewritten_runs(context, others))
+        own_records = ledger_records(name for name in changed_ms if name.startswith(own.prefix))
+        giving = await _losers(context, plan, own_records, others)
         for names, rows in giving:
             if run_of_record(names) == plan.run_id:
                 given_up.update(zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True))
         return giving
 
     await give_way(losers, partial(context.store.put, if_absent=True))
-    # Also those of runs whose record gave way earlier: an apply may have died before it corrected their reports.
-    for theirs, kind in rewritten.items():
-        await correct_report(context, kind, theirs)
+    for ledger, kind in rewritten.items():
+        await correct_report(context, kind, ledger)
     return Total(objects=len(given_up), size_bytes=sum(given_up.values()))
 
 
@@ -390,37 +397,48 @@ async def correct_report(context: RunContext, kind: RunKind, ledger: Ledger) -> 
             await context.store.put(name, encode_report(changed))
 
 
+async def _rewritten_runs(context: RunContext, records: Sequence[tuple[str, ...]]) -> dict[Ledger, RunKind]:
+    """Return the runs of the records that have several files, so that their reports may be wrong."""
+    if not (rewritten := {ledger_of(names) for names in records if len(names) > 1}):
+        return {}
+    kinds = {view.run_id: view.kind for view in await context.service.runs()}
+    return {ledger: kinds[ledger.run_id] for ledger in rewritten if ledger.run_id in kinds}
+
+
 async def _losers(
-    context: RunContext, plan: Plan, own: Ledger, seen: frozenset[str], rewritten: dict[Ledger, RunKind]
-) -> AsyncIterator[tuple[Sequence[str], pa.Table]]:
-    """Yield each record that must give way, and its new LEDGER rows. Add runs whose records have to `rewritten`."""
-    changed_ms = await _listed(context.store)
-    records = [names for names in await _meeting(context, plan, changed_ms) if not seen.issuperset(names)]
-    if again := {ledger_of(names) for names in records if len(names) > 1}:
-        kinds = {view.run_id: view.kind for view in await context.service.runs()}
-        rewritten |= {ledger: kinds[ledger.run_id] for ledger in again if ledger.run_id in kinds}
-    others = [(names, rows) async for names, rows in _deleted(context, records) if rows.num_rows]
-    if not others:
-        return
-    theirs = pa.concat_tables([rows for _, rows in others])["address"].combine_chunks()
-    both, mine = set[str](), list[tuple[tuple[str, ...], set[str]]]()
-    for part in ledger_records(name for name in changed_ms if name.startswith(own.prefix)):
-        async for _, rows in _deleted(context, [part]):
-            # A key in no slice may have been written and deleted again, so both deletions count.
-            shared = rows.filter(pc.is_in(rows["address"], value_set=theirs))["address"].to_pylist()
-            mine.append((part, {address for address in shared if parse_address(address) is not None}))
-            both |= mine[-1][1]
-    losing = set[str]()
-    for names, rows in others:
-        shared = both.intersection(rows["address"].to_pylist()) if both else set()
+    context: RunContext, plan: Plan, own_records: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]
+) -> list[Loser]:
+    """Return each record that must give way to another, among our own and those of others."""
+    deletions = [(names, rows) async for names, rows in _deleted(context, others) if rows.num_rows]
+    if not deletions:
+        return []
+    by_others = pa.concat_tables([rows for _, rows in deletions])["address"].combine_chunks()
+    counted_twice = {names: await _counted_twice(context, names, by_others) for names in own_records}
+    contested = set[str]().union(*counted_twice.values())
+    if not contested:
+        return []
+    giving: list[tuple[Sequence[str], set[str]]] = []
+    lost = set[str]()
+    for names, rows in deletions:
+        shared = contested.intersection(rows["address"].to_pylist())
         # Hard delete's record gives way, or that of the older run.
-        if shared and (DELETED_AT_ONCE in names[0] or run_of_record(names) < plan.run_id):
-            yield names, giving_way(await _read(context.store, names), shared)
+        if DELETED_AT_ONCE in names[0] or run_of_record(names) < plan.run_id:
+            giving.append((names, shared))
         else:
-            losing |= shared
-    for part, addresses in mine:
-        if addresses & losing:
-            yield part, giving_way(await _read(context.store, part), addresses & losing)
+            lost |= shared
+    giving += [(names, addresses & lost) for names, addresses in counted_twice.items()]
+    return [
+        (names, giving_way(await _read(context.store, names), addresses)) for names, addresses in giving if addresses
+    ]
+
+
+async def _counted_twice(context: RunContext, names: Sequence[str], by_others: pa.Array) -> set[str]:
+    """Return the addresses that this record of ours has as deleted, and others have, too."""
+    addresses: list[str] = []
+    async for _, rows in _deleted(context, [names]):
+        addresses += rows.filter(pc.is_in(rows["address"], value_set=by_others))["address"].to_pylist()
+    # A key in no slice may have been written and deleted again, so both deletions count.
+    return {address for address in addresses if parse_address(address) is not None}
 
 
 async def _read(store: ObjectStore, names: Sequence[str]) -> pa.Table:
