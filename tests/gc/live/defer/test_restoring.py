@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from lakebed.base import Entry, Invalid, from_row
 from lakebed.gc.live import BadContinuation, NotRestorable, Restoring
+from lakebed.gc.live.defer.restoring import Occupant, Step, decide
 from lakebed.gc.messages import (
     GARBAGE,
     LEDGER_PREFIX,
@@ -39,6 +40,27 @@ from tests.gc.garbage import PART
 KEY = b"of the server"
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 """Objects may be seen later than they were written."""
+
+
+@pytest.mark.parametrize(
+    ("there", "unasked", "with_overwrite", "by_address"),
+    [
+        (None, Step.STAGE, Step.STAGE, Step.STAGE),
+        (Occupant(), Step.REFUSE, Step.STAGE, Step.REFUSE),
+        (Occupant(is_taken=True), Step.STAGE, Step.STAGE, Step.STAGE),
+        (Occupant(is_same=True), Step.KEEP, Step.RECORD, Step.KEEP),
+        (Occupant(is_ours=True), Step.REPLACE, Step.REPLACE, Step.REPLACE),
+        (Occupant(is_ours=True, is_same=True), Step.RECORD, Step.RECORD, Step.KEEP),
+        (Occupant(is_newest=True), Step.KEEP_NEWER, Step.KEEP_NEWER, Step.KEEP_NEWER),
+        (Occupant(is_newest=True, is_ours=True, is_same=True), Step.KEEP, Step.KEEP, Step.KEEP),
+    ],
+)
+def test_the_entry_at_the_path_decides_the_step(
+    there: Occupant | None, unasked: Step, with_overwrite: Step, by_address: Step
+) -> None:
+    assert decide(there, overwrite=False, by_address=False) is unasked
+    assert decide(there, overwrite=True, by_address=False) is with_overwrite
+    assert decide(there, overwrite=False, by_address=True) is by_address
 
 
 async def restored(lake: Lake, body: Restore = Restore(run_id="r1"), *, branch: str = "main") -> RestorePage:

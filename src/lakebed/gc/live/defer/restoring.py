@@ -81,6 +81,50 @@ class _Bytes:
     md5: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupant:
+    """Hold the facts about the entry at the path of a version.
+
+    `is_taken`: a lifecycle run deleted its object. `is_same`: it has the bytes of the version. `is_ours`: this restore
+    staged it. `is_newest`: a restore staged it from a version that is not older.
+    """
+
+    is_taken: bool = False
+    is_same: bool = False
+    is_ours: bool = False
+    is_newest: bool = False
+
+
+class Step(Enum):
+    """Name the step to take at the path of a version, with its outcome. `uploads`: it writes the path."""
+
+    STAGE = RestoreOutcome.RESTORED, True
+    REPLACE = RestoreOutcome.REPLACED, True
+    RECORD = RestoreOutcome.PRESENT, True
+    KEEP = RestoreOutcome.PRESENT, False
+    KEEP_NEWER = RestoreOutcome.OLDER, False
+    REFUSE = _OCCUPIED, False
+
+    def __init__(self, outcome: RestoreOutcome | str, uploads: bool) -> None:
+        self.outcome = outcome
+        self.uploads = uploads
+
+
+def decide(there: Occupant | None, *, overwrite: bool, by_address: bool) -> Step:
+    """Decide about one version of a path. `by_address`: the request names the version, not the path."""
+    if there is None:
+        return Step.STAGE
+    if there.is_newest:
+        return Step.KEEP if there.is_same else Step.KEEP_NEWER
+    if there.is_same:
+        # Stage it again to record its version. Otherwise an older version would replace it.
+        return Step.RECORD if not by_address and (overwrite or there.is_ours) else Step.KEEP
+    # Without `overwrite`, replace only an entry that this same restore staged, or whose object is deleted.
+    if there.is_ours:
+        return Step.REPLACE
+    return Step.STAGE if overwrite or there.is_taken else Step.REFUSE
+
+
 class Restoring:
     def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = refuse_nothing) -> None:
         """Seal tokens with `key`, a secret that all processes of a server share: no client can make up a place."""
@@ -189,35 +233,35 @@ class Restoring:
         self, body: messages.Restore, branch: str, row: Row, target: str, restore: str
     ) -> tuple[RestoreOutcome | str, int]:
         """Restore one version. Return the outcome and the increase of restored bytes."""
-        source, by_address = row["address"], row["address"] == body.path
+        by_address = row["address"] == body.path
         for _ in range(LOOKS):
             there = await self._entry_at(branch, target)
-            # An entry whose object a lifecycle run deleted does not block the restore.
-            is_taken = there is not None and (await self._versions.taken.find([there.address]))[0] is not None
-            is_same = there is not None and not is_taken and await self._is_same(there, source)
-            # A version requested by its address is restored even if the path has a newer version.
-            rival = None if there is None or by_address else _restored_from(there, target)
-            if rival is not None and body.run_id not in ("", rival.run):
-                rival = None
-            # Only an entry staged by this same restore may be replaced without `overwrite`.
-            is_ours = rival is not None and rival.restore == restore
-            if rival is not None and _newness(rival.seen_ms, rival.run, rival.address) >= _newness_of(row):
-                return RestoreOutcome.PRESENT if is_same else RestoreOutcome.OLDER, 0
-            if is_same and (by_address or not (body.overwrite or is_ours)):
-                return RestoreOutcome.PRESENT, 0
-            if there is not None and not (body.overwrite or is_ours or is_taken):
-                return _OCCUPIED, 0
+            occupant = None
+            if there is not None:
+                # A version requested by its address is restored even if the path has a newer version.
+                rival = None if by_address else _restored_from(there, target, run=body.run_id)
+                occupant = await self._occupant(there, rival, row, restore)
+            step = decide(occupant, overwrite=body.overwrite, by_address=by_address)
+            if not step.uploads:
+                return step.outcome, 0
             try:
-                entry = await self._upload(branch, row, source, target, restore, there)
+                entry = await self._upload(branch, row, row["address"], target, restore, there)
             except (PathExists, PreconditionFailed):
                 # Another call changed the path since we read it, perhaps to this very object. Look again.
                 continue
-            if is_same:  # Staged again to record its version. Otherwise an older version would replace it.
-                return RestoreOutcome.PRESENT, 0
-            if there is None or not is_ours:
-                return RestoreOutcome.RESTORED, entry.size_bytes
-            return RestoreOutcome.REPLACED, entry.size_bytes - there.size_bytes
+            # A replaced version of this restore counted before, and the same bytes are no increase.
+            replaced_bytes = there.size_bytes if there is not None and step is not Step.STAGE else 0
+            return step.outcome, entry.size_bytes - replaced_bytes
         return _OCCUPIED, 0
+
+    async def _occupant(self, there: Entry, rival: messages.RestoredFrom | None, row: Row, restore: str) -> Occupant:
+        is_taken = (await self._versions.taken.find([there.address]))[0] is not None
+        return Occupant(
+            is_taken=is_taken,
+            is_same=not is_taken and await self._is_same(there, row["address"]),
+            is_ours=rival is not None and rival.restore == restore,
+            is_newest=rival is not None and _newness(rival.seen_ms, rival.run, rival.address) >= _newness_of(row),
+        )
 
     async def _entry_at(self, branch: str, target: str) -> Entry | None:
         try:
@@ -306,7 +350,10 @@ def _newness(seen_ms: int, run: str, address: str) -> tuple[int, int, int, str, 
     return seen_ms, -slice_, sequence, run, address
 
 
-def _restored_from(entry: Entry, path: str) -> messages.RestoredFrom | None:
-    """Return the entry's version if a restore staged it at this path. Ignore a copy from another path."""
+def _restored_from(entry: Entry, path: str, *, run: str) -> messages.RestoredFrom | None:
+    """Return the entry's version if a restore of this run, or any if empty, staged it at this path.
+
+    Ignore a copy from another path.
+    """
     version = messages.restored_from(entry.metadata)
-    return version if version is not None and version.path == path else None
+    return version if version is not None and version.path == path and run in ("", version.run) else None
