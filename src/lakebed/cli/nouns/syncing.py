@@ -7,14 +7,16 @@ then the side that is written must not be older than the side that is read.
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -63,6 +65,7 @@ Side = Annotated[
     Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object, names_file=True),
 ]
 Globs = list[str] | None
+T = TypeVar("T")
 
 
 @app.command()
@@ -91,61 +94,122 @@ def sync(
             uri=mistyped,
             form="" if is_uri(source) else "lakefs://repository/ref",
         )
-    uploads = is_uri(target)
-    folder, place = (Path(source), parse_prefix(target)) if uploads else (Path(target), parse_prefix(source))
-
-    if uploads:
-        with suppress(Denied):  # A user may have the right to write and not the right to list.
-            session.client.branches.get(place.repository, place.ref)
-
-    def is_selected(name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in include or ["*"]) and not any(
-            fnmatchcase(name, glob) for glob in exclude or []
-        )
-
+    folder, uri = (source, target) if is_uri(target) else (target, source)
+    request = _Request(
+        source=source,
+        target=target,
+        folder=Path(folder),
+        place=parse_prefix(uri),
+        delete=delete,
+        include=include or ["*"],
+        exclude=exclude or [],
+        parallel=parallel,
+    )
     session.when_stopped = lambda: "stopped while comparing: nothing was changed; run the same command again"
-    here = local_files(session, folder, whole=uploads and delete) if uploads or folder.exists() else {}
-    files = {name: file for name, file in here.items() if is_selected(name)}
-    covered: set[str] = set()
-    there = remote_objects(session, place, with_bytes=not uploads, covered=covered)
-    if delete and not (here if uploads else there):
-        raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}. `object rm -r` does so")
-    if not (uploads or there):
-        objects_below(session, place)  # Refuses a mistyped folder.
-    objects = {name: one for name, one in there.items() if is_selected(name)}
-    differing = _differing(files, objects, uploads=uploads, parallel=parallel)
-    extra = objects.keys() - files.keys() if uploads else files.keys() - objects.keys()
-    blocked = covered & here.keys()
-    if uploads:
-        extra = {name for name in extra if not _was_left_out(name, objects[name], blocked)}
-    gone = sorted(extra) if delete else []
-    steps = _steps(files, objects, differing, gone, uploads=uploads)
+    plan = _plan_upload(session, request) if is_uri(target) else _plan_download(session, request)
     if dry_run:
         session.show_all(
-            steps,
+            [*plan.moves, *(Step(action="delete", path=name) for name in plan.deletes)],
             lambda found: [f"{step.action:8}  {printable(step.path)}" for step in found],
             otherwise="nothing to do: both sides are equal",
         )
         return
-    if gone:
-        session.confirm(f"Delete {count_of(len(gone), 'file')} of {target} that {source} does not have?", yes=yes)
-    goes_on = f"{GOES_ON}: it moves the rest" + (", and then deletes" if gone else "")
-    if uploads:
-        upload_files(session, folder, place, differing, parallel=parallel, goes_on=goes_on)
-        delete_objects(session, place, [objects[name].path for name in gone])
-    else:
-        wanted = [objects[name] for name in differing]
-        download_objects(session, place, folder, wanted, parallel=parallel, goes_on=goes_on)
-        delete_files(folder, gone)
-    size_bytes = sum(step.size_bytes for step in steps)
-    deleted = f", {len(gone):,} deleted" if gone else ""
-    same = len(files if uploads else objects) - len(differing)
+    moved, deleted = len(plan.moves), len(plan.deletes)
+    if deleted:
+        session.confirm(f"Delete {count_of(deleted, 'file')} of {target} that {source} does not have?", yes=yes)
+    plan.move(parallel=parallel, goes_on=f"{GOES_ON}: it moves the rest" + (", and then deletes" if deleted else ""))
+    plan.delete()
+    size_bytes = sum(step.size_bytes for step in plan.moves)
     session.done(
-        f"{target}: {count_of(len(differing), 'file')} moved ({human_size(size_bytes)}), {same:,} unchanged{deleted}",
-        moved=len(differing),
-        unchanged=same,
-        deleted=len(gone),
+        f"{target}: {count_of(moved, 'file')} moved ({human_size(size_bytes)}), {plan.unchanged:,} unchanged"
+        + (f", {deleted:,} deleted" if deleted else ""),
+        moved=moved,
+        unchanged=plan.unchanged,
+        deleted=deleted,
         size_bytes=size_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    source: str
+    target: str
+    folder: Path
+    place: ObjectUri
+    delete: bool
+    include: Sequence[str]
+    exclude: Sequence[str]
+    parallel: int
+
+    def selected(self, paths: Mapping[str, T]) -> dict[str, T]:
+        """Return the paths that the globs select."""
+        return {
+            path: value
+            for path, value in paths.items()
+            if any(fnmatchcase(path, glob) for glob in self.include)
+            and not any(fnmatchcase(path, glob) for glob in self.exclude)
+        }
+
+    def check_source(self, paths: Sized) -> None:
+        """Refuse to empty the target because the source is empty.
+
+        Raises:
+            Misuse: that.
+        """
+        if self.delete and not paths:
+            empties = f"with --delete that would empty {self.target}. `object rm -r` does so"
+            raise Misuse(f"{self.source} has nothing at all: {empties}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Hold the steps in one direction. `move` moves the files, `delete` then deletes those that are too many."""
+
+    moves: Sequence[Step]
+    deletes: Sequence[str]
+    unchanged: int
+    move: Callable[..., object]
+    delete: Callable[[], object]
+
+
+def _plan_upload(session: Session, request: _Request) -> _Plan:
+    folder, place = request.folder, request.place
+    with suppress(Denied):  # A user may have the right to write and not the right to list.
+        session.client.branches.get(place.repository, place.ref)
+    here = local_files(session, folder, whole=request.delete)
+    covered: set[str] = set()
+    there = remote_objects(session, place, with_bytes=False, covered=covered)
+    request.check_source(here)
+    files, objects = request.selected(here), request.selected(there)
+    differing = _differing(files, files, objects, is_current=operator.le, parallel=request.parallel)
+    blocked = covered & here.keys()
+    extra = {name for name in objects.keys() - files.keys() if not _was_left_out(name, objects[name], blocked)}
+    gone = sorted(extra) if request.delete else []
+    return _Plan(
+        moves=[Step(action="upload", path=name, size_bytes=files[name].stat().st_size) for name in differing],
+        deletes=gone,
+        unchanged=len(files) - len(differing),
+        move=partial(upload_files, session, folder, place, differing),
+        delete=partial(delete_objects, session, place, [objects[name].path for name in gone]),
+    )
+
+
+def _plan_download(session: Session, request: _Request) -> _Plan:
+    folder, place = request.folder, request.place
+    here = local_files(session, folder) if folder.exists() else {}
+    there = remote_objects(session, place, with_bytes=True)
+    request.check_source(there)
+    if not there:
+        objects_below(session, place)  # Refuses a mistyped folder.
+    files, objects = request.selected(here), request.selected(there)
+    differing = _differing(objects, files, objects, is_current=operator.ge, parallel=request.parallel)
+    gone = sorted(files.keys() - objects.keys()) if request.delete else []
+    return _Plan(
+        moves=[Step(action="download", path=name, size_bytes=objects[name].size_bytes or 0) for name in differing],
+        deletes=gone,
+        unchanged=len(objects) - len(differing),
+        move=partial(download_objects, session, place, folder, [objects[name] for name in differing]),
+        delete=partial(delete_files, folder, gone),
     )
 
 
@@ -202,9 +266,17 @@ def is_md5(checksum: str) -> bool:
 
 
 def _differing(
-    files: Mapping[str, Path], objects: Mapping[str, ObjectStats], *, uploads: bool, parallel: int
+    names: Iterable[str],
+    files: Mapping[str, Path],
+    objects: Mapping[str, ObjectStats],
+    *,
+    is_current: Callable[[float, float], bool],
+    parallel: int,
 ) -> list[str]:
-    """Return the paths of the source that the target lacks or has otherwise. Reads a file only where sizes agree."""
+    """Return the names of the source that the target lacks or has otherwise. Reads a file only where sizes agree.
+
+    `is_current` compares the dates of a file and an object that has no MD5.
+    """
 
     def is_same(name: str) -> bool:
         file, one = files.get(name), objects.get(name)
@@ -212,24 +284,8 @@ def _differing(
             return False
         if is_md5(one.checksum):
             return md5_of(file) == one.checksum
-        modified_s = file.stat().st_mtime
-        return modified_s <= one.mtime if uploads else modified_s >= one.mtime
+        return is_current(file.stat().st_mtime, one.mtime)
 
-    names = sorted(files if uploads else objects)
+    ordered = sorted(names)
     with ThreadPoolExecutor(parallel) as pool:
-        return [name for name, same in zip(names, pool.map(is_same, names), strict=True) if not same]
-
-
-def _steps(
-    files: Mapping[str, Path],
-    objects: Mapping[str, ObjectStats],
-    differing: Iterable[str],
-    gone: Iterable[str],
-    *,
-    uploads: bool,
-) -> list[Step]:
-    if uploads:
-        moves = [Step(action="upload", path=name, size_bytes=files[name].stat().st_size) for name in differing]
-    else:
-        moves = [Step(action="download", path=name, size_bytes=objects[name].size_bytes or 0) for name in differing]
-    return [*moves, *(Step(action="delete", path=name) for name in gone)]
+        return [name for name, same in zip(ordered, pool.map(is_same, ordered), strict=True) if not same]
