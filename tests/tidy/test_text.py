@@ -26,6 +26,7 @@ BACKTRACKS_LITTLE = {
 """Each round of the outer repeat begins with what the inner one cannot take, so a text is read in one way."""
 HARD_WORDS = re.compile(r"\b(nobody|somebody|whoever|told|said|so many|as ever|were there)\b", re.IGNORECASE)
 WORDS_MAX = 25
+PROSE_MAX = 120
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SIZE_MAX = 5 << 20
 
@@ -144,6 +145,20 @@ def sentences(text: str) -> Iterator[str]:
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\|)\n|\|", text):
         words = re.sub(r"^\s*(?:[-*]|\d+\.) |\s+", " ", block).strip()
         yield from filter(None, re.split(r"(?<=[.!?:;])[)\"*]*\s+(?=[A-Z\[(*])", words))
+
+
+def test_no_line_of_prose_is_longer_than_120_columns() -> None:
+    """Tables, examples and words that nothing can break are; the page of the API is generated."""
+    pages = [page for page in tracked() if page.suffix == ".md" and page.name != "api.md" and "docs" in page.parts]
+    long = []
+    for page in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *pages]:
+        prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        long += [
+            f"{page.name}: {line}" for line in prose.splitlines() if len(line) > PROSE_MAX and line[0] not in "|<!#"
+        ]
+
+    assert len(pages) > 50
+    assert long == []
 
 
 def test_no_pattern_repeats_what_repeats() -> None:
