@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
@@ -65,7 +65,6 @@ Side = Annotated[
     Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object, names_file=True),
 ]
 Globs = list[str] | None
-T = TypeVar("T")
 
 
 @app.command()
@@ -94,19 +93,17 @@ def sync(
             uri=mistyped,
             form="" if is_uri(source) else "lakefs://repository/ref",
         )
-    folder, uri = (source, target) if is_uri(target) else (target, source)
-    request = _Request(
-        source=source,
-        target=target,
-        folder=Path(folder),
-        place=parse_prefix(uri),
-        delete=delete,
-        include=include or ["*"],
-        exclude=exclude or [],
-        parallel=parallel,
-    )
+
+    def is_selected(name: str) -> bool:
+        return any(fnmatchcase(name, glob) for glob in include or ["*"]) and not any(
+            fnmatchcase(name, glob) for glob in exclude or []
+        )
+
     session.when_stopped = lambda: "stopped while comparing: nothing was changed; run the same command again"
-    plan = _plan_upload(session, request) if is_uri(target) else _plan_download(session, request)
+    plan_of, folder, uri = (_plan_upload, source, target) if is_uri(target) else (_plan_download, target, source)
+    plan = plan_of(session, Path(folder), parse_prefix(uri), is_selected, delete=delete, parallel=parallel)
+    if delete and plan.is_source_empty:
+        raise Misuse(f"{source} has nothing at all: with --delete that would empty {target}. `object rm -r` does so")
     if dry_run:
         session.show_all(
             [*plan.moves, *(Step(action="delete", path=name) for name in plan.deletes)],
@@ -131,83 +128,57 @@ def sync(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    source: str
-    target: str
-    folder: Path
-    place: ObjectUri
-    delete: bool
-    include: Sequence[str]
-    exclude: Sequence[str]
-    parallel: int
-
-    def selected(self, paths: Mapping[str, T]) -> dict[str, T]:
-        """Return the paths that the globs select."""
-        return {
-            path: value
-            for path, value in paths.items()
-            if any(fnmatchcase(path, glob) for glob in self.include)
-            and not any(fnmatchcase(path, glob) for glob in self.exclude)
-        }
-
-    def check_source(self, paths: Sized) -> None:
-        """Refuse to empty the target because the source is empty.
-
-        Raises:
-            Misuse: that.
-        """
-        if self.delete and not paths:
-            empties = f"with --delete that would empty {self.target}. `object rm -r` does so"
-            raise Misuse(f"{self.source} has nothing at all: {empties}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
     """Hold the steps in one direction. `move` moves the files, `delete` then deletes those that are too many."""
 
     moves: Sequence[Step]
     deletes: Sequence[str]
     unchanged: int
+    is_source_empty: bool
     move: Callable[..., object]
     delete: Callable[[], object]
 
 
-def _plan_upload(session: Session, request: _Request) -> _Plan:
-    folder, place = request.folder, request.place
+def _plan_upload(
+    session: Session, folder: Path, place: ObjectUri, is_selected: Callable[[str], bool], *, delete: bool, parallel: int
+) -> _Plan:
     with suppress(Denied):  # A user may have the right to write and not the right to list.
         session.client.branches.get(place.repository, place.ref)
-    here = local_files(session, folder, whole=request.delete)
+    here = local_files(session, folder, whole=delete)
     covered: set[str] = set()
     there = remote_objects(session, place, with_bytes=False, covered=covered)
-    request.check_source(here)
-    files, objects = request.selected(here), request.selected(there)
-    differing = _differing(files, files, objects, is_current=operator.le, parallel=request.parallel)
+    files = {name: file for name, file in here.items() if is_selected(name)}
+    objects = {name: one for name, one in there.items() if is_selected(name)}
+    differing = _differing(files, files, objects, is_current=operator.le, parallel=parallel)
     blocked = covered & here.keys()
     extra = {name for name in objects.keys() - files.keys() if not _was_left_out(name, objects[name], blocked)}
-    gone = sorted(extra) if request.delete else []
+    gone = sorted(extra) if delete else []
     return _Plan(
         moves=[Step(action="upload", path=name, size_bytes=files[name].stat().st_size) for name in differing],
         deletes=gone,
         unchanged=len(files) - len(differing),
+        is_source_empty=not here,
         move=partial(upload_files, session, folder, place, differing),
         delete=partial(delete_objects, session, place, [objects[name].path for name in gone]),
     )
 
 
-def _plan_download(session: Session, request: _Request) -> _Plan:
-    folder, place = request.folder, request.place
+def _plan_download(
+    session: Session, folder: Path, place: ObjectUri, is_selected: Callable[[str], bool], *, delete: bool, parallel: int
+) -> _Plan:
     here = local_files(session, folder) if folder.exists() else {}
     there = remote_objects(session, place, with_bytes=True)
-    request.check_source(there)
-    if not there:
+    if not (there or delete):
         objects_below(session, place)  # Refuses a mistyped folder.
-    files, objects = request.selected(here), request.selected(there)
-    differing = _differing(objects, files, objects, is_current=operator.ge, parallel=request.parallel)
-    gone = sorted(files.keys() - objects.keys()) if request.delete else []
+    files = {name: file for name, file in here.items() if is_selected(name)}
+    objects = {name: one for name, one in there.items() if is_selected(name)}
+    differing = _differing(objects, files, objects, is_current=operator.ge, parallel=parallel)
+    gone = sorted(files.keys() - objects.keys()) if delete else []
     return _Plan(
         moves=[Step(action="download", path=name, size_bytes=objects[name].size_bytes or 0) for name in differing],
         deletes=gone,
         unchanged=len(objects) - len(differing),
+        is_source_empty=not there,
         move=partial(download_objects, session, place, folder, [objects[name] for name in differing]),
         delete=partial(delete_files, folder, gone),
     )
