@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sized
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lakebed.base import Denied, LakebedError, NotFound, Unavailable
@@ -131,83 +132,132 @@ def _table_near(session: Connected, uri: str, typed: str, *, is_namespace: bool)
     return _meant(inside[0] if inside else typed, "", names, lists)
 
 
+class _Missing:
+    """Hold a URI that has a missing part. Request the names beside that part when a rule first needs them."""
+
+    def __init__(self, client: Client, message: str, uri: str) -> None:
+        self.client, self.message, self.uri = client, message, uri
+        self.repository, self.ref, self.path = _parts(uri)
+        self.root = f"{SCHEME}{self.repository}"
+        self.rest = uri.removeprefix(SCHEME).partition("/")[2]
+
+    @cached_property
+    def repositories(self) -> list[str]:
+        return [one.id for one in self.client.repositories.list(limit=LOOKED_AT_MAX)]
+
+    @cached_property
+    def branches(self) -> list[str]:
+        return [one.id for one in self.client.branches.list(self.repository, limit=LOOKED_AT_MAX)]
+
+    @cached_property
+    def tags(self) -> list[str]:
+        return [one.id for one in self.client.tags.list(self.repository, limit=LOOKED_AT_MAX)]
+
+    def is_named(self, part: str) -> bool:
+        """Return whether the message names this part of the URI."""
+        return re.search(rf"(?<![\w.-]){re.escape(part)}(?![\w-])", self.message) is not None
+
+
 def _hint(session: Connected, message: str, uri: str) -> str:
-    client = session.client
-    repository, _, rest = uri.removeprefix(SCHEME).partition("/")
-    ref, slash, path = rest.partition("/")
-    names = [one.id for one in client.repositories.list(limit=LOOKED_AT_MAX)]
-    if _NO_DELETED in message:
-        if repository in names:
-            return f"{SCHEME}{repository} is not deleted"
-        deleted = [one.id for one in client.repositories.list_deleted(limit=LOOKED_AT_MAX)]
-        if _is_cut(names) or _is_cut(deleted) or repository in deleted:
-            return ""
-        return _meant(f"{SCHEME}{repository}", SCHEME, deleted, "lakebed repo list --deleted")
-    if repository not in names and _is_cut(names):
+    missing = _Missing(session.client, message, uri)
+    return next((hint for rule in _RULES if (hint := rule(missing)) is not None), "")
+
+
+def _of_deleted(missing: _Missing) -> str | None:
+    if _NO_DELETED not in missing.message:
+        return None
+    if missing.repository in missing.repositories:
+        return f"{missing.root} is not deleted"
+    deleted = [one.id for one in missing.client.repositories.list_deleted(limit=LOOKED_AT_MAX)]
+    if _is_cut(missing.repositories) or _is_cut(deleted) or missing.repository in deleted:
         return ""
-    if repository not in names:
-        return _missing_repository(client, repository, names) if _names(message, repository) else ""
-    inside = f"{SCHEME}{repository}/"
-    branches, tags = (
-        [one.id for one in of.list(repository, limit=LOOKED_AT_MAX)] for of in (client.branches, client.tags)
-    )
-    refs = [*branches, *tags]
-    if "tag not found" in message:
-        if rest in branches:
-            return f"{rest} is a branch: `lakebed branch show {uri}`"
-        if _is_cut(tags) or _is_cut(branches):
-            return ""
-        return _meant(inside + rest, inside, tags, f"lakebed tag list {SCHEME}{repository}")
-    if "@{" in ref and not path:
-        return _log_of(client, repository, ref.partition("@{")[0])
-    if ref not in refs and (_is_cut(branches) or _is_cut(tags)):
+    return _meant(missing.root, SCHEME, deleted, "lakebed repo list --deleted")
+
+
+def _of_repository(missing: _Missing) -> str | None:
+    """Say that the repository was deleted, if so, or which name is near."""
+    if missing.repository in missing.repositories:
+        return None
+    if _is_cut(missing.repositories) or not missing.is_named(missing.repository):
         return ""
-    if ref in tags and ref not in branches and not _is_cut(branches) and "branch not found" in message:
-        makes = f"lakebed branch create {inside}NAME --source {ref}"
-        return f"{ref} is a tag: only branches can be written, and `{makes}` makes one of it"
-    if (base := re.split("[~^@$]", ref)[0]) in refs and ref not in refs:
-        return f"{base} is there, and has no such ancestor: `lakebed log {inside}{base}` shows those that it has"
-    if ref and ref not in refs and _names(message, ref):
-        return _meant(inside + ref, inside, refs, f"lakebed branch list {SCHEME}{repository}", below=slash + path)
-    if ref in refs and path and _names(message, path):
-        above, folder = f"{inside}{ref}{slash}", path[: path.rfind("/") + 1]
-        found = client.objects.list(repository, ref, prefix=folder, delimiter="/", limit=LOOKED_AT_MAX)
-        return _meant(above + path, above, [one.path for one in found], f"lakebed object ls {above}{folder}")
+    deleted = missing.client.repositories.list_deleted(prefix=missing.repository, limit=LOOKED_AT_MAX)
+    found = next((one for one in deleted if one.id == missing.repository), None)
+    if found is None:
+        return _meant(missing.root, SCHEME, missing.repositories, "lakebed repo list")
+    was = f"It was deleted at {human_time(found.deletion_date)}"
+    if found.state != "kept":
+        return f"{was} and cannot come back"
+    return f"{was}: `lakebed repo undelete {missing.root}` brings it back until {human_time(found.kept_until)}"
+
+
+def _of_tag(missing: _Missing) -> str | None:
+    if "tag not found" not in missing.message:
+        return None
+    if missing.rest in missing.branches:
+        return f"{missing.rest} is a branch: `lakebed branch show {missing.uri}`"
+    if _is_cut(missing.tags) or _is_cut(missing.branches):
+        return ""
+    above = f"{missing.root}/"
+    return _meant(above + missing.rest, above, missing.tags, f"lakebed tag list {missing.root}")
+
+
+def _of_log(missing: _Missing) -> str | None:
+    """Say where the log of a branch or tag begins. A deleted one has a log, too."""
+    if "@{" not in missing.ref or missing.path:
+        return None
+    client, name = missing.client, missing.ref.partition("@{")[0]
+    for noun, refs in (("branch", client.branches), ("tag", client.tags)):
+        with contextlib.suppress(NotFound):
+            moves = list(refs.moves(missing.repository, name, limit=LOOKED_AT_MAX))
+            if not moves:
+                return ""
+            begins = "" if len(moves) == LOOKED_AT_MAX else f", which begins at {human_time(moves[-1].date_ms // 1000)}"
+            shows = f"`lakebed {noun} reflog {missing.root}/{name}` shows it"
+            return f"{name} did not exist then by its log{begins}: {shows}"
     return ""
+
+
+def _of_branch(missing: _Missing) -> str | None:
+    is_tag = missing.ref in missing.tags and missing.ref not in missing.branches
+    if not is_tag or _is_cut(missing.branches) or "branch not found" not in missing.message:
+        return None
+    makes = f"lakebed branch create {missing.root}/NAME --source {missing.ref}"
+    return f"{missing.ref} is a tag: only branches can be written, and `{makes}` makes one of it"
+
+
+def _of_ref(missing: _Missing) -> str | None:
+    refs, ref, above = [*missing.branches, *missing.tags], missing.ref, f"{missing.root}/"
+    if ref in refs:
+        return None
+    if _is_cut(missing.branches) or _is_cut(missing.tags):
+        return ""
+    if (base := re.split("[~^@$]", ref)[0]) in refs:
+        return f"{base} is there, and has no such ancestor: `lakebed log {above}{base}` shows those that it has"
+    if not ref or not missing.is_named(ref):
+        return ""
+    below = missing.rest.removeprefix(ref)
+    return _meant(above + ref, above, refs, f"lakebed branch list {missing.root}", below=below)
+
+
+def _of_path(missing: _Missing) -> str | None:
+    path = missing.path
+    if not path or not missing.is_named(path):
+        return None
+    above, folder = f"{missing.root}/{missing.ref}/", path[: path.rfind("/") + 1]
+    found = missing.client.objects.list(
+        missing.repository, missing.ref, prefix=folder, delimiter="/", limit=LOOKED_AT_MAX
+    )
+    return _meant(above + path, above, [one.path for one in found], f"lakebed object ls {above}{folder}")
+
+
+_RULES: Final = (_of_deleted, _of_repository, _of_tag, _of_log, _of_branch, _of_ref, _of_path)
+"""Hints for a missing part, from the outermost to the innermost. The first that is not None decides: each relies on
+those before it, and an empty one says that no name can be proposed."""
 
 
 def _is_cut(names: Sized) -> bool:
     """Return whether the list was cut: then a name that is not in it may exist all the same."""
     return len(names) >= LOOKED_AT_MAX
-
-
-def _missing_repository(client: Client, repository: str, names: Iterable[str]) -> str:
-    """Say that it was deleted, if so, or which name is near."""
-    deleted = client.repositories.list_deleted(prefix=repository, limit=LOOKED_AT_MAX)
-    found = next((one for one in deleted if one.id == repository), None)
-    if found is None:
-        return _meant(f"{SCHEME}{repository}", SCHEME, names, "lakebed repo list")
-    was = f"It was deleted at {human_time(found.deletion_date)}"
-    if found.state != "kept":
-        return f"{was} and cannot come back"
-    return f"{was}: `lakebed repo undelete {SCHEME}{repository}` brings it back until {human_time(found.kept_until)}"
-
-
-def _log_of(client: Client, repository: str, name: str) -> str:
-    """Say where the log of a branch or tag begins. A deleted one has a log, too."""
-    for noun, refs in (("branch", client.branches), ("tag", client.tags)):
-        with contextlib.suppress(NotFound):
-            moves = list(refs.moves(repository, name, limit=LOOKED_AT_MAX))
-            if not moves:
-                return ""
-            begins = "" if len(moves) == LOOKED_AT_MAX else f", which begins at {human_time(moves[-1].date_ms // 1000)}"
-            shows = f"`lakebed {noun} reflog {SCHEME}{repository}/{name}` shows it"
-            return f"{name} did not exist then by its log{begins}: {shows}"
-    return ""
-
-
-def _names(message: str, name: str) -> bool:
-    return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", message) is not None
 
 
 def _meant(typed: str, above: str, names: Iterable[str], command: str, *, below: str = "") -> str:
