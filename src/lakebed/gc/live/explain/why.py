@@ -536,24 +536,22 @@ def _are_returnable(snapshot: Snapshot) -> pa.Array:
 
 
 def _stays_sorted(known: _Known, rows: Sequence[int], returnable: Sequence[tuple[int, CommittedName]]) -> list[Stay]:
-    """Return the stays of these commits and of runs whose undo brings some back: those that keep the object first."""
+    """Return the stays of these commits, and one for each run whose undo brings some back. Those that keep come first.
+
+    `returnable` has the names in commits that an undo brings back, newest first.
+    """
     stays = [
         _ending(stay, known.deleted_until_ms.get(stay.name))
         for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
     ]
-    stays += _undoable(returnable, known)
-    return sorted(
-        stays, key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name)
-    )
-
-
-def _undoable(back: Sequence[tuple[int, CommittedName]], known: _Known) -> list[Stay]:
-    """Return a stay for each run whose undo brings commits back, of which `back` has the names, newest first."""
-    newest = {name.run: name for _, name in reversed(back)}
-    return [
+    newest = {name.run: name for _, name in reversed(returnable)}
+    stays += [
         Stay(kind=StayKind.UNDO, name=run, commit=CommitId(name.commit), until_ms=known.until_ms.get(RunId(run)))
         for run, name in newest.items()
     ]
+    return sorted(
+        stays, key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name)
+    )
 
 
 def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
