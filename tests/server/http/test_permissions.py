@@ -209,6 +209,7 @@ def test_what_a_flag_or_a_handler_adds_is_a_short_list() -> None:
         "first_parent",
         "include_right_stats",
         "limit",
+        "newest_first",
         "show_hidden",
         "user_metadata",
         "denied",
