@@ -137,7 +137,7 @@ def test_the_command_writes_the_zip_and_says_what_workers_need_besides(
 def test_a_folder_that_is_not_there_is_an_error_and_not_a_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["gc", "package", str(tmp_path / "nowhere" / "a.zip")], obj={})
 
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "nowhere" in done.stderr
 
 

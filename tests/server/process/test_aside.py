@@ -62,9 +62,10 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def started(state: AppState, versions: Versions) -> tuple[Aside, int]:
     """Commit one branch, so that the process starts. Return it once it is up."""
     assert state.aside is not None
+    before = {*children(os.getpid())}  # other tests of this process may have left some
     await commit(versions, "committed")
     await until(lambda: state.aside is not None and state.aside.is_up)
-    [pid] = children(os.getpid())
+    [pid] = {*children(os.getpid())} - before
     return state.aside, pid
 
 
