@@ -6,17 +6,18 @@ no run takes what an upload still needs, and when all is quiet nothing of it is 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from lakebed.base import RepositoryId
+from lakebed.base import Entry, RepositoryId
 from lakebed.catalog import BranchQueue, Multipart, Namespaces, PartMissing, Repository, Settings
 from lakebed.catalog.records import RepositoryRecord, RepositoryState
 from lakebed.catalog.repository import Open
 from lakebed.objectstore import ObjectStore
 from lakebed.quotas import Meter
-from lakebed.versions import MultipartNotFound, UploadRecord, UploadState, Versions, decode_record, keys
+from lakebed.versions import ANY, Condition, MultipartNotFound, UploadRecord, UploadState, Versions, decode_record, keys
 from lakebed.versions.staging.parts import AGE_MS_MAX
 from sim.checkers.views import PARTITION, UID
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
@@ -27,6 +28,9 @@ from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncomm
 from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, reset, scene, versions, write
 
 NAME: Final = RepositoryId("lake")
+TYPE: Final = "x/y"
+SAME: Final = hashlib.md5(b"b0.1b0.2", usedforsecurity=False).hexdigest()
+"""Of the bytes that `begin("b0")` puts."""
 _BY_ID: Final = "by id"
 """How statistics and checks tell requests of an upload that others may end."""
 
@@ -58,16 +62,17 @@ def handle_of(repo: Versions) -> Repository:
 
 
 async def _begin(uploads: Multipart, name: str, key: str, branch: str) -> str:
-    upload_id = await uploads.begin(branch, key, content_type="x/y", metadata={})
+    upload_id = await uploads.begin(branch, key, content_type=TYPE, metadata={})
     for number in (1, 2):
         await uploads.put_part(upload_id, number, f"{name}.{number}".encode(), size_bytes=None, checksums={})
     return upload_id
 
 
-async def _complete(repo: Versions, uploads: Multipart, upload_id: str, value: str) -> None:
+async def _complete(repo: Versions, uploads: Multipart, upload_id: str, value: str, condition: Condition = ANY) -> None:
     parts = [part for _, part in await repo.parts.every(upload_id)]
     size_bytes = sum(part.size_bytes for part in parts)
-    await uploads.complete(upload_id, uploads.stream(parts), size_bytes=size_bytes, checksum=value, metadata={})
+    body = uploads.stream(parts)
+    await uploads.complete(upload_id, body, size_bytes=size_bytes, checksum=value, metadata={}, condition=condition)
 
 
 def send(name: str, key: str, *, branch: str = MAIN) -> Do:
@@ -89,16 +94,29 @@ def begin(name: str, key: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "issue", branch, key.encode()), act)
 
 
-def complete(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
+def complete(name: str, key: str, value: str, *, branch: str = MAIN, condition: Condition = ANY) -> Do:
     """Complete the upload that was begun. The client knows its id; here it looks it up."""
 
     async def act(repo: Versions) -> None:
         async for upload_id, _ in repo.parts.begun():
-            await _complete(repo, handle_of(repo).multipart, upload_id, value)
+            await _complete(repo, handle_of(repo).multipart, upload_id, value, condition)
             return
         raise MultipartNotFound("aborted")
 
     return Do(Operation(name, "write", branch, key.encode(), value, _BY_ID), act)
+
+
+def create_same(name: str, key: str) -> Do:
+    """Upload at once what `begin("b0")` puts in parts, if nothing is there."""
+
+    async def act(repo: Versions) -> None:
+        async def store_body(address: str) -> Entry:
+            stored = await repo.objectstore.put(address, b"b0.1b0.2")
+            return Entry(address=address, size_bytes=stored.size_bytes, checksum=SAME, modified_ms=0, content_type=TYPE)
+
+        await repo.staging.upload(MAIN, key.encode(), store_body, condition=Condition(if_none_match=True))
+
+    return Do(Operation(name, "write", MAIN, key.encode(), SAME), act)
 
 
 @doing("clean")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from lakebed.base import BYTES_MD5, Entry, Ports
+from lakebed.base import BYTES_MD5, Entry, OutcomeUnknown, Ports
 from lakebed.catalog import NotHeaderText, PartMissing, ProtectedBranch, Repository
 from lakebed.kv import StoreUnavailable
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody
@@ -16,11 +17,14 @@ from lakebed.versions import (
     CompletionUnderWay,
     Condition,
     MultipartNotFound,
+    NoChanges,
+    Note,
     PartRecord,
     PathExists,
     PathNotFound,
     UploadRecord,
     UploadState,
+    keys,
 )
 from tests.clocks import TurnableClock
 from tests.versions.conftest import HookedStore
@@ -228,6 +232,157 @@ async def test_a_completion_that_died_in_its_link_is_refused_for_good_once_it_ca
 
     with pytest.raises(PathNotFound):
         await read(repository)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_completion_on_a_condition_sent_again_after_a_crash_wins_nothing_beside_another_of_the_same(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    """Its cell comes into a token that is sealed, after another creator looked there. The commit keeps that cell."""
+    commits, note = repository.versions.commits, Note(message="m", committer="ann")
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+    sealed = []
+
+    async def another_creates_amid_a_commit() -> None:
+        sealed.append(await commits.seal("main"))
+        there = b"mine" * parts
+        await repository.objects.upload(
+            "main", "a", there, content_type="text/plain", condition=Condition(if_none_match=True)
+        )
+        store.before("get", keys.BRANCH, crash)
+
+    store.before("set_if", b"a", another_creates_amid_a_commit)
+    with pytest.raises(OutcomeUnknown):
+        await finish(repository, name, stored, if_none_match=True)
+    await commits._publish_sealed("main", *sealed[0], note, allow_empty=False)  # its second half
+    with pytest.raises(NoChanges):
+        await commits.commit("main", note)
+
+    with pytest.raises(MultipartNotFound, match="interrupted"):
+        await finish(repository, name, stored, if_none_match=True)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_completion_on_a_condition_sent_again_after_a_crash_finds_its_object(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in range(1, parts + 1)]
+
+    async def crash_at_the_second_look() -> None:
+        store.before("get", keys.BRANCH, crash)
+
+    store.before("set_if", b"a", crash_at_the_second_look)
+    with pytest.raises(OutcomeUnknown):
+        await finish(repository, name, stored, if_none_match=True)
+
+    await finish(repository, name, stored, if_none_match=True)
+
+    assert (await repository.versions.parts.completed(name)).etag == "md5"
+
+
+async def waiting_to_link(
+    repository: Repository, store: HookedStore
+) -> tuple[Callable[[], Awaitable[Entry]], asyncio.Future[Entry], asyncio.Event]:
+    """Begin a completion that waits before its cell for as long as a link may take. Return how to send it again, the
+    waiting one, and what lets it go on."""
+    is_there, may_go = asyncio.Event(), asyncio.Event()
+    name = await begun(repository)
+    stored = [await put(repository, name, number, b"mine") for number in (1, 2)]
+
+    async def wait() -> None:
+        is_there.set()
+        await may_go.wait()
+
+    store.before("set_if", b"a", wait)
+    waiting = asyncio.ensure_future(finish(repository, name, stored))
+    await is_there.wait()
+    clock = repository.versions.ports.clock
+    assert isinstance(clock, TurnableClock)
+    clock.ms += 60_000
+    return lambda: finish(repository, name, stored), waiting, may_go
+
+
+async def test_a_completion_that_is_given_up_links_nothing_later(repository: Repository, store: HookedStore) -> None:
+    send_again, waiting, may_go = await waiting_to_link(repository, store)
+
+    with pytest.raises(MultipartNotFound, match="interrupted"):
+        await send_again()
+    may_go.set()
+
+    with pytest.raises(CompletionUnderWay):
+        await waiting
+    with pytest.raises(PathNotFound):
+        await read(repository)
+
+
+async def test_a_completion_that_is_given_up_may_have_linked_by_then(
+    repository: Repository, store: HookedStore
+) -> None:
+    send_again, waiting, may_go = await waiting_to_link(repository, store)
+
+    async def let_go() -> None:
+        may_go.set()
+        await waiting
+
+    store.before("set_if", keys.UPLOAD, let_go)
+    again = await send_again()
+
+    assert again.address == waiting.result().address
+
+
+async def test_a_completion_that_dies_over_its_parts_is_on_record(repository: Repository, store: HookedStore) -> None:
+    name, _ = await killed(repository, store, 2, before=("delete", keys.PART))
+
+    assert (await repository.versions.parts.completed(name)).etag == "md5"
+
+
+async def test_an_upload_is_completed_once(repository: Repository) -> None:
+    name = await begun(repository)
+    await repository.versions.parts.complete(name, "one")
+
+    with pytest.raises(MultipartNotFound):
+        await repository.versions.parts.complete(name, "two")
+
+    assert (await repository.versions.parts.completed(name)).etag == "one"
+
+
+async def test_an_abort_that_dies_halfway_has_ended_the_upload(repository: Repository, store: HookedStore) -> None:
+    name = await begun(repository)
+    await put(repository, name, 1, b"x")
+    store.before("delete", keys.PART, crash)
+
+    with pytest.raises(StoreUnavailable):
+        await repository.multipart.abort(name)
+
+    with pytest.raises(MultipartNotFound):
+        await repository.versions.parts.get(name)
+
+
+async def test_a_part_whose_upload_ends_meanwhile_is_refused_and_given_up(
+    repository: Repository, store: HookedStore
+) -> None:
+    name = await begun(repository)
+    store.before("set", keys.PART, lambda: repository.multipart.abort(name))
+
+    with pytest.raises(MultipartNotFound):
+        await put(repository, name, 1, b"x")
+
+    assert await repository.versions.parts.every(name) == []
+    found = [record.state async for _, record in repository.versions.context.records(UploadRecord, keys.UPLOAD)]
+    assert found == [UploadState.EXPIRED]
+
+
+async def test_a_part_that_is_not_replaced_after_all_stays(repository: Repository, store: HookedStore) -> None:
+    name = await begun(repository)
+    old = await put(repository, name, 1, b"old")
+    store.before("set", keys.PART, crash)
+
+    with pytest.raises(StoreUnavailable):
+        await put(repository, name, 1, b"new")
+
+    assert await state_of(repository, old) is UploadState.ISSUED
 
 
 async def test_of_two_completions_at_once_one_makes_the_object(repository: Repository, store: HookedStore) -> None:

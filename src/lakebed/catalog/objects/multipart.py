@@ -251,7 +251,7 @@ class Multipart:
 
         async def attempt() -> Entry:
             record = await self._versions.parts.get(multipart_id)
-            linked = await self._interrupted(multipart_id, record, checksum)
+            linked = await self._interrupted(multipart_id, record, checksum, condition)
             if linked is not None:
                 return linked
             await self._guards.check_tables(record.branch, [record.path])
@@ -294,7 +294,7 @@ class Multipart:
 
         async def attempt() -> Entry:
             record = await self._versions.parts.get(multipart_id)
-            linked = await self._interrupted(multipart_id, record, checksum, wanted=part.address)
+            linked = await self._interrupted(multipart_id, record, checksum, condition, wanted=part.address)
             if linked is not None:
                 return linked
             await self._check_open(multipart_id, part.address)
@@ -392,7 +392,7 @@ class Multipart:
             raise CompletionUnderWay("another request is completing this upload", id=multipart_id) from None
 
     async def _interrupted(
-        self, multipart_id: str, record: MultipartRecord, checksum: str, *, wanted: str = ""
+        self, multipart_id: str, record: MultipartRecord, checksum: str, condition: Condition, *, wanted: str = ""
     ) -> Entry | None:
         """Return the object of a completion whose process died before it recorded the object, or None if it linked
         nothing.
@@ -422,6 +422,12 @@ class Multipart:
         if entry is None:
             raise CompletionLost(
                 "a completion of this upload was interrupted, and the path now holds something else: upload it again",
+                id=multipart_id,
+            )
+        # A commit between keeps our object also where another writer of equal content was told that it came first.
+        if condition != ANY and not await self._versions.staging.is_staged_now(record.branch, record.path, entry):
+            raise CompletionLost(
+                "a completion of this upload was interrupted, and it is not known whether its condition held",
                 id=multipart_id,
             )
         await self._note_completed(multipart_id, entry.checksum)

@@ -314,6 +314,18 @@ class Staging:
         outcomes = await self._context.ports.tasks.gather([attempt(key) for key in present])
         return [(key, error) for key, error in zip(present, outcomes, strict=True) if error is not None]
 
+    async def is_staged_now(self, branch: str, key: bytes, entry: Entry) -> bool:
+        """Answer whether the branch's current token has this entry.
+
+        Then the writer that set it is done, though it died before its second look: no commit began since.
+        """
+
+        async def look(record: BranchRecord) -> bool:
+            held = await self._context.store.get(self._context.token_partition(record.staging_token), key)
+            return held is not None and from_row(decode_cell(held.value)[1]) == entry
+
+        return await self._context.branches.consistent(branch, look)
+
     async def write(
         self,
         branch: str,
