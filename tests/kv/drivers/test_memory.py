@@ -35,6 +35,15 @@ async def test_predicates_by_version_tell_a_value_put_back_from_one_never_change
         await put_back(open_store("mem://"))
 
 
+async def test_a_version_is_not_used_again_for_an_equal_value() -> None:
+    store = open_store("mem://")
+    predicate = await store.set_if(P, b"key", b"A", None)
+    await store.set(P, b"key", b"A")
+
+    with pytest.raises(PredicateFailed):
+        await store.set_if(P, b"key", b"ours", predicate)
+
+
 async def test_predicates_by_value_do_not() -> None:
     await put_back(open_store("mem://?predicates=value"))
 

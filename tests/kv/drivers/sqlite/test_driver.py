@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.base import Corrupt, OutcomeUnknown, Unavailable
+from lakebed.base import ROWS_A_TURN, Corrupt, OutcomeUnknown, Unavailable
 from lakebed.kv import (
     Held,
     InvalidStoreUri,
@@ -243,6 +243,16 @@ async def test_a_long_walk_lets_other_tasks_run(store: SqliteStore) -> None:
     ticking.cancel()
 
     assert ticks >= 4
+
+
+@pytest.mark.parametrize("end", [b"x", b"\x00"])
+async def test_a_page_as_long_as_a_turn_of_the_loop_is_not_the_last(store: SqliteStore, end: bytes) -> None:
+    keys = sorted(b"%05d" % (number // 2) + (end if number % 2 else b"") for number in range(ROWS_A_TURN + 1))
+    await store.set_many(P, [(key, b"") for key in keys])
+
+    page = await store.scan(P, b"", ROWS_A_TURN)
+
+    assert (page.keys, page.next_start) == (keys[:-1], keys[-1])
 
 
 async def test_the_file_is_for_its_owner_only(store: SqliteStore, path: Path) -> None:
