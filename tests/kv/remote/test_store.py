@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.base import OutcomeUnknown
-from lakebed.kv import StoreUnavailable
+from lakebed.kv import Held, StoreUnavailable
 from lakebed.kv.remote import store as remote
 from lakebed.kv.remote.store import RemoteStore
 
@@ -41,7 +42,11 @@ class Cells:
     async def scan(self, _: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         return sorted(item for item in self.cells.items() if item[0] >= start)[:limit]
 
+    async def read(self, _: bytes, keys: Sequence[bytes]) -> dict[bytes, Held]:
+        return {key: Held(self.cells[key], 1) for key in keys if key in self.cells}
+
     async def write(self, _: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
+        await asyncio.sleep(0)  # as many as may be are under way at once
         self._meet(dict(items))
 
     async def remove(self, _: bytes, keys: Sequence[bytes]) -> None:
@@ -120,3 +125,18 @@ async def test_a_batch_of_which_a_part_is_done_and_the_rest_refused_has_an_unkno
     store = store_over(Cells({}, iter([Fate.DONE, Fate.REFUSED])))
     with pytest.raises(OutcomeUnknown, match="only 1 of 2 batches"):
         await store.set_many(P, [(b"%d" % number, b"") for number in range(4)])
+
+
+async def test_a_batch_that_was_refused_beside_one_whose_answer_was_lost_has_an_unknown_outcome() -> None:
+    store = store_over(Cells({}, iter([Fate.REFUSED, Fate.LOST_ANSWER])))
+    with pytest.raises(OutcomeUnknown, match="only 0 of 2 batches"):
+        await store.set_many(P, [(b"%d" % number, b"") for number in range(4)])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+async def test_reads_of_many_keys_leave_out_no_last_batch(number: int) -> None:
+    cells = {b"%d" % key: b"value %d" % key for key in range(number)}
+
+    found = await store_over(Cells(cells)).get_many(P, [*cells])
+
+    assert [held and held.value for held in found] == [*cells.values()]

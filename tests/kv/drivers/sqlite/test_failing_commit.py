@@ -46,7 +46,7 @@ class Failing:
 def fail_at(store: SqliteStore, statement: str, code: int, *, is_done: bool = False) -> None:
     committer = store._committer
     assert committer is not None
-    committer._connection = Failing(committer._connection, statement, code, is_done=is_done)  # type: ignore[assignment]
+    committer._connection = Failing(committer._connection, statement, code, is_done=is_done)  # type: ignore[assignment]  # it does what is used of one
 
 
 @pytest.mark.parametrize(("statement", "expected"), [("COMMIT", b"old"), ("REPLACE", None)])
