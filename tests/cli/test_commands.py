@@ -32,6 +32,7 @@ from lakebed.cli.kit.failures import describe
 from lakebed.cli.kit.tree import COMMANDS
 from lakebed.client import BadRequest
 from lakebed.examples.quickstart import LocalServer
+from lakebed.settings import profiles, read_settings
 from tests.cli.conftest import Shell
 from tests.cli.gc.test_runs import start_run
 
@@ -306,6 +307,55 @@ def test_a_server_is_set_up_once(shell: Shell) -> None:
 
     assert outcome.code == 4
     assert "already initialized" in outcome.err
+
+
+def test_a_new_server_says_so_and_its_key_replaces_no_other_one(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    mine = Shell(environment={"LAKEBED_CONFIG": str(path)})
+    mine.ok("config", "set", "--endpoint", "http://old:1/", "--access-key-id", "old", "--secret-access-key", "s1")
+    before = path.read_bytes()
+    new = LocalServer(data=tmp_path / "data", log=tmp_path / "log", port=0)
+    new.start()
+    try:
+        at = ("--endpoint", new.endpoint)
+        who, health, refused = mine("whoami", *at), mine("doctor", *at), mine("setup", *at)
+        unchanged = path.read_bytes() == before
+        made = mine.ok("setup", *at, "--profile", "new", "-o", "json").json
+        shown = mine.ok("whoami", "--profile", "new")
+    finally:
+        new.stop()
+
+    setting_up = f"lakebed setup --endpoint {new.endpoint}"
+    assert (who.code, who.err) == (1, f"error: {new.endpoint} is not set up yet: `{setting_up}` makes its first user\n")
+    assert f"run `{setting_up}`" in health.err
+    assert (refused.code, unchanged) == (2, True)
+    assert "holds the key of http://old:1/: add --profile NAME" in refused.err
+    assert read_settings(path).secret_access_key == "s1"
+    assert read_settings(path, "new").access_key_id == made["access_key_id"]
+    assert "admin" in shown.out
+
+
+def test_a_stored_key_of_another_server_moves_to_a_profile(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    mine = Shell(environment={"LAKEBED_CONFIG": str(path)})
+
+    def store(port: int, key: str) -> str:
+        pair = ("--access-key-id", key, "--secret-access-key", f"secret-{key}")
+        return mine.ok("config", "set", "--endpoint", f"http://one:{port}", *pair).err
+
+    said = [store(port, key) for port, key in ((1, "a"), (1, "b"), (2, "c"), (1, "d"), (2, "e"), (1, "d"), (2, "e"))]
+
+    # The second key of one server takes the place of the first: a rotated key is of no use.
+    assert ["is now in profile" in one for one in said] == [False, False, True, True, True, True, False]
+    assert said[2] == "key b, which was there, is now in profile one:1: --profile one:1 takes it\n"
+    kept = {name: read_settings(path, name).secret_access_key for name in ("", *profiles(path))}
+    assert kept == {
+        "": "secret-e",
+        "one:1": "secret-b",
+        "one:2": "secret-c",
+        "one:1-2": "secret-d",
+        "one:2-2": "secret-e",
+    }
 
 
 def test_the_configuration_is_shown_without_the_secret(shell: Shell) -> None:

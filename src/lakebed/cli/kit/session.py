@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import shlex
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -80,6 +81,7 @@ class Session:
             raise Misuse("--profile has no name: an empty variable?")
         self.environment = {**environment, PROFILE_VARIABLE: profile} if profile else environment
         self.endpoint_given = endpoint or ""
+        self._profile_given = profile or ""
         self.output = output
         self.is_verbose = verbose
         self.is_quiet = quiet
@@ -134,9 +136,20 @@ class Session:
             hint = f"is the server running? {origin}"
         return Unavailable(f"{error}. {hint[:1].upper()}{hint[1:]}", **error.facts)
 
+    @property
+    def setting_up(self) -> str:
+        """Return the command that sets up the server that was asked."""
+        options = {"--endpoint": self.endpoint_given, "--profile": self._profile_given}
+        return " ".join(
+            ["lakebed setup", *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)]
+        )
+
     def unknown_here(self) -> Denied:
         """Explain why the server does not know the caller."""
         settings = self.settings
+        with contextlib.suppress(LakebedError):
+            if self.client.setup_state() != "initialized":
+                return Denied(f"{settings.endpoint} is not set up yet: `{self.setting_up}` makes its first user")
         if not (settings.access_key_id or settings.secret_access_key):
             return Denied(
                 "no credentials: `lakebed setup` makes those of a new server, `lakebed config set` stores others"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import stat
 import sys
 from pathlib import Path
@@ -52,7 +53,8 @@ def set_config(
 ) -> None:
     """Store the given endpoint and credentials in a file that only you can read; ask for them when none is given.
 
-    With --profile NAME in that profile, which --profile NAME then takes in any command.
+    With --profile NAME in that profile, which --profile NAME then takes in any command. A key of another endpoint is
+    not lost: it moves to a profile.
     """
     path = settings_path(session.environment)
     profile = session.environment.get(PROFILE_VARIABLE, "")
@@ -65,9 +67,31 @@ def set_config(
     )
     if given == Settings():
         given = _ask_all(old)
-    kept = {name: value or getattr(old, name) for name, value in msgspec.to_builtins(given).items()}
-    write_settings(path, Settings(**kept), profile)
+    kept = Settings(**{name: value or getattr(old, name) for name, value in msgspec.to_builtins(given).items()})
+    if _is_other(old, kept.endpoint) and kept.secret_access_key != old.secret_access_key:
+        _keep_aside(session, path, old)
+    write_settings(path, kept, profile)
     session.done(f"stored in {path}{f', profile {profile}' if profile else ''}", path=str(path))
+
+
+def _is_other(old: Settings, endpoint: str) -> bool:
+    """Return whether the stored endpoint is another one."""
+    stored, asked = (one.rstrip("/").removesuffix("/api/v1") for one in (old.endpoint or ENDPOINT_DEFAULT, endpoint))
+    return stored != (asked or ENDPOINT_DEFAULT)
+
+
+def _keep_aside(session: Session, path: Path, old: Settings) -> None:
+    """Store a key pair that is about to be replaced as a profile named by its endpoint: no server shows it again."""
+    if not old.secret_access_key:
+        return
+    known = profiles(path)
+    if any(read_settings(path, name).secret_access_key == old.secret_access_key for name in known):
+        return
+    host = (old.endpoint or ENDPOINT_DEFAULT).partition("://")[2].partition("/")[0]
+    names = (f"{host}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+    name = next(name for name in names if name not in known)
+    write_settings(path, old, name)
+    session.note(f"key {old.access_key_id}, which was there, is now in profile {name}: --profile {name} takes it")
 
 
 def _ask_all(old: Settings) -> Settings:
@@ -142,11 +166,18 @@ def setup(
 ) -> None:
     """Make the first user of a new server.
 
-    The credentials are stored and shown; the server shows the secret only once.
+    The credentials are stored and shown; the server shows the secret only once. Where those of another endpoint are
+    stored, add --profile NAME or --no-store.
     """
     path, profile = settings_path(session.environment), session.environment.get(PROFILE_VARIABLE, "")
     is_new = profile and profile not in profiles(path)
     endpoint = (session.endpoint_given or ENDPOINT_DEFAULT) if is_new else session.settings.endpoint
+    old = read_settings(path, profile)
+    if store and old.secret_access_key and _is_other(old, endpoint):
+        raise Misuse(
+            f"{path}{f', profile {profile},' if profile else ''} holds the key of {old.endpoint or ENDPOINT_DEFAULT}: "
+            "add --profile NAME to store that of this server beside it, or --no-store"
+        )
     try:
         with connect(Settings(endpoint=endpoint)) as client:
             made = client.setup(user, secret=secret)
@@ -154,6 +185,7 @@ def setup(
         message = "the server is already initialized: store a user's credentials with `lakebed config set`"
         raise AlreadyExists(message) from error
     if store:
+        _keep_aside(session, path, old)
         # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
         write_settings(
             path,
@@ -161,7 +193,7 @@ def setup(
                 endpoint=endpoint,
                 access_key_id=made.access_key_id,
                 secret_access_key=made.secret_access_key,
-                data=read_settings(path, profile).data,
+                data=old.data,
             ),
             profile,
         )

@@ -76,7 +76,7 @@ def _checks(session: Session) -> Iterator[Check]:
         f"start a server with `lakebed serve`, or name another with --endpoint or `lakebed config set` ({endpoint})",
     )
     if client.setup_state() != "initialized":
-        yield Check(name="set-up", passed=False, found="there is no user yet", advice="run `lakebed setup`")
+        yield Check(name="set-up", passed=False, found="there is no user yet", advice=f"run `{session.setting_up}`")
         return
     yield _check(
         "credentials",
