@@ -10,6 +10,7 @@ from lakebed.cli.kit.uris import (
     BadUri,
     ObjectUri,
     RefUri,
+    other_readings,
     parse_new_branch,
     parse_object,
     parse_prefix,
@@ -127,6 +128,34 @@ def test_a_mistyped_uri_is_answered_with_the_one_that_was_meant(typed: str, form
     hint = uri_meant(BadUri("x", uri=typed, form=form), [other, typed])
 
     assert hint == (f"Did you mean {meant}?" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("b", ""),
+        ("x/b", ""),
+        ("x/", ""),
+        ("lakefs.csv", ""),
+        ("lakefs:/flights/dev/b", "lakefs://flights/dev/b"),
+        ("LakeFS:flights/dev/b", "lakefs://flights/dev/b"),
+        ("lakefs/other/main/b", "lakefs://other/main/b"),
+        ("lakefs:/dev/b", "lakefs://flights/dev/b"),
+        ("flights/dev/b", "lakefs://flights/dev/b"),
+        ("main/b", "lakefs://flights/main/b"),
+        ("dev/b", "lakefs://flights/dev/b"),
+        ("dev", "lakefs://flights/dev"),
+        ("./b", "a local file, which `lakebed object download` writes"),
+        ("x/../b", "a local file, which `lakebed object download` writes"),
+        ("..", "a local file, which `lakebed object download` writes"),
+        ("s3:/bucket/b", "a URI of another kind"),
+        ("x//b", "lakefs://flights/main/x/b"),
+    ],
+)
+def test_a_bare_text_is_a_path_only_where_it_can_be_nothing_else(text: str, meant: str) -> None:
+    found = other_readings(ObjectUri("flights", "main", "a"), text, {"main", "dev"}.__contains__)
+
+    assert found == ([meant] if meant else [])
 
 
 def test_a_file_in_place_of_a_uri_is_named_as_one(tmp_path: Path) -> None:

@@ -270,6 +270,33 @@ def test_the_target_of_a_copy_or_a_move_may_be_a_path_alone(shell: Shell, lake: 
     assert (refused.code, f"{lake}/main/e.txt or {lake}/main/folder/e.txt" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize("verb", ["cp", "mv"])
+def test_a_target_that_may_be_meant_as_a_uri_a_branch_or_a_file_is_refused(
+    shell: Shell, lake: str, put: Put, verb: str
+) -> None:
+    name = lake.removeprefix("lakefs://")
+    put(f"{lake}/main/a", "1")
+    shell.ok("branch", "create", f"{lake}/dev")
+
+    for target, meant in {
+        f"lakefs:/{name}/dev/x": f"{lake}/dev/x",
+        f"{name}/dev/x": f"{lake}/dev/x",
+        "dev/x": f"{lake}/dev/x",
+        "dev": f"{lake}/dev",
+        "main/x": f"{lake}/main/x",
+        "./y.txt": "a local file",
+        "../y.txt": "a local file",
+        "x//y": f"{lake}/main/x/y",
+    }.items():
+        refused = shell("object", verb, f"{lake}/main/a", target)
+        assert (refused.code, f"{target} can mean {meant}" in refused.err) == (2, True)
+        assert f" or {lake}/main/{target}: write the whole URI" in refused.err
+
+    for branch in ("main", "dev"):
+        left = shell.ok("object", "ls", "-r", f"{lake}/{branch}/", "-o", "json").json
+        assert [one["path"] for one in left] == (["a"] if branch == "main" else [])
+
+
 def test_a_size_is_in_units_of_1000_or_1024(shell: Shell, lake: str, put: Put) -> None:
     put(f"{lake}/main/a", "x" * 1010)
 

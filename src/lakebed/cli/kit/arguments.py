@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from .completion import complete_object, complete_ref, complete_repository
 from .failures import Misuse
 from .parameters import Argument, Option
-from .uris import SCHEME, ObjectUri, RefUri, is_uri, parse_prefix, parse_ref
+from .uris import SCHEME, ObjectUri, RefUri, is_uri, other_readings, parse_prefix, parse_ref
 
 RepositoryArgument = Annotated[
     str, Argument(metavar="REPOSITORY", help="lakefs://repository", complete=complete_repository)
@@ -63,19 +64,23 @@ def other_ref(first: RefUri, text: str) -> RefUri:
     return right
 
 
-def other_object(first: ObjectUri, text: str) -> ObjectUri:
+def other_object(first: ObjectUri, text: str, is_branch: Callable[[str], bool]) -> ObjectUri:
     """Return the second object or folder of a command: a URI, or the path alone, at the ref of the first.
 
     Raises:
-        Misuse: a name without a folder could be beside the first object, or at the root.
+        Misuse: a name without a folder could be beside the first object, or at the root; or the text may be meant as a
+            URI, a branch or a local file. See `other_readings`.
     """
     if "://" in text or not text or text.startswith("/"):
         return parse_prefix(text)
+    here = ObjectUri(first.repository, first.ref, text)
+    if others := other_readings(first, text, is_branch):
+        raise Misuse(f"{text} can mean {' or '.join([*others, str(here)])}: write the whole URI")
     folder = first.path.rpartition("/")[0]
     if folder and "/" not in text:
         root = f"{SCHEME}{first.repository}/{first.ref}/"
         raise Misuse(f"{text} can mean {root}{text} or {root}{folder}/{text}: write one of them")
-    return ObjectUri(first.repository, first.ref, text)
+    return here
 
 
 def parse_meta(pairs: list[str] | None) -> dict[str, str]:

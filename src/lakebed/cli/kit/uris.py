@@ -8,7 +8,7 @@ of a commit id); only a tag's name may hold slashes, so only `parse_tag` takes t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -82,6 +82,31 @@ def uri_meant(error: BadUri, values: Iterable[object]) -> str:
         # A command about one repository has no other URI.
         return "Swap the two arguments" if others and form.endswith("repository") else ""
     return f"Did you mean {SCHEME}{printable(meant)}?"
+
+
+def other_readings(first: ObjectUri, text: str, is_branch: Callable[[str], bool]) -> list[str]:
+    """Return what else than a path at the ref of the first object a bare text can mean; empty if it is a plain path.
+
+    `is_branch` tells whether the repository has a branch of this name, by a request that is sent where it matters only.
+    """
+    scheme = _MISTYPED.match(text)
+    # `lakefs.csv` is a plain name.
+    rest = text[scheme.end() :] if scheme and scheme.group()[-1] in ":/" else text
+    *folders, last = rest.split("/")
+    segment = folders[0] if folders else last
+    if segment == first.repository:
+        return [f"{SCHEME}{rest}"]
+    if not {".", ".."}.isdisjoint([*folders, last]):
+        return ["a local file, which `lakebed object download` writes"]
+    if segment == first.ref or is_branch(segment):
+        return [f"{SCHEME}{first.repository}/{rest}"]
+    if rest != text:
+        return [f"{SCHEME}{rest}"]
+    if segment.endswith(":"):
+        return ["a URI of another kind"]
+    if "" in folders:
+        return [str(ObjectUri(first.repository, first.ref, "/".join([*filter(None, folders), last])))]
+    return []
 
 
 def parse_repository(text: str) -> str:

@@ -14,7 +14,18 @@ from typing import Annotated, Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Conflict, NotFound, Unavailable, count_of, human_size, parse_size
+from lakebed.base import (
+    AlreadyExists,
+    Conflict,
+    Denied,
+    InvalidName,
+    NotFound,
+    Unavailable,
+    check_branch,
+    count_of,
+    human_size,
+    parse_size,
+)
 from lakebed.cli.kit.arguments import LimitOption, MetaOption, ObjectArgument, YesOption, other_object, parse_meta
 from lakebed.cli.kit.completion import complete_object
 from lakebed.cli.kit.failures import Failed, Misuse, being_there
@@ -353,7 +364,7 @@ def rm(session: Session, uri: PrefixArgument, recursive: RecursiveOption = False
 def cp(session: Session, source: FromArgument, destination: ToArgument) -> None:
     """Copy an object within a repository, on the server."""
     here = parse_object(source)
-    there = parse_object(str(other_object(here, destination)))
+    there = parse_object(str(_target(session, here, destination)))
     if here.repository != there.repository:
         raise Misuse(f"{here} and {there} are not in one repository: `lakebed object mv` copies to another one")
     with being_there(source):
@@ -375,7 +386,7 @@ def mv(
     from lakebed.client import MovedAsCopy, Taken  # here, since loading it takes time that most commands save
 
     here = parse_prefix(source)
-    there = other_object(here, destination)
+    there = _target(session, here, destination)
     if recursive:
         folder = folder_of(here.path)
         found = session.client.objects.list(here.repository, here.ref, prefix=folder)
@@ -410,6 +421,17 @@ def mv(
         session.done(f"moved {here} to {there}: {count}", moved=moved)
     else:
         session.done(f"copied {here} to {there}: {count}; the source stays, in its repository", copied=moved)
+
+
+def _target(session: Session, here: ObjectUri, destination: str) -> ObjectUri:
+    def is_branch(name: str) -> bool:
+        with suppress(InvalidName, NotFound, Denied):
+            check_branch(name)
+            session.client.branches.get(here.repository, name)
+            return True
+        return False
+
+    return other_object(here, destination, is_branch)
 
 
 def _move_one(session: Session, here: ObjectUri, path: str, there: ObjectUri, to: str, if_absent: bool) -> None:
