@@ -367,6 +367,16 @@ def test_objects_are_erased_from_every_commit_and_the_certificate_is_checked(bro
     assert is_signed(decode_certificate(browser.downloaded(f"certificate-{run}.json")), pem)
     browser.open(f"{page}/object?ref=main~1&path=users/ann.json")
     browser.see("The data of this object is gone: it is erased")
+    browser.open(f"{page}/why?ref=main~1&path=users/ann.json")
+    browser.see(f"UTC by run {run}")
+    facts = browser.run("return [...document.querySelectorAll('dl.facts dt')].map((each) => each.innerText)")
+    assert facts == ["Erased"]
+    assert (
+        browser.run(
+            "return [...document.querySelectorAll('tr:not(.over) td:last-child')].map((e) => e.innerText).join('')"
+        )
+        == ""
+    )
 
 
 def test_a_legal_hold_is_put_and_released(browser: Chromium, server: Server) -> None:

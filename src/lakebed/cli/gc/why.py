@@ -390,9 +390,8 @@ def _verdict(found: WhyObject, answer: WhyAnswer) -> str:
 
 def _taker(found: WhyObject) -> str:
     """Name an erasure: it is no run of a collection, and no policy explains it."""
-    erasures = [row.run_id for row in found.taken if row.reason == "erasure" and row.state.value == "deleted"]
-    # The newest row comes first. Where two plans had one object, the first apply took it, and the other found it gone.
-    return f"an erasure took it, run {erasures[-1]}" if erasures else "a run took it"
+    row = found.taker
+    return f"an erasure took it, run {row.run_id}" if row is not None and row.is_erasure else "a run took it"
 
 
 def _holder(found: WhyObject) -> str:

@@ -7,6 +7,7 @@ namespace, or absolute: both spellings give one answer. No run acts on the answe
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from lakebed.gc.rules import Stay
 from lakebed.gc.rules.lifecycle import Keeps
 
-from .run.ledger import LedgerRow
+from .run.ledger import LedgerRow, LedgerState
 
 __all__ = [
     "CommittedName",
@@ -137,6 +138,18 @@ class WhyObject(msgspec.Struct, frozen=True, kw_only=True):
     due_names_count: int = 0
     # Other repositories that name an object of a deleted repository, so that it stays.
     elsewhere: tuple[str, ...] = ()
+
+    @property
+    def taker(self) -> LedgerRow | None:
+        """The row of the run that deleted a taken object, an erasure first.
+
+        Where two plans had one object, the first apply took it, and the other found it gone.
+        """
+        # A row of a table has its state as text.
+        last = takewhile(lambda row: row.state != LedgerState.RESTORED, self.taken)
+        deleted = [row for row in last if row.state == LedgerState.DELETED]
+        erased = [row for row in deleted if row.is_erasure]
+        return next(reversed(erased or deleted), None)
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):

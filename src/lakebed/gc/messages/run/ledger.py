@@ -270,6 +270,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     state: LedgerState
 
+    @property
+    def is_erasure(self) -> bool:
+        return self.reason == "erasure"
+
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some of the selected rows, oldest runs first or, if asked, newest first. With the token, ask for more rows, or to

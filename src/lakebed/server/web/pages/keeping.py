@@ -13,6 +13,7 @@ from starlette.responses import Response
 from lakebed.auth import NotPermitted
 from lakebed.base import Bar, Basis, Dot, RunKind, bars, curve, size_ticks, spans
 from lakebed.gc.messages import (
+    Fate,
     NewHold,
     PlanRequest,
     RulesTrial,
@@ -21,7 +22,7 @@ from lakebed.gc.messages import (
     WhyObject,
     WhyPage,
 )
-from lakebed.gc.rules import BranchRule, KeepLast, Rules, Stay, StayKind, plain_name
+from lakebed.gc.rules import BranchRule, KeepLast, Rules, Stay, StayKind, parse_duration, plain_name
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
@@ -311,10 +312,12 @@ def time_line(found: WhyObject, now_ms: int, most: int) -> TimeLine:
         for each in found.uncommitted
     ]
     rows += [Named(what="legal hold", name=each, start_ms=first_ms, release="release the hold") for each in found.holds]
+    if found.fate is Fate.TAKEN and found.taker is not None:
+        rows = [_ended(row, found.taker.deleted_ms) for row in rows]
     rows += [
         Named(
             what=row.state,
-            name=" ".join(filter(None, (row.reason, row.rule))),
+            name=" ".join(dict.fromkeys(filter(None, (row.reason, row.rule)))),
             run=row.run_id,
             start_ms=row.deleted_ms,
             end_ms=row.deleted_ms,
@@ -350,16 +353,27 @@ def time_line(found: WhyObject, now_ms: int, most: int) -> TimeLine:
     )
 
 
+def _ended(row: Named, taken_ms: int) -> Named:
+    """Return a name of an object that a run took: it keeps nothing any more."""
+    end_ms = taken_ms if row.end_ms is None else min(row.end_ms, taken_ms)
+    return replace(row, end_ms=max(row.start_ms, end_ms), is_over=True, release="")
+
+
 def _named(stay: Stay, made_ms: int, now_ms: int) -> Named:
+    is_over, end_ms = not stay.keeps_at(now_ms), stay.until_ms
+    if is_over and stay.counted_ms is not None:
+        # The answer has its own time for a period that is over.
+        end_ms = parse_duration(stay.period).over_ms(stay.counted_ms, stay.counted_ms)
+    release = _RELEASES[stay.kind] if plain_name(stay.name) == stay.name else "the time to undelete it ends"
     return Named(
         what="undo of run" if stay.kind is StayKind.UNDO else stay.kind.value.replace("_", " "),
         name=ref_label(stay.name),
         commit=stay.commit,
         rule=stay.rule,
         start_ms=made_ms if stay.counted_ms is None else min(made_ms, stay.counted_ms),
-        end_ms=stay.until_ms,
-        is_over=not stay.keeps_at(now_ms),
-        release=_RELEASES[stay.kind] if plain_name(stay.name) == stay.name else "the time to undelete it ends",
+        end_ms=end_ms,
+        is_over=is_over,
+        release="" if is_over else release,
     )
 
 
