@@ -133,8 +133,18 @@ def options_of(data_dir: Path, environment: Mapping[str, str], store_uri: str | 
         hooks=hook_options(environment),
         brokers=brokers(environment),
         providers=provider_options(environment),
-        aside={"0": False, "1": True}.get(environment.get("LAKEBED_ASIDE") or ""),
+        aside=_aside(environment.get("LAKEBED_ASIDE") or ""),
     )
+
+
+def _aside(text: str) -> bool | None:
+    match text:
+        case "":
+            return None
+        case "0" | "1":
+            return text == "1"
+        case _:
+            raise Invalid(f"LAKEBED_ASIDE is {text!r}: known are 0 and 1")
 
 
 def _audit_mode(text: str) -> AuditMode:

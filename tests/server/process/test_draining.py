@@ -129,14 +129,17 @@ def ready(url):
     for _ in range(40):
         asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
     print("ready", flush=True)
+    if len(sys.argv) > 2:
+        raise RuntimeError("the server failed")
 
 serving.CLOSE_S = 0.5
 serve(options_of(Path(sys.argv[1]), {}), port=0, on_ready=ready, ends=True)
 """
 
 
-def test_threads_that_never_end_do_not_keep_the_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _WITH_A_THREAD, str(tmp_path / "lake")]
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads_that_never_end_do_not_keep_the_process(tmp_path: Path, fails: bool) -> None:
+    command = [sys.executable, "-c", _WITH_A_THREAD, str(tmp_path / "lake"), *(["fails"] if fails else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -144,7 +147,7 @@ def test_threads_that_never_end_do_not_keep_the_process(tmp_path: Path) -> None:
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGTERM)
 
-            assert process.wait(600) == 0
+            assert process.wait(600) == int(fails), "a server that failed says so"
             assert "although a thread still works" in process.stderr.read()
         finally:
             process.kill()

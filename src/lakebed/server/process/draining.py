@@ -155,13 +155,16 @@ class DrainingServer(uvicorn.Server):
             await asyncio.wait(tasks, timeout=CUT_S)
 
 
-def end_within(seconds: float) -> None:
-    """End this process after `seconds` if it did not end before. Python waits for its threads without a limit."""
+def end_within(seconds: float, code: int) -> None:
+    """End this process with `code` after `seconds` if it did not end before.
+
+    Python waits for its threads without a limit.
+    """
 
     def end() -> None:
         logger.warning("the process ends although a thread still works, %g seconds after its server", seconds)
         logging.shutdown()
-        os._exit(0)
+        os._exit(code)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

@@ -43,6 +43,7 @@ from lakebed.server.http.limits import LimitedProtocol
 from lakebed.server.identity.setting_up import is_loopback
 from lakebed.server.operate.logs import LogOptions, configure_logs
 from lakebed.server.options import ServerOptions
+from lakebed.server.state import AppState
 
 from .aside import Aside
 from .draining import CUT_S, DRAIN_S, DrainingServer, end_within
@@ -53,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 75
 """Longer than clients and proxies keep an idle connection: the sender closes it, so no request is lost."""
-CLOSE_S: Final = 10
+CLOSE_S: Final = 15
 """Seconds for a process to close its parts and end its threads after it drained."""
 RESTARTS_MAX: Final = 20
 RESTARTS_WINDOW_S: Final = 600
@@ -163,7 +164,16 @@ def _works_aside(options: ServerOptions, workers: int) -> bool:
         return False
     if options.aside is not None:
         return options.aside
-    return workers == 1 or (os.cpu_count() or 1) > workers
+    return workers == 1 or usable_cores() > workers
+
+
+def usable_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many cores this process may use: those of its affinity, or fewer where a container limits its time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # no cgroup, another version, or `max`
+        quota, period = (int(number) for number in limit.read_text().split())
+        return min(cores, max(1, quota // period))
+    return cores
 
 
 def _url_of(listener: socket.socket) -> str:
@@ -294,22 +304,9 @@ async def serve_here(
     with _signals(stop, hurry):
         own = WorkerOrders(options=options, listener_fds=(), other_fds=(), process=process)
         async with opened(options, Aside(encode_orders(own)) if options.aside else None) as state:
-            config = uvicorn.Config(
-                create_app(state),
-                http=LimitedProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                # By default uvicorn trusts every caller on loopback, and an environment variable of its own.
-                proxy_headers=bool(options.trusted_proxies),
-                forwarded_allow_ips=[*options.trusted_proxies],
-            )
             calm_the_collector()
             keep_memory()
-            server = DrainingServer(config, state.drain, process.drain_s, process.notice_s, others)
+            server = DrainingServer(_config(state, options), state.drain, process.drain_s, process.notice_s, others)
             loops = (run_upkeep(state), state.hard_deleting.run(), state.eventing.run())
             beside = [asyncio.create_task(loop) for loop in loops]
             if process.metrics_folder is not None:
@@ -317,6 +314,7 @@ async def serve_here(
             serving = asyncio.create_task(server.serve(sockets=[*listeners]))
             stopping = asyncio.create_task(stop.wait())
             starting = asyncio.create_task(server.is_up.wait())
+            code = 1
             try:
                 await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
                 if server.is_up.is_set():
@@ -326,12 +324,30 @@ async def serve_here(
                     server.notice_s = 0
                 server.should_exit = True
                 await serving
+                code = 0
             finally:
                 if process.ends:
-                    end_within(CLOSE_S)
+                    # Before the parts are closed, for closing may wait for a thread that hangs.
+                    end_within(CLOSE_S, code)
                 for task in (stopping, starting, *beside):
                     task.cancel()
                 await asyncio.gather(stopping, starting, *beside, return_exceptions=True)
+
+
+def _config(state: AppState, options: ServerOptions) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(state),
+        http=LimitedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        # By default uvicorn trusts every caller on loopback, and an environment variable of its own.
+        proxy_headers=bool(options.trusted_proxies),
+        forwarded_allow_ips=[*options.trusted_proxies],
+    )
 
 
 def calm_the_collector() -> None:
