@@ -63,6 +63,7 @@ from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
 from .http.circumstances import look, permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
+from .http.gate import may_leave
 from .http.requests import RestRequest, check_origin, has_s3_signature
 from .http.responses import JsonResponse, answer, text
 from .http.routing import Route, Router
@@ -142,6 +143,7 @@ LARGE: Final = frozenset(
 )
 """Operations that another process may carry out: pages of at least LARGE_PAGE, and the reading of a plan."""
 LARGE_PAGE: Final = 250
+PROOFS: Final = frozenset((b"authorization", b"cookie"))
 ALONE_S: Final = 1.0
 """Seconds after a small request in which another one is likely."""
 PRESIGN_S: Final = 15 * 60
@@ -416,9 +418,8 @@ class App:
         path: bytes = request.scope["raw_path"]
         if not path.startswith(API_ROOT):
             return await self._answer_outside(request, path)
-        route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
-        operation = request.operation = route.operation
-        request.parameters = route.parameters
+        route = self._route_of(request)
+        operation = route.operation
         if self._trusted is not None:
             request.identity, request.permissions = self._trusted, Permissions.everything(self._trusted.user_id)
         elif route.gate is not None:
@@ -443,26 +444,35 @@ class App:
         return result if isinstance(result, Response) else answer(result, operation.status)
 
     async def _carried_aside(self, aside: Aside, route: Route, request: RestRequest) -> bytes | None:
-        """Let another process carry out a large request. The gate of both must admit it. None: do it here."""
+        """Let another process carry out a large request, if this one knows that the caller may see all of the answer.
+
+        None: do it here.
+        """
         assert route.gate is not None
         await route.gate.admit(request, request.permissions)
         is_page = not route.takes_record
         # A page that no small request waits for costs a quarter less here.
         if is_page and (request.amount() < LARGE_PAGE or time.monotonic() > self._small_s + ALONE_S):
             return None
+        if not may_leave(route.operation, request.permissions):
+            return None
         scope = request.scope
         asked = Carry(
+            user_id=request.identity.user_id,
+            delegation=request.identity.delegation,
             method=scope["method"],
             raw_path=scope["raw_path"],
             query_string=scope["query_string"],
-            headers=scope["headers"],
+            headers=[pair for pair in scope["headers"] if pair[0] not in PROOFS],
             client=scope["client"],
-            body=b"" if is_page else msgspec.json.encode(await request.record(route.operation)),
+            body=None if is_page else msgspec.json.encode(await request.record(route.operation)),
         )
-        return await aside.ask(asked)
+        return await aside.carry(asked)
 
     async def carry(self, asked: Carry) -> bytes:
         """Carry out a request that another process got, and return the body of its answer.
+
+        That process decided what the caller may see: what this one remembers of policies may be some seconds old.
 
         Raises:
             LakebedError: as the handler.
@@ -470,11 +480,21 @@ class App:
         parts = {field: getattr(asked, field) for field in ("method", "raw_path", "query_string", "headers", "client")}
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": asked.body}
+            return {"type": "http.request", "body": asked.body or b""}
 
         request = RestRequest({"type": "http", "scheme": "http", **parts}, receive)
         CALLER.set(request)
-        return bytes((await self._answer(request)).body)
+        route = self._route_of(request)
+        request.identity = Identity(user_id=asked.user_id, delegation=asked.delegation)
+        request.permissions = Permissions.everything(asked.user_id)
+        return bytes(answer(await route.carry_out(request), route.operation.status).body)
+
+    def _route_of(self, request: RestRequest) -> Route:
+        """Find the route of an API request, and note in the request what it found."""
+        path: bytes = request.scope["raw_path"]
+        route, request.args = self._router.find(request.scope["method"], path[len(API_ROOT) :])
+        request.operation, request.parameters = route.operation, route.parameters
+        return route
 
     @cached_property
     def _openapi(self) -> bytes:

@@ -16,12 +16,12 @@ import pytest
 
 from bench.embedded.commit import rows
 from bench.http import children
-from lakebed.base import to_row
-from lakebed.server import AppState, ServerOptions, create_app, opened, prepare_folder
+from lakebed.base import Invalid, to_row
+from lakebed.server import AppState, ServerOptions, app, create_app, opened, options_of, prepare_folder
 from lakebed.server.operate.logs import LogOptions
 from lakebed.server.process import aside
 from lakebed.server.process.aside import Aside
-from lakebed.server.process.serving import ProcessOptions, WorkerOrders, encode_orders
+from lakebed.server.process.serving import ProcessOptions, WorkerOrders, encode_orders, usable_cores
 from lakebed.versions import EXCLUSIVE, Note, Versions, encode_cell, keys
 from tests.server.process.test_serving import serving, set_up, wait_until_gone
 
@@ -70,8 +70,9 @@ async def started(state: AppState, versions: Versions) -> tuple[Aside, int]:
 
 
 async def test_large_work_is_done_aside_with_the_same_result_and_here_once_that_process_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(app, "ALONE_S", 600.0)
     async with served(tmp_path) as (state, versions):
         process, pid = await started(state, versions)
         here = (await versions.refs.get_branch("committed")).commit_id
@@ -100,9 +101,57 @@ async def test_large_work_is_done_aside_with_the_same_result_and_here_once_that_
     assert "what it had is done here" in caplog.text
 
 
+async def test_a_page_shows_only_what_the_server_allows_now_and_is_made_here_where_it_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "ALONE_S", 600.0)
+    async with served(tmp_path) as (state, versions):
+        process, pid = await started(state, versions)
+        transport = httpx.ASGITransport(app=create_app(state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
+            pair = (await client.post("/setup_lakefs", json={"username": "esti"})).json()
+            client.auth = (pair["access_key_id"], pair["secret_access_key"])
+            await client.post("/auth/users", json={"id": "bob"})
+            pair = (await client.post("/auth/users/bob/credentials")).json()
+            bob = (pair["access_key_id"], pair["secret_access_key"])
+            lake = "arn:lakefs:fs:::repository/lake"
+            for name, effect, actions, resource in (
+                ("all", "allow", ["fs:List*", "fs:Read*"], "*"),
+                ("narrow", "allow", ["fs:List*", "fs:Read*"], lake + "*"),
+                ("no", "deny", ["fs:ReadObject"], lake + "/object/events/*"),
+            ):
+                statement = {"effect": effect, "action": actions, "resource": resource}
+                created = await client.post("/auth/policies", json={"id": name, "statement": [statement]})
+                assert created.status_code == 201, created.text
+
+            async def shown() -> list[bool]:
+                page = (await client.get(PAGE, auth=bob)).json()["results"]
+                assert len(page) == 1000
+                return [bool(row["checksum"]) for row in page]
+
+            await client.put("/auth/users/bob/policies/all")
+            assert all(await shown())
+            assert process.counts == {"done": 1}
+            await client.put("/auth/users/bob/policies/no")
+            assert not any(await shown()), "at once"
+            await client.delete("/auth/users/bob/policies/no")
+            await client.put("/auth/users/bob/policies/narrow")
+            await client.delete("/auth/users/bob/policies/all")
+            assert all(await shown())
+            assert process.counts == {"done": 1}, "here, where not all rows of all repositories are allowed"
+
+            monkeypatch.setattr(aside, "SHORT_S", 0.1)
+            monkeypatch.setattr(aside, "SILENT_S", 600.0)
+            os.kill(pid, signal.SIGSTOP)
+            assert (await client.get(PAGE)).status_code == 200
+            assert process.counts == {"done": 1, "failed": 1}
+            assert process.is_up, "it was only slow"
+
+
 async def test_a_process_that_hangs_is_killed_and_its_work_done_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert aside.SILENT_S <= 5
     monkeypatch.setattr(aside, "SILENT_S", 3.0)
     async with served(tmp_path) as (state, versions):
         process, pid = await started(state, versions)
@@ -110,6 +159,31 @@ async def test_a_process_that_hangs_is_killed_and_its_work_done_here(
         assert await commit(versions, "first") == await commit(versions, "second")
         assert process.counts == {"failed": 1}
         wait_until_gone([pid])
+
+
+async def test_one_that_soon_ends_is_not_started_again_for_a_while(tmp_path: Path) -> None:
+    async with served(tmp_path) as (state, versions):
+        process, pid = await started(state, versions)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not process.is_up)
+        starting = process._starting
+        await commit(versions, "first")
+        assert process._starting is starting
+
+
+@pytest.mark.parametrize("text", ["false", "off", "2"])
+def test_a_setting_that_is_neither_on_nor_off_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Invalid, match=r"LAKEBED_ASIDE .* known are 0 and 1"):
+        options_of(tmp_path, {"LAKEBED_ASIDE": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("", None)]
+)
+def test_cores_are_those_that_the_process_may_use(tmp_path: Path, text: str, cores: int | None) -> None:
+    limit = tmp_path / "cpu.max"
+    limit.write_text(text)
+    assert usable_cores(limit) == (cores or len(os.sched_getaffinity(0)))
 
 
 async def test_where_it_cannot_start_the_work_is_done_here_and_no_other_is_started_for_a_while(

@@ -217,6 +217,16 @@ async def readable(permissions: Permissions, repository: str, ref: str) -> Calla
     return lambda path: permissions.allows(action, beginning + path, at)
 
 
+def may_leave(operation: AnyOperation, permissions: Permissions) -> bool:
+    """Return whether an answer is the same for a caller who may do everything, once the gate admitted this one.
+
+    So no statement hides a row or an address of it, now or for some ref.
+    """
+    return not permissions.has_conditions and all(
+        permissions.allows_everywhere(permission.action) for permission in operation.asked_later
+    )
+
+
 async def _rows_of(permissions: Permissions, repository: str, ref: str) -> tuple[str, str, Ref]:
     """Return the action that reads an object of a listing, the beginning of its resource, and the ref."""
     [permission], names = objects.LIST_OBJECTS.asked_later, {"repository": repository, "ref": ref, "path": ""}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import socket
@@ -22,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from lakebed.auth import Delegation
 from lakebed.base import MetarangeId, RepositoryUid, StagingToken
 
 logger = logging.getLogger(__name__)
@@ -29,12 +31,18 @@ logger = logging.getLogger(__name__)
 NICE: Final = 10
 IDLE_S: Final = 600.0
 """An idle process holds some 130 MiB."""
-SILENT_S: Final = 30.0
-"""Kill it when it has work and sent nothing for this long. It sends something each BEAT_S."""
+SILENT_S: Final = 5.0
+"""Kill it when it sent nothing for this long. It sends something each BEAT_S."""
+SHORT_S: Final = 3.0
+"""Do a page, or a tree with at most one scan of cells, here after this long."""
+LONG_S: Final = 300.0
+"""Do a tree with more cells here after this long."""
+LEAVE_S: Final = 5.0
+"""Kill it when it did not end for this long after it was told to."""
 BEAT_S: Final = 1.0
 START_S: Final = 60.0
 AGAIN_S: Final = 60.0
-"""Do not start another for this long after one could not start."""
+"""Do not start another for this long after a start, so that one which soon ends costs little."""
 WISH_S: Final = 0.1
 WITHIN_S: Final = 10.0
 """Start it for so many seconds of large work within this time. Less is done sooner here."""
@@ -57,14 +65,19 @@ class Lay(msgspec.Struct, frozen=True, tag=True):
 
 
 class Carry(msgspec.Struct, frozen=True, tag=True):
-    """Carry out a request, of which these are the parts. The answer is the body of a successful answer."""
+    """Carry out a request, of which these are the parts. The answer is the body of a successful answer.
 
+    Whoever asks decided that the caller `user_id` may have all of it. A page has no body.
+    """
+
+    user_id: str
+    delegation: Delegation | None
     method: str
     raw_path: bytes
     query_string: bytes
     headers: list[tuple[bytes, bytes]]
     client: tuple[str, int] | None
-    body: bytes
+    body: bytes | None
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
@@ -96,7 +109,7 @@ class Aside:
     """The process, as others ask it. None is the answer where it did not do the work."""
 
     def __init__(self, orders: bytes) -> None:
-        """`orders` is the first line that the process gets (`worker.py`)."""
+        """`orders` is the first line that the process gets (`WorkerOrders` in serving.py)."""
         self._orders = orders
         self._child: _Child | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -123,16 +136,26 @@ class Aside:
         is_bulk: bool,
     ) -> MetarangeId | None:
         """Do `Committer.lay`. `of`: the repository's uid, namespace and salt."""
-        laid = await self.ask(Lay(*of, base, tuple(tokens), done, start))
+        work = Lay(*of, base, tuple(tokens), done, start)
+        laid = await self._ask(work, LONG_S if is_bulk else SHORT_S)
         if laid is None:
             self.wish(WISH_S if is_bulk else LAY_S)
             return None
         return MetarangeId(laid.decode())
 
-    async def ask(self, work: Lay | Carry) -> bytes | None:
+    async def carry(self, work: Carry) -> bytes | None:
+        # The step of a plan writes files. It has no limit, so that two processes never write them at the same time.
+        return await self._ask(work, SHORT_S if work.body is None else None)
+
+    async def _ask(self, work: Lay | Carry, limit_s: float | None) -> bytes | None:
         if self._child is None or self._child.is_over:
             return None
-        done = await self._child.ask(work)
+        done = None
+        try:
+            async with asyncio.timeout(limit_s):
+                done = await self._child.ask(work)
+        except TimeoutError:
+            logger.warning("the process for large work took more than %g s, so that is done here", limit_s)
         self.counts["failed" if done is None else "done"] += 1
         return done
 
@@ -145,7 +168,9 @@ class Aside:
             self._wished_s, self._since_s = 0.0, now_s
         self._wished_s += seconds
         if self._wished_s >= WISH_S and now_s >= self._since_s:
-            self._starting = asyncio.create_task(self._start())
+            self._since_s = now_s + AGAIN_S
+            # It outlives the request that wished for it, so it has none of that request's context.
+            self._starting = asyncio.create_task(self._start(), context=contextvars.Context())
 
     async def close(self) -> None:
         """End the process."""
@@ -160,7 +185,6 @@ class Aside:
             async with asyncio.timeout(START_S):
                 self._child = await _start(self._orders)
         except (OSError, EOFError, TimeoutError) as error:
-            self._since_s = time.monotonic() + AGAIN_S
             logger.warning("the process for large work could not start, so it is done here: %s", error)
 
 
@@ -207,10 +231,12 @@ class _Child:
             now_s = time.monotonic()
             if now_s > self._heard_s + SILENT_S:
                 logger.error("the process for large work does not answer: killing it")
-                self._process.kill()
-            elif not self.asked and now_s > self._used_s + IDLE_S:
+                break
+            if not self.asked and now_s > self._used_s + IDLE_S:
                 self._leave()
-        await asyncio.to_thread(self._process.wait)
+        if not self.is_over:
+            self._process.kill()
+        await asyncio.to_thread(_wait_or_kill, self._process)
 
     def _leave(self) -> None:
         self.is_over = True
@@ -250,6 +276,14 @@ async def _start(orders: bytes) -> _Child:
         await asyncio.to_thread(process.wait)
         raise
     return _Child(process, reader, writer)
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(LEAVE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _spawn(its: socket.socket) -> subprocess.Popen[bytes]:
