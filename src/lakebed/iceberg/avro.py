@@ -1,8 +1,9 @@
 """Decode files in Avro that any writer of a table may have made: manifests, and lists of manifests.
 
-Each step takes a byte of the file, and no step leaves the file. So time and memory follow its size, whatever it says
-of the number of its records. The library's decoder has neither rule: it reads memory behind the end, and counts to
-2^60 where items have no bytes. It gets a file only after `checked` walked all of it.
+Each step takes a byte of the decompressed file, and no step leaves it. `Budget` limits these bytes and the records by
+the size of the file as it is stored. So time and memory follow that size, whatever the file says of its records. The
+library's decoder has no such rule: it reads memory behind the end, and counts to 2^60 where items have no bytes. It
+gets a file only after `checked` walked all of it.
 
     fields without bytes (null, an empty record, fixed of size 0)   take no step
     arrays of such items, and schemas that nest deeply              are refused
@@ -24,6 +25,15 @@ from .metadata import InvalidTable
 
 DECODED_BYTES_MAX: Final = 256 << 20
 """The size of a file when it is decompressed."""
+RATIO_MAX: Final = 128
+"""Decompressed bytes for each byte of a file.
+
+Manifests have up to 20 where files differ in size and rows, and 100 where only the paths differ."""
+FREE_BYTES: Final = 1 << 20
+FREE_RECORDS: Final = 10_000
+"""Decompressed bytes and records that files may have beyond what their sizes allow, once for all of them together."""
+HEADER_ENTRIES_MAX: Final = 100
+"""Engines write up to ten."""
 DEPTH_MAX: Final = 32
 SCHEMA_BYTES_MAX: Final = 1 << 20
 """Engines write one for each table, of some KiB."""
@@ -32,6 +42,8 @@ _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _ONE_BYTE_MAX: Final = 0x7F
 """A number of one byte is at most this. Others go on where the highest bit is set."""
+_LAST_SHIFT: Final = 63
+"""The place of the last bit of a number: its tenth byte has no other."""
 _AT_ONCE: Final = 1024
 """Numbers that one match skips, at most."""
 
@@ -50,19 +62,50 @@ def words_of(error: Exception) -> str:
     return str(error) if isinstance(error, Malformed) else type(error).__name__
 
 
-def rows(uri: str, data: bytes, fields: Sequence[int] = (), *, within: int = -1) -> Iterator[list[Any]]:
+class Budget:
+    """Count what files decode to, of all that one operation reads. A file gives as much as its size allows.
+
+    Each may have RATIO_MAX bytes, decompressed, and one record for each of its bytes: a path alone takes more.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = FREE_BYTES
+        self._records = FREE_RECORDS
+
+    def add(self, file_bytes: int) -> None:
+        self._bytes += RATIO_MAX * file_bytes
+        self._records += file_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        return self._bytes
+
+    def take(self, uri: str, block_bytes: int, records: int) -> None:
+        """
+        Raises:
+            InvalidTable: that is more than is left.
+        """
+        self._bytes -= block_bytes
+        self._records -= records
+        if self._bytes < 0 or self._records < 0:
+            raise InvalidTable(f"{uri} decompresses to far more than its size", uri=uri)
+
+
+def rows(
+    uri: str, data: bytes, fields: Sequence[int] = (), *, within: int = -1, budget: Budget | None = None
+) -> Iterator[list[Any]]:
     """Yield the values that records have in these fields, named by their ids. None: the file or the record has none.
 
-    They are fields of the record, or of the record in its field `within`.
+    They are fields of the record, or of the record in its field `within`. `budget`: of several files together.
 
     Raises:
-        InvalidTable: the file has more than DECODED_BYTES_MAX, decompressed.
+        InvalidTable: the file has more than DECODED_BYTES_MAX, decompressed, or than the budget.
         Exception: the file is malformed.
     """
     header = _header(data)
     of = _record if len(header.schema) <= _KEPT_SCHEMA_BYTES_MAX else _record.__wrapped__
     record = of(header.schema, tuple(fields), within)
-    for count, block in _blocks(uri, data, header):
+    for count, block in _blocks(uri, data, header, budget or Budget()):
         at = 0
         for _ in range(count):
             values: list[Any] = [None] * len(fields)
@@ -75,7 +118,7 @@ def checked(uri: str, data: bytes) -> bytes:
     """Return the same records as a file that the library can decode: not compressed, and each value ends inside.
 
     Raises:
-        InvalidTable: it has more than DECODED_BYTES_MAX, decompressed, or is malformed, or the library would read
+        InvalidTable: it has more than DECODED_BYTES_MAX or its budget, or is malformed, or the library would read
             another number of bytes than Avro has for a type.
     """
     try:
@@ -91,7 +134,7 @@ def _checked(uri: str, data: bytes) -> bytes:
     record = _skip_of(msgspec.json.decode(header.schema), is_for_library=True)
     settings = (b"avro.schema", header.schema, b"avro.codec", b"null")
     found = [_MAGIC, _long(2), *map(_text, settings), _long(0), header.sync]
-    for count, block in _blocks(uri, data, header):
+    for count, block in _blocks(uri, data, header, Budget()):
         at = 0
         _check(record is not None or not count, "the records have no bytes")
         for _ in range(count if record is not None else 0):
@@ -114,11 +157,13 @@ class _Header:
 
 def _header(data: bytes) -> _Header:
     _check(data.startswith(_MAGIC), "this is no file in Avro")
-    at, found = len(_MAGIC), {}
+    at, found, entries = len(_MAGIC), {}, 0
     count, at = _read_long(data, at)
     while count:
         if count < 0:
             count, (_, at) = -count, _read_long(data, at)
+        entries += count
+        _check(entries <= HEADER_ENTRIES_MAX, "the header has too many entries")
         for _ in range(count):
             name, at = _read_bytes(data, at)
             found[name], at = _read_bytes(data, at)
@@ -129,16 +174,18 @@ def _header(data: bytes) -> _Header:
     return _Header(found[b"avro.schema"], found.get(b"avro.codec", b"null"), data[at:end], end)
 
 
-def _blocks(uri: str, data: bytes, header: _Header) -> Iterator[tuple[int, bytes]]:
+def _blocks(uri: str, data: bytes, header: _Header, budget: Budget) -> Iterator[tuple[int, bytes]]:
     """Yield the number of records and the decompressed bytes of each block."""
     at, left = header.end, DECODED_BYTES_MAX
+    budget.add(len(data))
     while at < len(data):
         count, at = _read_long(data, at)
         packed, at = _read_bytes(data, at)
-        block = _decompressed(header.codec, packed, left)
+        block = _decompressed(header.codec, packed, min(left, budget.left_bytes))
         left -= len(block)
         if left < 0:
             raise InvalidTable(f"{uri} has more than {DECODED_BYTES_MAX:,} bytes, decompressed", uri=uri)
+        budget.take(uri, len(block), min(count, len(block)))
         _check(0 <= count <= len(block), "a block has more records than bytes")
         _check(data[at : at + _SYNC_BYTES] == header.sync, "a block does not end with the file's mark")
         at += _SYNC_BYTES
@@ -154,7 +201,7 @@ def _decompressed(codec: bytes, data: bytes, size_bytes: int) -> bytes:
     if codec == b"zstandard":
         from zstandard import ZstdDecompressor
 
-        with ZstdDecompressor().stream_reader(data) as reader:
+        with ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             return reader.read(size_bytes + 1)
     raise Malformed("the codec is none of null, deflate and zstandard")
 
@@ -175,11 +222,11 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
         while True:
             byte = data[at]
             at += 1
+            _check(shift < _LAST_SHIFT or byte <= 1, "a number has more than 64 bits")
             number |= (byte & 0x7F) << shift
             if byte <= _ONE_BYTE_MAX:
                 break
             shift += 7
-            _check(shift < 64, "a number has more than 64 bits")
     return (number >> 1) ^ -(number & 1), at
 
 
@@ -306,6 +353,7 @@ class _Schema:
         if isinstance(schema, list):
             return self._union(schema, depth)
         if isinstance(schema, str):
+            _check(schema in self._fixed or schema in _SKIPS, "the schema uses a name that it does not define")
             return _sized(self._fixed[schema]) if schema in self._fixed else _SKIPS[schema]
         kind = schema["type"]
         if self._is_for_library:
@@ -319,9 +367,16 @@ class _Schema:
         if kind == "map":
             return _items(_joined([_skip_bytes, self.skip(schema["values"], depth + 1)]))
         if kind == "fixed":
-            self._fixed[schema["name"]] = int(schema["size"])
-            return _sized(int(schema["size"]))
+            return _sized(self._named(schema))
         return _SKIPS["int" if kind == "enum" else kind]
+
+    def _named(self, schema: dict[str, Any]) -> int:
+        """Note the size of a fixed type: the schema may use it again, by the name that it has here."""
+        name, size = schema["name"], int(schema["size"])
+        names = (name, f"{schema['namespace']}.{name}") if schema.get("namespace") else (name,)
+        for each in names:
+            _check(each not in _SKIPS and self._fixed.setdefault(each, size) == size, "two types have the same name")
+        return size
 
     def _union(self, branches: list[Any], depth: int) -> Skip:
         _check(not self._is_for_library or (len(branches) == 2 and branches[0] == "null"), "no optional value")

@@ -31,7 +31,7 @@ It raises an error of its own for a file that is not there, or larger than MANIF
 """
 
 T = TypeVar("T")
-Parse: TypeAlias = Callable[[str, bytes, str], T]
+Parse: TypeAlias = Callable[[str, bytes, str, avro.Budget | None], T]
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
 """The size of a manifest, or of a list of manifests: a writer of a table may name any file of it as one.
@@ -181,6 +181,7 @@ class _Manifests:
         self._read = read
         self._location = location
         self._lists: dict[str, frozenset[str]] = {}
+        self._budget = avro.Budget()
 
     async def of(self, snapshots: Sequence[Snapshot]) -> set[str]:
         """Return the manifests of snapshots."""
@@ -232,7 +233,8 @@ class _Manifests:
         while left:
             found = await self._read(left[:_AT_ONCE])
             # A thread for each file, one after the other: large files of one table leave turns to other tables.
-            yield {uri: await asyncio.to_thread(parse, uri, data, self._location) for uri, data in found.items()}
+            place, budget = self._location, self._budget
+            yield {uri: await asyncio.to_thread(parse, uri, data, place, budget) for uri, data in found.items()}
             left = [uri for uri in left if uri not in found]
 
 
@@ -242,34 +244,42 @@ def _list_of(snapshot: Snapshot) -> str:
     return snapshot.manifest_list
 
 
-def _manifests_in(uri: str, data: bytes, location: str) -> frozenset[str]:
-    return frozenset(_paths(uri, data, location, path=_MANIFEST_PATH))
+def _manifests_in(uri: str, data: bytes, location: str, budget: avro.Budget | None = None) -> frozenset[str]:
+    return frozenset(_paths(uri, data, location, budget, path=_MANIFEST_PATH))
 
 
-def _files_in(uri: str, data: bytes, location: str) -> frozenset[str]:
+def _files_in(uri: str, data: bytes, location: str, budget: avro.Budget | None = None) -> frozenset[str]:
     """Return the paths of live entries. Delete vectors share a file: it is one path."""
-    return frozenset(_paths(uri, data, location, status=_STATUS, path=_FILE_PATH))
+    return frozenset(_paths(uri, data, location, budget, status=_STATUS, path=_FILE_PATH))
 
 
-def _counted_in(uri: str, data: bytes, location: str) -> Counted:
+def _counted_in(uri: str, data: bytes, location: str, budget: avro.Budget | None = None) -> Counted:
     """Return the live entries with rows, bytes and kind of content. Delete vectors of one file count as one."""
     more = (_RECORDS, _SIZE, _CONTENT)
-    found = _paths(uri, data, location, status=_STATUS, path=_FILE_PATH, more=more)
+    found = _paths(uri, data, location, budget, status=_STATUS, path=_FILE_PATH, more=more)
     return {path: (rows or 0, size or 0, content or 0) for path, (rows, size, content) in found.items()}
 
 
 def _paths(
-    uri: str, data: bytes, location: str, *, path: int, status: int = -1, more: Sequence[int] = ()
+    uri: str,
+    data: bytes,
+    location: str,
+    budget: avro.Budget | None,
+    *,
+    path: int,
+    status: int = -1,
+    more: Sequence[int] = (),
 ) -> dict[str, tuple[Any, ...]]:
     """Decode a few fields of a file in Avro, by the ids of the format, and skip the others: a fifth of the time.
 
     Returns the paths of entries that are not deleted, each with the fields `more`. Each is checked at once: so memory
-    follows the size of the file, whatever it says of the number of its entries.
+    follows the size of the file, whatever it says of the number of its entries (`avro.Budget`).
     """
     found: dict[str, tuple[Any, ...]] = {}
+    fields = (status, path, *more)
     try:
-        for deleted, name, *rest in avro.rows(uri, data, (status, path, *more), within=_DATA_FILE):
-            assert isinstance(name, str), "an entry has no path"
+        for deleted, name, *rest in avro.rows(uri, data, fields, within=_DATA_FILE, budget=budget):
+            _check_path(name)
             if deleted != _DELETED:
                 _check((name,), location)
                 found[name] = tuple(rest)
@@ -278,6 +288,11 @@ def _paths(
     except Exception as error:
         raise InvalidTable(f"{uri} is no manifest of Iceberg: {avro.words_of(error)}", uri=uri) from error
     return found
+
+
+def _check_path(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise avro.Malformed("an entry has no path")
 
 
 class Bytes:

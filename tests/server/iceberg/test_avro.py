@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from contextlib import suppress
 from typing import Any
 
 import pytest
+import zstandard
 
 from lakebed import iceberg
 from lakebed.iceberg import avro, files
@@ -27,10 +29,14 @@ WITHOUT_BYTES = [
 ]
 
 
-def file_of(fields: list[Any], *blocks: tuple[int, bytes]) -> bytes:
+def file_of(fields: list[Any], *blocks: tuple[int, bytes], codec: str = "null") -> bytes:
     schema = {"type": "record", "name": "list", "fields": fields}
-    data = b"Obj\x01" + avro_map({"avro.schema": json.dumps(schema), "avro.codec": "null"}) + bytes(16)
+    data = b"Obj\x01" + avro_map({"avro.schema": json.dumps(schema), "avro.codec": codec}) + bytes(16)
     return data + b"".join(avro_long(count) + text(block) + bytes(16) for count, block in blocks)
+
+
+def packed(fields: list[Any], count: int, block: bytes) -> bytes:
+    return file_of(fields, (count, zlib.compress(block)[2:-4]), codec="deflate")
 
 
 def text(data: bytes) -> bytes:
@@ -88,6 +94,66 @@ def test_no_value_leaves_its_file(kind: Any, value: bytes) -> None:
 def test_a_path_that_is_longer_than_its_file_is_not_read() -> None:
     with pytest.raises(iceberg.InvalidTable, match="no manifest of Iceberg: a value does not end in the file"):
         files._manifests_in(f"{TABLE}/list", file_of([PATH], (1, avro_long(4_000) + b"s3://t/u/")), TABLE)
+
+
+def test_a_small_file_of_many_records_is_refused_alone_and_among_others() -> None:
+    row = text(f"{TABLE}/m".encode())
+    many = packed([PATH], 400_000, row * 400_000)
+    free = avro.FREE_RECORDS - 1_000
+    few, budget = packed([PATH], free, row * free), avro.Budget()
+
+    for read in (lambda: files._manifests_in("m", many, TABLE), lambda: listed("m", many)):
+        with pytest.raises(iceberg.InvalidTable, match="m decompresses to far more than its size"):
+            read()
+    assert len(many) < 25_000
+    assert files._manifests_in("m", few, TABLE, budget) == {f"{TABLE}/m"}
+    with pytest.raises(iceberg.InvalidTable, match="m decompresses to far more than its size"):
+        files._manifests_in("m", few, TABLE, budget)
+
+
+def test_a_small_file_of_one_large_record_is_refused() -> None:
+    large = text(f"{TABLE}/m".encode()) + text(bytes(4 << 20))
+
+    with pytest.raises(iceberg.InvalidTable, match="m decompresses to far more than its size"):
+        files._manifests_in("m", packed([PATH, {"name": "b", "type": "bytes"}], 1, large), TABLE)
+
+
+def test_an_entry_without_a_path_is_refused() -> None:
+    for fields, row in (
+        ([PATH], b"\0"),
+        ([{**PATH, "type": ["null", "string"]}], b"\0"),
+        ([{**PATH, "type": "int"}], b"\2"),
+    ):
+        with pytest.raises(iceberg.InvalidTable, match="no manifest of Iceberg: an entry has no path"):
+            files._manifests_in("m", file_of(fields, (1, row)), TABLE)
+
+
+def test_a_number_has_at_most_64_bits() -> None:
+    assert avro._read_long(b"\xff" * 9 + b"\x01", 0) == (-(2**63), 10)
+    for last in (b"\x02", b"\x7f", b"\x81\0"):
+        with pytest.raises(avro.Malformed, match="more than 64 bits"):
+            avro._read_long(b"\xff" * 9 + last, 0)
+
+
+def test_a_header_of_many_entries_is_refused_at_once() -> None:
+    refused(b"Obj\x01" + avro_long(3_000_000) + bytes(6_000_000))
+
+
+def test_frames_that_follow_each_other_in_a_block_are_read() -> None:
+    row = text(f"{TABLE}/m".encode())
+    frames = zstandard.compress(row[:5]) + zstandard.compress(row[5:])
+
+    assert files._manifests_in("m", file_of([PATH], (1, frames), codec="zstandard"), TABLE) == {f"{TABLE}/m"}
+
+
+def test_a_fixed_type_that_is_used_again_has_one_size() -> None:
+    first = {"name": "a", "type": {"type": "fixed", "name": "f", "namespace": "x", "size": 4}}
+    row = text(f"{TABLE}/m".encode()) + bytes(8)
+
+    for name in ("f", "x.f"):
+        assert files._manifests_in("m", file_of([PATH, first, {"name": "b", "type": name}], (1, row)), TABLE)
+    refused(file_of([PATH, first, {"name": "b", "type": "y.f"}], (1, row)))
+    refused(file_of([PATH, first, {"name": "b", "type": {"type": "fixed", "name": "f", "size": 8}}], (1, row)))
 
 
 def test_a_schema_that_nests_deeply_or_uses_a_record_again_is_refused() -> None:
