@@ -42,6 +42,7 @@ def test_an_unknown_login_is_told_from_a_missing_permission() -> None:
         ("cannot commit to protected branch", "commit to another branch, and merge that"),
         ("read-only repository", "only calls of the API with force=true change it"),
         ("uncommitted changes (dirty branch)", "commit or reset them first"),
+        ("uncommitted changes (dirty branch) on a protected branch", "to another branch, then reset this one"),
     ],
 )
 def test_a_refusal_by_the_contracts_words_names_what_it_is_about_and_a_way_out(words: str, way_out: str) -> None:

@@ -52,7 +52,7 @@ def test_a_repository_that_is_there_is_returned_when_that_is_fine(lake: lakebed.
     first = lake.create_repository("twice")
 
     assert lake.create_repository("twice", exist_ok=True).storage == first.storage
-    with pytest.raises(lakebed.AlreadyExists):
+    with pytest.raises(lakebed.AlreadyExists, match=r"^repository twice exists already: exist_ok=True takes it$"):
         lake.create_repository("twice")
     with pytest.raises(lakebed.NotFound):
         lake.repository("never")

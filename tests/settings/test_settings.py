@@ -109,6 +109,8 @@ def test_a_profile_is_taken_whole_and_others_stay_as_they_are(tmp_path: Path) ->
     assert profiles(path) == ['a "b" c', "prod"]
     with pytest.raises(BadSettings, match="has no profile 'none'"):
         effective_settings(environment, profile="none")
+    with pytest.raises(BadSettings, match=r"config set --profile nope --endpoint URL` makes one$"):
+        effective_settings({"LAKEBED_CONFIG": str(tmp_path / "no.toml")}, profile="nope")
 
 
 LAKECTL = """

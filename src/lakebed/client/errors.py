@@ -120,6 +120,9 @@ AS_COPY: Final = "the target is a copy"
 """The end of the server's message about a move that became a copy."""
 _NEXT: Final = {
     "uncommitted changes (dirty branch)": "commit or reset them first",
+    "uncommitted changes (dirty branch) on a protected branch": (
+        "it takes no commits, so copy what you want to keep to another branch, then reset this one"
+    ),
     "cannot write to protected branch": "write to another branch, and merge that",
     "cannot commit to protected branch": "commit to another branch, and merge that",
     "read-only repository": "it was made so; only calls of the API with force=true change it",

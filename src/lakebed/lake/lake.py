@@ -68,10 +68,12 @@ class Lake:
             made = self.client.repositories.create(
                 name, storage or self._default_storage(name), default_branch=default_branch
             )
-        except AlreadyExists:
-            if not exist_ok:
+        except AlreadyExists as error:
+            if exist_ok:
+                return self.repository(name)
+            if "not unique" not in str(error):
                 raise
-            return self.repository(name)
+            raise AlreadyExists(f"repository {name} exists already: exist_ok=True takes it", **error.facts) from error
         return Repository(self.client, made)
 
     def _default_storage(self, name: str) -> str:

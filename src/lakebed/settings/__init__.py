@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,7 +158,11 @@ def effective_settings(
     if name and name not in (known := profiles(path)):
         raise BadSettings(
             f"{path} has no profile {name!r}"
-            + (f": it has {', '.join(known)}" if known else ": `lakebed config set --profile` makes one")
+            + (
+                f": it has {', '.join(known)}"
+                if known
+                else f": `lakebed config set --profile {shlex.quote(name)} --endpoint URL` makes one"
+            )
         )
     is_ours = bool(name or endpoint) or _is_ours(environment)
     found = asdict(read_settings(path, name) if is_ours else _of_lakectl(environment))

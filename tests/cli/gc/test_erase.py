@@ -225,7 +225,9 @@ def test_an_erasure_of_nothing_is_refused(shell: Shell, lake: str, data: Path) -
     here = ("--engine", "local", "--data", str(data))
     outcome = shell("erase", "plan", lake, "users/nan", "--why", "none", *here)
     assert (outcome.code, outcome.out) == (3, "")
-    assert "nothing was planned" in outcome.err
+    assert (
+        f"nothing was planned. Bytes that no entry names have no path on record: `lakebed gc run {lake} " in outcome.err
+    )
 
 
 def test_who_brings_an_erased_object_to_a_branch_is_told_or_refused(
@@ -302,6 +304,8 @@ def test_what_stands_after_an_erasure_is_named_and_makes_the_exit_code_1(
     )
 
     assert applied.code == 1
+    last = "error: not all is gone: 1 place has the same bytes, or may have them. Erase the paths of the copies, too"
+    assert applied.err.splitlines()[-1] == last
     assert "2 of 2 objects absent" in applied.out
     assert "stands copy" in applied.out
     words = " ".join(applied.out.split())

@@ -26,9 +26,10 @@ def test_a_dry_run_says_what_would_come_back_and_changes_nothing(shell: Shell, h
 
 
 def test_the_commits_of_an_undone_run_are_read_again(shell: Shell, held: Held) -> None:
-    done = shell.ok("gc", "restore", held.lake, held.run[:12], "--undo", "--yes").out
+    undone = shell.ok("gc", "restore", held.lake, held.run[:12], "--undo", "--yes")
 
-    assert done.startswith(f"run {held.run} is undone: 1 commit can be read again, and 2 objects stay\n")
+    assert undone.out == f"run {held.run} is undone: 1 commit can be read again, and 2 objects stay\n"
+    assert undone.err.count("WARNING: the next run takes this again") == 1
     assert shell.ok("object", "cat", f"{held.lake}/main~1/events/0").out == "abcd"
 
 

@@ -288,12 +288,18 @@ def test_a_protected_branch_takes_merges_only(shell: Shell, branched: str, put: 
     refused = shell("object", "upload", "-", f"{branched}/main/x", stdin="1")
     shell.ok("merge", f"{branched}/dev", f"{branched}/main")
 
+    assert shell("merge", f"{branched}/main", f"{branched}/main").err == (
+        f"error: source and destination are the same: {branched}/main\n"
+    )
     assert refused.code == 1
     assert refused.err == (
         f"error: {branched}/main/x: cannot write to protected branch: write to another branch, and merge that\n"
     )
     assert shell.ok("branch", "protect", branched, "--remove", "main", "-o", "json").json == ["release-*"]
     assert shell("branch", "protect", branched, "--remove", "main").code == 2
+    put(f"{branched}/main/staged", "1")
+    shell.ok("branch", "protect", branched, "main")
+    assert "protected branch: it takes no commits, so copy" in shell("merge", f"{branched}/dev", f"{branched}/main").err
 
 
 def test_a_tag_names_a_commit_for_ever(shell: Shell, branched: str) -> None:
@@ -490,4 +496,4 @@ def test_the_second_ref_may_be_bare(shell: Shell, branched: str) -> None:
 
     assert whole
     assert shell.ok("diff", f"{branched}/main~1", "main", "-o", "json").json == whole
-    assert shell.ok("merge", f"{branched}/main", "main", "--dry-run").out == ""
+    assert shell.ok("merge", f"{branched}/main~1", "main", "--dry-run").out == ""

@@ -424,7 +424,8 @@ class Changes:
         """
         changes, _ = await self._versions.history.diff_branch(branch, limit=1)
         if changes:
-            raise UncommittedChanges(f"uncommitted changes (dirty branch): {branch}", branch=branch)
+            kind = " on a protected branch" if await self._settings.is_protected(branch) else ""
+            raise UncommittedChanges(f"uncommitted changes (dirty branch){kind}: {branch}", branch=branch)
 
     async def _on_clean(self, event: Event, work: Callable[[], Awaitable[Commit]]) -> Commit:
         """Run the work in turn, on a branch without uncommitted changes, if its hooks allow it.

@@ -146,14 +146,16 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
         collector = Collector(client=client, repository=repository, progress=session.note)
         run_id = run_named(session, collector, run)
         found = collector.undo(run_id, dry_run=True)
+        shown = undone_text
         if not dry_run and found.state is not RunState.UNDONE:
             for line in again_text(found):
-                session.note(line)
+                session.warn(line)
             session.confirm(f"Undo run {run_id} of {SCHEME}{repository}? {_comes_back(found)}.", yes=yes)
+            shown = done_text
         if not dry_run:
             # Counted before the undo: afterwards only the run's records are left.
             found = replace(collector.undo(run_id), commits=found.commits, objects=found.objects, again=found.again)
-    session.show(found, undone_text)
+    session.show(found, shown)
 
 
 def _comes_back(undone: Undone) -> str:
@@ -166,11 +168,14 @@ def _comes_back(undone: Undone) -> str:
 
 
 def undone_text(undone: Undone) -> Iterator[str]:
-    if undone.state is not RunState.UNDONE:
-        yield from prose(f"run {undone.run_id} can be undone: {_comes_back(undone)}")
-    else:
-        yield from prose(f"run {undone.run_id} is undone: {_comes_back(undone)}")
+    yield from done_text(undone)
     yield from again_text(undone)
+
+
+def done_text(undone: Undone) -> Iterator[str]:
+    """Say what came back, or would. The warning was written before the question."""
+    is_done = undone.state is RunState.UNDONE
+    yield from prose(f"run {undone.run_id} {'is' if is_done else 'can be'} undone: {_comes_back(undone)}")
 
 
 def again_text(undone: Undone) -> Iterator[str]:

@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 from msgspec.structs import replace
 
 from lakebed.base import Denied, count_of, grace_seconds
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
-from lakebed.cli.kit.failures import FAILED, Failed, Misuse, describe
+from lakebed.cli.kit.failures import Failed, Misuse, describe
 from lakebed.cli.kit.output import human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -42,7 +41,7 @@ from .session import (
     run_named,
     with_spark,
 )
-from .text import amount, collected_text, plan_text, plan_texts, remaining_texts, report_text, standing_text
+from .text import amount, collected_text, left_text, plan_text, plan_texts, remaining_texts, report_text, standing_text
 
 if TYPE_CHECKING:
     # At run time only in the commands: these load Arrow, for which `--help` need not wait.
@@ -314,7 +313,7 @@ def check_offline(
         )
     session.show(found, _checked_text)
     if found.stands:
-        raise click.exceptions.Exit(FAILED)
+        raise Failed(left_text(found.stands))
 
 
 def _certificate_in(file: Path) -> Certificate:
@@ -347,7 +346,7 @@ def _tell(session: Session, collector: Collector, made: Certificate, out: Path |
         text = f"the certificate is not in its file: {describe(error)}. `{verify} --out FILE` writes it again"
         raise Failed(text) from error
     if made.stands:
-        raise click.exceptions.Exit(FAILED)
+        raise Failed(left_text(made.stands))
 
 
 def _write_files(made: Certificate, out: Path | None, html: Path | None) -> None:

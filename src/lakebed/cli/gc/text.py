@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -218,6 +219,29 @@ def standing_text(one: Standing) -> Iterator[str]:
     """Name one thing that still stands, and why."""
     text = f"{one.what} {printable(one.where)}: {printable(one.why)}"
     return hanging(click.style("stands ", fg="red"), text, indent=len("stands "))
+
+
+_LEFT: Final = {
+    "object": ("object is there", "objects are there"),
+    "copy": ("place has the same bytes, or may have them", "places have the same bytes, or may have them"),
+    "staged": ("entry is staged", "entries are staged"),
+    "queued": ("object waits in the queue of hard delete", "objects wait in the queue of hard delete"),
+    "deferred": (
+        "deferred run or object of one keeps the content",
+        "deferred runs or objects of them keep the content",
+    ),
+    "garbage": ("lot of bytes has no entry", "lots of bytes have no entry"),
+    "unlisted": ("lot of bytes is in no slice", "lots of bytes are in no slice"),
+    "bucket": ("bucket keeps versions", "buckets keep versions"),
+}
+
+
+def left_text(stands: Iterable[Standing]) -> str:
+    """Return why an erasure fails: how much of what still stands, and what to do about copies."""
+    found = Counter(one.what for one in stands)
+    kinds = [count_of(number, *_LEFT.get(what, (what, what))) for what, number in found.items()]
+    advice = ". Erase the paths of the copies, too" if found["copy"] else ""
+    return f"not all is gone: {', '.join(kinds)}{advice}"
 
 
 def collected_text(found: Collected) -> str:

@@ -378,6 +378,8 @@ def merge(
     """
     left = parse_ref(source)
     right = other_ref(left, destination)
+    if left == right:
+        raise Misuse(f"source and destination are the same: {left}")
     choices = _choices(take_source or (), take_dest or ())
     if dry_run:
         changes = [*session.client.history.diff(left.repository, right.ref, left.ref)]

@@ -175,7 +175,8 @@ async def _meant(
     if not (len(paths) or deferred):
         raise NothingSelected(
             "no commit, branch or deferred run has what is selected: nothing was planned. Bytes that no entry names"
-            " have no path on record: `lakebed gc run --uncommitted --clean` deletes all of them"
+            f" have no path on record: `lakebed gc run lakefs://{context.repository} --uncommitted --clean` deletes all"
+            " of them"
         )
     return _Meant(named, returnable, taken, checksums, deferred, unmatched, read)
 
