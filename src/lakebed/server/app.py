@@ -65,17 +65,18 @@ from .http.circumstances import look, permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
 from .http.gate import may_leave
 from .http.requests import RestRequest, check_origin, has_s3_signature
-from .http.responses import JsonResponse, answer, text
+from .http.responses import JsonResponse, answer
 from .http.routing import Route, Router
 from .identity.providers import Providers
 from .operate.audit import AuditLog
-from .operate.health import Probe
+from .operate.health import Probe, alive
 from .operate.logs import REQUEST_ID, access, log_access
 from .operate.metrics import CONTENT_TYPE, MeasuredStore, Metrics, as_text
 from .operate.survey import Survey
 from .options import ServerOptions, namespace_opener
 from .process.aside import Aside, Carry
 from .process.draining import Drain
+from .process.folder import NONCE_HEADER
 from .process.pairing import pair
 from .rest import actions, branches, commits, deleted, differences, dumps, installation, operators, pulls, repositories
 from .rest.auth import browser_logins, roles, users
@@ -262,6 +263,7 @@ async def _compose(options: ServerOptions, bare_store: Store, aside: Aside | Non
         certificate_key=keys.certificate_key,
         login_key=keys.login_key,
         setup_secret=options.setup_secret,
+        proof_key=options.proof_key,
         presign_s=PRESIGN_S if presign else None,
         database=options.metadata_uri.partition(":")[0],
         hard_deleting=hard_deleting,
@@ -503,7 +505,7 @@ class App:
 
     async def _answer_outside(self, request: RestRequest, path: bytes) -> Response:
         if path == b"/_health":
-            return text("alive!")
+            return alive(self._state.proof_key, request.headers.get(NONCE_HEADER, ""))
         if path == b"/openapi.json":
             return Response(self._openapi, media_type="application/json")
         if path == b"/_ready":

@@ -48,6 +48,8 @@ class ServerOptions:
     server_secret: bytes | None = field(default=None, repr=False)
     # None means that callers on this machine may set up without a secret.
     setup_secret: str | None = field(default=None, repr=False)
+    # With this a running server proves that it is the one that the data folder names. See `noting_address`.
+    proof_key: str = field(default="", repr=False)
     objectstore: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     # Treat a namespace as unmarked when the object store denies reading its mark.
     trust_denials: bool = False

@@ -28,6 +28,7 @@ from .s3.options import S3Options
 class AppState:
     """`presign_s` is the lifetime of signed URLs; None if the block store signs none. `continuation_key`,
     `login_key` and `certificate_key`: see `lakebed.auth.ServerKeys`. `setup_secret`: see `setting_up.check_set_up`.
+    `proof_key`: see `noting_address`.
     """
 
     store: Store
@@ -59,4 +60,5 @@ class AppState:
     drain: Drain = field(default_factory=Drain)
     background: Background = field(default_factory=Background)
     setup_secret: str | None = field(default=None, repr=False)
+    proof_key: str = field(default="", repr=False)
     metrics: Metrics = field(default_factory=Metrics)

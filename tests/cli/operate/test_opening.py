@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from lakebed.auth import SESSION_COOKIE
+from lakebed.server.process.folder import noting_address, prepare_folder
 from tests.cli.conftest import Shell
 
 WAIT_S = 60
@@ -54,7 +55,7 @@ def get(link: str) -> httpx.Response:
 def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_once(
     tmp_path: Path, shell: Shell
 ) -> None:
-    lake, seen = tmp_path / "lake", tmp_path / "seen"
+    lake, seen, other = tmp_path / "lake", tmp_path / "seen", tmp_path / "other"
     browser = tmp_path / "browser"
     # As a browser does: it gets a file, whose name says nothing, and whose contents lead on.
     browser.write_text(
@@ -62,6 +63,7 @@ def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_
     )
     browser.chmod(0o700)
     lake.mkdir()
+    prepare_folder(other)
     with opening(lake, "--no-browser") as new:
         assert get(new).headers["location"].startswith("./login")
         pair = set_up(new.rstrip("/"))
@@ -84,6 +86,9 @@ def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_
         beside = shell("open", str(lake), "--no-browser", "-o", "json")
         by_second_link = get(beside.json["link"])
         elsewhere = shell("open", str(lake), "--no-browser", "--port", "1")
+        # The server of `other` noted this address: it is in a container, and another server listens there.
+        with noting_address(other, home, "0123"), opening(other, "--no-browser") as own:
+            listened = shell("open", str(other), "--no-browser", "-o", "json")
 
     secret = re.findall("ticket=(.+)", link)[0]
     assert secret in seen.read_text()
@@ -94,6 +99,8 @@ def test_a_folder_is_opened_or_its_server_found_and_its_first_user_is_logged_in_
     assert (of_server.status_code, of_server.headers["location"]) == (303, "./")
     assert beside.json["endpoint"] == home
     assert (by_second_link.status_code, by_second_link.headers["location"]) == (303, "./")
+    assert not own.startswith(home)
+    assert own.startswith(listened.json["endpoint"])
     assert (elsewhere.code, f"served at {home} already" in elsewhere.err) == (2, True)
 
 

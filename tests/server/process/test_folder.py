@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.base import Unavailable
 from lakebed.server import DataFolderFormat, NotADataFolder, prepare_folder
-from lakebed.server.process.folder import RESERVE_BYTES, addresses_of, keep_reserve, noting_address
+from lakebed.server.process.folder import RESERVE_BYTES, Address, addresses_of, keep_reserve, noting_address
 from tests.conftest import fill_disk
 
 
@@ -95,15 +95,15 @@ def test_the_reserve_is_released_on_a_full_disk_and_set_aside_again_later(
 def test_the_addresses_of_running_servers_are_known_and_those_of_killed_ones_forgotten(tmp_path: Path) -> None:
     (tmp_path / "served.0123456789abcdef").write_text("http://127.0.0.1:1")  # as a server leaves it that was killed
 
-    with noting_address(tmp_path, "http://127.0.0.1:2"), noting_address(tmp_path, "http://127.0.0.1:3"):
+    with noting_address(tmp_path, "http://127.0.0.1:2", "k"), noting_address(tmp_path, "http://127.0.0.1:3", "l"):
         during = addresses_of(tmp_path)
 
-    assert sorted(during) == ["http://127.0.0.1:2", "http://127.0.0.1:3"]
+    assert sorted(during) == [Address("http://127.0.0.1:2", "k"), Address("http://127.0.0.1:3", "l")]
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_server_on_a_folder_without_room_is_served_without_a_note(tmp_path: Path) -> None:
-    with noting_address(tmp_path / "gone", "http://127.0.0.1:2"):
+    with noting_address(tmp_path / "gone", "http://127.0.0.1:2", "k"):
         during = addresses_of(tmp_path / "gone")
 
     assert during == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import html
 import os
+import secrets
 import shlex
 import sys
 import tempfile
@@ -71,10 +73,10 @@ def open_page(
         raise NotFound(f"there is no folder {data}. For a new lake: `mkdir {quoted}`", path=str(data))
     folder = session.data_folder(data, new=True)  # before the server, which takes a second to load
     # An exception to the import map: the command line is a composition root of the server, too.
-    from lakebed.server import addresses_of, options_of, ticket_at
+    from lakebed.server import options_of, ticket_at
 
     options = options_of(folder, session.environment, kv)
-    running = next(filter(_answers, map(_from_here, addresses_of(folder))), "")
+    running = _running_at(session, folder)
     if running and port not in {0, urlsplit(running).port}:
         raise Misuse(f"{data} is served at {running} already: leave out --port, or stop that server")
     ticket = asyncio.run(ticket_at(options, user, host=_host_beyond(running)))
@@ -125,13 +127,25 @@ def _host_beyond(url: str) -> str:
     return "" if host == "::1" or host.startswith("127.") else host
 
 
-def _answers(url: str) -> bool:
-    """Return whether the server answers: it may be ending, or in a container with a network of its own."""
+def _running_at(session: Session, folder: Path) -> str:
+    """Return the address of a server of the folder that answers and proves that it is one; empty if none does.
+
+    One may be ending, or in a container with a network of its own. Then another server can listen at its address, which
+    must get no ticket.
+    """
     import httpx
 
-    with suppress(httpx.HTTPError):
-        return httpx.get(f"{url}/_health", timeout=ANSWER_S, trust_env=False).is_success
-    return False
+    from lakebed.server import NONCE_HEADER, PROOF_HEADER, addresses_of, proof_of  # see open_page
+
+    for url, key in addresses_of(folder):
+        here, nonce = _from_here(url), secrets.token_hex(16)
+        with suppress(httpx.HTTPError, httpx.InvalidURL):
+            answer = httpx.get(f"{here}/_health", headers={NONCE_HEADER: nonce}, timeout=ANSWER_S, trust_env=False)
+            proof = answer.headers.get(PROOF_HEADER, "")
+            if key and hmac.compare_digest(proof.encode(), proof_of(key, nonce).encode()):
+                return here
+            session.warn(f"another server listens at {here}: it is not the one that serves {folder}, and gets no login")
+    return ""
 
 
 def _link_at(url: str, login: tuple[str, str] | None) -> tuple[str, str]:

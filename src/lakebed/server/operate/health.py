@@ -15,10 +15,12 @@ from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
+from starlette.responses import Response
 
 from lakebed.base import LakebedError
 from lakebed.objectstore import ObjectMissing, ObjectStore
-from lakebed.server.process.folder import OBJECTS_FOLDER, RESERVE_BYTES
+from lakebed.server.http.responses import text
+from lakebed.server.process.folder import OBJECTS_FOLDER, PROOF_HEADER, RESERVE_BYTES, proof_of
 from lakebed.server.state import AppState
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,14 @@ class Probe:
             return "unavailable"
         objects = folder / OBJECTS_FOLDER
         return OK if os.access(objects if objects.exists() else folder, os.W_OK) else "read-only"
+
+
+def alive(key: str, nonce: str) -> Response:
+    """Answer that the process is alive and, to a caller that sent a nonce, prove which server it is."""
+    response = text("alive!")
+    if key and nonce:
+        response.headers[PROOF_HEADER] = proof_of(key, nonce)
+    return response
 
 
 def _bucket(uri: str) -> str:

@@ -8,20 +8,21 @@ objects/        objects of local:// namespaces
 audit/          the audit log (`audit.py`)
 backup.json     only in a backup, on which no server starts (`backup.py`)
 unfinished      only in an unfinished backup or restore, on which no server starts
-served.…        the address of a running server, which holds a lock on the file
+served.…        the address of a running server, which holds a lock on the file, and the key of its proofs
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hmac
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from lakebed.base import Corrupt, Invalid, Unavailable
 
@@ -32,6 +33,8 @@ OBJECTS_FOLDER: Final = "objects"
 BACKUP_FILE: Final = "backup.json"
 UNFINISHED_FILE: Final = "unfinished"
 SERVED_FILE: Final = "served."
+NONCE_HEADER: Final = "lakebed-nonce"
+PROOF_HEADER: Final = "lakebed-proof"
 FORMAT: Final = 5
 
 RESERVE_FILE: Final = "reserve"
@@ -112,8 +115,23 @@ def _allocate(file: Path) -> None:
         os.close(descriptor)
 
 
+class Address(NamedTuple):
+    """Where a server listens. `key`: what only it and the readers of its folder know."""
+
+    url: str
+    key: str
+
+
+def proof_of(key: str, nonce: str) -> str:
+    """Return what a server answers at `/_health` to one who asks whether it is the server of a folder.
+
+    Another one can listen at the address, where the folder's server is in a container with a network of its own.
+    """
+    return hmac.digest(key.encode(), nonce.encode(), "sha256").hex()
+
+
 @contextlib.contextmanager
-def noting_address(folder: Path, url: str) -> Iterator[None]:
+def noting_address(folder: Path, url: str, key: str) -> Iterator[None]:
     """Keep a file with the address of a running server in the folder, for `addresses_of`. A full disk prevents it."""
     file = folder / f"{SERVED_FILE}{secrets.token_hex(8)}"
     draft = file.with_name(f".{file.name}")
@@ -124,13 +142,13 @@ def noting_address(folder: Path, url: str) -> Iterator[None]:
             stream = stack.enter_context(draft.open("w"))
             # Lock the file before it gets its name: a reader deletes one without a lock.
             fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.write(url)
+            stream.write(f"{url}\n{key}\n")
             stream.flush()
             draft.rename(file)
         yield
 
 
-def addresses_of(folder: Path) -> list[str]:
+def addresses_of(folder: Path) -> list[Address]:
     """Return the addresses of the servers on this machine that serve the folder now.
 
     The kernel drops the lock of a server that was killed. Its file is deleted.
@@ -141,7 +159,8 @@ def addresses_of(folder: Path) -> list[str]:
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                found.append(stream.read())
+                url, _, key = stream.read().partition("\n")
+                found.append(Address(url, key.strip()))
             else:
                 file.unlink()
     return found

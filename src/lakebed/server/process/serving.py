@@ -133,11 +133,11 @@ def serve(
             options = replace(options, setup_secret=secrets.token_urlsafe(16))
             # Print only to the operator's terminal, not to a log that others read.
             print(f"set-up secret, if this server is new: {options.setup_secret}", file=sys.stderr, flush=True)  # noqa: T201  # see above
-        options = replace(options, aside=_works_aside(options, workers))
+        options = replace(options, aside=_works_aside(options, workers), proof_key=secrets.token_hex(16))
         urls = [_url_of(listener) for listener in listeners]
 
         def ready() -> None:
-            stack.enter_context(noting_address(options.data_dir, urls[0]))
+            stack.enter_context(noting_address(options.data_dir, urls[0], options.proof_key))
             if on_s3_ready is not None and len(urls) > 1:
                 on_s3_ready(urls[1])
             if on_ready is not None:
