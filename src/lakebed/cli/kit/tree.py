@@ -79,7 +79,7 @@ SYNONYMS: Final = {
     "move": ("mv",),
     "mv": ("move",),
 }
-"""Verbs, and those that each is taken for in a group that has not the verb, and has one of them. No help lists it."""
+"""Verbs, and those that each is taken for in a group that has not the verb and has one of them. The help names some."""
 
 _WHOLE: Final = 1000
 _JSON_HERE: Final = re.compile(r"-[qv]*ojson|--output=json")
