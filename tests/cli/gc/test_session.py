@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from lakebed.base import Invalid
-from lakebed.cli.gc.session import objects_in
+from lakebed.cli.gc.session import objects_in, warn_of_unfinished
 from lakebed.cli.gc.text import open_text, plan_text
-from lakebed.gc import NoRules, Plan, Total, Totals, messages, session_options
+from lakebed.gc import NoRules, Plan, ServedCollector, Total, Totals, messages, session_options
 from lakebed.gc.__main__ import _print, _unknown_here, main
-from lakebed.gc.messages import CommitCounts, RangeCounts, RunKind
+from lakebed.gc.messages import CommitCounts, RangeCounts, RunKind, RunState, RunView
 
 
 def test_the_servers_folder_and_its_folder_of_objects_both_name_the_objects(tmp_path: Path) -> None:
@@ -181,3 +183,26 @@ def test_slices_that_were_not_closed_are_listed() -> None:
 )
 def test_who_is_unknown_is_told_which_variables_count(environment: dict[str, str], told: str) -> None:
     assert _unknown_here(environment) == told
+
+
+def test_without_files_runs_that_sweep_are_warned_of_and_those_that_may_have_begun_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    day = RunView(run_id="r1", kind=RunKind.COMMITTED, state=RunState.SWEEPING, started_ms=1_790_000_000_000)
+    views = (
+        day,
+        replace(day, run_id="r2", state=RunState.MARKED),
+        replace(day, run_id="r3", until_ms=1_800_000_000_000),
+        replace(day, run_id="r4", state=RunState.ENDED),
+    )
+    monkeypatch.setattr(ServedCollector, "runs", lambda _: views)
+    collector = ServedCollector(client=Mock(), repository="lake")
+    session = Mock()
+
+    warn_of_unfinished(session, collector)
+
+    first, second = (call.args[0] for call in session.note.call_args_list)
+    assert first.startswith("warning: run r1 (committed) of 2026-09-21")
+    assert "may have begun to delete and has not ended" in first
+    assert first.endswith("lakebed gc apply lakefs://lake r1")
+    assert second == "files that were not read tell whether these runs have begun to delete: r2"

@@ -178,8 +178,11 @@ def show(
             session.say(f"planned by {maker.by}" if maker else "planned by an unknown user")
             if (view := collector.status(run)) is not None and view.applied_by:
                 session.say(f"applied by {view.applied_by}")
-            for line in expiring_text(found, collector.expiring(run, limit=COMMITS_SHOWN)):
+            expiring = collector.expiring(run, limit=COMMITS_SHOWN)
+            for line in expiring_text(found, expiring):
                 session.say(line)
+            if found.commit_counts.expired and not expiring:
+                session.note("the expiring commits were not read: they are in the plan's files")
         return None
     from lakebed.gc import ServedCollector
 

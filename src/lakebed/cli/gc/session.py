@@ -262,8 +262,12 @@ def check_applies(found: Plan, command: str) -> None:
 
 
 def warn_of_unfinished(session: Session, collector: Collector) -> None:
+    from lakebed.gc import ServedCollector
+
     for run in collector.unfinished():
         session.note(unfinished_text(run, collector.command(run.run_id, run.kind)))
+    if isinstance(collector, ServedCollector) and (unread := collector.unread()):
+        session.note(f"files that were not read tell whether these runs have begun to delete: {', '.join(unread)}")
 
 
 def check_run(collector: Collector, run: str) -> None:

@@ -423,9 +423,10 @@ def missing_text(missing: MissingCommits) -> Iterator[str]:
 
 
 def unfinished_text(run: UnfinishedRun, command: str) -> str:
+    began = human_time(run.began_ms // 1000)
+    words = f"of {began} may have begun to delete" if run.is_by_record else f"began to delete {began}"
     return (
-        f"warning: run {run.run_id} ({run.kind}) began to delete {human_time(run.began_ms // 1000)} and has not ended; "
-        f"unless it is being applied now: {command}"
+        f"warning: run {run.run_id} ({run.kind}) {words} and has not ended; unless it is being applied now: {command}"
     )
 
 

@@ -112,8 +112,25 @@ class ServedCollector(Collector):
         return []
 
     def unfinished(self) -> list[UnfinishedRun]:
-        """Return no run: how far one came is in files. `listed` marks those that have begun."""
-        return []
+        """Return the runs that are sweeping by the server's records. Their windows and beginnings are in files."""
+        return [
+            UnfinishedRun(
+                run_id=view.run_id,
+                kind=view.kind,
+                state=view.state,
+                began_ms=view.started_ms,
+                window="",
+                is_purging=view.is_purging,
+                is_by_record=True,
+            )
+            for view in self.runs()
+            if run_status_by_record(view).is_unfinished
+        ]
+
+    def unread(self) -> list[str]:
+        """Return the marked runs of which only their files tell whether they have begun to delete."""
+        by_record = map(run_status_by_record, self.runs())
+        return [one.run_id for one in by_record if one.state == messages.RunState.MARKED and not one.nothing_deleted]
 
 
 def _as_in_files(row: messages.LedgerRow) -> dict[str, Any]:

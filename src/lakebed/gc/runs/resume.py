@@ -100,6 +100,8 @@ class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     is_purging: bool = False
     # The run took its turn to delete at once, so a window comes too late.
     may_delete: bool = False
+    # Its files were not read: `began_ms` is when the run began, and `window` is unknown.
+    is_by_record: bool = False
 
 
 async def begin(context: RunContext, plan: Plan, window: str | None) -> str | None:
