@@ -21,7 +21,7 @@ from lakebed.server import AppState, ServerOptions, app, create_app, opened, opt
 from lakebed.server.operate.logs import LogOptions
 from lakebed.server.process import aside
 from lakebed.server.process.aside import Aside
-from lakebed.server.process.serving import ProcessOptions, WorkerOrders, encode_orders, usable_cores
+from lakebed.server.process.serving import ProcessOptions, WorkerOrders, encode_orders
 from lakebed.versions import EXCLUSIVE, Note, Versions, encode_cell, keys
 from tests.server.process.test_serving import serving, set_up, wait_until_gone
 
@@ -175,15 +175,6 @@ async def test_one_that_soon_ends_is_not_started_again_for_a_while(tmp_path: Pat
 def test_a_setting_that_is_neither_on_nor_off_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Invalid, match=r"LAKEBED_ASIDE .* known are 0 and 1"):
         options_of(tmp_path, {"LAKEBED_ASIDE": text})
-
-
-@pytest.mark.parametrize(
-    ("text", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("", None)]
-)
-def test_cores_are_those_that_the_process_may_use(tmp_path: Path, text: str, cores: int | None) -> None:
-    limit = tmp_path / "cpu.max"
-    limit.write_text(text)
-    assert usable_cores(limit) == (cores or len(os.sched_getaffinity(0)))
 
 
 async def test_where_it_cannot_start_the_work_is_done_here_and_no_other_is_started_for_a_while(

@@ -48,6 +48,7 @@ from lakebed.server.state import AppState
 from .aside import Aside
 from .draining import CUT_S, DRAIN_S, DrainingServer, end_within
 from .folder import RESERVE_BYTES, keep_reserve, noting_address, prepare_folder
+from .machine import reap_others, usable_cores
 from .upkeep_loop import run_upkeep
 
 logger = logging.getLogger(__name__)
@@ -165,15 +166,6 @@ def _works_aside(options: ServerOptions, workers: int) -> bool:
     if options.aside is not None:
         return options.aside
     return workers == 1 or usable_cores() > workers
-
-
-def usable_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many cores this process may use: those of its affinity, or fewer where a container limits its time."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):  # no cgroup, another version, or `max`
-        quota, period = (int(number) for number in limit.read_text().split())
-        return min(cores, max(1, quota // period))
-    return cores
 
 
 def _url_of(listener: socket.socket) -> str:
@@ -513,6 +505,8 @@ class _Parent:
                 logger.error("worker %d ended with code %s; starting another", process.pid, process.returncode)
                 self._count_restart(process.returncode)
                 await self._start(self._share_of.pop(process.pid))
+            if os.getpid() == 1:
+                reap_others({process.pid for process in (*self._running, *self._leaving)})
             if self._to_replace and not stop.is_set():
                 await self._replace(self._to_replace.pop(0))
 
