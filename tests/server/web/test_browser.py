@@ -66,9 +66,12 @@ Loads of **each day**, *twice*, in `in/`. See [here](https://example.org/x), not
 - two
 1. first
 
-| a | b |
+| a | **b** |
 |---|---|
 | 1 | <b>2</b> |
+| `x \\| y` | [*there*](https://example.org/y) ![a lake](lake.png) |
+
+[![built](badge.svg)](https://example.org/z) and [`code`](docs/code.md)
 
 ```sh
 ls
@@ -82,12 +85,17 @@ SLOW = "\n\n".join(
         "[" * 40_000,
         "[](" + "a" * 40_000,
         "|\n" + "-" * 40_000 + "x",
+        "[![](" * 1_000,
+        "[![a](b)" * 1_000,
         *[f"# {' ' * 1_900}a\u2028b"] * 40,
         "# the end",
     )
 )
 """Markdown that takes a browser minutes where a pattern tries all parts of a line."""
-MARKS = "h3 p strong em code a ul li li ol li div table thead tr th th tbody tr td td pre blockquote p hr"
+MARKS = (
+    "h3 p strong em code a ul li li ol li div table thead tr th th strong tbody tr td td tr td code td a em "
+    "p a code pre blockquote p hr"
+)
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -189,8 +197,13 @@ def test_a_preview_shows_tables_text_and_images_and_runs_nothing(browser: Chromi
     marks = "return [...document.querySelector('.prose').querySelectorAll('*')].map((each) => each.localName).join(' ')"
     assert browser.run(marks) == MARKS
     assert browser.run("return [...document.querySelectorAll('.prose a')].map((each) => each.href)") == [
-        "https://example.org/x"
+        "https://example.org/x",
+        "https://example.org/y",
+        "https://example.org/z",
     ]
+    cells = browser.run("return [...document.querySelectorAll('.prose td')].map((each) => each.innerText)")
+    assert cells == ["1", "<b>2</b>", "x | y", "there a lake"]
+    browser.see("built and code")
 
 
 def test_files_and_folders_are_dropped_and_committed(browser: Chromium, server: Server, tmp_path: Path) -> None:

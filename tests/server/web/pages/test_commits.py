@@ -273,16 +273,34 @@ async def test_a_readme_is_shown_as_text_and_cut(
     without = await browser.get(LAKE)
     await write(client, "main", "README.md", data=HOSTILE)
     shown = await browser.get(LAKE)
-    monkeypatch.setattr(objects, "README_BYTES_MAX", 6)
-    cut = await browser.get(LAKE)
-
     await write(client, "main", "a/README.md", data="below")
     below = await browser.get(f"{LAKE}/objects", path="a/")
+    cut = []
+    text = "# Lake\n\nöne and two\nthree\n\nlast"
+    for data, sizes in (
+        (text, (28, 30, 16)),
+        (text.replace("\n", "\r\n"), (33,)),
+        ("one two\nthree", (6, 11)),
+        ("word", (2,)),
+    ):
+        await write(client, "main", "README.md", data=data)
+        for size in sizes:
+            monkeypatch.setattr(objects, "README_BYTES_MAX", size)
+            page = await browser.get(LAKE)
+            words = page.text.partition("data-markdown><bdi>")[2].partition("</bdi>")[0]
+            cut.append((words, re.findall(r"The first .* B\.", page.text)))
 
     assert "below</bdi>" in below.text
     assert "README.md" not in without.text
     assert "Some parts of this page" not in without.text
     assert "# Lake &lt;script&gt;alert(1)&lt;/script&gt;" in shown.text
     assert "⟨202E⟩" in shown.text
-    assert "# Lake</bdi>" in cut.text
-    assert "The first 6 B of 63 B." in cut.text
+    assert cut == [
+        ("# Lake\n\nöne and two\nthree", ["The first 26 B of 32 B."]),
+        ("# Lake\n\nöne and two\nthree", ["The first 26 B of 32 B."]),
+        ("# Lake", ["The first 6 B of 32 B."]),
+        ("# Lake\n\nöne and two\nthree", ["The first 29 B of 37 B."]),
+        ("one", ["The first 3 B of 13 B."]),
+        ("one two", ["The first 7 B of 13 B."]),
+        ("wo", ["The first 2 B of 4 B."]),
+    ]

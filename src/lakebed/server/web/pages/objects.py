@@ -119,8 +119,17 @@ async def readme_of(visit: Visit, name: str, ref: str, folder: str = "") -> tupl
     except LakebedError as error:
         visit.hidden.append(str(error))
         return None
-    cut = f"The first {human_size(README_BYTES_MAX)} of {human_size(stats.size_bytes)}."
-    return bytes(answer.body).decode(errors="replace"), cut if stats.size_bytes > README_BYTES_MAX else ""
+    data, cut = bytes(answer.body), ""
+    if stats.size_bytes > README_BYTES_MAX:
+        data = _without_end(data)
+        cut = f"The first {human_size(len(data))} of {human_size(stats.size_bytes)}."
+    return data.decode(errors="replace").replace("\r\n", "\n"), cut
+
+
+def _without_end(data: bytes) -> bytes:
+    """Return a text without its last paragraph, else without its last line or word, which may be cut."""
+    ends = (data.rfind(mark) for mark in (b"\n\n", b"\r\n\r\n", b"\n", b" "))
+    return data[: next((end for end in ends if end > 0), len(data))]
 
 
 async def show_object(visit: Visit) -> Response:

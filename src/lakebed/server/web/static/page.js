@@ -115,7 +115,7 @@
 
   // Markdown, as far as most READMEs go. Each element is made here, and gets its text by `textContent`.
   // The text is a stranger's: no pattern may try n characters in more than some n ways.
-  const INLINE = /(`{1,3})(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*?)\*|\b_([^_]+)_\b|!?\[([^[\]]*)\]\(([^()\s]*)(?:\s[^()]*)?\)/s;
+  const INLINE = /(`{1,3})(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*?)\*|\b_([^_]+)_\b|!?\[(!\[[^[\]]*\]\([^()\s]*\)|[^[\]]*)\]\(([^()\s]*)(?:\s[^()]*)?\)/s;
   const withoutEnd = (words) => { let end = words.trimEnd().length; while (words[end - 1] === "#") end--; return words.slice(0, end); };
   const inline = (text, parent) => {
     for (let at; (at = INLINE.exec(text)); text = text.slice(at.index + at[0].length)) {
@@ -124,13 +124,16 @@
       if (code !== undefined) make("code", code.trim(), parent);
       else if (bold ?? bolder) inline(bold ?? bolder, make("strong", undefined, parent));
       else if (slanted ?? slanting) inline(slanted ?? slanting, make("em", undefined, parent));
-      else if (/^https?:\/\//i.test(address) && at[0][0] !== "!") Object.assign(make("a", label || address, parent), { href: address, rel: "noreferrer noopener" });
-      else parent.append(label || address);
+      else if (at[0][0] === "!") parent.append(label || address);
+      else {
+        const link = /^https?:\/\//i.test(address) ? Object.assign(make("a", undefined, parent), { href: address, rel: "noreferrer noopener" }) : parent;
+        if (label) inline(label, link); else link.append(address);
+      }
     }
     parent.append(text);
   };
   const markdown = (text, box) => {
-    const lines = text.split(/\r?\n/), cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((each) => each.trim());
+    const lines = text.split(/\r?\n/), cells = (line) => line.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/).map((each) => each.trim().replaceAll("\\|", "|"));
     const item = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/s, isRule = (line) => /^\s*([-*_])(\s*\1){2,}\s*$/.test(line);
     const begins = (line) => /^(#{1,6}\s|```|~~~|>)/.test(line) || item.test(line) || isRule(line);
     for (let i = 0; i < lines.length;) {
@@ -158,7 +161,7 @@
       } else if (line.includes("|") && lines[i + 1]?.includes("-") && /^[\s|:-]+$/.test(lines[i + 1])) {
         const rows = [cells(line)];
         for (i += 2; i < lines.length && lines[i].includes("|"); i++) rows.push(cells(lines[i]));
-        showTable(rows, box);
+        showTable(rows, box, ROWS, inline);
       } else {
         const words = [];
         while (i < lines.length && lines[i].trim() && (!words.length || !begins(lines[i]))) words.push(lines[i++].trim());
@@ -187,16 +190,16 @@
     if (cell || rows.at(-1).length) rows.at(-1).push(cell);
     return rows.filter((row) => row.length);
   };
-  const showTable = (rows, box, most = ROWS) => {
+  const showTable = (rows, box, most = ROWS, fill = (text, cell) => cell.append(text.slice(0, 500))) => {
     const table = make("table", undefined, make("div", undefined, box));
     table.parentElement.className = "wide";
     const [first, ...others] = rows;
     const head = make("tr", undefined, make("thead", undefined, table));
-    for (const name of first.slice(0, COLUMNS)) make("th", name, head).scope = "col";
+    for (const name of first.slice(0, COLUMNS)) fill(name, Object.assign(make("th", undefined, head), { scope: "col" }));
     const body = make("tbody", undefined, table);
     for (const row of others.slice(0, most)) {
       const line = make("tr", undefined, body);
-      for (const value of row.slice(0, COLUMNS)) make("td", value.slice(0, 500), line);
+      for (const value of row.slice(0, COLUMNS)) fill(value, make("td", undefined, line));
     }
   };
   for (const text of all("[data-markdown]")) {
