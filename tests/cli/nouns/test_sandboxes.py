@@ -37,7 +37,9 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
     listed, extended, ended, promoted = after.strip().splitlines()
     assert box["id"] in shell.ok(*words(listed)).out
     assert "lasts until" in shell.ok(*words(extended, box["id"])).out
-    assert "its branch is deleted" in shell.ok(*words(ended, box["id"])).out
+    end = shell.ok(*words(ended, box["id"]))
+    assert "its branch is deleted" in end.out
+    assert re.search(r"pull request \S+ \(.+\) into main is open: it cannot be merged", end.err)
     assert shell("object", "cat", f"{lake}/main/a", **keys).code != 0
 
     again = shell.ok(*words(made.strip()), "-o", "json").json["id"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
-from lakebed.base import human_size, parse_size
+from lakebed.base import Denied, NotFound, human_size, parse_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption, ref_in
 from lakebed.cli.kit.failures import being_there
-from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.output import human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -81,10 +82,11 @@ def extend(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, 
 def end(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument, yes: YesOption = False) -> None:
     """Revoke the key and delete the branch, which can be undeleted for a while.
 
-    Uncommitted changes are lost.
+    Uncommitted changes are lost. Open pull requests of the branch are named first: they can no longer be merged.
     """
     repository, sandboxes = parse_repository(uri), session.client.sandboxes
     exists = partial(sandboxes.get, repository, sandbox)
+    _warn_of_pulls(session, repository, sandbox)
     session.confirm(f"End {sandbox}, and delete its branch?", yes=yes, exists=exists)
     ended = sandboxes.end(repository, sandbox)
     session.show(ended, _ended)
@@ -97,6 +99,18 @@ def promote(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument,
     exists = partial(sandboxes.get, repository, sandbox)
     session.confirm(f"Revoke the key of {sandbox}, and keep its branch?", yes=yes, exists=exists)
     session.show(sandboxes.promote(repository, sandbox), _ended)
+
+
+def _warn_of_pulls(session: Session, repository: str, sandbox: str) -> None:
+    """Name the open pull requests of the branch. Whoever may not list them is told nothing."""
+    with suppress(Denied, NotFound):
+        for pull in session.client.pulls.list(repository):
+            if pull.source_branch == sandbox:
+                title = printable(pull.title)
+                session.note(
+                    f"pull request {pull.id} ({title}) into {pull.destination_branch} is open: it cannot be merged"
+                    " once the branch is deleted"
+                )
 
 
 def _ended(ended: SandboxEnded) -> list[str]:
