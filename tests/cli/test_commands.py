@@ -320,6 +320,7 @@ def test_a_new_server_says_so_and_its_key_replaces_no_other_one(shell: Shell, tm
         at = ("--endpoint", new.endpoint)
         who, health, refused = mine("whoami", *at), mine("doctor", *at), mine("setup", *at)
         unchanged = path.read_bytes() == before
+        mine.ok("config", "set", *at, "--profile", "new", "--access-key-id", "gone", "--secret-access-key", "s2")
         made = mine.ok("setup", *at, "--profile", "new", "-o", "json").json
         shown = mine.ok("whoami", "--profile", "new")
     finally:
@@ -332,6 +333,8 @@ def test_a_new_server_says_so_and_its_key_replaces_no_other_one(shell: Shell, tm
     assert "holds the key of http://old:1/: add --profile NAME" in refused.err
     assert read_settings(path).secret_access_key == "s1"
     assert read_settings(path, "new").access_key_id == made["access_key_id"]
+    # The key of an earlier server at the same endpoint.
+    assert read_settings(path, new.endpoint.removeprefix("http://")).secret_access_key == "s2"
     assert "admin" in shown.out
 
 

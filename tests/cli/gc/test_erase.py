@@ -90,6 +90,7 @@ def test_an_erasure_fails_until_bytes_without_an_entry_are_collected_and_says_ho
     erased = shell("erase", lake, "users/ann", "--why", "request 12", *here)
 
     assert erased.code == 1
+    assert erased.err.endswith("error: not all is gone: bytes that no entry names may be left\n")
     assert "stands garbage " in erased.out
     advice = re.search(f"certify again: lakebed (erase apply {lake} [0-9a-z]+ .*--everywhere)", erased.err)
     assert advice is not None

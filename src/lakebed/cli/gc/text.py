@@ -230,16 +230,20 @@ _LEFT: Final = {
         "deferred run or object of one keeps the content",
         "deferred runs or objects of them keep the content",
     ),
-    "garbage": ("lot of bytes has no entry", "lots of bytes have no entry"),
-    "unlisted": ("lot of bytes is in no slice", "lots of bytes are in no slice"),
-    "bucket": ("bucket keeps versions", "buckets keep versions"),
+}
+_MAY_BE_LEFT: Final = {
+    "garbage": "bytes that no entry names may be left",
+    "unlisted": "no slice has some folders of data/",
+    "bucket": "the bucket keeps versions",
 }
 
 
 def left_text(stands: Iterable[Standing]) -> str:
     """Return why an erasure fails: how much of what still stands, and what to do about copies."""
     found = Counter(one.what for one in stands)
-    kinds = [count_of(number, *_LEFT.get(what, (what, what))) for what, number in found.items()]
+    kinds = [
+        _MAY_BE_LEFT.get(what) or count_of(number, *_LEFT.get(what, (what, what))) for what, number in found.items()
+    ]
     advice = ". Erase the paths of the copies, too" if found["copy"] else ""
     return f"not all is gone: {', '.join(kinds)}{advice}"
 

@@ -69,7 +69,7 @@ def set_config(
         given = _ask_all(old)
     kept = Settings(**{name: value or getattr(old, name) for name, value in msgspec.to_builtins(given).items()})
     if _is_other(old, kept.endpoint) and kept.secret_access_key != old.secret_access_key:
-        _keep_aside(session, path, old)
+        _keep_aside(session, path, old, profile)
     write_settings(path, kept, profile)
     session.done(f"stored in {path}{f', profile {profile}' if profile else ''}", path=str(path))
 
@@ -80,12 +80,13 @@ def _is_other(old: Settings, endpoint: str) -> bool:
     return stored != (asked or ENDPOINT_DEFAULT)
 
 
-def _keep_aside(session: Session, path: Path, old: Settings) -> None:
-    """Store a key pair that is about to be replaced as a profile named by its endpoint: no server shows it again."""
+def _keep_aside(session: Session, path: Path, old: Settings, profile: str) -> None:
+    """Store the key pair of `profile`, which is about to be replaced, as a profile named by its endpoint: no server
+    shows it again."""
     if not old.secret_access_key:
         return
     known = profiles(path)
-    if any(read_settings(path, name).secret_access_key == old.secret_access_key for name in known):
+    if any(read_settings(path, name).secret_access_key == old.secret_access_key for name in known if name != profile):
         return
     host = (old.endpoint or ENDPOINT_DEFAULT).partition("://")[2].partition("/")[0]
     names = (f"{host}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
@@ -185,7 +186,7 @@ def setup(
         message = "the server is already initialized: store a user's credentials with `lakebed config set`"
         raise AlreadyExists(message) from error
     if store:
-        _keep_aside(session, path, old)
+        _keep_aside(session, path, old, profile)
         # Stored before it is shown: a closed pipe must not cost the only copy of the secret.
         write_settings(
             path,
