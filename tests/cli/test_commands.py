@@ -634,10 +634,10 @@ def test_a_number_beyond_all_counts_is_a_misuse(shell: Shell, lake: str) -> None
 
 
 def test_an_error_is_wrapped_between_words_at_a_terminal(shell: Shell, lake: str) -> None:
-    ended, said = on_terminal(shell, b"", "merge", f"{lake}/main", f"{lake}/main")
+    ended, said = on_terminal(shell, b"", "merge", f"{lake}/main", f"{lake}-of-others/main")
 
     assert ended != 0
-    assert max(map(len, said.splitlines())) <= 80
+    assert max(map(len, said.splitlines())) <= 80 < len(said)
     assert " ".join(said.split()).startswith(f"error: {lake}/main")
 
 
