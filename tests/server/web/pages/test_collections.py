@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +14,9 @@ import pytest
 
 from lakebed.base import bars, curve, posts, shares, size_ticks, spans
 from lakebed.gc.messages import RunKind
-from lakebed.server import App
+from lakebed.server import App, AppState, create_app
+from lakebed.server.app import storage_config
+from lakebed.wire import StorageConfig
 from tests.server.rest.gc.test_plans import write as write
 from tests.server.web.browsing import Browser
 
@@ -59,6 +63,32 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     assert not [page.url for page in (nothing, *others) if "/apply" in page.text]
     assert (wrong.status_code, "type 2 to confirm" in wrong.text) == (400, True)
     assert right.status_code in {400, 501}, right.text
+
+
+async def test_the_command_that_plans_has_the_folder_only_for_an_administrator(
+    state: AppState, client: httpx.AsyncClient, repo: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a lake"
+    (folder / "objects").mkdir(parents=True)
+    await client.post("/auth/users", json={"id": "dev"})
+    await client.put("/auth/groups/Developers/members/dev")
+    pairs = {user: (await client.post(f"/auth/users/{user}/credentials")).json() for user in ("esti", "dev")}
+    local = storage_config("local", presign=False)
+
+    async def options(storage: StorageConfig, data_dir: Path) -> list[str]:
+        app = create_app(dataclasses.replace(state, storage=storage, data_dir=data_dir))
+        found = []
+        for pair in pairs.values():
+            browser = Browser(app)
+            async with browser.http:
+                await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+                page = html.unescape((await browser.get(f"{LAKE}/collections")).text)
+                found += re.findall(r"lakebed gc plan lakefs://lake(.*?)</code>", page)
+        return found
+
+    assert await options(local, folder) == [f" --data '{folder}'", " --data DIR"]
+    assert await options(local, tmp_path / "other") == [" --data DIR"] * 2
+    assert await options(state.storage, folder) == ["", ""]
 
 
 async def test_rules_are_saved_only_over_the_version_that_was_shown(
