@@ -48,18 +48,21 @@ _NAMES: Final = frozenset(
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "VIRTUAL_ENV"),
         *("JAVA_HOME", "JAVA_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "LD_LIBRARY_PATH", "LD_PRELOAD"),
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+        *("CURL_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "STORAGE_EMULATOR_HOST", "CONDA_PREFIX"),
     }
 )
 _PREFIXES: Final = (
     *("LC_", "XDG_", "PYTHON", "OMP_", "ARROW_", "MALLOC_"),
-    *("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "KUBERNETES_", "LAKEBED_GC_"),
-    *("AWS_", "AZURE_", "GOOGLE_", "CLOUDSDK_", "IDENTITY_", "MSI_"),
+    *("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "KRB5", "KUBERNETES_", "LAKEBED_GC_"),
+    *("AWS_", "AZURE_", "GOOGLE_", "GCE_METADATA_", "CLOUDSDK_", "IDENTITY_", "MSI_"),
     *("LAKEBED_BLOCKS_", "LAKEBED_S3_", "LAKEBED_AZURE_", "LAKEBED_GS_"),
 )
 """A collector gets the variables of these names, and those that begin so: of the system, of Spark, of the object store.
 
 A list of secrets to leave out would miss each new one: passwords of databases and of brokers have many names.
 """
+_MORE_SETTING: Final = "LAKEBED_GC_ENVIRONMENT"
+"""The names of more variables, with commas between them."""
 AWS_NAMES: Final = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
 
 
@@ -163,10 +166,11 @@ def collector_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a collector needs. It opens no database and no broker, and gets no password of one."""
     # With our own variables set, the AWS variables would pass the store's credentials a second time.
     twice = AWS_NAMES if "LAKEBED_S3_SECRET_ACCESS_KEY" in environment else frozenset()
+    more = {name.strip() for name in environment.get(_MORE_SETTING, "").split(",")}
     return {
         name: value
         for name, value in environment.items()
-        if (name.upper() in _NAMES or name.startswith(_PREFIXES)) and name not in twice
+        if name in more or ((name.upper() in _NAMES or name.startswith(_PREFIXES)) and name not in twice)
     }
 
 

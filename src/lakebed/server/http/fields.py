@@ -63,10 +63,15 @@ def write_condition(header: Callable[[bytes], str | None]) -> Condition:
         InvalidParameter: If-None-Match has another value than `*`.
     """
     if_none_match, if_match = header(b"if-none-match"), header(b"if-match")
-    if if_none_match is None and if_match is None:
-        return ANY
     if if_none_match is not None and if_none_match.strip() != "*":
         raise InvalidParameter('Unsupported value for If-None-Match - Only "*" is supported')
+    return condition_of(if_none_match, if_match)
+
+
+def condition_of(if_none_match: str | None, if_match: str | None) -> Condition:
+    """Return the condition of a write with these headers. Each door refuses other values than `*` for If-None-Match."""
+    if if_none_match is None and if_match is None:
+        return ANY
     return Condition(if_none_match is not None, None if if_match is None else Etags.read(if_match))
 
 
@@ -102,12 +107,13 @@ def has_same_bytes(if_range: str | None, entry: Entry) -> bool:
     """
     if if_range is None:
         return True
-    tag = if_range.strip()
-    if tag.startswith("W/") or not entry.checksum:
+    validator = if_range.strip()
+    if not entry.checksum:
         return False
-    if tag.strip('"') == entry.checksum:
-        return True
-    return not tag.startswith('"') and read_date(tag) == entry.modified_ms // 1000
+    if '"' in validator:
+        return validator == f'"{entry.checksum}"'
+    # The contract's clients send ETags without quotes, too.
+    return validator == entry.checksum or read_date(validator) == entry.modified_ms // 1000
 
 
 # Ranges

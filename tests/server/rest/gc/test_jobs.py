@@ -70,12 +70,21 @@ def test_a_collector_gets_what_spark_and_object_stores_need() -> None:
         *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "JAVA_HOME", "https_proxy", "NO_PROXY", "SSL_CERT_FILE"),
         *("SPARK_HOME", "PYSPARK_PYTHON", "HADOOP_CONF_DIR", "LAKEBED_GC_MEMORY_MB", "LAKEBED_GC_ENGINE", "PYTHONPATH"),
         *("AWS_PROFILE", "AWS_ROLE_ARN", "AZURE_CLIENT_ID", "GOOGLE_APPLICATION_CREDENTIALS", "IDENTITY_ENDPOINT"),
+        *("KRB5_CONFIG", "KRB5CCNAME", "HIVE_CONF_DIR", "CURL_CA_BUNDLE", "GCE_METADATA_HOST", "STORAGE_EMULATOR_HOST"),
+        *("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "CONDA_PREFIX"),
         *environment_of(ObjectStoreOptions(local_root=Path("/d"), s3_endpoint="e", azure_key="k", gs_endpoint="g")),
     }
 
     passed = module.collector_environment(dict.fromkeys(needed | SECRETS, "x"))
 
     assert passed.keys() == needed
+
+
+def test_a_collector_gets_the_variables_that_its_administrator_names() -> None:
+    named = {"LAKEBED_GC_ENVIRONMENT": "CORP_CLASSPATH, OTHER"}
+    environment = named | {"CORP_CLASSPATH": "/c", "OTHER": "o", "CORP": "x"} | dict.fromkeys(SECRETS, "x")
+
+    assert module.collector_environment(environment) == named | {"CORP_CLASSPATH": "/c", "OTHER": "o"}
 
 
 @pytest.fixture

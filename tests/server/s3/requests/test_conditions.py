@@ -17,9 +17,9 @@ async def test_a_range_counts_only_while_the_object_is_that_of_if_range(
         half = await s3.get("/lake.main/f", headers={"range": "bytes=4-", "if-range": validator})
         assert (half.status_code, half.content) == (206, b"AAAA")
     (await s3.put("/lake.main/f", content=b"BBBBBBBB")).raise_for_status()
-    weak = "W/" + (await s3.get("/lake.main/f")).headers["etag"]
+    tag = (await s3.get("/lake.main/f")).headers["etag"]
 
-    for validator in (old.headers["etag"], weak, DATE, "no date", '""', ""):
+    for validator in (old.headers["etag"], f"W/{tag}", f'"{tag}"', f"{tag}, {tag}", tag[1:], DATE, "no date", '""', ""):
         for asked in ("bytes=4-", "bytes=99-"):
             whole = await s3.get("/lake.main/f", headers={"range": asked, "if-range": validator})
             assert (whole.status_code, whole.content) == (200, b"BBBBBBBB")

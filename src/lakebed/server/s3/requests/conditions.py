@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lakebed.base import Entry, Etags
-from lakebed.server.http.fields import Conditions
+from lakebed.base import Entry
+from lakebed.server.http.fields import Conditions, condition_of
 from lakebed.server.s3.errors import NotImplementedByName, S3Error
-from lakebed.versions import ANY, Condition
+from lakebed.versions import Condition
 
 from .requests import S3Request
 
@@ -40,6 +40,4 @@ def write_condition(request: S3Request) -> Condition:
         raise NotImplementedByName("the header If-None-Match of a write with another value than *")
     if if_match is not None and (if_none_match is not None or if_match.strip() == "*"):
         raise NotImplementedByName("the header If-Match of a write with *, or beside If-None-Match")
-    if if_none_match is None and if_match is None:
-        return ANY
-    return Condition(if_none_match is not None, None if if_match is None else Etags.read(if_match))
+    return condition_of(if_none_match, if_match)
