@@ -161,6 +161,8 @@ def show(
     local_root: RootOption = None,
 ) -> None:
     """Show a plan: its objects and bytes, the reasons, and its inputs."""
+    from lakebed.gc import ServedCollector
+
     _check_ways(objects=objects, commits=commits, path=path, limit=limit, has_html=html is not None)
     collector = reader_of(session, uri, local_root)
     run = run_named(session, collector, run)
@@ -170,6 +172,7 @@ def show(
     if commits:
         return _show_commits(session, collector, found, limit=limit)
     report = collector.report(run)
+    is_served = isinstance(collector, ServedCollector)
     if html is None:
         state = outcome(collector.run_status(run), report)
         session.show(found, lambda plan: plan_text(plan, state=state))
@@ -181,12 +184,10 @@ def show(
             expiring = collector.expiring(run, limit=COMMITS_SHOWN)
             for line in expiring_text(found, expiring):
                 session.say(line)
-            if found.commit_counts.expired and not expiring:
+            if found.commit_counts.expired and is_served:
                 session.note("the expiring commits were not read: they are in the plan's files")
         return None
-    from lakebed.gc import ServedCollector
-
-    if isinstance(collector, ServedCollector):
+    if is_served:
         raise Misuse("--html reads the files of a plan: --data names the server's data folder")
     from .report import TOP, plan_html
 
