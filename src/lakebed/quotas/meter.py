@@ -59,7 +59,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
     size_bytes: int
     at_ms: int
-    # Of what it admitted since its first grant, so many are in `used_bytes`. So an answer that was lost, and a
+    # The part of what it admitted since its first grant that `used_bytes` has. So an answer that was lost, and a
     # settlement that is repeated, count nothing twice.
     spent_bytes: int = 0
 

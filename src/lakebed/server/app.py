@@ -435,9 +435,10 @@ class App:
             request.permissions = await permissions_of(self._state, request)
         aside, began_s = self._state.aside, time.monotonic()
         if aside is not None and operation in LARGE:
+            await route.admit(request)
             if aside.is_up and (body := await self._carried_aside(aside, route, request)) is not None:
                 return JsonResponse(body, operation.status)
-            result = await route.carry_out(request)
+            result = await route.run(request)
             if began_s < self._small_s + ALONE_S:
                 aside.wish(time.monotonic() - began_s)
         else:
@@ -446,12 +447,10 @@ class App:
         return result if isinstance(result, Response) else answer(result, operation.status)
 
     async def _carried_aside(self, aside: Aside, route: Route, request: RestRequest) -> bytes | None:
-        """Let another process carry out a large request, if this one knows that the caller may see all of the answer.
+        """Let another process run an admitted request, if this one knows that the caller may see all of the answer.
 
         None: do it here.
         """
-        assert route.gate is not None
-        await route.gate.admit(request, request.permissions)
         is_page = not route.takes_record
         # A page that no small request waits for costs a quarter less here.
         if is_page and (request.amount() < LARGE_PAGE or time.monotonic() > self._small_s + ALONE_S):

@@ -87,7 +87,7 @@ class ImportRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     commit_id: CommitId | None = None
     error: str = ""
     cancelled_ms: int = 0
-    """When it was cancelled. Its process may go on to the end of a page."""
+    """The time of its cancellation, or 0. Its process may go on to the end of a page."""
     is_merging: bool = False
 
 

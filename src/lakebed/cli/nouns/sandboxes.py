@@ -102,7 +102,7 @@ def promote(session: Session, uri: RepositoryArgument, sandbox: SandboxArgument,
 
 
 def _warn_of_pulls(session: Session, repository: str, sandbox: str) -> None:
-    """Name the open pull requests of the branch. Whoever may not list them is told nothing."""
+    """Name the open pull requests of the branch. Say nothing to a user who may not list them."""
     with suppress(Denied, NotFound):
         for pull in session.client.pulls.list(repository):
             if pull.source_branch == sandbox:

@@ -72,10 +72,18 @@ class Route:
             Answer: the operation does not heed a condition of this write.
             LakebedError: an error of the handler.
         """
+        await self.admit(request)
+        return await self.run(request)
+
+    async def admit(self, request: RestRequest) -> None:
+        """Check the caller's permissions and the conditions of a write, as `carry_out` does."""
         if self.gate is not None:
             await self.gate.admit(request, request.permissions)
         if self.refused and request.has_any_header(self.refused):
             refuse_conditions(request.header, self.refused, self.operation.id)
+
+    async def run(self, request: RestRequest) -> object:
+        """Run the handler of an admitted request."""
         if self.takes_record:
             return await self.handler(request, await request.record(self.operation))
         return await self.handler(request)

@@ -45,7 +45,7 @@ AGAIN_S: Final = 60.0
 """Do not start another for this long after a start, so that one which soon ends costs little."""
 WISH_S: Final = 0.1
 WITHIN_S: Final = 10.0
-"""Start it for so many seconds of large work within this time. Less is done sooner here."""
+"""Start it once WISH_S of large work came within this time. Less is done sooner here."""
 LAY_S: Final = 0.015
 """A commit that rewrites a range."""
 BUFFER_BYTES: Final = 1 << 20
@@ -67,7 +67,7 @@ class Lay(msgspec.Struct, frozen=True, tag=True):
 class Carry(msgspec.Struct, frozen=True, tag=True):
     """Carry out a request, of which these are the parts. The answer is the body of a successful answer.
 
-    Whoever asks decided that the caller `user_id` may have all of it. A page has no body.
+    The process that asks decided that the caller `user_id` may have all of it. A page has no body.
     """
 
     user_id: str

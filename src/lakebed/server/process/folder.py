@@ -116,7 +116,7 @@ def _allocate(file: Path) -> None:
 
 
 class Address(NamedTuple):
-    """Where a server listens. `key`: what only it and the readers of its folder know."""
+    """Name the address of a server. Only it and the readers of its folder know `key`."""
 
     url: str
     key: str

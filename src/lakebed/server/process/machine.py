@@ -1,4 +1,4 @@
-"""What a server process asks of its machine: the cores it may use, and the ends of processes that it inherited."""
+"""Ask the machine for the cores that a server process may use, and for the ends of processes that it inherited."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Gateway:
         self._state = state
         self._options = options
         self.has_places: Final = bool(options.ports or options.domains)
-        """Whether a request can be S3's by its port or host."""
+        """True if a request can be S3's by its port or host."""
         buckets, objects = Buckets(state, options), Objects(state, options)
         multipart = MultipartUploads(state, options, objects)
         self._handlers: Final[Mapping[S3Operation, Handler]] = {

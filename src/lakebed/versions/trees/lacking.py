@@ -29,9 +29,19 @@ from lakebed.ranges import RangeInfo, metarange_key, range_key, rows_from_table,
 
 from . import Trees
 
+SHOWN: Final = 10
+READ_TOGETHER: Final = 4
+"""A range takes megabytes once it is decoded."""
+_NAMED_TOGETHER: Final = 10_000
+_CHUNK: Final = 1024
 TOGETHER: Final = 16
 _KEYS_A_FILE: Final = 100  # Listing these costs about as much as reading a file.
 _FOLDERS: Final = ("_lakefs/metaranges/", "_lakefs/sublists/", "_lakefs/ranges/")
+
+Numbers = npt.NDArray[np.int64]
+
+_Place: TypeAlias = tuple[int, int] | str | None
+"""Slice and sequence, or a key; None: outside the namespace."""
 
 
 class LackingFiles:
@@ -76,18 +86,6 @@ class LackingFiles:
             if lost:
                 self.lost[tree] = lost
             yield 1
-
-
-SHOWN: Final = 10
-READ_TOGETHER: Final = 4
-"""A range takes megabytes once it is decoded."""
-_NAMED_TOGETHER: Final = 10_000
-_CHUNK: Final = 1024
-
-Numbers = npt.NDArray[np.int64]
-
-_Place: TypeAlias = tuple[int, int] | str | None
-"""Slice and sequence, or a key; None: outside the namespace."""
 
 
 class LackingObjects:
