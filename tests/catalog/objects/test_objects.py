@@ -114,6 +114,15 @@ async def test_many_paths_are_deleted_at_once_absent_ones_too(repository: Reposi
     assert (await repository.versions.staging.list("main")).items == []
 
 
+async def test_a_path_that_none_can_have_stops_no_other_deletion(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"1")
+
+    failed = await repository.objects.delete_many("main", ["x" * 1025, "a", ""])
+
+    assert [(path, type(error)) for path, error in failed] == [("x" * 1025, InvalidName), ("", InvalidName)]
+    assert (await repository.versions.staging.list("main")).items == []
+
+
 async def test_an_object_is_copied_from_any_ref(repository: Repository) -> None:
     await repository.objects.upload("main", "a", b"1")
     await repository.changes.commit("main", Note(message="m", committer="esti"))

@@ -25,6 +25,7 @@ from lakebed.base import (
     Entry,
     Etags,
     Invalid,
+    InvalidName,
     LakebedError,
     Ports,
     is_absolute,
@@ -355,7 +356,7 @@ class Objects:
     async def delete_many(
         self, branch: str, paths: Sequence[str], *, force: bool = False
     ) -> list[tuple[str, LakebedError]]:
-        """Delete up to 1,000 paths, and return the failed ones with their errors.
+        """Delete up to 1,000 paths, and return the failed ones with their errors. One of them stops no other.
 
         Raises:
             Invalid: there are more than 1,000.
@@ -363,10 +364,16 @@ class Objects:
         if len(paths) > DELETE_MANY_MAX:
             raise Invalid(f"at most {DELETE_MANY_MAX} paths a request, got {len(paths)}", count=len(paths))
         await self._guards.check_branch_writable(branch, force=force)
-        keys = [path_to_key(path) for path in paths]
+        keys: list[bytes] = []
+        refused: list[tuple[str, LakebedError]] = []
+        for path in paths:
+            try:
+                keys.append(path_to_key(path))
+            except InvalidName as error:
+                refused.append((path, error))
         kept = {} if force else await self._guards.files_of_tables(branch, keys)
         failed = await self._versions.staging.delete_many(branch, [key for key in keys if key not in kept])
-        return [(key.decode(), error) for key, error in (*kept.items(), *failed)]
+        return [*refused, *((key.decode(), error) for key, error in (*kept.items(), *failed))]
 
     # Addresses handed out
 
