@@ -100,3 +100,26 @@ def test_a_path_that_is_a_file_and_a_folder_keeps_its_bytes(shell: Shell, lake: 
 
     assert "is in objects alone: a file and a folder have one name" in done.err
     assert sorted(files_in(tmp_path / "export" / "objects").values()) == ["1", "2"]
+
+
+def test_an_imported_object_that_its_source_overwrote_is_left_out_alone(
+    shell: Shell, lake: str, put: Put, data: Path, tmp_path: Path
+) -> None:
+    source = data / "objects" / "elsewhere-of-export"
+    source.mkdir()
+    (source / "a").write_text("first")
+    (source / "b").write_text("same")
+    put(f"{lake}/main/own", "own")
+    shell.ok("commit", f"{lake}/main", "-m", "own")
+    shell.ok("import", f"local://{source.name}/", f"{lake}/main/in/")
+    (source / "a").write_text("another one")
+    shell.ok("import", f"local://{source.name}/", f"{lake}/main/in/")
+
+    runs = [shell("export", f"{lake}/main", str(tmp_path / "export")) for _ in range(2)]
+
+    folders = sorted((tmp_path / "export" / "commits").glob("*/"))
+    assert files_in(folders[-1]) == {"in/a": "another one", "in/b": "same", "own": "own"}
+    assert files_in(folders[-2]) == {"in/b": "same", "own": "own"}
+    assert "skipped in/a of commit" in runs[0].err
+    assert [run.code for run in runs] == [1, 1]
+    assert "1 entry has no file" in runs[1].err

@@ -6,7 +6,8 @@
     TARGET/commits/NNNNNN-ID.jsonl an entry a line: path, checksum, size, type, metadata, and its file in objects
     TARGET/objects/ab/cdef…        the bytes of each object once: files of commits are hard links to these
 
-A commit's folder gets its name when it is whole. So the same command, run again, goes on where it stopped.
+A commit's folder gets its name when it is whole. So the same command, run again, goes on where it stopped. An entry
+whose bytes are lost, such as an imported one that its source overwrote, is left out alone: its line has no file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Annotated
 
 import msgspec
 
-from lakebed.base import LakebedError, NotFound, count_of, human_size
+from lakebed.base import Conflict, LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.arguments import BranchArgument
 from lakebed.cli.kit.failures import Failed, Misuse, describe
 from lakebed.cli.kit.output import json_record, printable
@@ -27,6 +28,7 @@ from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import RefUri, parse_ref
+from lakebed.client import Damaged, Missing
 from lakebed.wire import Commit, ObjectStats
 
 from .transfers import NotAFile, file_below, gone_text
@@ -71,7 +73,8 @@ def export(
     for commit in reversed(log):
         _write_commit(session, branch, commit, target, done)
     if done.skipped:
-        raise Failed(f"{count_of(done.skipped, 'entry', 'entries')} have no file in {target}; all others are there")
+        have = "has" if done.skipped == 1 else "have"
+        raise Failed(f"{count_of(done.skipped, 'entry', 'entries')} {have} no file in {target}; all others are there")
     new = f"{count_of(done.objects, 'object')}, {human_size(done.size_bytes)}"
     before = f", {done.commits_before:,} were there before" if done.commits_before else ""
     session.done(f"exported {branch} to {target}: {count_of(done.commits, 'commit')}{before}; {new} downloaded", done)
@@ -101,6 +104,7 @@ def _write_commit(session: Session, branch: RefUri, commit: Commit, target: Path
     folder = target / _folder_of(commit)
     if folder.is_dir():
         done.commits_before += 1
+        done.skipped += _without_file(folder.with_suffix(".jsonl"))
         return
     draft = folder.with_name(f".{folder.name}")
     shutil.rmtree(draft, ignore_errors=True)
@@ -115,10 +119,16 @@ def _write_commit(session: Session, branch: RefUri, commit: Commit, target: Path
             # A collection took the whole commit. Its line in the log stays.
             session.warn(f"skipped commit {commit.id[:12]}: {describe(error)}")
             shutil.rmtree(draft)
+            lines.truncate(0)
             done.skipped += 1
             return
     draft.rename(folder)
     done.commits += 1
+
+
+def _without_file(lines: Path) -> int:
+    with lines.open("rb") as rows:
+        return sum(msgspec.json.decode(row)["file"] is None for row in rows)
 
 
 def _write_entry(
@@ -129,7 +139,13 @@ def _write_entry(
         session.warn(f"{gone_text(stats)}, in commit {commit.id[:12]}")
         done.skipped += 1
         return None
-    found = _object(session, branch, commit, stats, target, done)
+    try:
+        found = _object(session, branch, commit, stats, target, done)
+    except (Missing, Conflict, Damaged) as error:
+        # The commit has other entries: only this one is left out.
+        session.warn(f"skipped {printable(stats.path)} of commit {commit.id[:12]}: {describe(error)}")
+        done.skipped += 1
+        return None
     try:
         file = file_below(draft, stats.path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -147,8 +163,11 @@ def describe_path(error: LakebedError | OSError) -> str:
 
 
 def _object(session: Session, branch: RefUri, commit: Commit, stats: ObjectStats, target: Path, done: Exported) -> Path:
-    """Return the file with the bytes of this entry. Its name is a digest of the address: an object never changes."""
-    name = hashlib.sha256(stats.physical_address.encode()).hexdigest()[:32]
+    """Return the file with the bytes of this entry. Its name is a digest of the address, and of what lies there: the
+    source of an import may overwrite its objects.
+    """
+    facts = (stats.physical_address, stats.checksum, stats.size_bytes)
+    name = hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
     file = target / "objects" / name[:2] / name[2:]
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
