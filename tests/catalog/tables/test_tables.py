@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -183,12 +184,23 @@ async def test_tags_and_commits_are_read_only(tables: Repository) -> None:
             await tables.tables.drop(ref, NAME, NOTE)
 
 
+async def test_properties_that_are_set_at_the_same_time_are_all_kept(tables: Repository) -> None:
+    def setting(name: str) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+        return lambda before: {**before, name: "set"}
+
+    await asyncio.gather(
+        *(tables.tables.change_namespace("main", DB, setting(name), NOTE) for name in ("one", "two", "three"))
+    )
+
+    assert await tables.tables.namespace("main", DB) == {"owner": "us", "one": "set", "two": "set", "three": "set"}
+
+
 async def test_namespaces_are_folders_with_properties(tables: Repository) -> None:
     await tables.tables.create_namespace("main", ("db", "inner"), {}, NOTE)
     assert (await tables.tables.namespaces("main"))[0] == [DB]
     assert (await tables.tables.namespaces("main", DB))[0] == [("db", "inner")]
     assert await tables.tables.namespace("main", DB) == {"owner": "us"}
-    await tables.tables.set_namespace("main", DB, {"owner": "you"}, NOTE)
+    await tables.tables.change_namespace("main", DB, lambda _: {"owner": "you"}, NOTE)
     assert await tables.tables.namespace("main", DB) == {"owner": "you"}
     with pytest.raises(NamespaceExists):
         await tables.tables.create_namespace("main", DB, {}, NOTE)

@@ -15,6 +15,7 @@ from .names import (
     SUFFIX,
     TABLES_DAYS,
     MissingFile,
+    NamespaceConflict,
     NamespaceExists,
     NamespaceNotEmpty,
     NoSuchNamespace,

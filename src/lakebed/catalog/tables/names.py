@@ -53,6 +53,10 @@ class NamespaceNotEmpty(Conflict):
     """The namespace has tables or namespaces. Facts: `namespace`."""
 
 
+class NamespaceConflict(Conflict):
+    """Another commit changed the properties of the namespace. Facts: `namespace`."""
+
+
 class TableConflict(Conflict):
     """Another commit changed the table. Facts: `table`, `expected` and `found`, metadata files."""
 

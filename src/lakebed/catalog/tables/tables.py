@@ -62,6 +62,7 @@ from .names import (
     UUID,
     MissingFile,
     Namespace,
+    NamespaceConflict,
     NamespaceExists,
     NamespaceNotEmpty,
     NoSuchTable,
@@ -310,7 +311,9 @@ class Tables:
             NoSuchNamespace: the ref has none.
         """
         head = await self._versions.refs.resolve_commit(ref)
-        row = await self._commits.check_namespace(head, namespace)
+        return await self._properties(await self._commits.check_namespace(head, namespace))
+
+    async def _properties(self, row: Row) -> Mapping[str, str]:
         return msgspec.json.decode(await self._objects.read(from_row(row)), type=dict[str, str])
 
     async def list(
@@ -497,19 +500,38 @@ class Tables:
 
         return await self._set_properties(branch, namespace, properties, note, check)
 
-    async def set_namespace(
-        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note
-    ) -> Commit:
-        """Replace the properties of a namespace.
+    async def change_namespace(
+        self, branch: str, namespace: Namespace, change: Callable[[Mapping[str, str]], Mapping[str, str]], note: Note
+    ) -> Mapping[str, str]:
+        """Change the properties of a namespace, and return those of before. `change` is called again where another
+        commit changed them meanwhile.
 
         Raises:
             NoSuchNamespace: the branch has none.
+            NamespaceConflict: others change it all the time.
         """
+        for attempt in range(SETTLES_MAX):
+            head = await self._versions.refs.resolve_commit(branch)
+            row = await self._commits.check_namespace(head, namespace)
+            before = await self._properties(row)
+            after = change(before)
+            if after == before:
+                return before
 
-        async def check(head: CommitId) -> None:
-            await self._commits.check_namespace(head, namespace)
+            async def check(head: CommitId, expected: Row = row) -> None:
+                if await self._commits.check_namespace(head, namespace) != expected:
+                    raise NamespaceConflict(
+                        f"namespace {text_of(namespace)} was changed meanwhile", namespace=text_of(namespace)
+                    )
 
-        return await self._set_properties(branch, namespace, properties, note, check)
+            try:
+                await self._set_properties(branch, namespace, after, note, check)
+            except NamespaceConflict:
+                if attempt + 1 == SETTLES_MAX:
+                    raise
+            else:
+                return before
+        raise AssertionError("the last attempt returns or raises")
 
     async def drop_namespace(self, branch: str, namespace: Namespace, note: Note) -> Commit:
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lakebed.auth import NotAuthenticated, NotPermitted
@@ -191,11 +191,12 @@ class Namespaces:
         removals, updates = body.removals or [], body.updates or {}
         if both := sorted(updates.keys() & set(removals)):
             raise Invalid(f"property {both[0]!a} is to be set and to be removed")
-        before = dict(await repository.tables.namespace(branch, namespace))
-        after = {name: value for name, value in before.items() if name not in removals} | updates
-        if after != before:
-            note = note_of(request, f"Set properties of namespace {'.'.join(namespace)}")
-            await repository.tables.set_namespace(branch, namespace, after, note)
+
+        def changed(before: Mapping[str, str]) -> Mapping[str, str]:
+            return {name: value for name, value in before.items() if name not in removals} | updates
+
+        note = note_of(request, f"Set properties of namespace {'.'.join(namespace)}")
+        before = await repository.tables.change_namespace(branch, namespace, changed, note)
         return NamespaceChanged(
             updated=list(updates),
             removed=[name for name in removals if name in before],
