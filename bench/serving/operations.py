@@ -32,6 +32,8 @@ API: Final = "/api/v1/repositories"
 OBJECTS: Final = {"small": 2_000, "full": 100_000}
 ROWS: Final = {"small": 100, "full": 1_000}
 """Rows of a page, and changes of a diff or merge."""
+MERGED_INTO: Final = {"": "committed", " beside another": "moved"}
+"""Branches of the 100,000 objects: as they were when the source began, and with a change of its own since."""
 FOLDERS: Final = 100
 LOG: Final = {"small": 10, "full": 500}
 LOG_PAGE: Final = 100
@@ -226,9 +228,9 @@ class Lake:
         yield ask("log of one", "refs/logged/commits?amount=1", 2_000, "reads=2", 1000 / 5_324)
         yield ask("list branches", f"branches?{page}", 100, f"rows={self.rows}", self.rows / 47)
         yield ask("merge of changes", self.merges, 60, "reads=3&sets=3&files=2", 2, status=200)
-        for source in ("contiguous", "scattered"):
-            merges = partial(self.merges, source=source, destination="moved")
-            yield ask(f"merge of {source} changes", merges, 60, "reads=3&sets=3&files=2", None, status=200)
+        for source, (kind, destination) in itertools.product(("contiguous", "scattered"), MERGED_INTO.items()):
+            merges = partial(self.merges, source=source, destination=destination)
+            yield ask(f"merge of {source} changes{kind}", merges, 60, "reads=3&sets=3&files=2", None, status=200)
 
     @property
     def a_path(self) -> str:
