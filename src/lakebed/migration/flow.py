@@ -291,7 +291,9 @@ async def _read_refs(
 
 async def _replayed(target: Repository) -> dict[str, CommitId]:
     """Return the commits of earlier calls: our id for each of the source's."""
-    heads = [branch.commit_id async for branch in target.versions.refs.every_branch()]
+    refs = target.versions.refs
+    heads = [branch.commit_id async for branch in refs.every_branch()]
+    heads += [tag.commit_id async for tag in refs.every_tag()]
     ancestry = target.versions.history.ancestry(heads)
     return {commit.metadata[CAME_FROM]: commit.id async for commit in ancestry if CAME_FROM in commit.metadata}
 

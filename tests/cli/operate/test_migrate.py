@@ -102,6 +102,17 @@ def test_a_second_run_brings_over_what_is_new_and_keeps_what_was_changed_here(mo
     assert "main: changed here since, left as it is" in move.shell.ok(*move.words()).out
 
 
+def test_a_second_run_knows_commits_that_only_tags_reach(move: Move) -> None:
+    move.commit("side", "c.csv", "4", "tagged")
+    move.shell.ok("tag", "create", f"{move.lake}/v2", "side")
+    move.shell.ok("branch", "rm", "--yes", f"{move.lake}/side")
+    first = move.run()
+
+    second = move.run()
+
+    assert (second["commits"], second["commits_before"], second["left"]) == (0, first["commits"], [])
+
+
 def test_a_second_run_moves_branches_whose_protection_came_over(move: Move) -> None:
     move.shell.ok("branch", "protect", move.lake, "main")
     move.run()
