@@ -150,8 +150,14 @@ async def test_a_token_outlives_neither_its_user_nor_a_user_made_again_under_its
         await authenticator.authenticate(b"Bearer " + token.encode(), None)
 
 
+@pytest.mark.parametrize("later_s", [5, -3600], ids=["later", "clock set back"])
 async def test_deleted_credentials_end_at_once_here_and_in_seconds_elsewhere(
-    accounts: Accounts, keys: ServerKeys, ports: Ports, authenticator: Authenticator, principals: Principals
+    accounts: Accounts,
+    keys: ServerKeys,
+    ports: Ports,
+    authenticator: Authenticator,
+    principals: Principals,
+    later_s: int,
 ) -> None:
     await accounts.set_up("esti")
     issued = await accounts.create_credentials("esti")
@@ -165,7 +171,7 @@ async def test_deleted_credentials_end_at_once_here_and_in_seconds_elsewhere(
 
     with pytest.raises(NotAuthenticated):
         await authenticator.authenticate(header, None)
-    await ports.clock.sleep(5)
+    await ports.clock.sleep(later_s)
     with pytest.raises(NotAuthenticated):
         await elsewhere.authenticate(header, None)
 

@@ -23,9 +23,12 @@ async def test_a_task_is_lost_once_its_process_was_silent_for_long(tasks: Tasks,
     beaten = await tasks.get(TaskKind.DUMP, begun.id)
     clock.ms += 1
     silent = await tasks.get(TaskKind.DUMP, begun.id)
+    clock.ms -= 2 * LOST_AFTER_MS
+    was_ahead = await tasks.get(TaskKind.DUMP, begun.id)
 
     assert [(task.is_done, task.error) for task in (at_work, beaten)] == [(False, "")] * 2
     assert silent.is_done
+    assert was_ahead.is_done
     assert "begin again" in silent.error
 
 

@@ -123,7 +123,7 @@ class Authenticator:
         fingerprint = hashlib.blake2b(shown, digest_size=16, key=self._keys.fingerprint_key).digest()
         known = self._known.get(fingerprint)
         now_ms = self._ports.clock.now_ms()
-        if known is not None and now_ms < known[1]:
+        if known is not None and _is_fresh(known[1], now_ms):
             return known[0]
         # Do not cache the result of a look-up during which a key pair was deleted.
         forgotten = self._forgotten
@@ -198,7 +198,7 @@ class Authenticator:
         """
         now_ms = self._ports.clock.now_ms()
         known = self._owners.get(access_key_id)
-        if known is not None and now_ms < known.until_ms:
+        if known is not None and _is_fresh(known.until_ms, now_ms):
             return known
         forgotten = self._forgotten
         if access_key_id.startswith(PREFIX):
@@ -381,6 +381,11 @@ class Authenticator:
         pair = await self._accounts.find_credentials(session.access_key_id)
         if pair is None or pair.user_uid != user.uid:
             raise NotAuthenticated("the key pair of this login is gone")
+
+
+def _is_fresh(until_ms: int, now_ms: int) -> bool:
+    """Return whether what is cached until then counts: not where the clock was set back since."""
+    return now_ms < until_ms <= now_ms + CACHE_MS
 
 
 class Slowdown:

@@ -64,7 +64,7 @@ class Tasks:
         found = await self._find(task_id)
         if found is None or found.kind is not kind:
             raise TaskNotFound(f"task {task_id} not found", id=task_id)
-        silent_ms = self._ports.clock.now_ms() - found.updated_ms
+        silent_ms = abs(self._ports.clock.now_ms() - found.updated_ms)  # The clock may have been ahead.
         if found.is_done or silent_ms < LOST_AFTER_MS:
             return found
         return replace(found, is_done=True, error="the server that worked on it is gone: begin again")
@@ -92,7 +92,7 @@ class Tasks:
         """Remove records of tasks that ended or were lost long ago."""
         now_ms = self._ports.clock.now_ms()
         tasks = self._records.records(TaskRecord, TASK)
-        old = [key async for key, record in tasks if now_ms - record.updated_ms >= KEPT_MS]
+        old = [key async for key, record in tasks if abs(now_ms - record.updated_ms) >= KEPT_MS]
         if old:
             await self._records.store.delete_many(self._records.partition, old)
 

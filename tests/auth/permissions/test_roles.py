@@ -312,7 +312,8 @@ async def test_a_resource_that_cannot_be_carried_out_to_the_letter_is_refused_wi
         await roles.policies.create("odd", [good, bad])
 
 
-async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles, ports: Ports) -> None:
+@pytest.mark.parametrize("later_s", [5, -3600], ids=["later", "clock set back"])
+async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles, ports: Ports, later_s: int) -> None:
     here, elsewhere = Authorizer(roles.policies, ports), Authorizer(roles.policies, ports)
     ann = Identity(user_id="ann")
     await roles.groups.add_member("Viewers", "ann")
@@ -324,7 +325,7 @@ async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles,
 
     with pytest.raises(NotPermitted, match="insufficient permissions: ann needs fs:ReadObject on arn:lakefs:fs"):
         (await here.permissions(ann)).require("fs:ReadObject", LAKE)
-    await ports.clock.sleep(5)
+    await ports.clock.sleep(later_s)
     with pytest.raises(NotPermitted):
         (await elsewhere.permissions(ann)).require("fs:ReadObject", LAKE)
 

@@ -38,7 +38,7 @@ class Authorizer:
     async def _of_user(self, user_id: str) -> Permissions:
         known = self._known.get(user_id)
         now_ms = self._ports.clock.now_ms()
-        if known is not None and now_ms < known[1]:
+        if known is not None and now_ms < known[1] <= now_ms + CACHE_MS:  # not after the clock was set back
             return known[0]
         try:
             found = await self._policies.permissions_of(user_id)

@@ -240,7 +240,7 @@ class Imports:
         async for key, record in self._records.records(ImportRecord, IMPORT):
             if self._is_lost(record):
                 await self._end(self._shown(record))
-            elif record.state is not ImportState.RUNNING and now_ms - record.updated_ms >= KEPT_MS:
+            elif record.state is not ImportState.RUNNING and abs(now_ms - record.updated_ms) >= KEPT_MS:
                 await self._records.delete(key)
 
     async def _check(self, location: Location) -> None:
@@ -312,7 +312,7 @@ class Imports:
         if last.is_stopping():
             raise ImportCancelled("the server that imported was stopped: begin again")
         now_ms = self._ports.clock.now_ms()
-        if now_ms - last.record.updated_ms < BEAT_MS:
+        if 0 <= now_ms - last.record.updated_ms < BEAT_MS:
             return
         now = last.record
 
@@ -384,5 +384,5 @@ class Imports:
         return record
 
     def _is_lost(self, record: ImportRecord) -> bool:
-        silent_ms = self._ports.clock.now_ms() - record.updated_ms
+        silent_ms = abs(self._ports.clock.now_ms() - record.updated_ms)  # The clock may have been ahead.
         return record.state is ImportState.RUNNING and silent_ms >= LOST_AFTER_MS

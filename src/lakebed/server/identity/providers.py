@@ -323,7 +323,7 @@ class Providers:
         if not issuer:
             raise Invalid("this server takes no id tokens: LAKEBED_OIDC_ISSUER is not set")
         now_ms = self._clock.now_ms()
-        if self._discovery is None or now_ms - self._discovery_ms >= DISCOVERY_KEPT_MS:
+        if self._discovery is None or not 0 <= now_ms - self._discovery_ms < DISCOVERY_KEPT_MS:
             body = await self._ask("GET", issuer.rstrip("/") + "/.well-known/openid-configuration")
             try:
                 found = msgspec.json.decode(body, type=_Discovery)
@@ -338,7 +338,7 @@ class Providers:
     async def _key(self, key_id: str) -> jwt.PyJWK:
         """Return a key of the provider. Read the keys again for an unknown id, which may be a new key."""
         age_ms = self._clock.now_ms() - self._keys_ms
-        if age_ms >= KEYS_KEPT_MS or (key_id not in self._keys and age_ms >= KEYS_ASKED_MS):
+        if not 0 <= age_ms < KEYS_KEPT_MS or (key_id not in self._keys and age_ms >= KEYS_ASKED_MS):
             body = await self._ask("GET", (await self._discovered()).jwks_uri)
             try:
                 found = jwt.PyJWKSet.from_json(body.decode(errors="replace")).keys

@@ -47,9 +47,10 @@ async def test_a_beat_keeps_a_job_alive_and_tells_its_progress(book: JobBook, la
         await book.begin(PLAN, by="bob")
 
 
-async def test_a_job_whose_server_is_gone_is_lost_and_makes_room(book: JobBook, lake: Lake) -> None:
+@pytest.mark.parametrize("later_ms", [LOST_AFTER_MS, -LOST_AFTER_MS], ids=["late", "its clock was ahead"])
+async def test_a_job_whose_server_is_gone_is_lost_and_makes_room(book: JobBook, lake: Lake, later_ms: int) -> None:
     lost = await book.begin(PLAN, by="ann")
-    lake.clock.ms += LOST_AFTER_MS
+    lake.clock.ms += later_ms
 
     assert (await book.get(lost.id)).state is JobState.LOST
     taken_over = await book.begin(PLAN, by="bob")

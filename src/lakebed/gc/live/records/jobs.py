@@ -41,6 +41,11 @@ class RunningRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     is_stopping: bool = False
 
 
+def _is_alive(running: RunningRecord, now_ms: int) -> bool:
+    # The clock of a dead server may have been ahead.
+    return abs(now_ms - running.beat_ms) < LOST_AFTER_MS
+
+
 class JobBook:
     def __init__(self, versions: Versions) -> None:
         self._records = versions.context
@@ -60,7 +65,7 @@ class JobBook:
             running = decode_record(RunningRecord, held.value)
             # Safety does not depend on this clock: if two jobs run, the states of their runs separate them.
             # `finish` records the end of a job before it deletes `running_job`.
-            if now_ms - running.beat_ms < LOST_AFTER_MS and not await self._has_ended(running.job_id):
+            if _is_alive(running, now_ms) and not await self._has_ended(running.job_id):
                 raise JobRunning(f"job {running.job_id} is running in this repository", job=running.job_id)
         job = JobView(
             id=self._ports.ids.fresh(),
@@ -153,7 +158,7 @@ class JobBook:
         if held is None:
             return False
         running = decode_record(RunningRecord, held.value)
-        return running.job_id == job_id and self._ports.clock.now_ms() - running.beat_ms < LOST_AFTER_MS
+        return running.job_id == job_id and _is_alive(running, self._ports.clock.now_ms())
 
     async def _shown(self, job: JobView) -> JobView:
         """Return the job, as LOST if its record says RUNNING but `is_running` is false."""
