@@ -38,6 +38,7 @@ from .commits.resetter import Resetter
 from .context import Context, Inventory, LayAside, Options
 from .errors import (
     AddressNotAllowed,
+    AnotherObject,
     BadRef,
     BranchExists,
     BranchNotFound,

@@ -53,6 +53,10 @@ class PreconditionFailed(Conflict):
     """`if_match` or `if_address`, and another entry is at the path."""
 
 
+class AnotherObject(PreconditionFailed):
+    """`if_address`: the path has another object than its caller read, or none."""
+
+
 class NoChanges(Invalid):
     """Nothing to commit or to merge."""
 

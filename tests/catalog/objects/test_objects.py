@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lakebed.base import Denied, Entry, Etags, Invalid, InvalidName
+from lakebed.base import Conflict, Denied, Entry, Etags, Invalid, InvalidName
 from lakebed.catalog import AddressInNamespace, Catalog, Repository
 from lakebed.objectstore import ShortBody, open_objectstore
 from lakebed.versions import Condition, Note, PathExists, PathNotFound, PreconditionFailed, UploadMissing, UploadRefused
@@ -77,6 +77,42 @@ async def test_metadata_and_copies_onto_themselves_keep_an_object_that_comes_mea
         assert entry.metadata == {"k": "v"}
 
     assert await read(repository, "main", "a") == b"newer"
+
+
+async def test_a_copy_onto_itself_ends_when_its_object_is_replaced_each_time(
+    repository: Repository, store: HookedStore
+) -> None:
+    attempts = 0
+
+    async def replace() -> None:
+        await repository.objects.upload("main", "a", b"%d" % attempts)
+
+    def slow(entry: Entry) -> Entry:
+        nonlocal attempts
+        attempts += 1
+        assert attempts <= 100, "tried without end"
+        store.before("set_if", b"a", replace)
+        return entry
+
+    await repository.objects.upload("main", "a", b"0")
+    with pytest.raises(Conflict, match="replaced during each of 16 attempts"):
+        await repository.objects.copy("main", "a", "main", "a", alter=slow, shallow=True)
+
+    assert await read(repository, "main", "a") == b"%d" % attempts
+
+
+async def test_a_copy_onto_itself_ends_when_its_caller_refuses_the_source(repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"1")
+    looks = 0
+
+    def refuse(_: Entry) -> Entry:
+        nonlocal looks
+        looks += 1
+        assert looks < 3, "tried again"
+        raise PreconditionFailed("the caller wants another source")
+
+    with pytest.raises(PreconditionFailed, match="the caller wants another source"):
+        await repository.objects.copy("main", "a", "main", "a", alter=refuse)
 
 
 async def test_conditional_uploads_see_what_is_there(repository: Repository) -> None:

@@ -38,9 +38,10 @@ from lakebed.catalog.guards import Guards
 from lakebed.catalog.namespaces import Namespaces
 from lakebed.objectstore import Body, ObjectStore
 from lakebed.quotas import Charges
-from lakebed.versions import ANY, Condition, PathExists, PathNotFound, PreconditionFailed, UploadMissing, Versions
+from lakebed.versions import ANY, AnotherObject, Condition, PathExists, PathNotFound, UploadMissing, Versions
 
 DELETE_MANY_MAX: Final = 1_000
+REPLACE_ATTEMPTS_MAX: Final = 16
 _HEADER_TEXT: Final = re.compile(r"[\x20-\x7e\xa0-\xff]*")
 """Match texts that HTTP headers can carry: Latin-1 without control characters."""
 
@@ -279,21 +280,27 @@ class Objects:
 
         Raises:
             PathExists, PreconditionFailed: the condition does not hold.
+            Conflict: other objects came to the path during each of REPLACE_ATTEMPTS_MAX attempts.
         """
-        while True:
+        for _ in range(REPLACE_ATTEMPTS_MAX):
             entry = await self._versions.staging.get(branch, key)
             condition.check(to_row(key, entry))
 
             def altered(source: Entry, address: str = entry.address) -> Entry:
                 if source.address != address:
-                    raise PreconditionFailed("another object is at this path by now")
+                    raise AnotherObject("another object is at this path by now")
                 return source if alter is None else alter(source)
 
             bound = dataclasses.replace(condition, if_address=entry.address)
-            with suppress(PreconditionFailed), await self._charges.reserve(branch, by, 0) as reservation:
+            # The caller's own conditions, and a refusal by `alter`, are errors.
+            with suppress(AnotherObject), await self._charges.reserve(branch, by, 0) as reservation:
                 return await self._versions.copies.copy(
                     branch, key, branch, key, shallow=shallow, alter=altered, condition=bound, admit=reservation.store
                 )
+        raise Conflict(
+            f"the object at this path was replaced during each of {REPLACE_ATTEMPTS_MAX} attempts, try again",
+            branch=branch,
+        )
 
     async def move(
         self,

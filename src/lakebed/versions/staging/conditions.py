@@ -21,7 +21,7 @@ from lakebed.base import CommitId, Etags, NotFound, OutcomeUnknown, Row, Staging
 from lakebed.versions import keys
 from lakebed.versions.cells import CONDITIONAL, decode_cell
 from lakebed.versions.context import Context
-from lakebed.versions.errors import PathExists, PreconditionFailed
+from lakebed.versions.errors import AnotherObject, PathExists, PreconditionFailed
 from lakebed.versions.records import BranchRecord, ClaimReason, ClaimRecord
 
 
@@ -42,6 +42,7 @@ class Condition:
         Raises:
             PathExists: something is there.
             PreconditionFailed: nothing, or something else, is there.
+            AnotherObject: the same, by its address.
         """
         if self.if_none_match and visible is not None:
             raise PathExists("path already exists")
@@ -50,7 +51,7 @@ class Condition:
         if self.if_match is not None and (visible is None or not self.if_match.match(visible[5])):
             raise PreconditionFailed("the object at this path is not the one named in If-Match")
         if self.if_address is not None and (visible is None or from_row(visible).address != self.if_address):
-            raise PreconditionFailed("another object is at this path by now")
+            raise AnotherObject("another object is at this path by now")
 
 
 ANY = Condition()
