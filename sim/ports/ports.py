@@ -163,6 +163,12 @@ class SimClock:
         await effect(("sleep", round(seconds * 1000)))
 
 
+def set_ahead(ports: Ports, ms: int) -> None:
+    """Set this actor's clock ahead, or, by a negative number, back."""
+    assert isinstance(ports.clock, SimClock)
+    ports.clock.ms += ms
+
+
 class SimIds:
     """Make names that no one else gets: 9 digits of the clock, 11 of a hash of who asks and how often it has."""
 

@@ -32,6 +32,7 @@ from lakebed.versions import (
 from sim.checkers.reachable import NAMED, PROMISES, SIGNED
 from sim.ports.actors import Violation
 from sim.ports.operations import Operation
+from sim.ports.ports import set_ahead
 
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
 from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, doing
@@ -77,7 +78,7 @@ def link_signed(name: str, key: str, value: str, *, late_ms: int = 0) -> Do:
         address = await repo.uploads.issue(MAIN, key.encode(), is_signed=True)
         await repo.store.set(SIGNED, address.encode(), b"")
         await repo.objectstore.put(address, b"1")
-        repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        set_ahead(repo.ports, late_ms)
         await repo.uploads.link(MAIN, key.encode(), _entry(address, value))
 
     return Do(Operation(name, "write", MAIN, key.encode(), value), act)
@@ -172,14 +173,14 @@ async def end(repo: Versions) -> None:
 @doing("clean")
 async def clean_records(repo: Versions, *, late_ms: int = 0) -> None:
     """Remove finished records as a cleaner does, whose clock is `late_ms` ahead."""
-    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, late_ms)
     await repo.cleanup._clean_records()  # noqa: SLF001  # a part of it, for fewer states
 
 
 @doing("clean")
 async def clean_refs(repo: Versions) -> None:
     """Remove refs half made as a cleaner does, which takes all of them for old."""
-    repo.ports.clock.ms += FAR_FUTURE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, FAR_FUTURE_MS)
     await repo.cleanup._clean_refs()  # noqa: SLF001  # a part of it, for fewer states
 
 
@@ -274,12 +275,11 @@ def purge(name: str) -> Do:
 
 @doing("run")
 async def run_later(repo: Versions, act: Callable[[Versions], Awaitable[str | None]], *, days: int) -> str | None:
-    clock = repo.ports.clock
-    clock.ms += days * DAY_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, days * DAY_MS)
     try:
         return await act(repo)
     finally:
-        clock.ms -= days * DAY_MS  # type: ignore[attr-defined]  # as above: what else it does is done now
+        set_ahead(repo.ports, -days * DAY_MS)  # what else this process does is done now
 
 
 def days_later(do: Do, days: int) -> Do:
@@ -323,7 +323,7 @@ def shown(content: bytes) -> str:
 @doing("close")
 async def behind(repo: Versions) -> None:
     """Let this process's clock turn out to be an hour behind all others."""
-    repo.ports.clock.ms -= 3_600_000  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, -3_600_000)
 
 
 def hand_out(name: str) -> Do:

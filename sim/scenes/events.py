@@ -39,7 +39,7 @@ from sim.checkers.views import PARTITION, UID
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.disk import Disk
 from sim.ports.operations import Operation
-from sim.ports.ports import SimPorts
+from sim.ports.ports import SimPorts, set_ahead
 
 from .deeds import create_branch, create_tag, delete_branch, delete_tag, hard_reset
 from .scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, versions, write
@@ -176,7 +176,7 @@ async def gather(repo: Versions) -> None:
 @doing("clean")
 async def deliver(repo: Versions, *, late_ms: int = 0) -> None:
     """Deliver what waits, once, by a clock that is `late_ms` ahead: it takes who is at it for dead."""
-    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, late_ms)
     await _deliver(repo)
 
 
@@ -199,7 +199,7 @@ async def replay(repo: Versions) -> None:
 @doing("clean")
 async def clean_events(repo: Versions) -> None:
     """Remove every event that is delivered or old, by a clock that is far ahead."""
-    repo.ports.clock.ms += _AGE_MS  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, _AGE_MS)
     await repo.outbox.clean()
 
 
@@ -230,8 +230,7 @@ def _much_later(deed: Do) -> Do:
     """Do it by a clock at which no log has the moves of before."""
 
     async def act(repo: Versions) -> Any:
-        clock = repo.ports.clock
-        clock.ms += repo.context.options.reflog_age_ms_max + _AGE_MS  # type: ignore[attr-defined]  # a SimClock
+        set_ahead(repo.ports, repo.context.options.reflog_age_ms_max + _AGE_MS)
         return await deed.act(repo)
 
     return Do(deed.operation, act)

@@ -30,7 +30,7 @@ from sim.checkers.reachable import (
 from sim.checkers.views import UID
 from sim.ports.actors import Actor, Program, Quick, Scene
 from sim.ports.operations import Operation
-from sim.ports.ports import SimPorts
+from sim.ports.ports import SimPorts, set_ahead
 from sim.ports.trees import SimTrees
 
 from .collecting import FENCING, PRIVATE, Collecting
@@ -186,8 +186,7 @@ def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
 @doing("clean")
 async def clean(repo: Versions, *, late_ms: int = 0) -> None:
     """Clean, by a clock that is `late_ms` ahead."""
-    clock = repo.ports.clock
-    clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, late_ms)
     await repo.cleanup.clean()
 
 

@@ -25,7 +25,7 @@ from sim.checkers.ledgers import (
 )
 from sim.checkers.reachable import nothing_queued_is_named, queued
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
+from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts, set_ahead
 from sim.scenes.collecting import PRIVATE, STEPS
 from sim.scenes.deeds import (
     apply_planned,
@@ -85,7 +85,7 @@ def hard(do: Do) -> Do:
 @doing("clean")
 async def clean_claims(repo: Versions, *, late_ms: int = 0) -> None:
     """Wipe retired tokens as a cleaner does, whose clock is `late_ms` ahead."""
-    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, late_ms)
     await repo.cleanup._clean_claims()  # noqa: SLF001  # a part of it, for fewer states
 
 

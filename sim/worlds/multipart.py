@@ -22,7 +22,7 @@ from lakebed.versions.staging.parts import AGE_MS_MAX
 from sim.checkers.views import PARTITION, UID
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
-from sim.ports.ports import SimPorts
+from sim.ports.ports import SimPorts, set_ahead
 from sim.scenes.collecting import FENCING
 from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncommitted_run
 from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, reset, scene, versions, write
@@ -127,7 +127,7 @@ async def abort(repo: Versions) -> None:
 
 @doing("clean")
 async def clean_parts(repo: Versions, *, late_ms: int = 0) -> None:
-    repo.ports.clock.ms += late_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    set_ahead(repo.ports, late_ms)
     await repo.parts.clean()
 
 

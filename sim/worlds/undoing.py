@@ -26,6 +26,7 @@ from sim.checkers.reachable import (
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.effects import Effect
 from sim.ports.operations import Operation
+from sim.ports.ports import set_ahead
 from sim.scenes.applies import clear, plan, publish, sweep
 from sim.scenes.collecting import OPTIONS
 from sim.scenes.deeds import (
@@ -228,7 +229,7 @@ def job(name: str, do: Do, *, after_ms: int = 0) -> Do:
     """Do it as a job of a server, unless another one is running. `after_ms`: by a clock that is so much ahead."""
 
     async def act(repo: Versions) -> None:
-        repo.ports.clock.ms += after_ms  # type: ignore[attr-defined]  # a SimClock, as in every scene
+        set_ahead(repo.ports, after_ms)
         book = JobBook(repo)
         begun = await book.begin(PurgeRequest(), by=name)
         await do.act(repo)

@@ -14,7 +14,7 @@ from lakebed.gc.live.installation.missing import ADOPTED_AGE_MS
 from lakebed.versions import Versions, keys
 from sim.ports.actors import Actor, Scene
 from sim.ports.operations import Operation
-from sim.ports.ports import LEVELS, SimPorts
+from sim.ports.ports import LEVELS, SimPorts, set_ahead
 from sim.scenes.collecting import FENCING, PRIVATE
 from sim.scenes.deeds import close, uncommitted_run
 from sim.scenes.scenes import Do, client, commit, doing, scene, upload, versions, write
@@ -38,10 +38,10 @@ def adopt_slices(name: str) -> Do:
 
 
 async def _adopt(repo: Versions) -> None:
-    service, clock = CollectionService(repo, FENCING, user_id="sim"), repo.ports.clock
-    clock.ms += 1  # type: ignore[attr-defined]  # a SimClock, as in every scene
+    service = CollectionService(repo, FENCING, user_id="sim")
+    set_ahead(repo.ports, 1)
     await service.adopting()
-    clock.ms += ADOPTED_AGE_MS  # type: ignore[attr-defined]  # as above
+    set_ahead(repo.ports, ADOPTED_AGE_MS)
     await service.adopt_slices()
 
 
