@@ -5,7 +5,6 @@ Stored records: docs/formats/auth.md. Built-in groups and policies: built_in.py.
 
 from .accounts import *
 from .authenticator import *
-from .keys import *
 from .lent import *
 from .permissions.actions import *
 from .permissions.authorizer import *

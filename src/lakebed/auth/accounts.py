@@ -20,7 +20,6 @@ import msgspec
 from lakebed.base import AlreadyExists, Denied, Invalid, NotFound, Ports
 from lakebed.kv import Predicate, PredicateFailed, Store, scan_prefix
 
-from .keys import ServerKeys
 from .permissions.built_in import ADMINS, UID
 from .permissions.grants import grant, revoke_all_of_user
 from .records import (
@@ -36,6 +35,7 @@ from .records import (
     InstallationRecord,
     PrincipalRecord,
     SandboxRecord,
+    ServerKeys,
     SessionRecord,
     UserRecord,
     decode,

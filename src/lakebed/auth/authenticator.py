@@ -24,20 +24,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.base import Denied, Later, Ports
+from lakebed.base import Denied, Ports
 
 from .accounts import Accounts, SessionNotFound
-from .keys import ServerKeys
 from .lent import LASTS_S, PREFIX, Lent, lent_pair, read_lent
 from .permissions.statements import Delegation
 from .principals import PrincipalNotFound, Principals
-from .records import CredentialsRecord, UserRecord
+from .records import CredentialsRecord, ServerKeys, UserRecord
 
 if TYPE_CHECKING:
-    import jwt
     from jwt.types import Options
-else:  # The import is slow, and a server needs it only from the first login on.
-    jwt = Later("jwt")
 
 __all__ = ["SESSION_COOKIE", "TOKEN_LIFETIME_S", "Authenticator", "Identity", "NotAuthenticated", "UnknownAccessKey"]
 
@@ -319,6 +315,8 @@ class Authenticator:
 
     def _sign(self, user: UserRecord, now_s: int, lifetime_s: int, **claims: object) -> tuple[str, int]:
         """Return a signed token, and when it ends (Unix seconds)."""
+        import jwt  # The import is slow, and a server needs it only from the first login on.
+
         expires_s = now_s + lifetime_s
         claims |= {"sub": user.id, "uid": user.uid, "iat": now_s, "exp": expires_s}
         return jwt.encode(claims, self._keys.token_key, algorithm=_ALGORITHM), expires_s
@@ -340,6 +338,8 @@ class Authenticator:
         raise NotAuthenticated("unknown scheme")
 
     async def _from_token(self, token: bytes) -> Identity:
+        import jwt  # as above
+
         # The time comes from the port. PyJWT reads the machine's clock, so it must not check the time.
         options: Options = {"require": ["sub", "uid", "exp"], "verify_exp": False, "verify_iat": False}
         try:

@@ -10,8 +10,13 @@ from enum import StrEnum
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from lakebed.base import Corrupt
+from lakebed.base import Corrupt, Ids, Invalid
+from lakebed.kv import PredicateFailed, Store
 
 from .permissions.statements import Statement
 
@@ -24,9 +29,11 @@ __all__ = [
     "PrincipalRecord",
     "SandboxRecord",
     "SandboxState",
+    "ServerKeys",
     "UserRecord",
     "decode",
     "encode",
+    "load_server_keys",
 ]
 
 PARTITION: Final = b"auth"
@@ -45,6 +52,8 @@ ADMINS_LEAVING: Final = b"admins/leaving"
 SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
 
+SECRET_BYTES_MIN: Final = 16
+_NONCE_BYTES: Final = 12
 _FORMAT: Final = b"\x01"
 _WITH_CONDITIONS: Final = b"\x02"
 """The format of policies with conditions. Releases without conditions refuse it, so they do not allow too much."""
@@ -233,3 +242,78 @@ def decode(kind: type[R], data: bytes) -> R:
         return msgspec.msgpack.decode(data[1:], type=kind)
     except msgspec.MsgspecError as error:
         raise AuthFormat(f"{kind.__name__} does not decode: {error}", kind=kind.__name__) from error
+
+
+# Keys of the server
+
+
+class ServerKeys:
+    """Derive and use the server's keys: one secret, from which all others are derived (HKDF-SHA-256, a label for each).
+
+    `token_key` signs JWTs, `continuation_key` seals continuation tokens, `login_key` ties logins to their browsers,
+    `certificate_key` signs certificates of erasures, and `lent_key` makes key pairs that are lent for an hour.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        """Derive all keys from a secret.
+
+        Raises:
+            Invalid: the secret has less than 16 bytes.
+        """
+        if len(secret) < SECRET_BYTES_MIN:
+            raise Invalid(f"the server secret needs at least {SECRET_BYTES_MIN} bytes, got {len(secret)}")
+        self.token_key = _derive(secret, b"lakebed jwt")
+        self.continuation_key = _derive(secret, b"lakebed continuation")
+        self.login_key = _derive(secret, b"lakebed login")
+        self.certificate_key = _derive(secret, b"lakebed certificate")
+        self.lent_key = _derive(secret, b"lakebed lent")
+        self._cipher = AESGCM(_derive(secret, b"lakebed credentials"))
+        self.fingerprint_key = _derive(secret, b"lakebed fingerprint")
+
+    def seal(self, secret_key: str, *, access_key_id: str, nonce: bytes) -> bytes:
+        """Encrypt a secret key by AES-256-GCM: return the nonce, then ciphertext and tag.
+
+        It is bound to its access key, so that two records cannot be swapped.
+        """
+        assert len(nonce) == _NONCE_BYTES, len(nonce)
+        return nonce + self._cipher.encrypt(nonce, secret_key.encode(), access_key_id.encode())
+
+    def unseal(self, sealed: bytes, *, access_key_id: str) -> str:
+        """Decrypt a sealed secret key.
+
+        Raises:
+            AuthFormat: it was sealed by another server secret or for another access key, or it is damaged.
+        """
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], access_key_id.encode()).decode()
+        except (InvalidTag, ValueError) as error:
+            raise AuthFormat(
+                f"the secret of {access_key_id} does not decrypt: another server secret, or a damaged record",
+                access_key_id=access_key_id,
+            ) from error
+
+
+async def load_server_keys(store: Store, ids: Ids, given: bytes | None = None) -> ServerKeys:
+    """Derive keys from the given secret, else from the stored one. Stores a fresh secret if there is none.
+
+    An operator who passes a secret keeps it out of the database, so that its dumps reveal no secret keys.
+    If several processes start at once, one of them stores its secret, and the others use it.
+    """
+    if given is not None:
+        return ServerKeys(given)
+    held = await store.get(PARTITION, SERVER_SECRET)
+    if held is None:
+        secret = ids.bits(256).to_bytes(32, "big")
+        try:
+            await store.set_if(PARTITION, SERVER_SECRET, secret, None)
+        except PredicateFailed:
+            held = await store.get(PARTITION, SERVER_SECRET)
+            assert held is not None, "a server secret is never deleted"
+            secret = held.value
+    else:
+        secret = held.value
+    return ServerKeys(secret)
+
+
+def _derive(secret: bytes, label: bytes) -> bytes:
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=label).derive(secret)

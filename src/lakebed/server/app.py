@@ -61,11 +61,9 @@ from .collectors import Collectors, check_runs
 from .events import Eventing
 from .hard_delete import HardDeleting
 from .hooks import ScriptReads, make_hooks
-from .http.circumstances import look, permissions_of
 from .http.errors import NoSuchEndpoint, error_response, message_response, warn_of_wrong_secret
-from .http.gate import may_leave
-from .http.requests import RestRequest, check_origin, has_s3_signature
-from .http.responses import JsonResponse, answer
+from .http.gate import look, may_leave, permissions_of
+from .http.requests import JsonResponse, RestRequest, answer, check_origin, has_s3_signature
 from .http.routing import Route, Router
 from .identity.providers import Providers
 from .operate.audit import AuditLog

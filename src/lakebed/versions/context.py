@@ -6,7 +6,7 @@ A flow may read a branch record in three ways, and the choice is part of its pro
     fresh        read after the call began; all that wait for the same branch share the read
     consistent   look, then look whether the record is still the same
 
-Commit records never change once written (but for a note), so they are cached without limit of time (commit_cache.py).
+Commit records never change once written (but for a note), so they are cached without limit of time (`CommitCache`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from lakebed.objectstore import ObjectStore
 from . import keys
 from .errors import BranchNotFound, CommitNotFound
 from .history.ancestors import Ancestors
-from .history.commit_cache import CommitCache
 from .records import (
     BranchRecord,
     ClaimReason,
     ClaimRecord,
     Commit,
+    CommitCache,
     CopyRecord,
     DeletedRefRecord,
     IntentRecord,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.auth import InvalidAction, InvalidPolicy, Permissions, Statement
-from lakebed.auth.permissions.globs import compile_glob
+from lakebed.auth.permissions.conditions import compile_glob
 from lakebed.auth.permissions.statements import Effect, check_statements
 
 LAKE = "arn:lakefs:fs:::repository/lake"

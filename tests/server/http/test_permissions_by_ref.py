@@ -18,7 +18,7 @@ from lakebed.operations import AnyOperation
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
 from lakebed.server.hooks import ScriptReads
-from lakebed.server.http.circumstances import permissions_of
+from lakebed.server.http.gate import permissions_of
 from lakebed.server.http.requests import RestRequest
 from tests.server.http.test_permissions import allow, let_a_run_hold, message_of, url_of
 from tests.server.s3.signing import asked_as, keys_of

@@ -11,7 +11,7 @@ from typing import Final
 
 from lakebed.base import Invalid
 
-from .globs import compile_glob
+from .conditions import compile_glob
 
 __all__ = ["ACTIONS", "InvalidAction"]
 

@@ -23,8 +23,6 @@ import msgspec
 
 from lakebed.base import Invalid
 
-from .globs import Matcher, compile_pieces
-
 __all__ = [
     "NO_REF",
     "UNKNOWN_REF",
@@ -37,6 +35,7 @@ __all__ = [
     "time_of",
 ]
 
+Matcher: TypeAlias = Callable[[str], bool]
 BRANCH: Final = "branch"
 TAG: Final = "tag"
 REF: Final = "ref"
@@ -322,3 +321,33 @@ def _of_time(times_ms: Sequence[int], *, is_before: bool) -> Check:
         return any(now_ms < at_ms if is_before else now_ms > at_ms for at_ms in times_ms)
 
     return check
+
+
+def compile_glob(pattern: str) -> Matcher:
+    """Return a matcher of a pattern over actions or resources: `*` is any characters, none and slashes too."""
+    return compile_pieces(pattern.split("*"))
+
+
+def compile_pieces(literals: Sequence[str]) -> Matcher:
+    """Return a matcher for the pieces between stars: `a` and `b` for `a*b`, and `a` alone for `a`."""
+    # Find the pieces from left to right, each at its first occurrence. So the time depends on the text alone, not on
+    # the number of stars. Regular expressions could backtrack exponentially.
+    first, *pieces = literals
+    if not pieces:
+        return first.__eq__
+    if pieces == [""]:
+        return lambda text: text.startswith(first)
+    *middle, last = pieces
+
+    def matches(text: str) -> bool:
+        if not text.startswith(first) or not text.endswith(last):
+            return False
+        position, end = len(first), len(text) - len(last)
+        for piece in middle:
+            found = text.find(piece, position, end)
+            if found < 0:
+                return False
+            position = found + len(piece)
+        return position <= end
+
+    return matches

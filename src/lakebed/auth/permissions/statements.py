@@ -30,11 +30,13 @@ from .conditions import (
     Conditions,
     InvalidCondition,
     Look,
+    Matcher,
     Ref,
     check_conditions,
     compile_conditions,
+    compile_glob,
+    compile_pieces,
 )
-from .globs import Matcher, compile_glob, compile_pieces
 
 __all__ = ["Delegation", "InvalidPolicy", "NotPermitted", "Permissions", "Statement", "check_statements"]
 

@@ -17,10 +17,9 @@ from lakebed import agents
 from lakebed.auth import Identity, NotPermitted, Permissions
 from lakebed.operations import Operation
 from lakebed.server.collectors import check_runs
-from lakebed.server.http.circumstances import permissions_of
 from lakebed.server.http.errors import Answer, InvalidParameter, MethodNotAllowed
-from lakebed.server.http.requests import RestRequest, parse_query
-from lakebed.server.http.responses import RawResponse
+from lakebed.server.http.gate import permissions_of
+from lakebed.server.http.requests import RawResponse, RestRequest, parse_query
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.server.web.asking import Asking, body_of, texts_of

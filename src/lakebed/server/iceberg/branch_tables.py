@@ -16,8 +16,7 @@ from lakebed.iceberg import Shown
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.gate import ask, check_source
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, ContentsGone, Note

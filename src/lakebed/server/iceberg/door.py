@@ -16,9 +16,9 @@ from lakebed.auth import Identity, NotAuthenticated, NotPermitted, Permissions
 from lakebed.base import AlreadyExists, Conflict, Denied, LakebedError, NotFound, OutcomeUnknown
 from lakebed.catalog import tables as core
 from lakebed.operations import tables as operations
-from lakebed.server.http.circumstances import permissions_of
 from lakebed.server.http.errors import Answer, InvalidParameter, NoSuchEndpoint, log_failure, status_and_message
-from lakebed.server.http.responses import JsonResponse, answer
+from lakebed.server.http.gate import permissions_of
+from lakebed.server.http.requests import JsonResponse, answer
 from lakebed.server.http.routing import Route, Router
 from lakebed.server.state import AppState
 from lakebed.wire import CatalogError, CatalogFault, NamespaceCreation, TableRename, TablesCommit

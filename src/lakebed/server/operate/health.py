@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from lakebed.base import LakebedError
 from lakebed.objectstore import ObjectMissing, ObjectStore
-from lakebed.server.http.responses import text
+from lakebed.server.http.requests import text
 from lakebed.server.process.folder import OBJECTS_FOLDER, PROOF_HEADER, RESERVE_BYTES, proof_of
 from lakebed.server.state import AppState
 

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from lakebed import wire
 from lakebed.hooks import ActionRunRecord, HookRunRecord, Runs
 from lakebed.operations import repositories
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 

@@ -16,8 +16,7 @@ from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.gate import check_source, refuse_denied, refuse_denied_below
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import StreamedResponse, page_of, raw_headers
+from lakebed.server.http.requests import RestRequest, StreamedResponse, page_of, raw_headers
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound

@@ -9,8 +9,7 @@ from lakebed import wire
 from lakebed.catalog import DeletedRepository
 from lakebed.operations import deleted
 from lakebed.server.http.gate import require
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import RefKind

@@ -9,8 +9,7 @@ from lakebed.base import decode_metadata, key_to_path, path_to_key
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, expired_by
 from lakebed.server.http.gate import check_source, unreadable
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.iceberg import appending
 from lakebed.server.state import AppState

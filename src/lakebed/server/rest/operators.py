@@ -11,8 +11,7 @@ from typing import Final, TypedDict
 
 from lakebed.base import LakebedError
 from lakebed.operations import operators
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.operate.audit import AuditLog, AuditQuery, query_time
 from lakebed.server.operate.health import Probe

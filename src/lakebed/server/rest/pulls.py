@@ -11,8 +11,7 @@ from lakebed.catalog import PullRecord
 from lakebed.operations import history, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.gate import check_source, require
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound

@@ -14,8 +14,7 @@ from lakebed.catalog import MARKER_KEY, NamespaceInUse, NamespaceNested, Reposit
 from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
 from lakebed.server.http.errors import Answer
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import answer, page_of
+from lakebed.server.http.requests import RestRequest, answer, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import Note, Versions

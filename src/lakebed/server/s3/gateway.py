@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope
 from lakebed.auth import SESSION_COOKIE, NotAuthenticated, UnknownAccessKey
 from lakebed.base import LakebedError
 from lakebed.catalog import RepositoryNotFound
-from lakebed.server.http.circumstances import permissions_of
+from lakebed.server.http.gate import permissions_of
 from lakebed.server.http.requests import check_origin, has_s3_signature
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound

@@ -20,7 +20,7 @@ from lakebed.base import CONTENT_TYPE_DEFAULT, LAKEBED_METADATA, S3_HEADERS, Ent
 from lakebed.catalog import DELETE_MANY_MAX, METADATA_BYTES_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.http.fields import CONDITIONS, asked_span
-from lakebed.server.http.responses import RawResponse, StreamedResponse
+from lakebed.server.http.requests import RawResponse, StreamedResponse
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, BranchNotFound, PathNotFound, RefNotFound
 

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from lakebed.auth import SESSION_COOKIE, Identity, NotAuthenticated, Permissions
 from lakebed.base import LakebedError
 from lakebed.operations import PUBLIC_BYTES_MAX
-from lakebed.server.http.circumstances import permissions_of
 from lakebed.server.http.errors import InvalidBody, NoSuchEndpoint, log_failure, status_and_message
+from lakebed.server.http.gate import permissions_of
 from lakebed.server.http.requests import RestRequest, parse_query
 from lakebed.server.http.routing import Route, Router
 from lakebed.server.identity.login_attempts import LOGIN_PAGE

@@ -3,5 +3,4 @@
 history       the log, the merge base of two refs, and differences
 walking       walk from heads down, children before parents
 ancestors     jump to a far ancestor
-commit_cache  the commit records that were read last
 """

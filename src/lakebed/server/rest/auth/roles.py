@@ -25,8 +25,7 @@ from lakebed.auth import (
 )
 from lakebed.operations import accounts
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import answer, page_of
+from lakebed.server.http.requests import RestRequest, answer, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 

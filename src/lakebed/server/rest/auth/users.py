@@ -11,8 +11,7 @@ from lakebed.auth import SESSION_COOKIE, TOKEN_LIFETIME_S, PrincipalRecord, User
 from lakebed.operations import accounts
 from lakebed.quotas import Books, of_user
 from lakebed.server.http.errors import InvalidParameter
-from lakebed.server.http.requests import RestRequest, check_origin
-from lakebed.server.http.responses import answer, nothing, page_of
+from lakebed.server.http.requests import RestRequest, answer, check_origin, nothing, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.identity.setting_up import sender_of
 from lakebed.server.state import AppState

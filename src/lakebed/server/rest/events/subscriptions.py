@@ -13,8 +13,7 @@ from lakebed.catalog import Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
 from lakebed.server.events import shown
 from lakebed.server.http.gate import refuse_denied_below, require
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 from lakebed.versions import EventRecord

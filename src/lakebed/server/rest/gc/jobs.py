@@ -9,8 +9,7 @@ from lakebed.auth import NotPermitted
 from lakebed.gc import messages
 from lakebed.gc.live import JobBook
 from lakebed.operations.gc import collectors
-from lakebed.server.http.circumstances import address_of
-from lakebed.server.http.gate import require
+from lakebed.server.http.gate import address_of, require
 from lakebed.server.http.requests import RestRequest
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState

@@ -26,8 +26,7 @@ from lakebed.gc.messages import (
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.gate import require
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import answer
+from lakebed.server.http.requests import RestRequest, answer
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 

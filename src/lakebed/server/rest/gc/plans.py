@@ -18,8 +18,7 @@ from lakebed.gc import messages
 from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer, InvalidParameter
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import StreamedResponse, raw_headers
+from lakebed.server.http.requests import RestRequest, StreamedResponse, raw_headers
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 

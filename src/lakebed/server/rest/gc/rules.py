@@ -16,8 +16,7 @@ from lakebed.gc.messages import RulesHistory, RulesTrial, RulesVersion, RulesWri
 from lakebed.gc.rules import Explanation, Rules, check_rules, explain, in_days
 from lakebed.operations.gc import collections, collectors
 from lakebed.server.http.errors import Answer, InvalidBody
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import nothing
+from lakebed.server.http.requests import RestRequest, nothing
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
 

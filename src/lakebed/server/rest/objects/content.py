@@ -22,8 +22,7 @@ from lakebed.operations import objects
 from lakebed.server.http.errors import Answer, InvalidParameter, message_response
 from lakebed.server.http.fields import CONDITIONS, Conditions, asked_span, read_digest, write_condition
 from lakebed.server.http.forms import open_form
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import RawResponse, StreamedResponse, raw_headers
+from lakebed.server.http.requests import RawResponse, RestRequest, StreamedResponse, raw_headers
 from lakebed.server.http.routing import Route
 from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState

@@ -19,8 +19,7 @@ from lakebed.operations import objects
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.fields import read_range, write_condition
 from lakebed.server.http.gate import ask
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import nothing
+from lakebed.server.http.requests import RestRequest, nothing
 from lakebed.server.http.routing import Route
 from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState

@@ -13,8 +13,7 @@ from lakebed.operations import objects
 from lakebed.server.http.errors import status_and_message
 from lakebed.server.http.fields import write_condition
 from lakebed.server.http.gate import readable, refuse_denied, unreadable
-from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.responses import page_of
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Route
 from lakebed.server.rest.commits import commit_record
 from lakebed.server.rest.stats import stats_of_entry, stats_of_page

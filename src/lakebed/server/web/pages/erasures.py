@@ -12,7 +12,7 @@ from lakebed.gc.rules import Selection
 from lakebed.operations import API_ROOT
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
-from lakebed.server.http.responses import StreamedResponse
+from lakebed.server.http.requests import StreamedResponse
 from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .collections import OBJECTS, RUNS, ledger_of, may_apply, ways_of
