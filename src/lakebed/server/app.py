@@ -24,22 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from lakebed import operations
-from lakebed.auth import (
-    NO_REF,
-    SESSION_COOKIE,
-    Accounts,
-    Authenticator,
-    Authorizer,
-    Groups,
-    Identity,
-    NotPermitted,
-    Permissions,
-    Policies,
-    Principals,
-    Tickets,
-    load_server_keys,
-)
+from lakebed import auth, operations
 from lakebed.base import Denied, LakebedError, RepositoryUid
 from lakebed.catalog import DAY_MS, Catalog, CatalogOptions
 from lakebed.hooks import CALLER
@@ -190,12 +175,12 @@ async def _close_slices(catalog: Catalog) -> None:
 async def _compose(options: ServerOptions, bare_store: Store, aside: Aside | None) -> AppState:
     ports, metrics = live_ports(), Metrics()
     store = MeasuredStore(bare_store, metrics)
-    keys = await load_server_keys(store, ports.ids, options.server_secret)
-    accounts = Accounts(store, ports, keys)
-    principals = Principals(store, ports, accounts)
-    authenticator = Authenticator(accounts, keys, ports, principals)
-    groups = Groups(store, ports, accounts)
-    policies = Policies(store, ports, accounts, groups, lambda box: is_current(catalog, box))
+    keys = await auth.load_server_keys(store, ports.ids, options.server_secret)
+    accounts = auth.Accounts(store, ports, keys)
+    principals = auth.Principals(store, ports, accounts)
+    authenticator = auth.Authenticator(accounts, keys, ports, principals)
+    groups = auth.Groups(store, ports, accounts)
+    policies = auth.Policies(store, ports, accounts, groups, lambda box: is_current(catalog, box))
     cache = TreeCache(options.cache_bytes)
     owner = Options(
         owner=ports.ids.fresh(),
@@ -231,7 +216,7 @@ async def _compose(options: ServerOptions, bare_store: Store, aside: Aside | Non
         make_hooks=make_hooks(options.hooks, reads, drain.keep),
     )
     hard_deleting = HardDeleting(catalog, objectstore)
-    authorizer = Authorizer(policies, ports, partial(look, catalog))
+    authorizer = auth.Authorizer(policies, ports, partial(look, catalog))
 
     def forget() -> None:
         authenticator.forget_all()
@@ -247,7 +232,7 @@ async def _compose(options: ServerOptions, bare_store: Store, aside: Aside | Non
         groups=groups,
         policies=policies,
         principals=principals,
-        tickets=Tickets(store, ports, accounts),
+        tickets=auth.Tickets(store, ports, accounts),
         sandboxes=Sandboxes(store, ports, accounts, catalog, forget, books=Books(catalog.meter)),
         providers=Providers(options.providers, ports.clock),
         authenticator=authenticator,
@@ -297,7 +282,7 @@ def create_app(state: AppState, *, trusted_user: str = "") -> App:
     routes += [route for make in CATALOG for route in make(state)]
     missing = set(table.OPERATIONS) - {route.operation for route in routes}
     assert not missing, missing
-    return App(state, routes, Identity(user_id=trusted_user) if trusted_user else None)
+    return App(state, routes, auth.Identity(user_id=trusted_user) if trusted_user else None)
 
 
 _PAGE: Final = """<!doctype html>
@@ -313,7 +298,7 @@ The <code>lakebed</code> command and the <code>lakefs</code> packages speak it.<
 class App:
     """The ASGI application. It has no lifespan: the opener of the state closes it."""
 
-    def __init__(self, state: AppState, routes: Sequence[Route], trusted: Identity | None = None) -> None:
+    def __init__(self, state: AppState, routes: Sequence[Route], trusted: auth.Identity | None = None) -> None:
         self._state = state
         self._router = Router(route for route in routes if route.operation.root == operations.API_ROOT)
         self._tables = iceberg.CatalogDoor(
@@ -388,7 +373,7 @@ class App:
             if isinstance(request, iceberg.CatalogRequest):
                 return self._tables.error(error, partial(_shown, request))
             response = error_response(error, partial(_shown, request))
-            if isinstance(error, NotPermitted) and request.operation in table.CONTRACT:
+            if isinstance(error, auth.NotPermitted) and request.operation in table.CONTRACT:
                 response.status_code = 401  # The contract keeps 403 for protected branches.
             return response
         except ClientDisconnect:
@@ -421,7 +406,7 @@ class App:
         route = self._route_of(request)
         operation = route.operation
         if self._trusted is not None:
-            request.identity, request.permissions = self._trusted, Permissions.everything(self._trusted.user_id)
+            request.identity, request.permissions = self._trusted, auth.Permissions.everything(self._trusted.user_id)
         elif route.gate is not None:
             authorization, session = _proofs(request)
             if authorization is None and request.scope["method"] not in {"GET", "HEAD"}:
@@ -484,8 +469,8 @@ class App:
         request = RestRequest({"type": "http", "scheme": "http", **parts}, receive)
         CALLER.set(request)
         route = self._route_of(request)
-        request.identity = Identity(user_id=asked.user_id, delegation=asked.delegation)
-        request.permissions = Permissions.everything(asked.user_id)
+        request.identity = auth.Identity(user_id=asked.user_id, delegation=asked.delegation)
+        request.permissions = auth.Permissions.everything(asked.user_id)
         return bytes(answer(await route.carry_out(request), route.operation.status).body)
 
     def _route_of(self, request: RestRequest) -> Route:
@@ -521,7 +506,7 @@ class App:
 
     async def _answer_metrics(self, request: RestRequest) -> Response:
         request.identity = await self._state.authenticator.authenticate(*_proofs(request))
-        (await permissions_of(self._state, request)).require("ops:ReadMetrics", "*", NO_REF)
+        (await permissions_of(self._state, request)).require("ops:ReadMetrics", "*", auth.NO_REF)
         samples = [*self._state.metrics.of_all_workers(), *await self._survey.samples()]
         return Response(as_text(samples), media_type=CONTENT_TYPE)
 
@@ -529,7 +514,7 @@ class App:
 def _proofs(request: RestRequest) -> tuple[bytes | None, bytes | None]:
     """Return the Authorization header, or else the session cookie."""
     authorization = request.raw_header(b"authorization")
-    return authorization, request.cookie(SESSION_COOKIE) if authorization is None else None
+    return authorization, request.cookie(auth.SESSION_COOKIE) if authorization is None else None
 
 
 def _shown(request: RestRequest) -> str:

@@ -27,6 +27,7 @@ from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import parse_repository
 
+from . import text
 from .aside import ledger, purge, purge_text, restore
 from .branches import swept_text
 from .deleted import app as deleted
@@ -54,24 +55,6 @@ from .session import (
     service_of,
     warn_of_unfinished,
     with_spark,
-)
-from .text import (
-    amount,
-    applied_text,
-    commits_text,
-    diff_text,
-    expiring_text,
-    missing_text,
-    objects_text,
-    outcome,
-    plan_text,
-    plan_texts,
-    report_text,
-    run_state_text,
-    run_status_text,
-    runs_text,
-    state_text,
-    view_text,
 )
 from .why import storage, why
 
@@ -139,7 +122,7 @@ def plan(
                 plans.append(plan)
                 yield plan
 
-        session.show_all(noted(), partial(plan_texts, command=collector.command_of_all))
+        session.show_all(noted(), partial(text.plan_texts, command=collector.command_of_all))
     _check_names(session, plans)
     if any(found.kind.value == "committed" and not found.commit_counts.expired for found in plans):
         session.note(
@@ -174,15 +157,15 @@ def show(
     report = collector.report(run)
     is_served = isinstance(collector, ServedCollector)
     if html is None:
-        state = outcome(collector.run_status(run), report)
-        session.show(found, lambda plan: plan_text(plan, state=state))
+        state = text.outcome(collector.run_status(run), report)
+        session.show(found, lambda plan: text.plan_text(plan, state=state))
         if not session.is_json:
             maker = collector.planned_by(run)
             session.say(f"planned by {maker.by}" if maker else "planned by an unknown user")
             if (view := collector.status(run)) is not None and view.applied_by:
                 session.say(f"applied by {view.applied_by}")
             expiring = collector.expiring(run, limit=COMMITS_SHOWN)
-            for line in expiring_text(found, expiring):
+            for line in text.expiring_text(found, expiring):
                 session.say(line)
             if found.commit_counts.expired and is_served:
                 session.note("the expiring commits were not read: they are in the plan's files")
@@ -192,7 +175,7 @@ def show(
     from .report import TOP, plan_html
 
     html.write_text(plan_html(found, report, collector.expiring(run, limit=TOP)), encoding="utf-8")
-    return session.done(f"{html}: {amount(found.totals.all)}", file=str(html), run_id=run)
+    return session.done(f"{html}: {text.amount(found.totals.all)}", file=str(html), run_id=run)
 
 
 @app.command("diff")
@@ -207,7 +190,7 @@ def diff(
     """Compare two plans: objects of only one of them, and objects of both."""
     collector = reader_of(session, uri, local_root)
     first, second = (run_named(session, collector, name) for name in (first, second))
-    session.show(collector.diff(first, second, limit=limit), diff_text)
+    session.show(collector.diff(first, second, limit=limit), text.diff_text)
 
 
 def apply(name: str) -> Callable[..., None]:
@@ -247,7 +230,7 @@ def apply(name: str) -> Callable[..., None]:
                     elif session.is_json:
                         reports.append(report)
                     else:
-                        for line in prose(applied_text(report)):
+                        for line in prose(text.applied_text(report)):
                             session.say(line)
         except (LakebedError, KeyboardInterrupt) as stopped:
             error = stopped
@@ -268,7 +251,7 @@ def _confirm(
 
 def apply_question(uri: str, found: Plan, status: RunStatus, window: str) -> str:
     """Ask in the words that fit this run: deferred, begun with a window, or deleting at once."""
-    what = amount(found.totals.all)
+    what = text.amount(found.totals.all)
     if not window and status.until_ms is not None and status.until_ms > time.time_ns() // 1_000_000:
         until = human_time(-(-status.until_ms // 1000))
         return f"Apply run {found.run_id}? It deletes {what} of {uri} after {until}; until then they can be restored."
@@ -339,7 +322,7 @@ def list_runs(
 ) -> None:
     """List runs, and plans that were never applied, newest first."""
     collector = reader_of(session, uri, local_root)
-    session.show_all(collector.listed(limit=limit), runs_text, otherwise="no runs and no plans")
+    session.show_all(collector.listed(limit=limit), text.runs_text, otherwise="no runs and no plans")
     warn_of_unfinished(session, collector)
 
 
@@ -349,7 +332,7 @@ def status(session: Session, uri: RepositoryArgument, run: RunArgument, local_ro
     collector = reader_of(session, uri, local_root)
     run = run_named(session, collector, run)
     found = read_run_status(collector, run)
-    session.show(found, lambda found: run_status_text(found, collector.command(run, found.kind)))
+    session.show(found, lambda found: text.run_status_text(found, collector.command(run, found.kind)))
 
 
 @app.command("abandon")
@@ -371,12 +354,12 @@ def abandon(
             run_id=run,
         )
     if view.state is RunState.ABANDONED:
-        session.show(view, view_text)
+        session.show(view, text.view_text)
         return
     if RunState.ABANDONED not in RUN_MOVES[view.kind][view.state]:
         raise Conflict(f"run {run} is {_why_not_abandoned(collector, view)}", run_id=run)
     session.confirm(f"Abandon run {run} of {uri}? It can never be applied then.", yes=yes)
-    session.show(collector.abandon(run), view_text)
+    session.show(collector.abandon(run), text.view_text)
 
 
 def _why_not_abandoned(collector: Collector, view: RunView) -> str:
@@ -384,11 +367,11 @@ def _why_not_abandoned(collector: Collector, view: RunView) -> str:
     state = {RunState.ENDED: "over", RunState.MARKED: "planned, or being applied"}.get(view.state, "applying")
     # The run's files know more than its record, but this machine may not reach them.
     with contextlib.suppress(LakebedError):
-        state = run_state_text(collector.run_status(view.run_id))
+        state = text.run_state_text(collector.run_status(view.run_id))
     if view.state in {RunState.ENDED, RunState.UNDONE}:
         return f"{state}: there is nothing to abandon"
     goes_on = f"`{collector.command(view.run_id, view.kind)}`"
-    if state == state_text(RunState.MARKED):
+    if state == text.state_text(RunState.MARKED):
         return f"{state}: it deletes nothing before {goes_on}, so there is nothing to abandon"
     return f"{state}, and its deletes may have begun: {goes_on} goes on with it"
 
@@ -438,7 +421,7 @@ def missing(
             f"Mark commits of {uri} whose trees lack files as gone? They can never be named again.", yes=yes
         )
     service = service_of(session.client, parse_repository(uri))
-    session.show(finish(service.missing(marks=mark)), missing_text)
+    session.show(finish(service.missing(marks=mark)), text.missing_text)
 
 
 @app.command("package")
@@ -473,10 +456,10 @@ def _show_objects(session: Session, collector: Collector, plan: Plan, *, path: s
     """Show objects. As JSON each is written as it is read."""
     found = collector.objects(plan.run_id, prefix=path)
     if limit is None and session.is_json:
-        session.show_all(found, objects_text)
+        session.show_all(found, text.objects_text)
         return
     shown = list(islice(found, limit or SHOWN))
-    session.show_all(shown, objects_text)
+    session.show_all(shown, text.objects_text)
     if next(found, None) is not None:
         whole = "" if path else f" of {plan.totals.all.objects:,}"
         session.note(f"these are {len(shown):,}{whole}; --limit says how many are shown")
@@ -488,7 +471,7 @@ def _show_commits(session: Session, collector: Collector, plan: Plan, *, limit: 
     shown = collector.expiring(plan.run_id, limit=limit or SHOWN)
     if isinstance(collector, ServedCollector) and plan.commit_counts.expired:
         raise Misuse("the commits of a plan are read from its files: --data names the server's data folder")
-    session.show_all(shown, commits_text)
+    session.show_all(shown, text.commits_text)
     if len(shown) < plan.commit_counts.expired:
         session.note(
             f"these are the newest {len(shown):,} of {plan.commit_counts.expired:,}; --limit says how many are shown"
@@ -510,7 +493,7 @@ def _show_reports(
         session.say(json_record(reports[0] if len(reports) == 1 else reports))
     elif not session.is_json:
         for report in reports:
-            for line in prose(report_text(report)):
+            for line in prose(text.report_text(report)):
                 session.say(line)
     if error is not None:
         raise error

@@ -30,21 +30,7 @@ from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import BadUri, ObjectUri, is_uri, parse_prefix
 from lakebed.wire import ObjectStats
 
-from .transfers import (
-    GOES_ON,
-    NotAFile,
-    delete_files,
-    delete_objects,
-    download_objects,
-    fitting,
-    folder_of,
-    gone_text,
-    is_own,
-    local_files,
-    objects_below,
-    segments_of,
-    upload_files,
-)
+from . import transfers
 
 app = noun("Make a folder like another: one of this machine and one of a repository.")
 
@@ -114,7 +100,9 @@ def sync(
     moved, deleted = len(plan.moves), len(plan.deletes)
     if deleted:
         session.confirm(f"Delete {count_of(deleted, 'file')} of {target} that {source} does not have?", yes=yes)
-    plan.move(parallel=parallel, goes_on=f"{GOES_ON}: it moves the rest" + (", and then deletes" if deleted else ""))
+    plan.move(
+        parallel=parallel, goes_on=f"{transfers.GOES_ON}: it moves the rest" + (", and then deletes" if deleted else "")
+    )
     plan.delete()
     size_bytes = sum(step.size_bytes for step in plan.moves)
     session.done(
@@ -144,7 +132,7 @@ def _plan_upload(
 ) -> _Plan:
     with suppress(Denied):  # A user may have the right to write and not the right to list.
         session.client.branches.get(place.repository, place.ref)
-    here = local_files(session, folder, whole=delete)
+    here = transfers.local_files(session, folder, whole=delete)
     covered: set[str] = set()
     there = remote_objects(session, place, with_bytes=False, covered=covered)
     files = {name: file for name, file in here.items() if is_selected(name)}
@@ -158,18 +146,18 @@ def _plan_upload(
         deletes=gone,
         unchanged=len(files) - len(differing),
         is_source_empty=not here,
-        move=partial(upload_files, session, folder, place, differing),
-        delete=partial(delete_objects, session, place, [objects[name].path for name in gone]),
+        move=partial(transfers.upload_files, session, folder, place, differing),
+        delete=partial(transfers.delete_objects, session, place, [objects[name].path for name in gone]),
     )
 
 
 def _plan_download(
     session: Session, folder: Path, place: ObjectUri, is_selected: Callable[[str], bool], *, delete: bool, parallel: int
 ) -> _Plan:
-    here = local_files(session, folder) if folder.exists() else {}
+    here = transfers.local_files(session, folder) if folder.exists() else {}
     there = remote_objects(session, place, with_bytes=True)
     if not (there or delete):
-        objects_below(session, place)  # Refuses a mistyped folder.
+        transfers.objects_below(session, place)  # Refuses a mistyped folder.
     files = {name: file for name, file in here.items() if is_selected(name)}
     objects = {name: one for name, one in there.items() if is_selected(name)}
     differing = _differing(objects, files, objects, is_current=operator.ge, parallel=parallel)
@@ -179,8 +167,8 @@ def _plan_download(
         deletes=gone,
         unchanged=len(objects) - len(differing),
         is_source_empty=not there,
-        move=partial(download_objects, session, place, folder, [objects[name] for name in differing]),
-        delete=partial(delete_files, folder, gone),
+        move=partial(transfers.download_objects, session, place, folder, [objects[name] for name in differing]),
+        delete=partial(transfers.delete_files, folder, gone),
     )
 
 
@@ -191,15 +179,15 @@ def remote_objects(
 
     `with_bytes`: leave out, and note, those whose bytes a lifecycle run or an erasure took. `covered`: see `fitting`.
     """
-    folder = folder_of(place.path)
+    folder = transfers.folder_of(place.path)
     found: dict[str, ObjectStats] = {}
     listed = session.client.objects.list(place.repository, place.ref, prefix=folder)
-    for one in fitting(session, listed, folder, covered=covered):
-        if is_own(name := one.path.removeprefix(folder)):
+    for one in transfers.fitting(session, listed, folder, covered=covered):
+        if transfers.is_own(name := one.path.removeprefix(folder)):
             session.warn(_OWN_TEXT.format(printable(name)))
             continue
         if with_bytes and one.expired is not None:
-            session.warn(gone_text(one))
+            session.warn(transfers.gone_text(one))
             continue
         found[name] = one
     return found
@@ -217,11 +205,11 @@ def _was_left_out(name: str, one: ObjectStats, blocked: Set[str]) -> bool:
 def can_be_file(session: Session, name: str) -> bool:
     """Return whether the object at this path below a folder can be a file; note why not."""
     try:
-        segments_of(name)
-    except NotAFile as error:
+        transfers.segments_of(name)
+    except transfers.NotAFile as error:
         session.warn(f"skipped {printable(name)}: {error}")
         return False
-    if is_own(name):
+    if transfers.is_own(name):
         session.warn(_OWN_TEXT.format(printable(name)))
         return False
     return True

@@ -17,23 +17,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.base import Bar, Basis, Dot, curve, size_ticks
-from lakebed.gc.messages import (
-    OWN_PERIOD,
-    SWEEP_MAX,
-    BranchToGo,
-    JobState,
-    JobView,
-    PolicyCheck,
-    RunKind,
-    SetPolicy,
-    SimulatedSums,
-    SimulateRequest,
-    StartJob,
-    SweepBranches,
-    SweptBranch,
-    Total,
-    kept_by,
-)
+from lakebed.gc import messages
 from lakebed.gc.rules.lifecycle import is_wide, read_policy
 from lakebed.operations.gc import collectors, lifecycle
 from lakebed.server.http.errors import Answer
@@ -46,7 +30,7 @@ PLANS: Final = 5
 BRANCHES: Final = 30
 EMPTY_ROWS: Final = 2
 _DAY_S: Final = 86_400
-KIND: Final = next(kind for kind in RunKind if kind.spec.basis is Basis.POLICY)
+KIND: Final = next(kind for kind in messages.RunKind if kind.spec.basis is Basis.POLICY)
 _FIRST: Final = '{\n  "rules": {\n    "logs": {"prefix": "logs/", "period": "90d"}\n  }\n}'
 """The initial text of the form when no policy is in force."""
 
@@ -74,8 +58,8 @@ async def simulate(visit: Visit) -> Response:
         in_force = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, name)
         # Branches are simulated by the policy in force alone.
         text = "" if _wide(text) == _wide(in_force.text() or "") else text
-    request = SimulateRequest(days=int(days), policy=text)
-    job = await visit.call(collectors.START_GC_JOB, name, body=StartJob(request=request))
+    request = messages.SimulateRequest(days=int(days), policy=text)
+    job = await visit.call(collectors.START_GC_JOB, name, body=messages.StartJob(request=request))
     notice = f"Job {job.id} simulates. It deletes nothing, and saves no policy."
     return visit.go("repositories", name, "lifecycle", notice=notice, simulation=job.id)
 
@@ -109,23 +93,23 @@ async def sweep(visit: Visit) -> Response:
     """Delete the branches that the page showed, as far as the policy still lets them go."""
     [name] = visit.args
     going = [
-        BranchToGo(branch=branch, state=state)
+        messages.BranchToGo(branch=branch, state=state)
         for branch, state in zip(visit.entered.get("branch", ()), visit.entered.get("state", ()), strict=False)
-    ][:SWEEP_MAX]
+    ][: messages.SWEEP_MAX]
     visit.check_typed(str(len(going)))
     version = visit.entry("if_version")
-    body = SweepBranches(policy_version=int(version) if version.isdecimal() else 0, branches=tuple(going))
+    body = messages.SweepBranches(policy_version=int(version) if version.isdecimal() else 0, branches=tuple(going))
     swept = await visit.call(lifecycle.SWEEP_BRANCHES, name, body=body)
     return visit.go("repositories", name, "lifecycle", notice=_swept(swept.branches))
 
 
-def _swept(branches: Sequence[SweptBranch]) -> str:
+def _swept(branches: Sequence[messages.SweptBranch]) -> str:
     deleted = sum(each.is_deleted for each in branches)
     stays = "".join(f" {each.branch} stays: {each.why}." for each in branches if not each.is_deleted)
     return f"Deleted {deleted} branch{'' if deleted == 1 else 'es'}, which can be undeleted for a while.{stays}"
 
 
-async def _page(visit: Visit, text: str = "", checked: PolicyCheck | None = None) -> Response:
+async def _page(visit: Visit, text: str = "", checked: messages.PolicyCheck | None = None) -> Response:
     [name] = visit.args
     version = await visit.call(lifecycle.GET_LIFECYCLE_POLICY, name, version=visit.query("version"))
     history = await visit.look(lifecycle.LIST_LIFECYCLE_POLICY_HISTORY, name, amount=20)
@@ -176,23 +160,23 @@ class Simulated:
     `ticks` and `labels`: the even steps of the height and of the days.
     """
 
-    job: JobView
-    request: SimulateRequest
-    sums: SimulatedSums | None
+    job: messages.JobView
+    request: messages.SimulateRequest
+    sums: messages.SimulatedSums | None
     line: list[Dot]
     before: list[Dot]
-    in_force: SimulatedSums | None
-    dates: list[tuple[str, int, Total, int]]
+    in_force: messages.SimulatedSums | None
+    dates: list[tuple[str, int, messages.Total, int]]
     ticks: list[int]
     labels: list[str]
     # A row of `ways` is of branches without a period of their own.
     has_own: bool
-    ways: list[tuple[str, list[tuple[str, Total, Bar]]]]
+    ways: list[tuple[str, list[tuple[str, messages.Total, Bar]]]]
 
 
-def _simulated(jobs: Sequence[JobView], chosen: str, version: int) -> Simulated | None:
+def _simulated(jobs: Sequence[messages.JobView], chosen: str, version: int) -> Simulated | None:
     """Return the chosen simulation, or else the newest of the policy in force. Without either return None."""
-    ours = [(job, job.request) for job in jobs if isinstance(job.request, SimulateRequest)]
+    ours = [(job, job.request) for job in jobs if isinstance(job.request, messages.SimulateRequest)]
     of_force = [
         (job, request) for job, request in ours if (sums := _sums_of_job(job)) and sums.policy_version == version
     ]
@@ -208,7 +192,7 @@ def _simulated(jobs: Sequence[JobView], chosen: str, version: int) -> Simulated 
     days = [] if sums is None else _by_day(sums)
     before = [] if in_force is None else _by_day(in_force)
     ticks = size_ticks(max([*days, *before], default=0))
-    by_branch = {} if sums is None else {kept_by(name): total for name, total in sums.by_branch.items()}
+    by_branch = {} if sums is None else {messages.kept_by(name): total for name, total in sums.by_branch.items()}
     return Simulated(
         job=job,
         request=request,
@@ -219,42 +203,44 @@ def _simulated(jobs: Sequence[JobView], chosen: str, version: int) -> Simulated 
         dates=[] if sums is None else _dates(sums),
         ticks=ticks,
         labels=[] if sums is None else _labels(sums),
-        has_own=kept_by(OWN_PERIOD) in by_branch,
+        has_own=messages.kept_by(messages.OWN_PERIOD) in by_branch,
         ways=[] if sums is None else ways_by({"by rule": sums.by_rule, "by branch that kept it last": by_branch}),
     )
 
 
-def _is_running(jobs: Sequence[JobView]) -> bool:
-    return any(job.state is JobState.RUNNING and isinstance(job.request, SimulateRequest) for job in jobs)
+def _is_running(jobs: Sequence[messages.JobView]) -> bool:
+    return any(
+        job.state is messages.JobState.RUNNING and isinstance(job.request, messages.SimulateRequest) for job in jobs
+    )
 
 
-def _sums_of_job(job: JobView) -> SimulatedSums | None:
+def _sums_of_job(job: messages.JobView) -> messages.SimulatedSums | None:
     return next((each.simulation for each in job.results if each.simulation is not None), None)
 
 
-def _by_day(sums: SimulatedSums) -> list[int]:
+def _by_day(sums: messages.SimulatedSums) -> list[int]:
     """Return the bytes that went up to each day, from today on."""
     dates = (_day_of(sums, day).isoformat() for day in range(sums.days + 1))
-    return list(accumulate(sums.by_date.get(date, Total()).size_bytes for date in dates))
+    return list(accumulate(sums.by_date.get(date, messages.Total()).size_bytes for date in dates))
 
 
-def _dates(sums: SimulatedSums) -> list[tuple[str, int, Total, int]]:
+def _dates(sums: messages.SimulatedSums) -> list[tuple[str, int, messages.Total, int]]:
     branches = sums.branches_by_date or {}
     dates = sorted({*sums.by_date, *branches})
     today = _day_of(sums, 0)
     return [
-        (each, (date.fromisoformat(each) - today).days, sums.by_date.get(each, Total()), branches.get(each, 0))
+        (each, (date.fromisoformat(each) - today).days, sums.by_date.get(each, messages.Total()), branches.get(each, 0))
         for each in dates
     ]
 
 
-def _labels(sums: SimulatedSums) -> list[str]:
+def _labels(sums: messages.SimulatedSums) -> list[str]:
     """Return the dates below the curve: its two ends, and even steps between them where the days have such."""
     steps = next((count for count in (4, 3, 2) if sums.days % count == 0), 1)
     return [f"{_day_of(sums, sums.days * step // steps):%d %b}" for step in range(steps + 1)]
 
 
-def _day_of(sums: SimulatedSums, days: int) -> date:
+def _day_of(sums: messages.SimulatedSums, days: int) -> date:
     return datetime.fromtimestamp(sums.now_ms // 1000 + days * _DAY_S, UTC).date()
 
 
@@ -366,12 +352,12 @@ def _is_map(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _body(text: str) -> SetPolicy:
+def _body(text: str) -> messages.SetPolicy:
     try:
         msgspec.json.decode(text.encode())
     except MALFORMED as error:
         raise Answer(400, f"This is no JSON: {error}") from error
-    return SetPolicy(policy=msgspec.Raw(text.encode()))
+    return messages.SetPolicy(policy=msgspec.Raw(text.encode()))
 
 
 _SHOW: Final = page_at(
