@@ -19,7 +19,6 @@ from .operation import (
     PUBLIC,
     PUBLIC_BYTES_MAX,
     USER,
-    Operation,
     Parameter,
     create,
     delete,
@@ -66,10 +65,7 @@ CREATE_USER: Final = create(
 )
 GET_USER: Final = get("getUser", _USER, wire.User, on(USER, "auth:ReadUser"), "Return a user.")
 DELETE_USER: Final = delete(
-    "deleteUser",
-    _USER,
-    on(USER, "auth:DeleteUser"),
-    "Delete a user, its key pairs, memberships and attached policies.",
+    "deleteUser", _USER, on(USER, "auth:DeleteUser"), "Delete a user, its key pairs, memberships and attached policies."
 )
 LIST_USER_CREDENTIALS: Final = listing(
     "listUserCredentials",
@@ -298,11 +294,9 @@ GET_EXTERNAL_PRINCIPAL: Final = get(
     _PRINCIPAL,
 )
 
-OIDC_LOGIN: Final = Operation(
+OIDC_LOGIN: Final = get(
     "oidcLogin",
-    "GET",
     "/oidc/login",
-    NOTHING,
     NOTHING,
     PUBLIC,
     "Begin a login in a browser: send it to the provider of OpenID Connect, which sends it back to `oauthCallback`.",

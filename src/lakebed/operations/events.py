@@ -6,20 +6,7 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import (
-    BRANCH,
-    NOTHING,
-    ONE_REPOSITORY,
-    REPOSITORY,
-    TAG,
-    Operation,
-    Parameter,
-    Permission,
-    delete,
-    get,
-    on,
-    post,
-)
+from .operation import BRANCH, ONE_REPOSITORY, REPOSITORY, TAG, Parameter, Permission, delete, get, on, post
 
 _SUBSCRIPTIONS: Final = ONE_REPOSITORY + "/event_subscriptions"
 _SUBSCRIPTION: Final = _SUBSCRIPTIONS + "/{subscription}"
@@ -32,21 +19,17 @@ LIST_PULLS: Final = Permission("pr:ListPullRequests", REPOSITORY, when="of a pul
 SEEN: Final = (READ_BRANCH, READ_TAG, LIST_PULLS)
 """The permissions to see an event. Runs and erasures need no more than to read events."""
 
-LIST_EVENTS: Final = Operation(
+LIST_EVENTS: Final = get(
     "listEvents",
-    "GET",
     ONE_REPOSITORY + "/events",
-    NOTHING,
     wire.EventList,
     on(REPOSITORY, "events:ReadEvents"),
     "List events after a position, the oldest first: those that the caller may see. An empty page may not be the last.",
-    (
-        Parameter("after", "integer", default=0),
-        Parameter("amount", "integer", default=100),
-        Parameter("ref", "list"),
-        Parameter("operation", "list"),
-        Parameter("kind", "list"),
-    ),
+    Parameter("after", "integer", default=0),
+    Parameter("amount", "integer", default=100),
+    Parameter("ref", "list"),
+    Parameter("operation", "list"),
+    Parameter("kind", "list"),
     asked_later=SEEN,
 )
 LIST_EVENT_SUBSCRIPTIONS: Final = get(

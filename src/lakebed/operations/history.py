@@ -28,7 +28,6 @@ from .operation import (
     SOURCE_TAG,
     TAG,
     At,
-    Operation,
     Parameter,
     Permission,
     create,
@@ -254,15 +253,13 @@ GET_META_RANGE: Final = get(
 GET_RANGE: Final = get(
     "getRange", _METADATA + "/range/{range}", wire.StorageUri, _READ_FILES, "Return where a range of a tree lies."
 )
-GET_METADATA_OBJECT: Final = Operation(
+GET_METADATA_OBJECT: Final = get(
     "getMetadataObject",
-    "GET",
     _METADATA + "/object/{type}/{object_id}",
-    NOTHING,
     bytes,
     _READ_FILES,
     "Return a file of a tree, in Lakebed's own format (docs/formats), or redirect to a signed URL (presign).",
-    (flag("presign"),),
+    flag("presign"),
     asked_later=(Permission("fs:ReadObject", OBJECT, AT_ANY, when="no statement may deny it, at any path"),),
     other_statuses=(302,),
 )

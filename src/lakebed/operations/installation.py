@@ -6,11 +6,9 @@ from typing import Final
 
 from lakebed import wire
 
-from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Operation, Parameter, get, post
+from .operation import LOGGED_IN, NOTHING, PUBLIC, PUBLIC_BYTES_MAX, Parameter, get, post
 
-HEALTH_CHECK: Final = Operation(
-    "healthCheck", "GET", "/healthcheck", NOTHING, NOTHING, PUBLIC, "Answer while the server runs.", status=204
-)
+HEALTH_CHECK: Final = get("healthCheck", "/healthcheck", NOTHING, PUBLIC, "Answer while the server runs.", status=204)
 GET_SETUP_STATE: Final = get(
     "getSetupState", "/setup_lakefs", wire.SetupState, PUBLIC, "Return whether the server is set up."
 )
@@ -57,15 +55,16 @@ GET_USAGE_REPORT_SUMMARY: Final = get(
     LOGGED_IN,
     "Return the installation's id, and an empty report.",
 )
-OAUTH_CALLBACK: Final = Operation(
+OAUTH_CALLBACK: Final = get(
     "oauthCallback",
-    "GET",
     "/oidc/callback",
-    NOTHING,
     NOTHING,
     PUBLIC,
     "Finish a login that `oidcLogin` began: set the session cookie, and send the browser to `/login`.",
-    (Parameter("state"), Parameter("code"), Parameter("error"), Parameter("iss")),
+    Parameter("state"),
+    Parameter("code"),
+    Parameter("error"),
+    Parameter("iss"),
     status=302,
     repeatable=False,
 )

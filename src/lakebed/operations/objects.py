@@ -36,10 +36,12 @@ from .operation import (
     delete,
     flag,
     get,
+    head,
     header,
     listing,
     on,
     post,
+    preflight,
     put,
 )
 
@@ -58,26 +60,24 @@ _PARTS_BYTES_MAX: Final = 768 << 10
 """10,000 parts, with their MD5s in quotes."""
 _BACKING: Final = ONE_BRANCH + "/staging/backing"
 
-GET_OBJECT: Final = Operation(
+GET_OBJECT: Final = get(
     "getObject",
-    "GET",
     ONE_REF + "/objects",
-    NOTHING,
     bytes,
     _READ,
     "Return an object's bytes or one range of them, or redirect to a signed URL (presign).",
-    (PATH, _PRESIGN, *_OF_READS),
+    PATH,
+    _PRESIGN,
+    *_OF_READS,
     other_statuses=(206, 302, 304),
 )
-HEAD_OBJECT: Final = Operation(
+HEAD_OBJECT: Final = head(
     "headObject",
-    "HEAD",
     ONE_REF + "/objects",
-    NOTHING,
-    NOTHING,
     _READ,
     "Return the headers that a GET would have.",
-    (PATH, *_OF_READS),
+    PATH,
+    *_OF_READS,
     other_statuses=(206, 304),
 )
 STAT_OBJECT: Final = get(
@@ -134,16 +134,8 @@ GET_UNDERLYING_PROPERTIES: Final = get(
     PATH,
 )
 
-UPLOAD_OBJECT_PREFLIGHT: Final = Operation(
-    "uploadObjectPreflight",
-    "GET",
-    _OBJECTS + "/stage_allowed",
-    NOTHING,
-    NOTHING,
-    _WRITE,
-    "Succeed if the caller may write the path now.",
-    (PATH,),
-    status=204,
+UPLOAD_OBJECT_PREFLIGHT: Final = preflight(
+    "uploadObjectPreflight", _OBJECTS + "/stage_allowed", _WRITE, "Succeed if the caller may write the path now.", PATH
 )
 UPLOAD_OBJECT: Final = post(
     "uploadObject",

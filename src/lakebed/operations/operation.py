@@ -174,22 +174,55 @@ class Operation(Generic[B, A]):
         return self.method in _REPEATABLE_METHODS if self.repeatable is None else self.repeatable
 
 
-def get(
-    id_: str, path: str, answer: type[A], permissions: Permissions, summary: str, *parameters: Parameter
-) -> Operation[None, A]:
-    return Operation(id_, "GET", path, NOTHING, answer, permissions, summary, parameters)
-
-
 class Promises(TypedDict, total=False):
     """The fields of an operation that have a default, by name."""
 
     asked_later: tuple[Permission, ...]
     status: int
+    other_statuses: tuple[int, ...]
     is_body_optional: bool
     repeatable: bool
     creates: bool
     body_bytes_max: int
     root: str
+
+
+def get(
+    id_: str,
+    path: str,
+    answer: type[A],
+    permissions: Permissions,
+    summary: str,
+    *parameters: Parameter,
+    **promises: Unpack[Promises],
+) -> Operation[None, A]:
+    return Operation(id_, "GET", path, NOTHING, answer, permissions, summary, parameters, **promises)
+
+
+def head(
+    id_: str, path: str, permissions: Permissions, summary: str, *parameters: Parameter, **promises: Unpack[Promises]
+) -> Operation[None, None]:
+    return Operation(id_, "HEAD", path, NOTHING, NOTHING, permissions, summary, parameters, **promises)
+
+
+def preflight(
+    id_: str, path: str, permissions: Permissions, summary: str, *parameters: Parameter
+) -> Operation[None, None]:
+    """A GET that only asks whether the caller may do something now."""
+    return get(id_, path, NOTHING, permissions, summary, *parameters, status=204)
+
+
+def listing(
+    id_: str,
+    path: str,
+    answer: type[A],
+    permissions: Permissions,
+    summary: str,
+    *parameters: Parameter,
+    **promises: Unpack[Promises],
+) -> Operation[None, A]:
+    """A GET that answers in pages, filtered by prefix."""
+    return get(id_, path, answer, permissions, summary, PREFIX, *PAGE, *parameters, **promises)
 
 
 def post(
@@ -218,20 +251,6 @@ def put(
     return Operation(id_, "PUT", path, body, answer, permissions, summary, parameters, **promises)
 
 
-def listing(
-    id_: str,
-    path: str,
-    answer: type[A],
-    permissions: Permissions,
-    summary: str,
-    *parameters: Parameter,
-    asked_later: tuple[Permission, ...] = (),
-) -> Operation[None, A]:
-    """A GET that answers in pages, filtered by prefix."""
-    all_parameters = (PREFIX, *PAGE, *parameters)
-    return Operation(id_, "GET", path, NOTHING, answer, permissions, summary, all_parameters, asked_later)
-
-
 def create(
     id_: str,
     path: str,
@@ -240,18 +259,18 @@ def create(
     permissions: Permissions,
     summary: str,
     *parameters: Parameter,
-    asked_later: tuple[Permission, ...] = (),
+    **promises: Unpack[Promises],
 ) -> Operation[B, A]:
     """A POST that makes something with a name: 201, or 409 where the name is taken."""
-    return post(
-        id_, path, body, answer, permissions, summary, *parameters, asked_later=asked_later, status=201, creates=True
-    )
+    promises = {"status": 201, "creates": True, **promises}
+    return post(id_, path, body, answer, permissions, summary, *parameters, **promises)
 
 
 def delete(
-    id_: str, path: str, permissions: Permissions, summary: str, *parameters: Parameter
+    id_: str, path: str, permissions: Permissions, summary: str, *parameters: Parameter, **promises: Unpack[Promises]
 ) -> Operation[None, None]:
-    return Operation(id_, "DELETE", path, NOTHING, NOTHING, permissions, summary, parameters, status=204)
+    promises = {"status": 204, **promises}
+    return Operation(id_, "DELETE", path, NOTHING, NOTHING, permissions, summary, parameters, **promises)
 
 
 AnyOperation: TypeAlias = Operation[Any, Any]

@@ -29,6 +29,7 @@ from .operation import (
     listing,
     on,
     post,
+    preflight,
     put,
 )
 
@@ -52,10 +53,7 @@ CREATE_REPOSITORY: Final = create(
     "/repositories",
     wire.RepositoryCreation,
     wire.Repository,
-    (
-        Permission("fs:CreateRepository", NEW_REPOSITORY),
-        Permission("fs:AttachStorageNamespace", NAMESPACE),
-    ),
+    (Permission("fs:CreateRepository", NEW_REPOSITORY), Permission("fs:AttachStorageNamespace", NAMESPACE)),
     "Make a repository over an unused storage namespace, with a first commit and a default branch (not if `bare`).",
     flag("bare"),
     flag("reuse"),
@@ -123,15 +121,11 @@ INTERNAL_GET_BRANCH_PROTECTION_RULES: Final = get(
     _READ_PROTECTION,
     "Return the patterns of protected branches.",
 )
-CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT: Final = Operation(
+CREATE_BRANCH_PROTECTION_RULE_PREFLIGHT: Final = preflight(
     "createBranchProtectionRulePreflight",
-    "GET",
     _OLD_PROTECTION + "/set_allowed",
-    NOTHING,
-    NOTHING,
     _SET_PROTECTION,
     "Succeed if the caller may protect branches.",
-    status=204,
 )
 INTERNAL_CREATE_BRANCH_PROTECTION_RULE: Final = post(
     "internalCreateBranchProtectionRule",
@@ -225,11 +219,7 @@ LIST_RUN_HOOKS: Final = get(
     "listRunHooks", _RUNS + "/{run_id}/hooks", wire.HookRunList, _READ_RUNS, "List the hooks of a run.", *PAGE
 )
 GET_RUN_HOOK_OUTPUT: Final = get(
-    "getRunHookOutput",
-    _RUNS + "/{run_id}/hooks/{hook_run_id}/output",
-    str,
-    _READ_RUNS,
-    "Return the output of a hook.",
+    "getRunHookOutput", _RUNS + "/{run_id}/hooks/{hook_run_id}/output", str, _READ_RUNS, "Return the output of a hook."
 )
 
 _PULLS: Final = ONE_REPOSITORY + "/pulls"

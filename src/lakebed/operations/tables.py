@@ -34,8 +34,10 @@ from .operation import (
     Operation,
     Parameter,
     Permission,
+    delete,
     flag,
     get,
+    head,
     header,
     on,
     post,
@@ -82,242 +84,203 @@ def _of(operation: Operation[B, A]) -> Operation[B, A]:
     return replace(operation, root=CATALOG_ROOT)
 
 
-GET_CATALOG_CONFIG: Final = _of(
-    Operation(
-        "getCatalogConfig",
-        "GET",
-        "/config",
-        NOTHING,
-        wire.CatalogSettings,
-        LOGGED_IN,
-        "Return the settings of the catalog of a ref: `warehouse` is `REPOSITORY/REF`. Without it, namespaces begin"
-        " with both.",
-        (Parameter("warehouse"),),
-        (SHOWN,),
-    )
+GET_CATALOG_CONFIG: Final = get(
+    "getCatalogConfig",
+    "/config",
+    wire.CatalogSettings,
+    LOGGED_IN,
+    "Return the settings of the catalog of a ref: `warehouse` is `REPOSITORY/REF`. Without it, namespaces begin"
+    " with both.",
+    Parameter("warehouse"),
+    asked_later=(SHOWN,),
+    root=CATALOG_ROOT,
 )
-LOG_IN_TO_CATALOG: Final = _of(
-    post(
-        "logInToCatalog",
-        "/oauth/tokens",
-        bytes,
-        wire.CatalogToken,
-        PUBLIC,
-        "Exchange a key pair (`client_id`, `client_secret`) for a token, as OAuth 2 has it. The body is a form.",
-        body_bytes_max=PUBLIC_BYTES_MAX,
-        repeatable=False,
-    )
+LOG_IN_TO_CATALOG: Final = post(
+    "logInToCatalog",
+    "/oauth/tokens",
+    bytes,
+    wire.CatalogToken,
+    PUBLIC,
+    "Exchange a key pair (`client_id`, `client_secret`) for a token, as OAuth 2 has it. The body is a form.",
+    body_bytes_max=PUBLIC_BYTES_MAX,
+    repeatable=False,
+    root=CATALOG_ROOT,
 )
-LIST_CATALOGS: Final = _of(
-    Operation(
-        "listCatalogs",
-        "GET",
-        "/namespaces",
-        NOTHING,
-        wire.NamespaceList,
-        LOGGED_IN,
-        "List repositories as namespaces, or, with one as `parent`, its branches. For clients without a warehouse.",
-        (Parameter("parent"), *_PAGE),
-        (SHOWN, BRANCHES),
-    )
+LIST_CATALOGS: Final = get(
+    "listCatalogs",
+    "/namespaces",
+    wire.NamespaceList,
+    LOGGED_IN,
+    "List repositories as namespaces, or, with one as `parent`, its branches. For clients without a warehouse.",
+    Parameter("parent"),
+    *_PAGE,
+    asked_later=(SHOWN, BRANCHES),
+    root=CATALOG_ROOT,
 )
-LIST_NAMESPACES: Final = _of(
-    Operation(
-        "listNamespaces",
-        "GET",
-        _NAMESPACES,
-        NOTHING,
-        wire.NamespaceList,
-        _LIST,
-        "List the namespaces in `parent`, or the outermost.",
-        (Parameter("parent"), *_PAGE),
-    )
+LIST_NAMESPACES: Final = get(
+    "listNamespaces",
+    _NAMESPACES,
+    wire.NamespaceList,
+    _LIST,
+    "List the namespaces in `parent`, or the outermost.",
+    Parameter("parent"),
+    *_PAGE,
+    root=CATALOG_ROOT,
 )
-CREATE_NAMESPACE: Final = _of(
-    post(
-        "createNamespace",
-        _NAMESPACES,
-        wire.NamespaceCreation,
-        wire.NamespaceProperties,
-        _COMMIT,
-        "Make a namespace: a folder, and a file with its properties. One commit of the branch.",
-        asked_later=(SETS,),
-        creates=True,
-    )
+CREATE_NAMESPACE: Final = post(
+    "createNamespace",
+    _NAMESPACES,
+    wire.NamespaceCreation,
+    wire.NamespaceProperties,
+    _COMMIT,
+    "Make a namespace: a folder, and a file with its properties. One commit of the branch.",
+    asked_later=(SETS,),
+    creates=True,
+    root=CATALOG_ROOT,
 )
-LOAD_NAMESPACE: Final = _of(
-    Operation(
-        "loadNamespace",
-        "GET",
-        _NAMESPACE,
-        NOTHING,
-        wire.NamespaceProperties,
-        _LIST,
-        "Return the properties of a namespace.",
-    )
+LOAD_NAMESPACE: Final = get(
+    "loadNamespace",
+    _NAMESPACE,
+    wire.NamespaceProperties,
+    _LIST,
+    "Return the properties of a namespace.",
+    root=CATALOG_ROOT,
 )
-NAMESPACE_EXISTS: Final = _of(
-    Operation(
-        "namespaceExists", "HEAD", _NAMESPACE, NOTHING, NOTHING, _LIST, "Tell whether there is a namespace.", status=204
-    )
+NAMESPACE_EXISTS: Final = head(
+    "namespaceExists", _NAMESPACE, _LIST, "Tell whether there is a namespace.", status=204, root=CATALOG_ROOT
 )
-DROP_NAMESPACE: Final = _of(
-    Operation(
-        "dropNamespace",
-        "DELETE",
-        _NAMESPACE,
-        NOTHING,
-        NOTHING,
-        (*on(_SETTINGS, "fs:DeleteObject", at=_AT), *_COMMIT),
-        "Remove a namespace that has no table and no namespace.",
-        status=204,
-    )
+DROP_NAMESPACE: Final = delete(
+    "dropNamespace",
+    _NAMESPACE,
+    (*on(_SETTINGS, "fs:DeleteObject", at=_AT), *_COMMIT),
+    "Remove a namespace that has no table and no namespace.",
+    root=CATALOG_ROOT,
 )
-UPDATE_NAMESPACE: Final = _of(
-    post(
-        "updateNamespace",
-        _NAMESPACE + "/properties",
-        wire.NamespaceChange,
-        wire.NamespaceChanged,
-        (*on(_SETTINGS, "fs:WriteObject", at=_AT), *_COMMIT),
-        "Set and remove properties of a namespace.",
-        repeatable=False,
-    )
+UPDATE_NAMESPACE: Final = post(
+    "updateNamespace",
+    _NAMESPACE + "/properties",
+    wire.NamespaceChange,
+    wire.NamespaceChanged,
+    (*on(_SETTINGS, "fs:WriteObject", at=_AT), *_COMMIT),
+    "Set and remove properties of a namespace.",
+    repeatable=False,
+    root=CATALOG_ROOT,
 )
-LIST_TABLES: Final = _of(
-    Operation(
-        "listTables", "GET", _TABLES, NOTHING, wire.TableList, _LIST, "List the tables of a namespace.", (*_PAGE,)
-    )
+LIST_TABLES: Final = get(
+    "listTables", _TABLES, wire.TableList, _LIST, "List the tables of a namespace.", *_PAGE, root=CATALOG_ROOT
 )
-CREATE_TABLE: Final = _of(
-    post(
-        "createTable",
-        _TABLES,
-        wire.TableCreation,
-        wire.LoadedTable,
-        (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
-        "Make a table, or, with `stage-create`, say what it will be.",
-        _DELEGATION,
-        creates=True,
-    )
+CREATE_TABLE: Final = post(
+    "createTable",
+    _TABLES,
+    wire.TableCreation,
+    wire.LoadedTable,
+    (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
+    "Make a table, or, with `stage-create`, say what it will be.",
+    _DELEGATION,
+    creates=True,
+    root=CATALOG_ROOT,
 )
-REGISTER_TABLE: Final = _of(
-    post(
-        "registerTable",
-        _NAMESPACE + "/register",
-        wire.TableRegistration,
-        wire.LoadedTable,
-        (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
-        "Make a table of metadata that lie in this repository's branch `tables`.",
-        _DELEGATION,
-        asked_later=(FILES,),
-        creates=True,
-    )
+REGISTER_TABLE: Final = post(
+    "registerTable",
+    _NAMESPACE + "/register",
+    wire.TableRegistration,
+    wire.LoadedTable,
+    (*on(_NAMED, "fs:WriteObject", at=_AT), *_COMMIT),
+    "Make a table of metadata that lie in this repository's branch `tables`.",
+    _DELEGATION,
+    asked_later=(FILES,),
+    creates=True,
+    root=CATALOG_ROOT,
 )
-LOAD_TABLE: Final = _of(
-    Operation(
-        "loadTable",
-        "GET",
-        _ONE_TABLE,
-        NOTHING,
-        wire.LoadedTable,
-        _READ,
-        "Return a table's metadata. With `vended-credentials` in its header, a key pair for the table's files, too,"
-        " valid for an hour; with `remote-signing` alone, where to have requests signed.",
-        (Parameter("snapshots", choices=("all", "refs")), _DELEGATION),
-        (LENT,),
-    )
+LOAD_TABLE: Final = get(
+    "loadTable",
+    _ONE_TABLE,
+    wire.LoadedTable,
+    _READ,
+    "Return a table's metadata. With `vended-credentials` in its header, a key pair for the table's files, too,"
+    " valid for an hour; with `remote-signing` alone, where to have requests signed.",
+    Parameter("snapshots", choices=("all", "refs")),
+    _DELEGATION,
+    asked_later=(LENT,),
+    root=CATALOG_ROOT,
 )
-LOAD_TABLE_CREDENTIALS: Final = _of(
-    Operation(
-        "loadTableCredentials",
-        "GET",
-        _ONE_TABLE + "/credentials",
-        NOTHING,
-        wire.TableCredentials,
-        _READ,
-        "Return a key pair for the table's files, valid for an hour.",
-        asked_later=(LENT,),
-    )
+LOAD_TABLE_CREDENTIALS: Final = get(
+    "loadTableCredentials",
+    _ONE_TABLE + "/credentials",
+    wire.TableCredentials,
+    _READ,
+    "Return a key pair for the table's files, valid for an hour.",
+    asked_later=(LENT,),
+    root=CATALOG_ROOT,
 )
-SIGN_FILE_REQUEST: Final = _of(
-    post(
-        "signFileRequest",
-        _ONE_TABLE + "/sign",
-        wire.FileRequest,
-        wire.SignedFileRequest,
-        _READ,
-        "Sign one request to the gateway for a file of the table, for clients that want no key (`remote-signing`).",
-        asked_later=(LENT,),
-        repeatable=True,
-    )
+SIGN_FILE_REQUEST: Final = post(
+    "signFileRequest",
+    _ONE_TABLE + "/sign",
+    wire.FileRequest,
+    wire.SignedFileRequest,
+    _READ,
+    "Sign one request to the gateway for a file of the table, for clients that want no key (`remote-signing`).",
+    asked_later=(LENT,),
+    repeatable=True,
+    root=CATALOG_ROOT,
 )
-TABLE_EXISTS: Final = _of(
-    Operation("tableExists", "HEAD", _ONE_TABLE, NOTHING, NOTHING, _READ, "Tell whether there is a table.", status=204)
+TABLE_EXISTS: Final = head(
+    "tableExists", _ONE_TABLE, _READ, "Tell whether there is a table.", status=204, root=CATALOG_ROOT
 )
-COMMIT_TABLE: Final = _of(
-    post(
-        "commitTable",
-        _ONE_TABLE,
-        wire.TableCommit,
-        wire.CommittedTable,
-        (*_WRITE, *on(_TABLE, "fs:ReadObject", at=_AT)),
-        "Change a table, or make one that was staged: one commit of the branch.",
-        repeatable=False,
-        body_bytes_max=LIST_BYTES_MAX,
-    )
+COMMIT_TABLE: Final = post(
+    "commitTable",
+    _ONE_TABLE,
+    wire.TableCommit,
+    wire.CommittedTable,
+    (*_WRITE, *on(_TABLE, "fs:ReadObject", at=_AT)),
+    "Change a table, or make one that was staged: one commit of the branch.",
+    repeatable=False,
+    body_bytes_max=LIST_BYTES_MAX,
+    root=CATALOG_ROOT,
 )
-DROP_TABLE: Final = _of(
-    Operation(
-        "dropTable",
-        "DELETE",
-        _ONE_TABLE,
-        NOTHING,
-        NOTHING,
-        (*on(_TABLE, "fs:DeleteObject", at=_AT), *_COMMIT),
-        "Remove a table from the branch. Its files go by retention, with `purgeRequested`, too: commits name them.",
-        (flag("purgeRequested"),),
-        status=204,
-    )
+DROP_TABLE: Final = delete(
+    "dropTable",
+    _ONE_TABLE,
+    (*on(_TABLE, "fs:DeleteObject", at=_AT), *_COMMIT),
+    "Remove a table from the branch. Its files go by retention, with `purgeRequested`, too: commits name them.",
+    flag("purgeRequested"),
+    root=CATALOG_ROOT,
 )
-REPORT_TABLE_METRICS: Final = _of(
-    post(
-        "reportTableMetrics",
-        _ONE_TABLE + "/metrics",
-        bytes,
-        NOTHING,
-        _READ,
-        "Take a client's report of a scan or a commit, and forget it.",
-        status=204,
-        repeatable=True,
-    )
+REPORT_TABLE_METRICS: Final = post(
+    "reportTableMetrics",
+    _ONE_TABLE + "/metrics",
+    bytes,
+    NOTHING,
+    _READ,
+    "Take a client's report of a scan or a commit, and forget it.",
+    status=204,
+    repeatable=True,
+    root=CATALOG_ROOT,
 )
-RENAME_TABLE: Final = _of(
-    post(
-        "renameTable",
-        _PREFIX + "/tables/rename",
-        wire.TableRename,
-        NOTHING,
-        _COMMIT,
-        "Give a table another name. Its files stay where they are.",
-        asked_later=(REMOVES, READS, WRITES),
-        status=204,
-        repeatable=False,
-    )
+RENAME_TABLE: Final = post(
+    "renameTable",
+    _PREFIX + "/tables/rename",
+    wire.TableRename,
+    NOTHING,
+    _COMMIT,
+    "Give a table another name. Its files stay where they are.",
+    asked_later=(REMOVES, READS, WRITES),
+    status=204,
+    repeatable=False,
+    root=CATALOG_ROOT,
 )
-COMMIT_TABLES: Final = _of(
-    post(
-        "commitTables",
-        _PREFIX + "/transactions/commit",
-        wire.TablesCommit,
-        NOTHING,
-        _COMMIT,
-        "Change several tables of a branch in one commit, or none of them.",
-        asked_later=(WRITES,),
-        status=204,
-        repeatable=False,
-        body_bytes_max=LIST_BYTES_MAX,
-    )
+COMMIT_TABLES: Final = post(
+    "commitTables",
+    _PREFIX + "/transactions/commit",
+    wire.TablesCommit,
+    NOTHING,
+    _COMMIT,
+    "Change several tables of a branch in one commit, or none of them.",
+    asked_later=(WRITES,),
+    status=204,
+    repeatable=False,
+    body_bytes_max=LIST_BYTES_MAX,
+    root=CATALOG_ROOT,
 )
 
 # Ours

@@ -11,12 +11,12 @@ from lakebed.operations.operation import (
     NOTHING,
     ONE_REPOSITORY,
     REPOSITORY,
-    Operation,
     Parameter,
     delete,
     get,
     on,
     post,
+    preflight,
     put,
 )
 
@@ -68,15 +68,11 @@ INTERNAL_SET_GARBAGE_COLLECTION_RULES: Final = post(
 INTERNAL_DELETE_GARBAGE_COLLECTION_RULES: Final = delete(
     "internalDeleteGarbageCollectionRules", _GC + "/rules", _SET_RULES, "Remove the retention rules."
 )
-SET_GARBAGE_COLLECTION_RULES_PREFLIGHT: Final = Operation(
+SET_GARBAGE_COLLECTION_RULES_PREFLIGHT: Final = preflight(
     "setGarbageCollectionRulesPreflight",
-    "GET",
     _GC + "/rules/set_allowed",
-    NOTHING,
-    NOTHING,
     _SET_RULES,
     "Succeed if the caller may set retention rules.",
-    status=204,
 )
 
 GET_GARBAGE_COLLECTION_CONFIG: Final = get(

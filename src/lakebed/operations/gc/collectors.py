@@ -423,15 +423,13 @@ DIFF_GC_PLANS: Final = get(
     PAGE[1],
     _DELETED,
 )
-GET_GC_STORAGE: Final = Operation(
+GET_GC_STORAGE: Final = get(
     "getGcStorage",
-    "GET",
     _GC + "/storage",
-    NOTHING,
     messages.Storage,
     (*_READ_RUNS, *on(REPOSITORY, "fs:ListObjects")),
     "Sum up bytes by the reason they stay, from records of runs and lists of ranges.",
-    (flag("committed"),),
+    flag("committed"),
 )
 LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
 START_GC_JOB: Final = post(
