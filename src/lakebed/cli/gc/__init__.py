@@ -56,6 +56,7 @@ from .session import (
     warn_of_unfinished,
     with_spark,
 )
+from .text import plan_text
 from .why import storage, why
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def show(
     is_served = isinstance(collector, ServedCollector)
     if html is None:
         state = text.outcome(collector.run_status(run), report)
-        session.show(found, lambda plan: text.plan_text(plan, state=state))
+        session.show(found, lambda plan: plan_text(plan, state=state))
         if not session.is_json:
             maker = collector.planned_by(run)
             session.say(f"planned by {maker.by}" if maker else "planned by an unknown user")

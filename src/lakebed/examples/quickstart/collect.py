@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from lakebed.base import Corrupt, LakebedError, count_of, human_size
 from lakebed.cli import bar
-from lakebed.cli.gc.text import plan_text
+from lakebed.cli.gc import plan_text
 from lakebed.client import Client
 from lakebed.gc.messages import ApplyRequest, PlanRequest, RunKind, RunReport
 from lakebed.objectstore import ObjectStoreOptions

@@ -25,7 +25,21 @@ from lakebed.gc.rules.lifecycle import Policy
 from lakebed.gc.runs.context import RunContext, folder_in, write_piece
 from lakebed.objectstore import ObjectStore
 
-from . import hours
+from .hours import (
+    HOURS,
+    READ_RANGES,
+    ROWS_MAX,
+    Dues,
+    ReadRange,
+    TooSparse,
+    known_ranges,
+    read_dues,
+    read_hours,
+    read_pieces,
+    rows_of_known,
+    to_read,
+    write_hours,
+)
 from .reaching import SPANS, Periods, Ranges, Reached, keeps_versions
 from .rows import MIXED, rule_of_span
 from .sorting import in_rows, sort_ranges
@@ -41,8 +55,8 @@ class Known:
     """Hold the trees, ranges and hours of a history. In `dues`, the objects of the runs in `taken` are marked TAKEN."""
 
     trees: TreeParts
-    ranges: dict[str, hours.ReadRange]
-    dues: hours.Dues
+    ranges: dict[str, ReadRange]
+    dues: Dues
     taken: tuple[str, ...] = ()
 
     @property
@@ -78,13 +92,13 @@ class Known:
         """Write all of it into the run's folder, for the next run."""
         folder = folder_in(run, "known")
         trees = await self.trees.in_folder(context.store, folder)
-        rows, terms = hours.rows_of_known(self.ranges)
+        rows, terms = rows_of_known(self.ranges)
         return KnownDues(
             trees=trees.narrow,
             wide=trees.wide,
             sublists=trees.sublists,
-            ranges=await write_piece(context.store, folder, "ranges-all.parquet", hours.READ_RANGES, rows),
-            hours=await hours.write_hours(context.store, folder, self.dues),
+            ranges=await write_piece(context.store, folder, "ranges-all.parquet", READ_RANGES, rows),
+            hours=await write_hours(context.store, folder, self.dues),
             terms=terms,
             taken=self.taken,
             clean_run=run.run_id if base is None else base.clean_run,
@@ -120,11 +134,11 @@ async def read_known(store: ObjectStore, run_id: str, saved: KnownDues) -> Base:
     Raises:
         BadInput: a part is missing or altered.
     """
-    ranges: dict[str, hours.ReadRange] = {}
-    async for rows in hours.read_pieces(store, saved.ranges, hours.READ_RANGES):
-        ranges |= hours.known_ranges(rows, saved.terms)
+    ranges: dict[str, ReadRange] = {}
+    async for rows in read_pieces(store, saved.ranges, READ_RANGES):
+        ranges |= known_ranges(rows, saved.terms)
     trees = TreeParts(narrow=saved.trees, wide=saved.wide, sublists=saved.sublists)
-    known = Known(trees=trees, ranges=ranges, dues=await hours.read_hours(store, saved.hours), taken=saved.taken)
+    known = Known(trees=trees, ranges=ranges, dues=await read_hours(store, saved.hours), taken=saved.taken)
     return Base(run_id=run_id, known=known, clean_run=saved.clean_run, runs_since_clean=saved.runs_since_clean)
 
 
@@ -164,30 +178,28 @@ async def learn(
         base, note = None, str(error)
         trees, ranges = await read(TreeParts())
     rows = sum(ListedRanges(some).entries for some in (ranges.due, ranges.whole))
-    if (
-        not reads_rows or keeps_versions(policy) or rows > hours.ROWS_MAX
-    ):  # A version depends on others: it has no hour.
+    if not reads_rows or keeps_versions(policy) or rows > ROWS_MAX:  # A version depends on others: it has no hour.
         return Learned(ranges=ranges, note=note)
     ranges = await in_rows(context, ranges)
     count = ranges.due.num_rows + ranges.whole.num_rows
-    known = Known(trees=trees, ranges={}, dues=hours.Dues())
+    known = Known(trees=trees, ranges={}, dues=Dues())
     rules_of = partial(_rules_of, ranges, policy)
-    todo = hours.to_read(ranges, {} if base is None else base.known.ranges, rules_of)
+    todo = to_read(ranges, {} if base is None else base.known.ranges, rules_of)
     if base is not None and todo.ranges.num_rows > changed_max * count:
         base, note = None, "most of what is named has changed"
-        todo = hours.to_read(ranges, {}, rules_of)
+        todo = to_read(ranges, {}, rules_of)
     if base is not None:  # Slices that begin anew forget their hours, except TAKEN: `todo` has all their ranges.
         known.dues, known.taken = base.known.dues, base.known.taken
         known.dues.begin_anew(todo.anew)
     context.progress(f"reading {count_of(todo.ranges.num_rows, 'range')} of {count:,}")
     periods = [terms.periods for terms in ranges.terms]
     folder = folder_in(run, f"dues.tasks{suffix}")
-    dues, facts = await hours.read_dues(
+    dues, facts = await read_dues(
         context.engine, todo.ranges, periods, policy, known=todo.groups, uri=run.namespace, folder=folder
     )
     try:
         await _add_read(context.store, known, dues, facts, todo.known, periods)
-    except hours.TooSparse:
+    except TooSparse:
         return Learned(ranges=ranges)
     return Learned(ranges=ranges, known=known, base=base, note=note)
 
@@ -197,7 +209,7 @@ async def _add_read(
     known: Known,
     dues: Pieces,
     facts: Pieces,
-    before: Mapping[str, hours.ReadRange],
+    before: Mapping[str, ReadRange],
     periods: Sequence[tuple[Periods, ...]],
 ) -> None:
     """Add to `known` the hours and ranges that were read now, and the ranges that were known `before`.
@@ -205,11 +217,11 @@ async def _add_read(
     Raises:
         TooSparse: a sequence is too large for hours.
     """
-    async for table in hours.read_pieces(store, dues, hours.HOURS):
+    async for table in read_pieces(store, dues, HOURS):
         known.dues.add_rows(table)
     known.ranges |= before
-    async for table in hours.read_pieces(store, facts, hours.READ_RANGES):
-        known.ranges |= hours.known_ranges(table, periods)
+    async for table in read_pieces(store, facts, READ_RANGES):
+        known.ranges |= known_ranges(table, periods)
 
 
 def _rules_of(ranges: Ranges, policy: Policy, ids: pa.ChunkedArray) -> npt.NDArray[np.int32]:
