@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from lakebed.base import Denied, Entry, Invalid, Ports, RepositoryUid, Unavailable, slice_name
 from lakebed.catalog import MARKER_KEY, AddressInNamespace, Catalog, CatalogOptions, NamespaceInUse, namespaces, overlap
-from lakebed.catalog.namespaces import Namespaces, first_overlap
+from lakebed.catalog.namespaces import OPENED_MAX, Namespaces, first_overlap
 from lakebed.kv import open_store
 from lakebed.objectstore import (
     Body,
@@ -52,6 +53,24 @@ async def test_a_prefix_that_a_namespace_begins_with_meets_it(prefix: str, meets
             await spaces.check_outside(prefix, is_folder=True)
     else:
         await spaces.check_outside(prefix, is_folder=True)
+
+
+def test_stores_that_callers_name_are_not_all_kept_and_one_in_use_is() -> None:
+    opened: list[str] = []
+    kept: weakref.WeakSet[ObjectStore] = weakref.WeakSet()
+
+    def opening(uri: str) -> ObjectStore:
+        opened.append(uri)
+        kept.add(store := MemoryObjectStore(uri))
+        return store
+
+    spaces = Namespaces(opening)
+    for number in range(2 * OPENED_MAX):
+        spaces.locate(f"s3://bucket-{number}/a")
+        spaces.locate("s3://in-use/a")
+
+    assert len(kept) == OPENED_MAX
+    assert opened.count("s3://in-use") == 1
 
 
 class Counting(MemoryObjectStore):

@@ -43,6 +43,10 @@ OpenNamespace = Callable[[str], ObjectStore]
 LOOKS_MAX: Final = 100
 """The most requests to search for namespaces inside a new one. An empty one takes one request."""
 
+OPENED_MAX: Final = 500
+"""Stores that are kept open: one of a bucket that no other names takes 100 KiB, and callers may name any."""
+CLEAR_MAX: Final = 100_000
+
 OLD_MARKER: Final = b"this is dummy data - created by lakeFS to check accessibility"
 """The old server's marker, at the key of ours. In its namespaces Lakebed writes and collects nothing."""
 
@@ -55,7 +59,7 @@ async def _none_known() -> Sequence[str]:
 
 
 class Namespaces:
-    """Open each namespace once.
+    """Open each namespace once, while no more than OPENED_MAX are in use.
 
     `known` returns the namespaces of all records. `known_lately` may be a moment old, and costs less. A marker is
     treated as absent only if the store answers so. With `trust_denials`, the operator's choice, a denial is treated so
@@ -85,9 +89,10 @@ class Namespaces:
         Raises:
             InvalidNamespace: the URI is malformed, or of a store that this server does not use.
         """
-        objectstore = self._opened.get(uri)
-        if objectstore is None:
-            objectstore = self._opened[uri] = self._open_namespace(uri)
+        objectstore = self._opened.pop(uri, None) or self._open_namespace(uri)
+        if len(self._opened) >= OPENED_MAX:
+            del self._opened[next(iter(self._opened))]  # The one that was asked for longest ago.
+        self._opened[uri] = objectstore
         return objectstore
 
     def locate(self, address: str) -> tuple[ObjectStore, str]:
@@ -239,7 +244,7 @@ class Namespaces:
         objectstore, key = self.locate(address)
         place = f"{objectstore.uri}/{key}"
         known = await (self._known() if is_folder else self._known_lately())
-        if known is not self._lately:
+        if known is not self._lately or len(self._clear) > CLEAR_MAX:
             self._lately, self._clear = known, set()
         inside = [uri for uri in (place, *around_namespace(place)) if uri in known]
         if is_folder:
