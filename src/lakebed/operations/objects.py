@@ -113,8 +113,10 @@ LAST_COMMITS: Final = listing(
     ONE_REF + "/objects/commits",
     wire.PathCommitList,
     (*_LIST, *on(REF, "fs:ReadBranch")),
-    "List paths as listObjects does, at most 100, with the commit that wrote each. The search ends after 500 commits.",
+    "List paths as listObjects does, at most 100, with the commit that wrote each. The search ends after 500 commits, "
+    "or after as many as `commits` says.",
     DELIMITER,
+    Parameter("commits", "integer", default=500),
 )
 MEASURE_OBJECTS: Final = get(
     "measureObjects",

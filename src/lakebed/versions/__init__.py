@@ -69,7 +69,7 @@ from .errors import (
 from .fencing import Fencing
 from .hard_delete import HardDelete, LetGoBy, OpenPage, PageRecord, QueuedRecord
 from .history.ancestors import place_all
-from .history.history import Difference, History
+from .history.history import SOUGHT_IN_MAX, Difference, History
 from .records import (
     MOVES,
     BranchRecord,

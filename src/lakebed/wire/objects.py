@@ -94,7 +94,7 @@ class PathCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PathCommitList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of rows. `is_complete` is false if the search ended after 500 commits without the commit of every row."""
+    """A page of rows. `is_complete` is false if the search ended without the commit of every row."""
 
     pagination: Pagination
     results: list[PathCommit]

@@ -228,6 +228,49 @@ def test_a_diff_lists_what_differs_in_key_order(
     asyncio.run(story())
 
 
+asked_for = st.sets(st.integers(0, 160), min_size=1, max_size=9).map(
+    lambda numbers: [(b"k%03d" % start, b"k%03d" % end) for start, end in pairwise(sorted(numbers))]
+)
+
+
+@searched
+@given(contents, edits, contents, asked_for, rules)
+def test_where_two_trees_differ_is_known_by_ranges_then_by_keys(
+    left: Model, edit: Mapping[int, int], other: Model, asked: list[tuple[bytes, bytes]], rule: CutRule
+) -> None:
+    async def story() -> None:
+        forest = Forest.plant(rule)
+        for right in (edited(left, edit), other):
+            ids = await forest.build(left), await forest.build(right)
+            keys = [row.key for row in difference(left, right)]
+            differs = [row for row, (start, end) in enumerate(asked) if any(start <= key < end for key in keys)]
+            starts, ends = [start for start, _ in asked], [end for _, end in asked]
+            for exactly in (False, True):
+                apart, _ = await forest.trees.apart(*ids, exactly=exactly)
+                assert {*differs} <= {*apart.meets(starts, ends)}
+                # More stretches than keys are looked up the other way around.
+                assert [
+                    row for row in range(len(asked)) if apart.meets(starts[row : row + 1], ends[row : row + 1])
+                ] == (sorted(apart.meets(starts, ends)))
+            assert (apart.is_exact, apart.starts, sorted(apart.meets(starts, ends))) == (True, keys, differs)
+            assert await forest.trees.apart(*ids, exactly=True) == (apart, 0)
+
+    asyncio.run(story())
+
+
+async def test_trees_that_differ_at_too_many_keys_are_known_by_ranges_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = Forest.plant(SMALL)
+    contents = [model_of(dict.fromkeys(range(150), version)) for version in (1, 2)]
+    left, right = [await forest.build(model) for model in contents]
+    monkeypatch.setattr(trees.diff, "STRETCHES_MAX", 9)
+
+    apart, read = await forest.trees.apart(left, right, exactly=True)
+
+    assert (apart.is_exact, read > 300, len(apart.starts)) == (False, True, 1)
+    assert apart.meets([b"k001", b"k9"], [b"k002", b"z"]) == [0]
+    assert await forest.trees.apart(left, right, exactly=True) == (apart, 0)
+
+
 @searched
 @given(contents, edits, edits, st.sampled_from(["none", "source-wins", "dest-wins"]), rules)
 def test_a_merge_follows_the_three_way_rule_and_is_cut_as_if_built_at_once(

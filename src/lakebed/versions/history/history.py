@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from lakebed.base import CommitId, MetarangeId, Row, common_prefix
+from lakebed.kv import prefix_end
 from lakebed.versions.cells import hides_one, is_gone
 from lakebed.versions.context import Context
 from lakebed.versions.errors import CommitExpired, CommitNotFound
@@ -27,9 +29,13 @@ Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_cha
 TOGETHER: Final = 500
 """Look this many changes up in other trees at once."""
 LOOKED_AT_MAX: Final = 1_000
-SEARCHED_MAX: Final = 10_000
-"""Look at this many commits for one page of a log that a filter makes thin. An empty page takes a client long to pass,
-so it may cost more."""
+SEARCHED_MAX: Final = 4_000
+"""Look at this many commits for one page of a log that a filter makes thin: some 20 ms. An empty page takes a client
+long to pass, so it may cost more."""
+COMPARED_AS_ONE: Final = 20
+"""Comparing this many rows of trees costs as much as looking at a commit."""
+LOOKED_UP_AS: Final = 2_000
+"""The number of rows for which a look below a prefix counts."""
 SOUGHT_IN_MAX: Final = 500
 """Look at this many commits for the last one of each path of a listing: a page must not take seconds."""
 APART_STEPS: Final = 1_000
@@ -46,6 +52,30 @@ class Difference(msgspec.Struct, frozen=True):
     kind: Kind
     key: bytes
     row: Row | None
+
+
+class Sought:
+    """Objects, and prefixes with all below them, as stretches of keys: disjoint and ascending."""
+
+    __slots__ = ("behinds", "starts")
+
+    def __init__(self, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> None:
+        self.starts: list[bytes] = []
+        self.behinds: list[bytes] = []
+        pairs = [(prefix, prefix_end(prefix) or b"\xff") for prefix in prefixes]
+        pairs += [(key, key + b"\0") for key in objects]
+        for start, behind in sorted(pairs, key=itemgetter(0)):
+            # Else it lies below a prefix that is sought.
+            if not self.behinds or start >= self.behinds[-1]:
+                self.starts.append(start)
+                self.behinds.append(behind)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def remove(self, start: bytes) -> None:
+        row = self.starts.index(start)
+        del self.starts[row], self.behinds[row]
 
 
 class History:
@@ -86,6 +116,7 @@ class History:
         that changed one of them against their first parent, where both trees are still there. `committer`: only theirs.
 
         A page with such a filter may end early: after LOOKED_AT_MAX commits if it has any, else after SEARCHED_MAX.
+        Trees that have to be compared for it count as commits, too.
         With `looks_on` it looks for one commit more than `limit`, so that no empty page follows a full one.
         """
         stop = await self._refs.resolve_commit(stop_at) if stop_at else None
@@ -95,6 +126,7 @@ class History:
             return [], ""
         # One commit more than the page shows. Without `after` the head is the first of them.
         walk.expect(FIRST_READ if is_filtered else limit + bool(after))
+        sought = Sought(objects, prefixes)
         found: list[Commit] = []
         position = ""
         looked_at = 0
@@ -107,11 +139,13 @@ class History:
             if looked_at >= (LOOKED_AT_MAX if found else SEARCHED_MAX) and is_filtered:
                 return found, position
             is_theirs = not committer or commit.committer == committer
-            if is_theirs and (not (objects or prefixes) or await self._is_touching(commit, objects, prefixes)):
+            met, compared = await self._met(commit, sought) if is_theirs and sought else ([], 0)
+            if is_theirs and (met or not sought):
                 if len(found) == limit:
                     return found, position
                 found.append(commit)
             walk.pass_it()
+            looked_at += compared // COMPARED_AS_ONE
             looked_at += 1
             if len(found) == limit or is_filtered:
                 position = _position(id_, walk.others())
@@ -132,83 +166,88 @@ class History:
         await walk.begin([id_ for id_, _ in places] if len(places) > 1 else [head])
         return not places or await walk.skip_to(places[0])
 
-    async def _is_touching(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
-        try:
-            return await self._touches(commit, objects, prefixes)
-        except CommitExpired:
-            return False  # A collection took its tree.
-
-    @says_who_took
-    async def _touches(self, commit: Commit, objects: Sequence[bytes], prefixes: Sequence[bytes]) -> bool:
-        before = await self._context.commits.metarange(commit.parents[0]) if commit.parents else MetarangeId("")
-        for key in objects:
-            old, new = (
-                await self._context.trees.lookup(before, key),
-                await self._context.trees.lookup(commit.metarange_id, key),
-            )
-            if _digest(old) != _digest(new):
-                return True
-        for prefix in prefixes:
-            async for batch in self._context.trees.diff(before, commit.metarange_id, start=prefix, prefix=prefix):
-                if batch:
-                    return True
-        return False
-
     async def last_commits(
-        self,
-        head: CommitId,
-        *,
-        objects: Sequence[bytes],
-        prefixes: Sequence[bytes],
+        self, head: CommitId, *, objects: Sequence[bytes], prefixes: Sequence[bytes], looked_at_max: int = SOUGHT_IN_MAX
     ) -> tuple[dict[bytes, Commit], bool]:
         """Return for each path the newest commit that left it as it is at `head`, and for each prefix the newest that
         changed a path below; and whether all are there.
 
-        Merges do not count: another commit wrote the entries that they bring. Each commit costs a look at two lists of
-        ranges, and of ranges that its tree does not share with its parent's those that a sought path lies in.
+        Merges do not count: another commit wrote the entries that they bring. A commit costs a comparison of two trees,
+        or 10 µs where these were compared before.
         """
         trees = self._context.trees
         rows = await trees.lookup_many(await self._context.commits.metarange(head), objects)
-        sought = {key: row for key, row in zip(objects, rows, strict=True) if row is not None}
-        folders = [*prefixes]
+        digests = {key: row[0] for key, row in zip(objects, rows, strict=True) if row is not None}
+        sought = Sought([*digests], prefixes)
         found: dict[bytes, Commit] = {}
         walk = Walk(self._context)
         walk.expect(FIRST_READ)
         await walk.begin([head])
-        for _ in range(SOUGHT_IN_MAX):
-            if not sought and not folders:
-                break
-            following = await walk.next()
+        for _ in range(min(looked_at_max, SOUGHT_IN_MAX)):
+            following = await walk.next() if sought else None
             if following is None:
                 break
             commit = following[1]
             if len(commit.parents) > 1:
                 continue
             try:
-                for key in await self._left_by(commit, sought):
-                    found[key] = commit
-                    del sought[key]
-                for prefix in [one for one in folders if await self._touches(commit, (), (one,))]:
-                    found[prefix] = commit
-                    folders.remove(prefix)
+                names = await self._left_by(commit, sought, digests)
             except CommitExpired:
                 continue  # A collection took its tree.
-        return found, not sought and not folders
+            for name in names:
+                found[name] = commit
+                sought.remove(name)
+        return found, not sought
 
     @says_who_took
-    async def _left_by(self, commit: Commit, sought: Mapping[bytes, Row]) -> list[bytes]:
-        """Return those paths that have these rows since this commit."""
+    async def _left_by(self, commit: Commit, sought: Sought, digests: Mapping[bytes, int]) -> list[bytes]:
+        """Return what this commit changed, without objects that it left unlike these digests.
+
+        The entry of such an object comes from another line of the history.
+        """
+        met, _ = await self._changed(commit, sought)
+        names = [sought.starts[row] for row in met]
+        keys = [name for name in names if name in digests]
+        rows = await self._context.trees.lookup_many(commit.metarange_id, keys) if keys else []
+        unlike = {key for key, row in zip(keys, rows, strict=True) if _digest(row) != digests[key]}
+        return [name for name in names if name not in unlike]
+
+    async def _met(self, commit: Commit, sought: Sought) -> tuple[list[int], int]:
+        try:
+            return await self._changed(commit, sought)
+        except CommitExpired:
+            return [], 0  # A collection took its tree.
+
+    @says_who_took
+    async def _changed(self, commit: Commit, sought: Sought) -> tuple[list[int], int]:
+        """Return the rows of `sought` that this commit changed against its first parent, and how many rows of trees
+        had to be compared to know it.
+        """
         trees = self._context.trees
-        before = await self._context.commits.metarange(commit.parents[0]) if commit.parents else MetarangeId("")
-        keys = await trees.apart(before, commit.metarange_id, [*sought]) if sought else []
-        if not keys:
-            return []
-        sides = [await trees.lookup_many(id_, keys) for id_ in (before, commit.metarange_id)]
-        return [
-            key
-            for key, old, new in zip(keys, *sides, strict=True)
-            if _digest(new) == _digest(sought[key]) != _digest(old)
-        ]
+        pair = (
+            await self._context.commits.metarange(commit.parents[0] if commit.parents else CommitId("")),
+            commit.metarange_id,
+        )
+        apart, compared = await trees.apart(*pair)
+        met = apart.meets(sought.starts, sought.behinds)
+        if met and not apart.is_final:
+            apart, also = await trees.apart(*pair, exactly=True)
+            met, compared = apart.meets(sought.starts, sought.behinds), compared + also
+        if apart.is_exact:
+            return met, compared
+        # Too many keys changed to keep them: look only at what is sought.
+        changed = [row for row in met if await self._differs(*pair, sought.starts[row], sought.behinds[row])]
+        return changed, compared + LOOKED_UP_AS * len(met)
+
+    async def _differs(self, left: MetarangeId, right: MetarangeId, start: bytes, behind: bytes) -> bool:
+        """Return whether two trees differ at an object or below a prefix, a stretch of `Sought`."""
+        trees = self._context.trees
+        if behind == start + b"\0":
+            old, new = [await trees.lookup(id_, start) for id_ in (left, right)]
+            return _digest(old) != _digest(new)
+        async for _ in trees.diff(left, right, start=start, prefix=start):
+            return True
+        return False
 
     async def ancestry(self, heads: Iterable[CommitId], *, first_parent: bool = False) -> AsyncIterator[Commit]:
         """Every commit reachable from the heads, the heads too, each once, by falling generation."""

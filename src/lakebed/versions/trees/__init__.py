@@ -44,7 +44,7 @@ from lakebed.ranges import (
 
 from .builder import RetiredBy, TreeBuilder, none_retired
 from .cache import TreeCache
-from .diff import DiffRow, diff_trees
+from .diff import Apart, DiffRow, apart_at_keys, apart_trees, diff_trees
 from .files import ROWS_APART, Ahead, Item, TreeFiles, ids_of
 from .merge import merge_trees
 
@@ -85,6 +85,8 @@ class Trees:
     ) -> None:
         self._files = TreeFiles(objectstore, cache, ports, salt=salt)
         self._rule = rule
+        self._cache = cache
+        self._uri = objectstore.uri
 
     async def ranges(self, metarange: MetarangeId) -> Sequence[RangeInfo]:
         """The tree's ranges, ascending."""
@@ -120,15 +122,24 @@ class Trees:
             at = stop
         return [found.get(key) for key in keys]
 
-    async def apart(self, left: MetarangeId, right: MetarangeId, keys: Sequence[bytes]) -> list[bytes]:
-        """Return those keys that lie in ranges which the two trees do not share. Reads no range."""
-        trees = [await self._files.tree(id_) for id_ in (left, right)]
-        found: list[bytes] = []
-        for key in keys:
-            infos = [await self._files.range_at(tree, key) for tree in trees]
-            if (infos[0] and infos[0].id) != (infos[1] and infos[1].id):
-                found.append(key)
-        return found
+    async def apart(self, left: MetarangeId, right: MetarangeId, *, exactly: bool = False) -> tuple[Apart, int]:
+        """Return where two trees differ, and how many rows of lists and ranges had to be compared for it.
+
+        `exactly`: at which keys, unless these are too many. A comparison that was made before costs 3 µs, another some
+        50 µs, at keys some ms.
+        """
+        name, compared = (self._uri, f"apart {left} {right}"), 0
+        found = self._cache.find(name, Apart)
+        if found is not None and (found.is_final or not exactly):
+            return found, compared
+        one, other = await self._files.tree(left), await self._files.tree(right)
+        if found is None:
+            found, compared = await apart_trees(self._files, one, other), len(one) + len(other)
+        if exactly and not found.is_final:
+            compared += found.rows
+            found = await apart_at_keys(self._files, one, other, found)
+        self._cache.keep(name, found)
+        return found, compared
 
     async def is_large_at(self, metarange: MetarangeId, keys: Sequence[bytes]) -> bool:
         """Return whether a change of one of these keys rewrites a range that takes some ms."""

@@ -9,20 +9,31 @@ inside a range of the other.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from sys import maxsize
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.base import Row
 from lakebed.kv import prefix_end
-from lakebed.ranges import RangeList, differing
+from lakebed.ranges import RangeInfo, RangeList, differing
 
 from .files import Ahead, Item, Tree, TreeFiles
 from .sides import Side, Stretch
 
 DiffKind: TypeAlias = Literal["added", "removed", "changed"]
+
+STRETCHES_MAX: Final = 1_000
+"""Keep at most this many stretches of keys for two trees. More become one."""
+ROWS_READ_MAX: Final = 100_000
+"""Read the keys that differ only in ranges with at most this many rows: some 10 ms."""
+_APART_BYTES: Final = 400
+_STRETCH_BYTES: Final = 150
 
 
 class DiffRow(NamedTuple):
@@ -44,23 +55,8 @@ async def diff_trees(
     def is_asked(info: Item) -> bool:
         return info.max_key >= first and (behind is None or info.min_key < behind)
 
-    async def unlike(tree: Tree, other: Tree) -> list[RangeList]:
-        """Return the sublists asked for that the other tree does not have, where the tree is wide."""
-        if isinstance(tree, RangeList):
-            return [tree]
-        shared = {*other.ids}
-        own = [tree[row] for row, id_ in enumerate(tree.ids) if id_ not in shared]
-        lists = Ahead(files, own := [info for info in own if is_asked(info)], files.sublist)
-        return [await lists.next() for _ in own]
-
-    def side(lists: Sequence[RangeList], others: Sequence[RangeList]) -> Side:
-        # Ids first: they cost a tenth of the ranges, and most are in both.
-        shared = {id_ for ranges in others for id_ in ranges.ids}
-        own = [ranges[row] for ranges in lists for row, id_ in enumerate(ranges.ids) if id_ not in shared]
-        return Side(files, [info for info in own if is_asked(info)], ahead=True)
-
-    lists = await unlike(left, right), await unlike(right, left)
-    sides = side(lists[0], lists[1]), side(lists[1], lists[0])
+    # Ids first: they cost a tenth of the ranges, and most are in both.
+    sides = [Side(files, infos, ahead=True) for infos in await _unlike(files, left, right, is_asked)]
     while ends := [side.info.max_key for side in sides if side.info]:
         # One after the other: each side reads ahead by itself.
         stretches = [await side.until(min(ends)) for side in sides]
@@ -70,6 +66,93 @@ async def diff_trees(
         batch = [row for row in rows if first <= row.key and (behind is None or row.key < behind)]
         if batch:
             yield batch
+
+
+async def _unlike(
+    files: TreeFiles, left: Tree, right: Tree, is_asked: Callable[[Item], bool]
+) -> tuple[list[RangeInfo], list[RangeInfo]]:
+    """Return the ranges asked for that only the left tree has, and those that only the right one has, ascending."""
+    lists = await _lists(files, left, right, is_asked), await _lists(files, right, left, is_asked)
+
+    def side(own: Sequence[RangeList], others: Sequence[RangeList]) -> list[RangeInfo]:
+        return [info for ranges in own for row in _own(ranges, others) if is_asked(info := ranges[row])]
+
+    return side(*lists), side(*reversed(lists))
+
+
+async def _lists(files: TreeFiles, tree: Tree, other: Tree, is_asked: Callable[[Item], bool]) -> list[RangeList]:
+    """Return the list of ranges, or of a wide tree the sublists asked for that the other one does not have."""
+    if isinstance(tree, RangeList):
+        return [tree]
+    own = [info for row in _own(tree, [other]) if is_asked(info := tree[row])]
+    lists = Ahead(files, own, files.sublist)
+    return [await lists.next() for _ in own]
+
+
+def _own(tree: Tree, others: Sequence[Tree]) -> list[int]:
+    """Return the rows whose ids are in no other list."""
+    ids = pa.chunked_array([piece for other in others for piece in other.table["id"].chunks], tree.table["id"].type)
+    is_shared = pc.is_in(tree.table["id"], value_set=ids).to_numpy()
+    rows: list[int] = np.flatnonzero(~is_shared).tolist()
+    return rows
+
+
+class Apart:
+    """Say where two trees differ: in stretches of keys, disjoint and ascending, each from a start to an end.
+
+    Where `is_exact`, each is one key. Else they are ranges that the trees do not share, and `rows` says how many rows
+    have to be read to know the keys. Trees never change, so a cache may keep it.
+    """
+
+    __slots__ = ("ends", "is_exact", "nbytes", "rows", "starts")
+
+    def __init__(self, stretches: Iterable[tuple[bytes, bytes]], *, rows: int, is_exact: bool) -> None:
+        self.starts: list[bytes] = []
+        self.ends: list[bytes] = []
+        for start, end in stretches:
+            if self.ends and start <= self.ends[-1]:
+                self.ends[-1] = max(self.ends[-1], end)
+            else:
+                self.starts.append(start)
+                self.ends.append(end)
+        self.rows = rows
+        self.is_exact = is_exact
+        keys = sum(map(len, self.starts)) + sum(map(len, self.ends))
+        self.nbytes = _APART_BYTES + _STRETCH_BYTES * len(self.starts) + keys
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether no more can be known about the keys."""
+        return self.is_exact or self.rows > ROWS_READ_MAX
+
+    def meets(self, starts: Sequence[bytes], behinds: Sequence[bytes]) -> list[int]:
+        """Return which of these stretches, disjoint and ascending, have a key at which the trees may differ."""
+        if len(starts) <= len(self.starts):
+            firsts = [bisect_left(self.ends, start) for start in starts]
+            return [row for row, at in enumerate(firsts) if at < len(self.starts) and self.starts[at] < behinds[row]]
+        met: dict[int, None] = {}
+        for start, end in zip(self.starts, self.ends, strict=True):
+            met |= dict.fromkeys(range(bisect_right(behinds, start), bisect_right(starts, end)))
+        return [*met]
+
+
+async def apart_trees(files: TreeFiles, left: Tree, right: Tree) -> Apart:
+    """Compare the lists of two trees. Reads no range, and of wide trees the sublists that they do not share."""
+    infos = [info for own in await _unlike(files, left, right, lambda _: True) for info in own]
+    stretches = sorted([(info.min_key, info.max_key) for info in infos])
+    if len(stretches) > STRETCHES_MAX:
+        stretches = [(stretches[0][0], max(end for _, end in stretches))]
+    return Apart(stretches, rows=sum([info.count for info in infos]), is_exact=False)
+
+
+async def apart_at_keys(files: TreeFiles, left: Tree, right: Tree, known: Apart) -> Apart:
+    """Read the keys at which the trees differ. Where these are too many, return what is known as all there is."""
+    keys: list[bytes] = []
+    async for batch in diff_trees(files, left, right, start=b"", prefix=b""):
+        keys += [row.key for row in batch]
+        if len(keys) > STRETCHES_MAX:
+            return Apart(zip(known.starts, known.ends, strict=True), rows=maxsize, is_exact=False)
+    return Apart([(key, key) for key in keys], rows=0, is_exact=True)
 
 
 def _compare(left: Stretch, right: Stretch) -> list[DiffRow]:

@@ -18,6 +18,7 @@ from lakebed.server.http.routing import Route
 from lakebed.server.rest.commits import commit_record
 from lakebed.server.rest.stats import stats_of_entry, stats_of_page
 from lakebed.server.state import AppState
+from lakebed.versions import SOUGHT_IN_MAX
 
 LAST_COMMITS_MAX: Final = 100
 
@@ -94,7 +95,10 @@ class Objects:
         paths = [key for key, row in listing.items if row is not None]
         head = await versions.refs.resolve_commit(request.args[1])
         commits, is_complete = await versions.history.last_commits(
-            head, objects=paths, prefixes=[key for key, row in listing.items if row is None]
+            head,
+            objects=paths,
+            prefixes=[key for key, row in listing.items if row is None],
+            looked_at_max=request.integer("commits", SOUGHT_IN_MAX),
         )
         committed = dict(zip(paths, await versions.staging.rows_of_commit(head, paths), strict=True))
         results = [

@@ -17,6 +17,10 @@ from lakebed.server.web.visit import Visit, form_at, page_at
 
 ROWS: Final = 50
 REFS: Final = 100
+COMMITS: Final = 50
+"""Look first at this many commits for the last ones of a folder's rows: 3 ms each where nobody looked before."""
+COMMITS_MAX: Final = 500
+"""The operation looks at this many."""
 README: Final = "README.md"
 README_BYTES_MAX: Final = 8 << 10
 IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
@@ -70,10 +74,17 @@ async def show_folder(visit: Visit) -> Response:
         changes = await visit.look(
             history.DIFF_BRANCH, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
         )
-    if visit.query("details") == "1":
+    if details := visit.query("details"):
         size = await visit.look(objects.MEASURE_OBJECTS, name, ref, prefix=path)
         last = await visit.look(
-            objects.LAST_COMMITS, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
+            objects.LAST_COMMITS,
+            name,
+            ref,
+            prefix=path,
+            delimiter="/",
+            after=visit.query("after"),
+            amount=ROWS,
+            commits=COMMITS if details == "1" else None,
         )
     folder = path[: path.rfind("/") + 1]
     is_told = listing.pagination.has_more or any(each.path == folder + README for each in listing.results)
@@ -90,6 +101,7 @@ async def show_folder(visit: Visit) -> Response:
         readme=await readme_of(visit, name, ref, folder) if is_told and not visit.query("after") else None,
         size=size,
         last=None if last is None else {row.path: row for row in last.results},
+        looked_at=None if last is None or last.is_complete else COMMITS if details == "1" else COMMITS_MAX,
         **choices,
     )
 
