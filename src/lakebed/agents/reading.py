@@ -96,7 +96,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ref: Ref
     path: ObjectPath
     start: Annotated[int, Meta(description="The first byte.", ge=0, le=1 << 50)] = 0
-    length: Annotated[int, Meta(description="At most this many bytes.", ge=1, le=READ_BYTES_MAX)] = READ_BYTES
+    # With less, a character of several bytes would never be whole, and the agent would ask for it for ever.
+    length: Annotated[int, Meta(description="At most this many bytes.", ge=4, le=READ_BYTES_MAX)] = READ_BYTES
 
 
 async def read(call: Call, given: Read) -> dict[str, object]:
@@ -107,19 +108,19 @@ async def read(call: Call, given: Read) -> dict[str, object]:
         raise Invalid(f"the object has {size_bytes} bytes: read it with a smaller start")
     end = min(given.start + given.length, size_bytes)
     data = await _bytes_of(call, given, given.start, end)
-    encoding, content, end = _shown(data, given.start, end, size_bytes)
+    encoding, content, start, end = _shown(data, given.start, end, size_bytes)
     answer: dict[str, object] = {
         "path": given.path,
         "content_type": stats.content_type or "",
         "size_bytes": size_bytes,
-        "start": given.start,
+        "start": start,
         "end": end,
         "encoding": encoding,
         "content": content,
     }
-    if given.start or end < size_bytes:
+    if start or end < size_bytes:
         going_on = f": call again with start={end} for more" if end < size_bytes else ""
-        answer["note"] = f"these are bytes {given.start} to {end} of {size_bytes}{going_on}"
+        answer["note"] = f"these are bytes {start} to {end} of {size_bytes}{going_on}"
     return answer
 
 
@@ -137,19 +138,25 @@ async def _bytes_of(call: Call, at: Read | Table, start: int, end: int) -> bytes
     return data
 
 
-def _shown(data: bytes, start: int, end: int, size_bytes: int) -> tuple[str, str, int]:
-    """Return bytes as text, cut between two characters, with where it ends; as base64 where they are none."""
+def _shown(data: bytes, start: int, end: int, size_bytes: int) -> tuple[str, str, int, int]:
+    """Return bytes as text, or as base64 where they are none, with where it begins and ends: between two characters.
+
+    So the next part begins with a whole one, also behind base64. Text leaves out the rest of a character before it.
+    """
     begun = 0
     while start and begun < min(3, len(data)) and data[begun] & 0xC0 == 0x80:
         begun += 1
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data, final=end == size_bytes)
+    cut = len(decoder.getstate()[0])
+    data, end = data[: len(data) - cut], end - cut
     try:
-        text = decoder.decode(data[begun:], final=end == size_bytes)
+        text = data[begun:].decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        return "base64", base64.b64encode(data).decode(), end
-    return "utf-8", text, end - len(decoder.getstate()[0])
+        return "base64", base64.b64encode(data).decode(), start, end
+    return "utf-8", text, start + begun, end
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
 import json
@@ -145,6 +146,27 @@ async def test_reads_have_an_end_and_say_how_to_go_on(agent: Ask, client: httpx.
     assert beyond == "the object has 3 bytes: read it with a smaller start"
     assert [row["path"] for row in first["results"] + second["results"]] == ["long.txt", "none", "raw"]
     assert "next" not in second
+
+
+@pytest.mark.parametrize("length", [4, 7, 50])
+async def test_parts_of_an_object_together_are_all_its_bytes(
+    agent: Ask, client: httpx.AsyncClient, repo: str, length: int
+) -> None:
+    content = ("a\0" + "é€😀" * 9).encode() + b"\xf0\x9f"
+    await client.post(f"{repo}/branches/agent/objects", params={"path": "mixed"}, content=content)
+    whole, start = b"", 0
+    async with agent(mode="legacy") as tools:
+        while start < len(content):
+            asked = {"repository": "lake", "ref": "agent", "path": "mixed", "start": start, "length": length}
+            part = await answer_of(tools, "read", **asked)
+            is_text = part["encoding"] == "utf-8"
+            whole += part["content"].encode() if is_text else base64.b64decode(part["content"])
+            assert part["start"] == start < part["end"]
+            start = part["end"]
+        inside = await answer_of(tools, "read", repository="lake", ref="agent", path="mixed", start=3, length=4)
+
+    assert whole == content
+    assert (inside["start"], inside["content"]) == (4, "€")
 
 
 async def test_tables_show_columns_and_rows_whatever_their_bytes_hold(
