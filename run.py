@@ -15,6 +15,7 @@ It needs Python 3.11 to 3.13 and a package registry that pip can reach, nothing 
 # No syntax here that Python 3.6 cannot parse: an old Python is to say that it is too old, and not "invalid syntax".
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,8 @@ def main(arguments: "list[str]") -> int:
     if command in {"test", "check"}:
         return subprocess.call([str(PYTHON), str(ROOT / "checks.py"), *rest], cwd=str(ROOT))
     # The command takes this process's place, so that Ctrl-C and signals reach it and nobody else.
-    os.execv(str(PYTHON), [str(PYTHON), "-m", "lakebed", *arguments])
+    called = f"python3 {shlex.quote(sys.argv[0])}"  # its messages name commands as the person can type them
+    os.execve(str(PYTHON), [str(PYTHON), "-m", "lakebed", *arguments], {**os.environ, "LAKEBED_CALLED": called})
     raise AssertionError("exec does not return")
 
 

@@ -131,7 +131,7 @@ def test_misuse_is_told_in_one_line_like_every_other_error(shell: Shell, argumen
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1
-    assert outcome.err.endswith(" -h)\n")
+    assert re.search(r" -h\)$|, as in `lakebed gc plan lakefs://lake` \(-h explains\)$", outcome.err)
 
 
 @pytest.mark.parametrize(
@@ -309,10 +309,29 @@ def test_a_server_is_set_up_once(shell: Shell) -> None:
     assert "already initialized" in outcome.err
 
 
+EXPORTED = [
+    "LAKEBED_ENDPOINT",
+    "LAKEBED_ACCESS_KEY_ID",
+    "LAKEBED_SECRET_ACCESS_KEY",
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+]
+
+
+def key_of(name: str) -> str:
+    return f"AKIA{name.upper():0>16}"
+
+
+def pair_of(name: str, secret: str) -> tuple[str, ...]:
+    return ("--access-key-id", key_of(name), "--secret-access-key", secret)
+
+
 def test_a_new_server_says_so_and_its_key_replaces_no_other_one(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     mine = Shell(environment={"LAKEBED_CONFIG": str(path)})
-    mine.ok("config", "set", "--endpoint", "http://old:1/", "--access-key-id", "old", "--secret-access-key", "s1")
+    mine.ok("config", "set", "--endpoint", "http://old:1/", *pair_of("old", "s1"))
     before = path.read_bytes()
     new = LocalServer(data=tmp_path / "data", log=tmp_path / "log", port=0)
     new.start()
@@ -320,7 +339,7 @@ def test_a_new_server_says_so_and_its_key_replaces_no_other_one(shell: Shell, tm
         at = ("--endpoint", new.endpoint)
         who, health, refused = mine("whoami", *at), mine("doctor", *at), mine("setup", *at)
         unchanged = path.read_bytes() == before
-        mine.ok("config", "set", *at, "--profile", "new", "--access-key-id", "gone", "--secret-access-key", "s2")
+        mine.ok("config", "set", *at, "--profile", "new", *pair_of("gone", "s2"))
         made = mine.ok("setup", *at, "--profile", "new", "-o", "json").json
         shown = mine.ok("whoami", "--profile", "new")
     finally:
@@ -338,27 +357,62 @@ def test_a_new_server_says_so_and_its_key_replaces_no_other_one(shell: Shell, tm
     assert "admin" in shown.out
 
 
-def test_a_stored_key_of_another_server_moves_to_a_profile(tmp_path: Path) -> None:
+def test_a_stored_key_that_another_replaces_moves_to_a_profile(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     mine = Shell(environment={"LAKEBED_CONFIG": str(path)})
 
     def store(port: int, key: str) -> str:
-        pair = ("--access-key-id", key, "--secret-access-key", f"secret-{key}")
-        return mine.ok("config", "set", "--endpoint", f"http://one:{port}", *pair).err
+        return mine.ok("config", "set", "--endpoint", f"http://one:{port}", *pair_of(key, f"secret-{key}")).err
 
     said = [store(port, key) for port, key in ((1, "a"), (1, "b"), (2, "c"), (1, "d"), (2, "e"), (1, "d"), (2, "e"))]
 
-    # The second key of one server takes the place of the first: a rotated key is of no use.
-    assert ["is now in profile" in one for one in said] == [False, False, True, True, True, True, False]
-    assert said[2] == "key b, which was there, is now in profile one:1: --profile one:1 takes it\n"
+    assert ["is now in profile" in one for one in said] == [False, True, True, True, True, True, False]
+    assert said[1] == f"key {key_of('a')}, which was there, is now in profile one:1: --profile one:1 takes it\n"
     kept = {name: read_settings(path, name).secret_access_key for name in ("", *profiles(path))}
     assert kept == {
         "": "secret-e",
-        "one:1": "secret-b",
+        "one:1": "secret-a",
+        "one:1-2": "secret-b",
         "one:2": "secret-c",
-        "one:1-2": "secret-d",
+        "one:1-3": "secret-d",
         "one:2-2": "secret-e",
     }
+
+
+def test_what_cannot_be_a_key_pair_is_refused(tmp_path: Path) -> None:
+    mine = Shell(environment={"LAKEBED_CONFIG": str(tmp_path / "config.toml")})
+    mine.ok("config", "set", *pair_of("a", "s1"))
+
+    wrong = mine("config", "set", "--access-key-id", "kim", "--secret-access-key", "s2")
+    half = mine("config", "set", "--access-key-id", key_of("b"))
+
+    assert (wrong.code, half.code) == (2, 2)
+    assert "'kim' is no access key id: one is AKIA and 16 capitals and digits" in wrong.err
+    assert f"add --secret-access-key -: the secret that is stored is that of {key_of('a')}" in half.err
+    assert read_settings(tmp_path / "config.toml").access_key_id == key_of("a")
+
+
+def test_each_command_that_shows_a_key_pair_writes_the_same_lines_for_a_shell(shell: Shell, lake: str) -> None:
+    shell.ok("auth", "users", "create", "zoe", "--no-key")
+    commands = [
+        ["config", "show"],
+        ["auth", "users", "create-key", "zoe"],
+        ["auth", "users", "create", "zoe2"],
+        ["sandbox", "create", lake, "--from", "main", "--ttl", "1h"],
+    ]
+    lines = [shell.ok(*words, "--export").out for words in commands]
+    whole = shell.ok(*commands[-1]).out
+
+    shown = [re.sub("=.*", "", text).replace("export BOX\n", "") for text in lines]
+    assert set(shown) == {shown[0]}
+    assert shown[0].split("export ")[1:] == [f"{name}\n" for name in EXPORTED]
+    found = subprocess.run(["sh", "-c", f"{lines[3]}env"], capture_output=True, text=True, check=True).stdout
+    variables = dict(line.split("=", 1) for line in found.splitlines() if "=" in line)
+    assert variables["BOX"].startswith("sandbox-")
+    assert variables["AWS_SECRET_ACCESS_KEY"] == variables["LAKEBED_SECRET_ACCESS_KEY"]
+    assert shell("whoami", **variables).out.split()[1] == variables["BOX"]
+    # Without the option they are there, too: the secret is shown once.
+    assert "export AWS_ACCESS_KEY_ID=AKIA" in whole
 
 
 def test_the_configuration_is_shown_without_the_secret(shell: Shell) -> None:
@@ -373,11 +427,11 @@ def test_the_configuration_keeps_what_is_not_given(shell: Shell, tmp_path: Path)
     environment = {"LAKEBED_CONFIG": str(tmp_path / "config.toml")}
     other = Shell(environment=environment)
 
-    other.ok("config", "set", "--endpoint", "http://one", "--access-key-id", "key", "--secret-access-key", "secret")
+    other.ok("config", "set", "--endpoint", "http://one", *pair_of("key", "secret"))
     other.ok("config", "set", "--endpoint", "http://two")
 
     shown = other.ok("config", "show", "-o", "json").json
-    assert (shown["endpoint"], shown["access_key_id"]) == ("http://two", "key")
+    assert (shown["endpoint"], shown["access_key_id"]) == ("http://two", key_of("key"))
 
 
 def test_a_secret_is_read_from_a_pipe(tmp_path: Path) -> None:

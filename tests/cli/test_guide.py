@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lakebed.cli.kit.tree import Group, app
+from lakebed.cli.kit.tree import Group, app, example_of
 
 from .conftest import Shell
 
@@ -95,6 +95,24 @@ def test_each_example_of_the_help_is_a_command_that_there_is() -> None:
     assert wrong_among(shlex.split(example, comments=True)[1:] for example in examples) == []
     # In a terminal of 80 columns, indented by two.
     assert [example for example in examples if len(example) > 78] == []
+
+
+def commands_in(command: click.Command, context: click.Context) -> Iterator[click.Context]:
+    if not isinstance(command, click.Group):
+        yield context
+        return
+    for name in command.list_commands(context):
+        if (inner := command.get_command(context, name)) is not None:
+            yield from commands_in(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def test_the_message_about_a_missing_argument_has_a_call_that_is_right() -> None:
+    contexts = [*commands_in(app, click.Context(app, info_name="lakebed"))]
+    examples = [example_of(one) for one in contexts if any(each.required for each in one.command.params)]
+
+    assert len(examples) >= 150
+    assert wrong_among(shlex.split(example)[1:] for example in examples) == []
+    assert [example for example in examples if len(example) > 80] == []
 
 
 def test_the_table_of_commands_has_each_command_with_its_verbs() -> None:

@@ -13,7 +13,7 @@ A command outside of this folder needs only the names below, and a line in `COMM
 from lakebed.settings import Settings, read_settings, write_settings
 
 from .kit.failures import Misuse
-from .kit.output import human_duration
+from .kit.output import called, human_duration
 from .kit.parameters import Argument, Option
 from .kit.progress import bar
 from .kit.session import Session, connect
@@ -27,6 +27,7 @@ __all__ = [
     "Settings",
     "app",
     "bar",
+    "called",
     "connect",
     "human_duration",
     "noun",

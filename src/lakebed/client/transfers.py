@@ -33,7 +33,9 @@ _RESUMES_MAX: Final = 5
 _SIGNED_MAX_BYTES: Final = 5 << 30
 """Object stores take no more in one request."""
 _SSE: Final = "x-amz-server-side-encryption"
-_UNSIGNED: Final = "this server signs no URLs: its objects lie in a folder, or LAKEBED_PRESIGN is 0"
+_UNSIGNED: Final = (
+    "this server signs no URLs: its objects lie in a folder, or LAKEBED_PRESIGN is 0. Leave out presigned"
+)
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]*")
 _NO_HEADER_VALUE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|^ | \Z")

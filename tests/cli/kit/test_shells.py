@@ -132,3 +132,21 @@ def test_zsh_completes_commands_files_and_the_beginning_of_a_uri(at_home: Shell,
 
     assert command.startswith("repo:Create, list")
     assert (files, uri) == ("files", "lakefs://")
+
+
+def test_commands_in_messages_are_as_the_user_types_them(tmp_path: Path) -> None:
+    """`run.py` says how it was called; the program itself finds out whether it is on the path."""
+    environment = {"LAKEBED_CONFIG": str(tmp_path / "config.toml"), "PATH": os.environ["PATH"]}
+    outside = {**environment, "PATH": "/usr/bin:/bin"}
+    beside = Path(sys.executable).with_name("lakebed")
+
+    def said(*words: str, **more: str) -> str:
+        program = [sys.executable, "-m", "lakebed", *words]
+        ran = subprocess.run(
+            program, env={**outside, **more}, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return ran.stderr
+
+    assert "as in `python3 run.py branch list lakefs://lake`" in said("branch", "list", LAKEBED_CALLED="python3 run.py")
+    assert f"`{beside} setup` or `{beside} config set`" in said("config", "show", "--export")
+    assert "`lakebed setup` or `lakebed config" in said("config", "show", "--export", PATH=str(beside.parent))

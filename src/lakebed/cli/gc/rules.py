@@ -102,7 +102,9 @@ def set_rule(session: Session, uri: PatternArgument, duration: DurationArgument)
 @app.command("unset")
 def unset_rule(
     session: Session,
-    uri: Annotated[str, Argument(metavar="URI", help="lakefs://repository/pattern, or lakefs://repository for all")],
+    uri: Annotated[
+        str, Argument(metavar="PATTERN|REPOSITORY", help="lakefs://repository/pattern, or lakefs://repository for all")
+    ],
     yes: YesOption = False,
 ) -> None:
     """Remove the period of a pattern; or all rules, pins too: then all committed data stays."""

@@ -18,7 +18,7 @@ import click
 
 from lakebed.base import AlreadyExists, Conflict, ExitCode, Invalid, LakebedError, NotFound
 
-from .output import for_stderr, json_record
+from .output import as_called, for_stderr, json_record
 
 OK: Final = ExitCode.OK
 FAILED: Final = ExitCode.FAILED
@@ -72,7 +72,9 @@ def tell(
 ) -> ExitCode:
     """Write an error to stderr, a line or a record; return the code to end with."""
     if as_json:
-        click.echo(json_record({"error": {"kind": code.name.lower(), "message": message, **facts}}), err=True)
+        click.echo(
+            json_record({"error": {"kind": code.name.lower(), "message": as_called(message), **facts}}), err=True
+        )
     else:
         click.echo(for_stderr(f"error: {message}"), err=True)
     return code

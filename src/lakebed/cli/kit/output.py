@@ -17,6 +17,7 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, Final, TypeVar
 
+import click
 import msgspec
 
 from lakebed.base import SIZE_UNITS
@@ -33,7 +34,8 @@ _TOGETHER = re.compile(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d(?::\d\d)?Z|\S+ (?:==|>=) \
 """A time, a condition of a policy, or a size: a line ends before or behind it."""
 _GLUE: Final = "\u00a0"
 """Stands for the blanks in these while cells are wrapped."""
-_COMMAND_LAST = re.compile(r"(.*:) (lakebed [^`]+)", re.DOTALL)
+PROGRAM: Final = "lakebed"
+_COMMAND: Final = re.compile(rf"(?<![\w./-]){PROGRAM} ([a-z-]+)")
 _AMOUNT = re.compile(rf"[\d,]+(\.\d+)?( ({_UNITS}))?")
 
 
@@ -166,12 +168,28 @@ def fields(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield from hanging(f"{printable(name) + ':':<{width}}  ", printable(value), indent=width + 2)
 
 
+def called() -> str:
+    """Return the words by which the user called this program, such as `.venv/bin/lakebed`."""
+    context = click.get_current_context(silent=True)
+    return (context.find_root().info_name if context else None) or PROGRAM
+
+
+def as_called(text: str) -> str:
+    """Return a message with each command in it as the user can type it."""
+    context = click.get_current_context(silent=True)
+    root = context.find_root() if context else None
+    if root is None or root.info_name in {None, PROGRAM} or not isinstance(root.command, click.Group):
+        return text
+    known = root.command.list_commands(root)
+    return _COMMAND.sub(lambda found: f"{root.info_name} {found[1]}" if found[1] in known else found[0], text)
+
+
 def hanging(label: str, text: str, *, indent: int, in_pipes: bool = False) -> Iterator[str]:
     """Yield a label, as wide as `indent`, and a text. On a terminal the text goes on below its own beginning.
 
     Programs read whole lines, so a pipe gets them. `in_pipes`: it is prose, which no program reads.
     """
-    is_wrapped = in_pipes or sys.stdout.isatty()
+    text, is_wrapped = as_called(text), in_pipes or sys.stdout.isatty()
     lines = _wrapped_message(text, max(terminal_width() - indent, NARROWEST)) if is_wrapped else [text]
     for place, line in enumerate(lines):
         yield f"{label if not place else ' ' * indent}{line}".rstrip()
@@ -184,8 +202,9 @@ def prose(text: str) -> Iterator[str]:
 
 def _wrapped_message(text: str, width: int) -> list[str]:
     """Wrap a sentence. A command at its end goes whole on a line of its own, to be copied."""
-    if len(text) > width and (found := _COMMAND_LAST.fullmatch(text)):
-        return [*_wrapped(found[1], width), f"    {found[2]}"]
+    before, name, rest = text.rpartition(f": {called()} ")
+    if len(text) > width and name and "`" not in rest:
+        return [*_wrapped(f"{before}:", width), f"    {called()} {rest}"]
     return _wrapped(text, width)
 
 
@@ -196,6 +215,7 @@ def terminal_width() -> int:
 
 def for_stderr(message: str) -> str:
     """Return a message as standard error gets it: a terminal wraps it between words."""
+    message = as_called(message)
     if not sys.stderr.isatty():
         return message
     # A terminal that does not know its size says 0.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import inspect
 import math
+import shlex
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -29,6 +30,55 @@ from click.shell_completion import CompletionItem
 _MOST: Final = 2**53 - 1
 """The largest number of any option: every reader of JSON holds it exactly, and it fits a count of 64 bits."""
 
+EXAMPLES: Final = {
+    "REPOSITORY": "lakefs://lake",
+    "BRANCH": "lakefs://lake/dev",
+    "TAG": "lakefs://lake/v1",
+    "REF": "lakefs://lake/main",
+    "OBJECT": "lakefs://lake/main/logs/a.csv",
+    "URI": "lakefs://lake/main/logs/",
+    "PATH|REPOSITORY": "lakefs://lake/main/logs/a.csv",
+    "PATTERN": "lakefs://lake/dev",
+    "PATTERN|REPOSITORY": "lakefs://lake/dev",
+    "[REPOSITORY|BRANCH]": "lakefs://lake",
+    "NAMESPACE": "local://lake",
+    "SOURCE": "lakefs://lake/dev",
+    "DESTINATION": "lakefs://lake/main",
+    "TARGET": "./copy",
+    "DIR": "./lake",
+    "FILE": "file.json",
+    "BACKUP": "./backup",
+    "FROM": "sqlite:///lake/metadata.db",
+    "TO": "postgres://lakebed@db.example/lakebed",
+    "URL": "https://hooks.example/lakebed",
+    "PATH": "orders/v3.json",
+    "CERTIFICATE": "cert.json",
+    "DURATION": "30d",
+    "DURATION|off": "2d",
+    "N|off": "10",
+    "on|off": "on",
+    "RUN": "latest",
+    "OTHER_RUN": "1f8a",
+    "plan|apply|run|purge|simulate": "plan",
+    "TABLE": "sales.orders",
+    "SANDBOX": "sandbox-kim-0123456789",
+    "PULL": "1f8a",
+    "JOB": "1f8a",
+    "SUBSCRIPTION": "1f8a",
+    "USER": "kim",
+    "GROUP": "writers",
+    "POLICY": "FSReadAll",
+    "LEVEL": "Read",
+    "KEY": "AKIA0123456789",
+    "ACTION": "fs:DeleteObject",
+    "PRINCIPAL": "'https://login.example#kim'",
+    "--after": "42",
+    "--message": "'add b'",
+    "--title": "'fix a'",
+    "--why": "'case 17'",
+}
+"""What an example of a command has in place of a metavar or an option that is missing."""
+
 Complete = Callable[[click.Context, str], list[str] | None]
 """Returns what a shell may put in place of a word that was begun; None: files of this machine."""
 
@@ -36,11 +86,13 @@ Complete = Callable[[click.Context, str], list[str] | None]
 class Details(TypedDict, total=False):
     """Describe a parameter. `metavar` stands for its value in the help; `min` and `max` are allowed themselves.
 
-    A text that `names_file` may hold any bytes, as names of files do. Other texts are valid Unicode.
+    `example` is the value in the message about a missing one; else it is in EXAMPLES. A text that `names_file` may hold
+    any bytes, as names of files do. Other texts are valid Unicode.
     """
 
     help: str
     metavar: str
+    example: str
     min: float
     max: float
     envvar: str
@@ -68,6 +120,7 @@ class _Parameter(click.Parameter):
 
     help: str | None
     is_optional_list = False
+    example = ""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         typed = value if isinstance(value, (list, tuple)) else [value]
@@ -97,6 +150,14 @@ class _Parameter(click.Parameter):
             return names[0].lstrip("-") if self.secondary_opts else ""
         # click has a value of its own for a default that is not given.
         return str(self.default) if isinstance(self.default, (str, int, float, Path)) else ""
+
+    def in_example(self, given: object = None) -> str:
+        """Return the parameter as an example of its command has it, with the value that was given, if any."""
+        names = [self.metavar or "", *self.opts]
+        examples = [self.example, *(EXAMPLES.get(name, "") for name in names), *getattr(self.type, "choices", ())]
+        values = given if isinstance(given, list) else [given]
+        value = " ".join(shlex.quote(str(one)) for one in values) if given else next(filter(None, examples), "")
+        return f"{self.opts[0]} {value}" if isinstance(self, click.Option) else value
 
 
 class _Option(_Parameter, click.Option):
@@ -207,6 +268,11 @@ class _WithHelp(click.Command):
 class Command(_WithHelp):
     """One command."""
 
+    def example(self, ctx: click.Context) -> str:
+        """Return a call with all that is required: the values of this one, and others in place of those missing."""
+        needed = [one for one in self.params if one.required and isinstance(one, _Parameter)]
+        return " ".join([ctx.command_path, *(one.in_example(ctx.params.get(str(one.name))) for one in needed)])
+
 
 class Verbs(_WithHelp, click.Group):
     """Hold commands under their names: its own, then those of groups inside, each in the order of their addition."""
@@ -269,6 +335,7 @@ def _parameter_of(one: inspect.Parameter) -> click.Parameter:
         made = _Option([one.name, *declared.names], is_flag=True, **settings)
     else:
         made = _Option([one.name, *declared.names], type=_type_of(value_type, details), multiple=is_list, **settings)
+    made.example = details.get("example", "")
     made.is_optional_list = is_list and len(accepted) < len(_parts_of(hint))
     return made
 

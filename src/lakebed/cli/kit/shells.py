@@ -6,14 +6,18 @@ completion.py makes the candidates.
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import click
 from click.shell_completion import get_completion_class
 
-PROGRAM: Final = "lakebed"
+from .output import PROGRAM
+
 VARIABLE: Final = "_LAKEBED_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 SHELLS: Final = ("bash", "zsh", "fish", "powershell")
@@ -29,6 +33,17 @@ _STARTS: Final = {
     "zsh": (".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
 }
 """The file that a shell reads when it starts, and the line that it needs there. fish needs none."""
+
+
+def program_name() -> str:
+    """Return what runs this very `lakebed` in this folder, whether or not its environment is on the path."""
+    script, found = Path(sys.executable).with_name(PROGRAM), shutil.which(PROGRAM)
+    if found and (Path(found) == script or Path(found).resolve() == script):
+        return PROGRAM
+    if not script.exists():
+        return shlex.join([sys.executable, "-m", PROGRAM])
+    is_below = script.is_relative_to(Path.cwd())
+    return shlex.quote(str(script.relative_to(Path.cwd()) if is_below else script))
 
 
 def completion_options() -> list[click.Parameter]:

@@ -17,7 +17,8 @@ from typing import Any, Final
 import click
 
 from .failures import FAILED, INTERRUPTED, MISUSED, ending_with_reader, tell
-from .parameters import Verbs
+from .output import PROGRAM
+from .parameters import Command, Verbs
 from .session import Format, Session, ending_well, with_session
 from .shells import completion_options
 
@@ -165,7 +166,7 @@ class LazyGroup(Group):
     def elsewhere(self, ctx: click.Context, typed: str) -> list[str]:
         """Return the commands of nouns that are called so: `du` is `object du`."""
         nouns = {name: getattr(self.get_command(ctx, name), "commands", {}) for name in COMMANDS}
-        return [f"lakebed {name} {typed}" for name, verbs in nouns.items() if typed in verbs]
+        return [f"{ctx.info_name} {name} {typed}" for name, verbs in nouns.items() if typed in verbs]
 
     def all_of(self, ctx: click.Context) -> str:  # noqa: ARG002  # they are many
         return "The help names all"
@@ -232,10 +233,25 @@ def _wants_json(words: list[str]) -> bool:
 
 def _one_line(error: click.UsageError) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.MissingParameter) and error.ctx is not None:
+        return f"{message[:1].lower()}{message[1:]}, as in `{example_of(error.ctx)}` (-h explains)"
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and isinstance(error.ctx.command, Group):
         message += ". Options stand behind the command"
     where = f" ({error.ctx.command_path} -h)" if error.ctx is not None else ""
     return f"{message[:1].lower()}{message[1:]}{where}"
+
+
+def example_of(ctx: click.Context) -> str:
+    """Return a whole call of a command: with the values that were given, else the one in the help of its noun."""
+    command, program = ctx.command, str(ctx.find_root().info_name)
+    assert isinstance(command, Command)
+    noun = ctx.parent.command if ctx.parent else None
+    if isinstance(noun, Group) and not any(ctx.params.get(str(one.name)) for one in command.params if one.required):
+        words = ctx.command_path.removeprefix(program)
+        shown = [example for example in noun.examples if example.startswith(f"{PROGRAM}{words} ")]
+        if shown:
+            return program + shown[0].partition("  #")[0].removeprefix(PROGRAM).rstrip()
+    return command.example(ctx)
 
 
 def noun(help_text: str, *examples: str) -> Group:

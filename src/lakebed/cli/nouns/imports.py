@@ -31,11 +31,21 @@ LOOK_S = 0.5
 def import_(
     session: Session,
     source: Annotated[
-        str, Argument(metavar="SOURCE", help="A folder of the object store: s3://bucket/folder, local://folder")
+        str,
+        Argument(
+            metavar="SOURCE",
+            help="A folder of the object store: s3://bucket/folder, local://folder",
+            example="s3://bucket/logs",
+        ),
     ],
     destination: Annotated[
         str,
-        Argument(metavar="TARGET", help="lakefs://repository/branch/folder", complete=complete_object),
+        Argument(
+            metavar="TARGET",
+            help="lakefs://repository/branch/folder",
+            example="lakefs://lake/main/logs",
+            complete=complete_object,
+        ),
     ],
     is_object: Annotated[bool, Option("--object", help="SOURCE is one object, and TARGET its path.")] = False,
     is_prefix: Annotated[

@@ -70,12 +70,21 @@ PrefixArgument = Annotated[
     str, Argument(metavar="URI", help="lakefs://repository/ref/prefix", complete=complete_object)
 ]
 # Of a command with two objects, the help names each.
-FromArgument = Annotated[str, Argument(metavar="SOURCE", help="lakefs://repository/ref/path", complete=complete_object)]
+FromArgument = Annotated[
+    str,
+    Argument(
+        metavar="SOURCE",
+        help="lakefs://repository/ref/path",
+        example="lakefs://lake/main/logs/a.csv",
+        complete=complete_object,
+    ),
+]
 ToArgument = Annotated[
     str,
     Argument(
         metavar="TARGET",
         help="lakefs://repository/branch/path, or a path on the source's branch.",
+        example="lakefs://lake/main/logs/b.csv",
         complete=complete_object,
     ),
 ]
@@ -276,7 +285,11 @@ def presign(session: Session, uri: ObjectArgument) -> None:
     place = parse_object(uri)
     one = session.client.objects.stat(place.repository, place.ref, place.path, presign=True)
     if one.physical_address_expiry is None:
-        raise Unavailable(f"{place}: this server signs no URLs. Its objects lie in a folder, or LAKEBED_PRESIGN is 0")
+        raise Unavailable(
+            f"{place}: this server signs no URLs. Its objects lie in a folder, or LAKEBED_PRESIGN is 0. "
+            f"`lakebed object download {place}` reads it, and an S3 client signs URLs of this server: "
+            f'`eval "$(lakebed config show --export)"; aws s3 presign s3://{place.repository}/{place.ref}/{place.path}`'
+        )
     session.show(one, lambda _: one.physical_address)
 
 

@@ -72,7 +72,9 @@ SourceOption = Annotated[
 ]
 NamedArgument = Annotated[
     str,
-    Argument(metavar="REF", help="The commit: a ref, or lakefs://repository/ref.", complete=complete_ref),
+    Argument(
+        metavar="REF", help="The commit: a ref, or lakefs://repository/ref.", example="main", complete=complete_ref
+    ),
 ]
 
 
@@ -294,7 +296,7 @@ def _is_clean(session: Session, branch: RefUri, prefix: str) -> bool:
 def revert(
     session: Session,
     uri: BranchArgument,
-    commit: Annotated[str, Argument(metavar="REF", help="The commit to undo.")],
+    commit: Annotated[str, Argument(metavar="REF", help="The commit to undo.", example="dev~1")],
     parent: Annotated[
         int, Option("--parent", "-p", min=0, help="For a merge: undo what it changed against this parent.")
     ] = 0,
@@ -330,7 +332,7 @@ def revert(
 def cherry_pick(
     session: Session,
     uri: BranchArgument,
-    commit: Annotated[str, Argument(metavar="REF", help="The commit to repeat.")],
+    commit: Annotated[str, Argument(metavar="REF", help="The commit to repeat.", example="main")],
     parent: Annotated[
         int, Option("--parent", "-p", min=1, help="For a merge: repeat what it changed against this parent.")
     ] = 1,

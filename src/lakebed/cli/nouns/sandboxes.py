@@ -10,6 +10,7 @@ from typing import Annotated
 from lakebed.base import Denied, NotFound, human_size, parse_size
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption, ref_in
 from lakebed.cli.kit.failures import being_there
+from lakebed.cli.kit.keys import ExportOption, exports
 from lakebed.cli.kit.output import human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -37,17 +38,18 @@ def create(
     ttl: TtlOption,
     name: Annotated[str, Option("--name", help="A word for its id, such as who it is for.")] = "",
     quota: Annotated[str, Option("--quota", metavar="SIZE", help="How much may be written: 500MiB or 10GiB.")] = "",
+    export: ExportOption = False,
 ) -> None:
     """Make a branch, and a key pair that reads the source, writes the branch and opens pull requests.
 
-    The secret key is shown once. At the end the key is revoked and the branch deleted.
+    The secret key is shown once, in lines for a shell. At the end the key is revoked and the branch deleted.
     """
     parse_lifetime(ttl)
     repository, quota_bytes = parse_repository(uri), parse_size(quota) if quota else 0
     ref = ref_in(repository, source)
     with being_there(str(RefUri(repository, ref))):
         made = session.client.sandboxes.create(repository, ref, ttl=ttl, name=name, quota_bytes=quota_bytes)
-    session.show(made, lambda one: [*_text(one), f"secret     {one.secret_access_key}"])
+    session.show(made, lambda one: [*([] if export else _text(one)), *exports(session, one, {"BOX": one.id})])
 
 
 @app.command("list")

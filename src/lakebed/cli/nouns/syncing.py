@@ -46,18 +46,17 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
 
 
-Side = Annotated[
-    str,
-    Argument(help="A folder, or lakefs://repository/ref/folder.", complete=complete_object, names_file=True),
-]
+SIDE: Final = "A folder, or lakefs://repository/ref/folder."
 Globs = list[str] | None
 
 
 @app.command()
 def sync(
     session: Session,
-    source: Side,
-    target: Side,
+    source: Annotated[str, Argument(help=SIDE, example="./logs", complete=complete_object, names_file=True)],
+    target: Annotated[
+        str, Argument(help=SIDE, example="lakefs://lake/main/logs", complete=complete_object, names_file=True)
+    ],
     *,
     delete: Annotated[bool, Option("--delete", help="Delete files of TARGET that SOURCE does not have.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show the steps, and change nothing.")] = False,

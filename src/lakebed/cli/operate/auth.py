@@ -19,6 +19,7 @@ import msgspec
 from lakebed.base import NotFound
 from lakebed.cli.kit.arguments import LimitOption, PrefixOption, YesOption, no_such
 from lakebed.cli.kit.failures import Misuse, being_new
+from lakebed.cli.kit.keys import ExportOption, show_key
 from lakebed.cli.kit.output import columns_of, human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -33,7 +34,7 @@ from lakebed.cli.kit.uris import (
     ref_of,
     repository_of,
 )
-from lakebed.wire import CredentialsWithSecret, Decision, Statement
+from lakebed.wire import Decision, Statement
 
 from .serve import recover
 
@@ -92,6 +93,7 @@ def create_user(
         list[str] | None, Option("--group", "-g", metavar="GROUP", help="Add to this group; may be repeated.")
     ] = None,
     key: Annotated[bool, Option("--key/--no-key", help="Make a key pair too, and show it.")] = True,
+    export: ExportOption = False,
 ) -> None:
     """Create a user. Without a group they may do nothing. The secret key is shown only now."""
     for group in member_of or []:
@@ -101,7 +103,7 @@ def create_user(
     for group in member_of or []:
         session.client.groups.add(group, user)
     if key:
-        _show_key(session, user, session.client.users.create_key(user))
+        show_key(session, session.client.users.create_key(user), [("User", user)], export=export)
     else:
         session.done(f"created user {user}", created)
 
@@ -187,9 +189,9 @@ def keys(session: Session, user: UserArgument) -> None:
 
 
 @users.command("create-key")
-def create_key(session: Session, user: UserArgument) -> None:
+def create_key(session: Session, user: UserArgument, export: ExportOption = False) -> None:
     """Make a key pair for a user. The secret key is shown only now."""
-    _show_key(session, user, session.client.users.create_key(user))
+    show_key(session, session.client.users.create_key(user), [("User", user)], export=export)
 
 
 @users.command("delete-key")
@@ -351,11 +353,6 @@ def _delete(
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def _show_key(session: Session, user: str, made: CredentialsWithSecret) -> None:
-    facts = [("User", user), ("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)]
-    session.show_fields(made, facts)
 
 
 def _read(file: Path) -> list[Statement]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lakebed.base import count_of, human_size
-from lakebed.cli.kit.output import fields
+from lakebed.cli.kit.output import called, fields
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
@@ -83,7 +83,7 @@ def restore(
         f"delete {data}, and run the same command again"
     )
     found = restore_backup(options_of(data.absolute(), session.environment), backup.absolute())
-    session.show(found, lambda found: [*_lines(found), f"restored: lakebed serve --data {data}"])
+    session.show(found, lambda found: [*_lines(found), f"restored: {called()} serve --data {data}"])
 
 
 def _lines(checked: Checked) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import stat
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 
 from lakebed.base import AlreadyExists
 from lakebed.cli.kit.failures import Misuse
+from lakebed.cli.kit.keys import ExportOption, exports, show_key
 from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.tree import noun
@@ -32,6 +34,7 @@ from lakebed.settings import (
 app = noun("Store and show the endpoint and the credentials.")
 setup_app = noun("Make the first user of a new server.")
 
+_KEY: Final = re.compile("AKIA[A-Z0-9]{16}")
 ASK: Final = "-"
 """In place of a secret: ask for it."""
 
@@ -53,7 +56,7 @@ def set_config(
 ) -> None:
     """Store the given endpoint and credentials in a file that only you can read; ask for them when none is given.
 
-    With --profile NAME in that profile, which --profile NAME then takes in any command. A key of another endpoint is
+    With --profile NAME in that profile, which --profile NAME then takes in any command. A key pair that was there is
     not lost: it moves to a profile.
     """
     path = settings_path(session.environment)
@@ -61,14 +64,16 @@ def set_config(
     old = read_settings(path, profile)
     given = Settings(
         endpoint=_checked(session.endpoint_given),
-        access_key_id=access_key_id,
+        access_key_id=_checked_key(access_key_id),
         secret_access_key=_ask_secret() if secret_access_key == ASK else secret_access_key,
         data=str(Path(data).absolute()) if data else "",
     )
     if given == Settings():
         given = _ask_all(old)
     kept = Settings(**{name: value or getattr(old, name) for name, value in msgspec.to_builtins(given).items()})
-    if _is_other(old, kept.endpoint) and kept.secret_access_key != old.secret_access_key:
+    if given.access_key_id not in {"", old.access_key_id} and old.secret_access_key and not given.secret_access_key:
+        raise Misuse(f"add --secret-access-key -: the secret that is stored is that of {old.access_key_id}")
+    if kept.secret_access_key != old.secret_access_key:
         _keep_aside(session, path, old, profile)
     write_settings(path, kept, profile)
     session.done(f"stored in {path}{f', profile {profile}' if profile else ''}", path=str(path))
@@ -100,7 +105,7 @@ def _ask_all(old: Settings) -> Settings:
         raise Misuse("give --endpoint, --access-key-id or --secret-access-key: there is no terminal to ask at")
     return Settings(
         endpoint=_checked(click.prompt("Endpoint", default=old.endpoint or ENDPOINT_DEFAULT, err=True)),
-        access_key_id=click.prompt("Access key id", default=old.access_key_id or None, err=True),
+        access_key_id=_checked_key(click.prompt("Access key id", default=old.access_key_id or None, err=True)),
         secret_access_key=_ask_secret(),
     )
 
@@ -117,6 +122,19 @@ def _checked(endpoint: str) -> str:
     return endpoint
 
 
+def _checked_key(access_key_id: str) -> str:
+    """
+    Raises:
+        Misuse: no server makes such a key: it may be a secret, a user's name or a half of the key.
+    """
+    if access_key_id and not _KEY.fullmatch(access_key_id):
+        raise Misuse(
+            f"{access_key_id!r} is no access key id: one is AKIA and 16 capitals and digits. "
+            "`lakebed auth users create-key USER` makes one"
+        )
+    return access_key_id
+
+
 def _ask_secret() -> str:
     if not sys.stdin.isatty():
         return sys.stdin.readline().strip()
@@ -124,8 +142,13 @@ def _ask_secret() -> str:
 
 
 @app.command("show")
-def show(session: Session) -> None:
-    """Show the settings in force, and where they come from. The secret is not shown."""
+def show(session: Session, export: ExportOption = False) -> None:
+    """Show the settings in force, and where they come from. The secret is shown only with --export."""
+    if export:
+        if not (session.settings.access_key_id and session.settings.secret_access_key):
+            raise Misuse("no key pair is set: `lakebed setup` or `lakebed config set` stores one")
+        session.show(session.settings, lambda pair: exports(session, pair))
+        return
     path = settings_path(session.environment)
     masked = "(set)" if session.settings.secret_access_key else ""
     shown = msgspec.to_builtins(msgspec.structs.replace(session.settings, secret_access_key=masked))
@@ -164,6 +187,7 @@ def setup(
             help="The secret that the server printed when it started; on loopback it needs none.",
         ),
     ] = "",
+    export: ExportOption = False,
 ) -> None:
     """Make the first user of a new server.
 
@@ -199,11 +223,4 @@ def setup(
             profile,
         )
         session.note(f"stored in {path}")
-    session.show_fields(
-        made,
-        [
-            ("Endpoint", endpoint),
-            ("Access key id", made.access_key_id),
-            ("Secret access key", made.secret_access_key),
-        ],
-    )
+    show_key(session, made, [("Endpoint", endpoint)], export=export)

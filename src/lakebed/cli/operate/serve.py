@@ -10,6 +10,7 @@ from typing import Annotated
 
 import click
 
+from lakebed.cli.kit.keys import ExportOption, show_key
 from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
@@ -114,6 +115,7 @@ def recover(
         str, Option("--user", "-u", help="Name of the user; made if it does not exist.")
     ] = "recovered-admin",
     kv: MetadataUri = None,
+    export: ExportOption = False,
 ) -> None:
     """Make a user an administrator with a new key pair, at the data folder.
 
@@ -124,7 +126,4 @@ def recover(
     from lakebed.server import recover as recover_at
 
     made = asyncio.run(recover_at(options_of(session.data_folder(data), session.environment, kv), user))
-    session.show_fields(
-        made,
-        [("User", user), ("Access key id", made.access_key_id), ("Secret access key", made.secret_access_key)],
-    )
+    show_key(session, made, [("User", user)], export=export)

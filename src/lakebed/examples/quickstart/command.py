@@ -11,9 +11,6 @@ repository, and the story from its beginning. A folder with anything else in it 
 
 from __future__ import annotations
 
-import shlex
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,6 +22,7 @@ from lakebed.cli import (
     Option,
     Session,
     Settings,
+    called,
     connect,
     human_duration,
     noun,
@@ -233,7 +231,7 @@ def _create_repository(client: Client) -> str:
 def _say_how_to_go_on(
     session: Session, server: LocalServer, folder: Folder, teller: Teller, ended: Ended, *, once: bool
 ) -> None:
-    program = program_name()
+    program = called()
     repository = f"lakefs://{ended.repository}"
     amount = f"{count_of(ended.objects_deleted, 'object')} ({human_size(ended.bytes_deleted)})"
     teller.heading(f"Done in {human_duration(ended.seconds)}: {amount} deleted.")
@@ -262,17 +260,6 @@ def _say_how_to_go_on(
             data=str(folder.root),
             **msgspec.to_builtins(ended),
         )
-
-
-def program_name() -> str:
-    """Return what runs this very `lakebed` in this folder, whether or not its environment is on the path."""
-    script = Path(sys.executable).with_name("lakebed")
-    if shutil.which("lakebed") == str(script):
-        return "lakebed"
-    if not script.exists():
-        return shlex.join([sys.executable, "-m", "lakebed"])
-    is_below = script.is_relative_to(Path.cwd())
-    return shlex.quote(str(script.relative_to(Path.cwd()) if is_below else script))
 
 
 def size_of(folder: Path) -> int:
