@@ -47,7 +47,11 @@ gc rules show LAKE
 gc rules explain LAKE
 gc rules history LAKE
 gc plan LAKE --engine local --data DATA
+gc show LAKE latest-uncommitted --data DATA
+gc apply LAKE latest-uncommitted --window 7d --yes --data DATA
 gc list LAKE --data DATA
+gc ledger LAKE --data DATA
+gc restore LAKE latest-uncommitted --undo --data DATA
 gc why LAKE/main/{FILE}
 hold add LAKE case-17 --path stations/ --why "the court of the district asked for all measurements of this year"
 hold list LAKE
@@ -55,6 +59,11 @@ hold history LAKE
 lifecycle status LAKE
 hard-delete status LAKE
 actions list LAKE
+sandbox create LAKE --from main --ttl 2d --name kim
+sandbox list LAKE
+events list LAKE
+quota set LAKE --limit 2TiB
+quota show LAKE
 auth users show ann
 auth groups list
 auth policies list

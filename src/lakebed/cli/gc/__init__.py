@@ -123,7 +123,8 @@ def plan(
                 plans.append(plan)
                 yield plan
 
-        session.show_all(noted(), partial(text.plan_texts, command=collector.command_of_all))
+        command = None if session.is_quiet else collector.command_of_all
+        session.show_all(noted(), partial(text.plan_texts, command=command))
     _check_names(session, plans)
     if any(found.kind.value == "committed" and not found.commit_counts.expired for found in plans):
         session.note(

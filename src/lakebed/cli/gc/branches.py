@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from lakebed.base import count_of
 from lakebed.cli.kit.arguments import PrefixOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, Misuse
-from lakebed.cli.kit.output import hanging, human_time, json_record, table
+from lakebed.cli.kit.output import hanging, human_time, json_record, prose, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -171,7 +171,9 @@ def swept_text(found: BranchesSwept) -> Iterator[str]:
     yield from table(("branch", "became"), [(one.branch, _became(one)) for one in found.branches])
     deleted = sum(one.is_deleted for one in found.branches)
     if deleted:
-        yield f"{count_of(deleted, 'branch', 'branches')} deleted; `lakebed branch undelete` brings one back"
+        yield from prose(
+            f"{count_of(deleted, 'branch', 'branches')} deleted; `lakebed branch undelete` brings one back"
+        )
     else:
         yield "no branch was deleted" if found.branches else "no branch goes: nothing was deleted"
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from lakebed.base import Denied, count_of, grace_seconds
 from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import Failed, Misuse, describe
-from lakebed.cli.kit.output import human_time
+from lakebed.cli.kit.output import human_time, prose
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun_that_runs
@@ -118,7 +118,7 @@ def plan(
     session.when_stopped = lambda: PLAN_STOPPED
     with with_spark(session, collector) as collector:
         made = collector.plan_erasure(order, engine=request.engine, tasks=request.tasks)
-        session.show_all([made], partial(plan_texts, command=collector.command_of_all))
+        session.show_all([made], partial(plan_texts, command=None if session.is_quiet else collector.command_of_all))
 
 
 @app.command("apply")
@@ -331,7 +331,9 @@ def _certificate_in(file: Path) -> Certificate:
 
 def _checked_text(found: Certificate) -> Iterator[str]:
     when = human_time(found.made_ms // 1000)
-    yield f"signed by the owner of this key: {found.repository}, run {found.run_id}, {found.made_by}, {when}"
+    yield from prose(
+        f"signed by the owner of this key: {found.repository}, run {found.run_id}, {found.made_by}, {when}"
+    )
     yield from _certificate_text(found)
 
 

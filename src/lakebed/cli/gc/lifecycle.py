@@ -20,7 +20,7 @@ import msgspec
 from lakebed.base import Basis, Invalid, count_of, human_size
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import FAILED, describe
-from lakebed.cli.kit.output import hanging, human_time, table
+from lakebed.cli.kit.output import hanging, human_time, prose, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -137,7 +137,9 @@ def plan(
     session.when_stopped = lambda: PLAN_STOPPED
     check(session, collector, request)
     with with_spark(session, collector) as collector:
-        session.show_all(collector.plan(request), partial(plan_texts, command=collector.command_of_all))
+        session.show_all(
+            collector.plan(request), partial(plan_texts, command=None if session.is_quiet else collector.command_of_all)
+        )
 
 
 @app.command("simulate")
@@ -232,7 +234,7 @@ def _simulation_text(found: Simulation) -> Iterator[str]:
     yield from _simulated_branches(found)
     total = found.total
     objects, size = count_of(total.objects, "object"), human_size(total.size_bytes)
-    yield f"{objects}, {size}, within {count_of(found.days, 'day')} if no one writes meanwhile"
+    yield from prose(f"{objects}, {size}, within {count_of(found.days, 'day')} if no one writes meanwhile")
 
 
 def _simulated_branches(found: Simulation) -> Iterator[str]:
@@ -250,7 +252,7 @@ def _simulated_branches(found: Simulation) -> Iterator[str]:
         yield f"{date}  {drawn:<{BAR}}  {count_of(count, 'branch', 'branches')}"
     yield ""
     every = count_of(len(found.branches), "branch", "branches")
-    yield f"{every}, where `lakebed lifecycle branches apply` runs each day"
+    yield from prose(f"{every}, where `lakebed lifecycle branches apply` runs each day")
 
 
 def _status_text(found: LifecycleStatus) -> Iterator[str]:
@@ -259,7 +261,7 @@ def _status_text(found: LifecycleStatus) -> Iterator[str]:
         yield "no lifecycle policy is set"
     else:
         by = f" by {policy.changed_by}" if policy.changed_by else ""
-        yield f"policy version {policy.version}, set {human_time(policy.changed_ms // 1000)}{by}"
+        yield from prose(f"policy version {policy.version}, set {human_time(policy.changed_ms // 1000)}{by}")
     yield ""
     rows = [(view.run_id, human_time(view.started_ms // 1000), _state(view)) for view in found.runs]
     yield from table(("run", "applied", "state"), rows) if rows else ["no run was applied yet"]

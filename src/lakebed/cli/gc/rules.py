@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from lakebed.base import NotFound, count_of
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument, YesOption
 from lakebed.cli.kit.failures import Misuse
-from lakebed.cli.kit.output import fields, human_time, table
+from lakebed.cli.kit.output import fields, human_time, prose, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -382,7 +382,7 @@ def trial_text(found: RulesTrial) -> Iterator[str]:
 def planned_text(found: PlannedChange) -> Iterator[str]:
     yield from changes_text(found.changes)
     yield ""
-    yield f"{found.plan.a} is by the rules before, {found.plan.b} by those after:"
+    yield from prose(f"{found.plan.a} is by the rules before, {found.plan.b} by those after:")
     yield from diff_text(found.plan)
 
 

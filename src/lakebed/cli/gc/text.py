@@ -55,8 +55,10 @@ def amount(total: Total) -> str:
     return f"{count_of(total.objects, 'object')}, {human_size(total.size_bytes)}"
 
 
-def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKind], str]) -> Iterator[str]:
-    """Yield each plan, and the `command` that applies it; where several were made, the one that applies them all."""
+def plan_texts(
+    plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKind], str] | None = None
+) -> Iterator[str]:
+    """Yield each plan, and the `command` that applies it, if any; of several plans also the one that applies all."""
     from lakebed.gc import apply_command
 
     ready: dict[str, list[Plan]] = {}
@@ -64,6 +66,8 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
         if place:
             yield ""
         yield from plan_text(found)
+        if command is None:
+            continue
         if found.totals.all.objects and not found.what_if:
             yield ""
             yield from prose(f"to carry it out: {command([found.run_id], found.kind)}{_everywhere(found)}")
@@ -74,7 +78,7 @@ def plan_texts(plans: Iterable[Plan], *, command: Callable[[Sequence[str], RunKi
             said = "none of the standing objects would be deleted" if stands else "everything is gone already"
             yield from prose(f"{said}; to certify that: {command([found.run_id], found.kind)}{_everywhere(found)}")
     for same in ready.values():
-        if len(same) > 1:
+        if len(same) > 1 and command is not None:
             yield ""
             yield from prose(f"to carry out all: {command([found.run_id for found in same], same[0].kind)}")
 
@@ -184,11 +188,13 @@ def outlook_text(found: Outlook) -> Iterator[str]:
     for one in shown:
         yield from standing_text(one)
     if found.stands_count > len(shown):
-        yield f"… and {found.stands_count - len(shown):,} more stand: -o json names up to {len(found.stands):,}"
+        yield from prose(
+            f"… and {found.stands_count - len(shown):,} more stand: -o json names up to {len(found.stands):,}"
+        )
     if not found.stands:
         yield "nothing that is selected would stand"
     for name in found.unmatched[:STANDING_SHOWN]:
-        yield f"not found: {printable(name)}"
+        yield from prose(f"not found: {printable(name)}")
     if len(found.unmatched) > STANDING_SHOWN:
         yield f"… and {len(found.unmatched) - STANDING_SHOWN:,} more were not found: -o json has them"
     yield from remaining_texts(found.remains)
@@ -419,7 +425,9 @@ def missing_text(missing: MissingCommits) -> Iterator[str]:
     if not missing.count:
         yield "no other commit lacks files of its tree" if missing.run_id else "no commit lacks files of its tree"
         return
-    yield f"{count_of(missing.count, 'commit')} without the files of the tree, {missing.named} named by a ref"
+    yield from prose(
+        f"{count_of(missing.count, 'commit')} without the files of the tree, {missing.named} named by a ref"
+    )
     for commit in missing.commits:
         yield f"  {commit.id}  {', '.join(commit.refs)}".rstrip()
     if missing.named:

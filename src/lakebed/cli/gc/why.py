@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.arguments import RepositoryArgument, UidOption
 from lakebed.cli.kit.failures import Misuse
-from lakebed.cli.kit.output import fields, human_time, printable, table
+from lakebed.cli.kit.output import fields, human_time, printable, prose, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.progress import Line
 from lakebed.cli.kit.session import Session, connect
@@ -202,7 +202,7 @@ def _objects_text(
     answer: WhyAnswer, text: Callable[[WhyObject, WhyAnswer], Iterator[str]], *, shown: int
 ) -> Iterator[str]:
     if answer.path and not answer.at_ref:
-        yield f"{printable(answer.path)} is not at {printable(answer.ref)} now; it was:"
+        yield from prose(f"{printable(answer.path)} is not at {printable(answer.ref)} now; it was:")
         yield ""
     for place, found in enumerate(answer.objects[:shown]):
         if place:

@@ -31,6 +31,9 @@ RefuseExpiredOption = Annotated[
 EmptyOption = Annotated[bool, Option("--allow-empty", help="Commit even if nothing changed.")]
 MessageOption = Annotated[str, Option("--message", "-m", help="The commit's message.")]
 MetaOption = Annotated[list[str] | None, Option("--meta", metavar="NAME=VALUE", help="Metadata; may be repeated.")]
+ExportOption = Annotated[
+    bool, Option("--export", help='Only lines for a shell, which set the key pair: eval "$(... --export)".')
+]
 
 
 def no_such(what: str, prefix: str = "") -> str:

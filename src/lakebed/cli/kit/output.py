@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, Final, TypeVar
 
@@ -21,12 +21,11 @@ import click
 import msgspec
 
 from lakebed.base import SIZE_UNITS
+from lakebed.settings import VARIABLES
 
 R = TypeVar("R")
 NARROWEST: Final = 20
 """Wrap no text to less than this."""
-PROSE_MIN: Final = 24
-"""A message in fewer columns has a word or two a line."""
 WIDTH: Final = 80
 """The columns of a terminal that does not say, and of text that goes to none."""
 _UNITS: Final = "|".join(SIZE_UNITS)
@@ -83,34 +82,39 @@ def _two(amount: int, unit: str, rest: int, rest_unit: str) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield lines with aligned columns, two spaces apart, the header first; nothing where there are no rows.
 
-    Amounts stand at the right, but for the first column, which has names. Where the terminal is narrower, cells are
-    wrapped at blanks. A word is never cut: ids and addresses are there to be copied. Where the words need more room
-    than there is, the columns with the longest ones stand below their row, on lines of their own. So does a last column
-    of prose that would be narrower than PROSE_MIN.
+    Amounts stand at the right, but for the first column, which has names. A row is one line. Where the terminal is
+    narrower, the widest columns stand below their row, each on lines of its own; the first one names the row and stays.
+    A word is never cut: ids and addresses are there to be copied.
     """
     body = [[printable(cell) for cell in row] for row in rows]
     if not body:
         return
     lines = [[cell.upper() for cell in header], *body]
-    beside = [*range(len(header))]
-    widths = [max(len(line[column]) for line in lines) for column in beside]
-    is_amount = [bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in beside]
-    if sys.stdout.isatty():
-        beside, widths = _fitted(lines, widths, terminal_width())
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    is_amount = [
+        bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in range(len(header))
+    ]
+    beside = _beside(header, widths, terminal_width()) if sys.stdout.isatty() else [*range(len(header))]
     below = [column for column in range(len(header)) if column not in beside]
     for number, line in enumerate(lines):
-        cells = [_wrapped(line[column], widths[column]) for column in beside]
-        for row in zip_longest(*cells, fillvalue=""):
-            aligned = zip(row, beside, strict=True)
-            shown = [
-                cell.rjust(widths[column]) if is_amount[column] else cell.ljust(widths[column])
-                for cell, column in aligned
-            ]
-            yield "  ".join(shown).rstrip()
+        cells = [
+            line[column].rjust(widths[column]) if is_amount[column] else line[column].ljust(widths[column])
+            for column in beside
+        ]
+        yield "  ".join(cells).rstrip()
         for column in below:
             if number and line[column] not in {"", "-"}:
                 label = f"    {header[column]}: "
                 yield from hanging(label, line[column], indent=len(label))
+
+
+def _beside(header: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
+    """Return the columns that fit beside one another: all but the widest. One without a title cannot stand below."""
+    beside = [*range(len(header))]
+    movable = sorted((column for column in beside[1:] if header[column]), key=lambda column: (widths[column], column))
+    while movable and sum(widths[column] + 2 for column in beside) - 2 > room:
+        beside.remove(movable.pop())
+    return beside
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
@@ -120,39 +124,8 @@ def _wrapped(cell: str, width: int) -> list[str]:
     return [line.replace(_GLUE, " ") for line in lines]
 
 
-def _longest_word(cell: str) -> int:
-    return max((len(word) for word in _glued(cell).split(" ")), default=0)
-
-
 def _glued(cell: str) -> str:
     return _TOGETHER.sub(lambda found: found[0].replace(" ", _GLUE), cell)
-
-
-def _fitted(lines: Sequence[Sequence[str]], widths: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Return the columns that fit beside one another, and the widths of all: taken from the widest columns first."""
-    beside = [*range(len(widths))]
-    longest = [max(_longest_word(line[column]) for line in lines) for column in beside]
-    while True:
-        spare = sum(widths[column] for column in beside) + 2 * (len(beside) - 1) - room
-        if spare <= sum(widths[column] - longest[column] for column in beside):
-            break
-        # The first column names the row. One without a title cannot be named below it.
-        movable = [column for column in beside[1:] if lines[0][column]]
-        if not movable:
-            return beside, widths
-        beside.remove(max(movable, key=lambda column: (longest[column], column)))
-    narrowed, last = _narrowed(beside, widths, longest, spare), beside[-1]
-    if narrowed[last] < PROSE_MIN < widths[last] and len(beside) > 2 and lines[0][last]:
-        beside.remove(last)
-        narrowed = _narrowed(beside, widths, longest, spare - widths[last] - 2)
-    return beside, narrowed
-
-
-def _narrowed(beside: Sequence[int], widths: Sequence[int], longest: Sequence[int], spare: int) -> list[int]:
-    narrowed = [*widths]
-    for _ in range(spare):
-        narrowed[max((narrowed[column], column) for column in beside if narrowed[column] > longest[column])[1]] -= 1
-    return narrowed
 
 
 def columns_of(records: Iterable[R], columns: Mapping[str, Callable[[R], object]]) -> Iterator[str]:
@@ -182,6 +155,16 @@ def as_called(text: str) -> str:
         return text
     known = root.command.list_commands(root)
     return _COMMAND.sub(lambda found: f"{root.info_name} {found[1]}" if found[1] in known else found[0], text)
+
+
+def exports(endpoint: str, access_key_id: str, secret_access_key: str, **more: str) -> Iterator[str]:
+    """Yield the lines that set a key pair in a shell, for `lakebed` and for clients of S3; then `more` variables."""
+    own = {"endpoint": endpoint, "access_key_id": access_key_id, "secret_access_key": secret_access_key}
+    variables = {VARIABLES[name]: value for name, value in own.items()}
+    variables |= {"AWS_ENDPOINT_URL": endpoint.rstrip("/").removesuffix("/api/v1"), "AWS_REGION": "us-east-1"}
+    variables |= {"AWS_ACCESS_KEY_ID": access_key_id, "AWS_SECRET_ACCESS_KEY": secret_access_key, **more}
+    for name, value in variables.items():
+        yield f"export {name}={shlex.quote(value)}"
 
 
 def hanging(label: str, text: str, *, indent: int, in_pipes: bool = False) -> Iterator[str]:

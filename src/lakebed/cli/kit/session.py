@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import click
 
@@ -45,7 +45,7 @@ from .failures import (
     tell,
 )
 from .nearby import naming_one, way_back, what_is_near
-from .output import columns_of, fields, for_stderr, hanging, json_array, json_record
+from .output import columns_of, exports, fields, for_stderr, hanging, json_array, json_record
 from .pager import pager_of, show_paged
 from .parameters import Option
 from .progress import Bar, bar
@@ -57,6 +57,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class KeyPair(Protocol):
+    """A record with a key pair."""
+
+    @property
+    def access_key_id(self) -> str: ...
+    @property
+    def secret_access_key(self) -> str: ...
 
 
 class Format(StrEnum):
@@ -210,6 +219,12 @@ class Session:
     def show_fields(self, record: object, pairs: Iterable[tuple[str, str]]) -> None:
         """Answer with one record, a line for each of these facts."""
         self.show(record, lambda _: fields(pairs))
+
+    def show_key(self, pair: KeyPair, facts: Iterable[tuple[str, str]] = (), *, export: bool) -> None:
+        """Answer with a key pair, behind facts about it. With `export` only the lines that set it in a shell."""
+        key, secret = pair.access_key_id, pair.secret_access_key
+        rows = [*facts, ("Access key id", key), ("Secret access key", secret)]
+        self.show(pair, lambda _: exports(self.settings.endpoint, key, secret) if export else fields(rows))
 
     def done(self, message: str, record: object = None, /, **facts: object) -> None:
         """Answer that it is done: a sentence, or as JSON the new record or the facts. Quietly, only the exit code."""

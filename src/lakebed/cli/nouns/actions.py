@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from lakebed.cli.kit.arguments import LimitOption, RepositoryArgument
-from lakebed.cli.kit.output import human_date, printable, table
+from lakebed.cli.kit.output import hanging, human_date, printable, prose, table
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -63,7 +63,8 @@ def show(
 
 def _text(shown: Shown) -> Iterator[str]:
     run = shown.run
-    yield f"{run.event_type} {run.branch or run.commit_id[:12]}: {run.status}, began {human_date(run.start_time)}"
+    where = printable(run.branch or run.commit_id[:12])
+    yield from prose(f"{run.event_type} {where}: {run.status}, began {human_date(run.start_time)}")
     yield from table(
         ["hook", "action", "status", "began"],
         [[hook.hook_id, printable(hook.action), hook.status, human_date(hook.start_time)] for hook in shown.hooks],
@@ -71,4 +72,5 @@ def _text(shown: Shown) -> Iterator[str]:
     for hook, output in zip(shown.hooks, shown.outputs, strict=True):
         if output:
             yield f"\n{hook.hook_id}:"
-            yield from (f"  {printable(line)}" for line in output.splitlines())
+            for line in output.splitlines():
+                yield from hanging("  ", printable(line), indent=2)

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Annotated
 
 from lakebed.base import Denied, NotFound, human_size, parse_size
-from lakebed.cli.kit.arguments import RepositoryArgument, YesOption, ref_in
+from lakebed.cli.kit.arguments import ExportOption, RepositoryArgument, YesOption, ref_in
 from lakebed.cli.kit.failures import being_there
-from lakebed.cli.kit.keys import ExportOption, exports
-from lakebed.cli.kit.output import human_time, printable
+from lakebed.cli.kit.output import exports, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -46,10 +45,12 @@ def create(
     """
     parse_lifetime(ttl)
     repository, quota_bytes = parse_repository(uri), parse_size(quota) if quota else 0
+    endpoint = session.settings.endpoint
     ref = ref_in(repository, source)
     with being_there(str(RefUri(repository, ref))):
         made = session.client.sandboxes.create(repository, ref, ttl=ttl, name=name, quota_bytes=quota_bytes)
-    session.show(made, lambda one: [*([] if export else _text(one)), *exports(session, one, {"BOX": one.id})])
+    lines = exports(endpoint, made.access_key_id, made.secret_access_key, BOX=made.id)
+    session.show(made, lambda one: [*([] if export else _text(one)), *lines])
 
 
 @app.command("list")

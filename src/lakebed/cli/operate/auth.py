@@ -17,9 +17,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from lakebed.base import NotFound
-from lakebed.cli.kit.arguments import LimitOption, PrefixOption, YesOption, no_such
+from lakebed.cli.kit.arguments import ExportOption, LimitOption, PrefixOption, YesOption, no_such
 from lakebed.cli.kit.failures import Misuse, being_new
-from lakebed.cli.kit.keys import ExportOption, show_key
 from lakebed.cli.kit.output import columns_of, human_time
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -103,7 +102,7 @@ def create_user(
     for group in member_of or []:
         session.client.groups.add(group, user)
     if key:
-        show_key(session, session.client.users.create_key(user), [("User", user)], export=export)
+        session.show_key(session.client.users.create_key(user), [("User", user)], export=export)
     else:
         session.done(f"created user {user}", created)
 
@@ -191,7 +190,7 @@ def keys(session: Session, user: UserArgument) -> None:
 @users.command("create-key")
 def create_key(session: Session, user: UserArgument, export: ExportOption = False) -> None:
     """Make a key pair for a user. The secret key is shown only now."""
-    show_key(session, session.client.users.create_key(user), [("User", user)], export=export)
+    session.show_key(session.client.users.create_key(user), [("User", user)], export=export)
 
 
 @users.command("delete-key")

@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from lakebed.base import AlreadyExists
+from lakebed.cli.kit.arguments import ExportOption
 from lakebed.cli.kit.failures import Misuse
-from lakebed.cli.kit.keys import ExportOption, exports, show_key
 from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.tree import noun
@@ -147,7 +147,7 @@ def show(session: Session, export: ExportOption = False) -> None:
     if export:
         if not (session.settings.access_key_id and session.settings.secret_access_key):
             raise Misuse("no key pair is set: `lakebed setup` or `lakebed config set` stores one")
-        session.show(session.settings, lambda pair: exports(session, pair))
+        session.show_key(session.settings, export=True)
         return
     path = settings_path(session.environment)
     masked = "(set)" if session.settings.secret_access_key else ""
@@ -223,4 +223,4 @@ def setup(
             profile,
         )
         session.note(f"stored in {path}")
-    show_key(session, made, [("Endpoint", endpoint)], export=export)
+    session.show_key(made, [("Endpoint", endpoint)], export=export)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import click
 
-from lakebed.cli.kit.keys import ExportOption, show_key
+from lakebed.cli.kit.arguments import ExportOption
 from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import DataOption, Session
 from lakebed.cli.kit.tree import noun
@@ -126,4 +126,4 @@ def recover(
     from lakebed.server import recover as recover_at
 
     made = asyncio.run(recover_at(options_of(session.data_folder(data), session.environment, kv), user))
-    show_key(session, made, [("User", user)], export=export)
+    session.show_key(made, [("User", user)], export=export)

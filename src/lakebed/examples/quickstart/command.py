@@ -252,6 +252,7 @@ def _say_how_to_go_on(
             f"{program} gc list {repository} --data {folder.server}",
         ]
     )
+    teller.say("The first commit and the merge have today's date. All others were dated back.")
     if session.is_json:
         session.done(
             "",
