@@ -153,7 +153,7 @@ def test_no_command_of_a_page_is_passed_over(page: Path) -> None:
 def test_each_command_that_a_page_in_the_browser_names_is_one_that_there_is() -> None:
     templates = (SOURCE / "server" / "web" / "templates").glob("*.html")
     given = [text for file in templates for text in re.findall(r"frame\.command\((.+)\) }}", file.read_text())]
-    plain = [re.sub(r"\([^()]*\)", "", text) for text in given]
+    plain = [re.sub(r"\([^()]*\)| ~ visit\.data_option", "", text) for text in given]
     # What is joined to the texts is a name.
     commands = ["".join(text or "tag" for text in re.findall(r'"([^"]*)"|[^"]+', one)) for one in plain]
 

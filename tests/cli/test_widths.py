@@ -51,7 +51,7 @@ gc show LAKE latest-uncommitted --data DATA
 gc apply LAKE latest-uncommitted --window 7d --yes --data DATA
 gc list LAKE --data DATA
 gc ledger LAKE --data DATA
-gc restore LAKE latest-uncommitted --undo --data DATA
+gc restore LAKE latest-uncommitted --undo --yes --data DATA
 gc why LAKE/main/{FILE}
 hold add LAKE case-17 --path stations/ --why "the court of the district asked for all measurements of this year"
 hold list LAKE
@@ -117,7 +117,8 @@ def test_tables_and_messages_fit(shell: Shell, lake: str, data: Path) -> None:
         shell.ok("commit", f"{lake}/main", "-m", words, "--meta", "source=nightly-job")
     shell.ok("tag", "create", f"{lake}/v1", "main")
     shell.ok("branch", "create", f"{lake}/{NAME}", "--source", "main~1")
-    shell.ok("object", "upload", "-", f"{lake}/{NAME}/{FILE}", stdin="x")
+    for text in ("a", "b"):
+        shell.ok("object", "upload", "-", f"{lake}/{NAME}/{FILE}", stdin=text)
 
     wide: list[str] = []
     for line in COMMANDS.replace("LAKE", lake).replace("DATA", str(data)).strip().splitlines():

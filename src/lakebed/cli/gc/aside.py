@@ -159,12 +159,12 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
 
 
 def _comes_back(undone: Undone) -> str:
-    objects = count_of(undone.objects, "object")
-    if undone.kind.spec.basis is Basis.RULES:
-        return f"{count_of(undone.commits, 'commit')} can be read again, and {objects} stay"
     if undone.kind.spec.basis is Basis.POLICY:
-        return f"{objects} can be read again at their paths, and stay"
-    return f"{objects} stay, and nothing names them"
+        return f"{count_of(undone.objects, 'object')} can be read again, each at its path"
+    stays = count_of(undone.objects, "object stays", "objects stay")
+    if undone.kind.spec.basis is Basis.RULES:
+        return f"{count_of(undone.commits, 'commit')} can be read again, and {stays}"
+    return f"{stays}, without a name"
 
 
 def undone_text(undone: Undone) -> Iterator[str]:

@@ -112,11 +112,12 @@ def plan_text(plan: Plan, *, width: int | None = None, state: str = "") -> Itera
         ("goes", amount(plan.totals.all)),
     ]
     if plan.erasure is None:
-        goes = f"{ranges.live:,} stay, {ranges.expired:,} go"
+        stay = commits.all - commits.swept - commits.expired
+        goes = f"{count_of(ranges.live, 'stays', 'stay')}, {count_of(ranges.expired, 'goes', 'go')}"
         if plan.kind.takes_named:
             goes = f"{ranges.expired:,} may have entries that are due, {ranges.live:,} cannot"
         facts += [
-            ("commits", f"{commits.all - commits.swept - commits.expired:,} stay, {commits.expired:,} expire{swept}"),
+            ("commits", f"{count_of(stay, 'stays', 'stay')}, {count_of(commits.expired, 'expires', 'expire')}{swept}"),
             ("ranges", goes),
         ]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
@@ -18,6 +19,7 @@ from lakebed.base import LakebedError
 from lakebed.operations import AnyOperation, Operation
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest
+from lakebed.server.process.folder import OBJECTS_FOLDER
 from lakebed.server.state import AppState
 
 from .asking import AskedRequest, Asking, Headers, Value, texts_of
@@ -297,6 +299,19 @@ class Visit:
             # Use a cookie: a link on another site must not make our pages show a notice.
             self.set_cookie(NOTICE_COOKIE, quote(notice[:500], safe=""), NOTICE_S)
         return Response(status_code=303, headers={"location": url})
+
+    @property
+    def data_option(self) -> str:
+        """The option by which a command finds the plans and objects of `local://` repositories. It has the server's
+        folder only for users who may give themselves every right.
+        """
+        if self.state.storage.blockstore_type != "local":
+            return ""
+        folder = self.state.data_dir.absolute()
+        # The objects may be elsewhere (LAKEBED_BLOCKS_LOCAL_ROOT).
+        is_here, permissions = (folder / OBJECTS_FOLDER).is_dir(), self.request.permissions
+        is_shown = is_here and permissions.allows_everywhere("auth:AttachPolicy")
+        return f" --data {shlex.quote(str(folder)) if is_shown else 'DIR'}"
 
     @property
     def is_near(self) -> bool:

@@ -65,7 +65,7 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     assert right.status_code in {400, 501}, right.text
 
 
-async def test_the_command_that_plans_has_the_folder_only_for_an_administrator(
+async def test_a_command_that_plans_has_the_folder_only_for_an_administrator(
     state: AppState, client: httpx.AsyncClient, repo: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a lake"
@@ -82,8 +82,11 @@ async def test_the_command_that_plans_has_the_folder_only_for_an_administrator(
             browser = Browser(app)
             async with browser.http:
                 await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
-                page = html.unescape((await browser.get(f"{LAKE}/collections")).text)
-                found += re.findall(r"lakebed gc plan lakefs://lake(.*?)</code>", page)
+                pages = [(await browser.get(f"{LAKE}/{page}")).text for page in ("collections", "erasures")]
+                shown = r"lakebed (?:gc plan lakefs://lake|erase plan lakefs://lake PATH --why REASON)(.*?)</code>"
+                collected, erased = re.findall(shown, html.unescape("".join(pages)))
+                assert collected == erased
+                found.append(collected)
         return found
 
     assert await options(local, folder) == [f" --data '{folder}'", " --data DIR"]

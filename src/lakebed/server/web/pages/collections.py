@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -13,7 +12,6 @@ from lakebed.gc import messages
 from lakebed.gc.rules import plain_name
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
-from lakebed.server.process.folder import OBJECTS_FOLDER
 from lakebed.server.web.visit import Visit, form_at, page_at
 
 RUNS: Final = 20
@@ -51,20 +49,7 @@ async def show_all(visit: Visit) -> Response:
         kinds=KINDS,
         every_kind=tuple(RunKind),
         shown=kind,
-        data_option=_data_option(visit),
     )
-
-
-def _data_option(visit: Visit) -> str:
-    """Return the option by which a command finds `local://` repositories. It has the server's folder only for users who
-    may give themselves every right.
-    """
-    if visit.state.storage.blockstore_type != "local":
-        return ""
-    folder = visit.state.data_dir.absolute()
-    # The objects may be elsewhere (LAKEBED_BLOCKS_LOCAL_ROOT).
-    is_shown = (folder / OBJECTS_FOLDER).is_dir() and visit.request.permissions.allows_everywhere("auth:AttachPolicy")
-    return f" --data {shlex.quote(str(folder)) if is_shown else 'DIR'}"
 
 
 def line_of(plans: messages.PlanList, states: Mapping[str, messages.RunView]) -> list[tuple[float, float, str]]:
