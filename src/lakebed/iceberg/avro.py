@@ -197,13 +197,24 @@ def _decompressed(codec: bytes, data: bytes, size_bytes: int) -> bytes:
     if codec == b"null":
         return data
     if codec == b"deflate":
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size_bytes + 1)
+        return _inflated(data, size_bytes)
     if codec == b"zstandard":
         from zstandard import ZstdDecompressor
 
         with ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             return reader.read(size_bytes + 1)
     raise Malformed("the codec is none of null, deflate and zstandard")
+
+
+def _inflated(data: bytes, size_bytes: int) -> bytes:
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    block = inflater.decompress(data, size_bytes + 1)
+    if len(block) <= size_bytes:
+        _check(inflater.eof, "a block ends before its data")
+        # PyIceberg and Avro's own package for Python cut only the last byte of the checksum that zlib adds.
+        checksum = zlib.adler32(block).to_bytes(4, "big")
+        _check(inflater.unused_data in {b"", checksum[:3], checksum}, "a block goes on behind its data")
+    return block
 
 
 # Values

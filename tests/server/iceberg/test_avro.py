@@ -146,6 +146,16 @@ def test_frames_that_follow_each_other_in_a_block_are_read() -> None:
     assert files._manifests_in("m", file_of([PATH], (1, frames), codec="zstandard"), TABLE) == {f"{TABLE}/m"}
 
 
+def test_bytes_behind_the_data_of_a_block_are_refused_but_for_its_checksum() -> None:
+    record = text(f"{TABLE}/m.avro".encode())
+    whole = zlib.compress(record)[2:]
+
+    for block in (whole[:-4], whole[:-1], whole):
+        assert [*avro.rows("f", file_of([PATH], (1, block), codec="deflate"), [500])] == [[f"{TABLE}/m.avro"]]
+    for block in (whole[:-4] + b"x", whole[:-2], whole + b"x", whole[:-4] * 2, whole[:-6]):
+        refused(file_of([PATH], (1, block), codec="deflate"))
+
+
 def test_a_fixed_type_that_is_used_again_has_one_size() -> None:
     first = {"name": "a", "type": {"type": "fixed", "name": "f", "namespace": "x", "size": 4}}
     row = text(f"{TABLE}/m".encode()) + bytes(8)

@@ -127,7 +127,10 @@ def parse_duration(text: str) -> Duration:
     if not unit:
         raise InvalidDuration(f"{text!r} has no unit: {_KNOWN}", duration=text)
     if unit == "m":
-        raise InvalidDuration(f"{text!r} could mean minutes or months: {_KNOWN}", duration=text)
+        raise InvalidDuration(
+            f"{text!r} could mean minutes or months: {_KNOWN}. Only a lifetime, such as --ttl, has minutes",
+            duration=text,
+        )
     if unit not in _MAXIMA:
         raise InvalidDuration(f"{text!r} has the unknown unit {unit!r}: {_KNOWN}", duration=text)
     if number.startswith("-") or not number.strip("+0"):
@@ -149,7 +152,11 @@ def parse_lifetime(text: str) -> Duration:
     """
     if minutes := _MINUTES.fullmatch(text):
         return Duration(int(minutes[1]), "min")
-    return parse_duration(text)
+    try:
+        return parse_duration(text)
+    except InvalidDuration as error:
+        # Here `m` is no riddle: say so, too.
+        raise InvalidDuration(str(error).replace("say ", "say 90m (minutes), "), **error.facts) from None
 
 
 def _months_over(event_ms: int, months: int, from_ms: int) -> int:
