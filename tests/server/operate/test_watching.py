@@ -15,7 +15,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import RunId
+from lakebed.base import Corrupt, LakebedError, RunId, Unavailable
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.live import CollectionService, HoldBook, JobBook
@@ -241,6 +241,29 @@ class TestMetrics:
         assert (kind["repository"], kind["kind"], kind["reclaimed_bytes"]) == ("lake", "uncommitted", 5)
         assert 0 <= kind["lag_seconds"] < 60
         assert [week["reclaimed_bytes"] for week in status["weeks"]] == [0] * 11 + [5]
+
+    @pytest.mark.parametrize("error", [Unavailable("the bucket is gone"), Corrupt("cut short")])
+    async def test_a_report_that_cannot_be_read_stops_no_other_number(
+        self,
+        app: App,
+        state: AppState,
+        client: httpx.AsyncClient,
+        repo: str,
+        monkeypatch: pytest.MonkeyPatch,
+        error: LakebedError,
+    ) -> None:
+        context, run_id = await self.planned(state, client, repo)
+        await apply(context, run_id, grace_s=0)
+
+        async def fail(*_: object, **__: object) -> bytes:
+            raise error
+
+        monkeypatch.setattr((await state.catalog.get("lake")).objectstore, "get", fail)
+
+        found = figures((await ask(app, "/metrics", client.auth)).text)
+
+        assert found['lakebed_runs{repository="lake",kind="uncommitted",state="ended"}'] == 1
+        assert found["lakebed_repositories"] == 1
 
     async def test_what_a_purge_gave_back_is_counted_once_and_stays_counted(
         self, app: App, state: AppState, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,28 @@ async def test_a_step_that_fails_does_not_end_the_others(
     await run_until_clean(state, partition)
 
 
+@pytest.mark.parametrize("error", [Unavailable("its bucket is gone"), ZeroDivisionError()])
+async def test_a_repository_that_fails_keeps_no_other_from_its_upkeep(
+    state: AppState,
+    client: httpx.AsyncClient,
+    repo: str,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    partition = await commit_something(client, state, repo)
+    broken = await state.catalog.create("a-broken", storage_namespace=f"{namespace}-broken")
+
+    async def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(broken.versions.cleanup, "clean", fail)
+
+    await run_until_clean(state, partition)
+
+    assert state.metrics.upkeep_failures["clean_versions"] > 0
+
+
 async def test_it_visits_every_repository_page_by_page(state: AppState, namespace: str) -> None:
     for number in range(3):
         await state.catalog.create(f"lake-{number}", storage_namespace=f"{namespace}/{number}")

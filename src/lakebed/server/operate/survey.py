@@ -6,13 +6,12 @@ A survey reads every staged cell, so it is kept for SURVEY_S and stops counting 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from lakebed.base import LakebedError, RunId, RunState, StagingToken
+from lakebed.base import LakebedError, RunId, RunState, StagingToken, Unavailable
 from lakebed.catalog import Repository
 from lakebed.gc.live import JobBook, count_queue
 from lakebed.gc.messages import JobState, RunKind, RunRequest, action_of, decode_report, report_path
@@ -157,10 +156,17 @@ class Reclaimed:
             by_run = self._runs.setdefault((repository.record.uid, RunKind(run.kind)), {})
             if run.state is RunState.ENDED and run_id not in by_run:
                 path = report_path(RunKind(run.kind), run_id)
-                # A run may end without a report: it was abandoned, or it had no work.
-                with contextlib.suppress(ObjectMissing):
+                try:
                     report = decode_report(await repository.objectstore.get(path), name=path)
-                    by_run[run_id] = EndedRun(run.started_ms, report.bytes_deleted)
+                except ObjectMissing:
+                    continue  # A run may end without a report: it was abandoned, or it had no work.
+                except LakebedError as error:
+                    # The numbers of other repositories must not stand still for it, nor those of later runs.
+                    logger.warning("metrics: repository %s: %s", repository.id, error)
+                    if isinstance(error, Unavailable):
+                        break
+                    continue
+                by_run[run_id] = EndedRun(run.started_ms, report.bytes_deleted)
         return runs
 
     def by_kind(self, repository: Repository) -> Iterator[tuple[RunKind, Mapping[RunId, EndedRun]]]:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from lakebed.base import LakebedError, Unavailable
+from lakebed.catalog import Repository
 from lakebed.gc.live import CollectionService, Installation, OtherInstallation
 from lakebed.hooks import Runs
 from lakebed.quotas import Books, CountOvertaken, NoQuota, of_repository
@@ -33,18 +34,46 @@ async def clean_catalog(state: AppState) -> None:
     await state.catalog.clean()
 
 
+async def _in_each(state: AppState, work: Callable[[Repository], Awaitable[object]]) -> None:
+    """Work on each repository. One that fails, as where its bucket is gone, keeps no other from its upkeep.
+
+    Raises:
+        LakebedError: at the end, of one that failed.
+    """
+    failed: LakebedError | None = None
+    async for repository in state.catalog.each():
+        try:
+            await work(repository)
+        except LakebedError as error:
+            logger.warning("upkeep: repository %s: %s", repository.id, error)
+            failed = error
+        except Exception as error:  # a bug in one repository, as in `_take`
+            if not threading.main_thread().is_alive():
+                raise
+            logger.exception("upkeep: repository %s failed", repository.id)
+            failed = Unavailable(f"{type(error).__name__} in repository {repository.id}")
+    if failed is not None:
+        raise failed
+
+
 async def clean_versions(state: AppState) -> None:
     """Clean up retired tokens, finished records, half-made refs, and abandoned multipart uploads."""
-    async for repository in state.catalog.each():
+
+    async def clean(repository: Repository) -> None:
         await repository.versions.cleanup.clean()
         await repository.versions.parts.clean()
+
+    await _in_each(state, clean)
 
 
 async def clean_imports(state: AppState) -> None:
     """End imports whose server is gone, with their branches. Remove old task records."""
-    async for repository in state.catalog.each():
+
+    async def clean(repository: Repository) -> None:
         await repository.imports.clean()
         await repository.tasks.clean()
+
+    await _in_each(state, clean)
 
 
 async def end_sandboxes(state: AppState) -> None:
@@ -54,20 +83,17 @@ async def end_sandboxes(state: AppState) -> None:
 
 async def settle_tables(state: AppState) -> None:
     """Commit the files of tables that engines wrote, and forget those that runs took."""
-    async for repository in state.catalog.each():
-        await repository.tables.settle()
+    await _in_each(state, lambda repository: repository.tables.settle())
 
 
 async def clean_hook_runs(state: AppState) -> None:
     """Remove old runs of hooks, with their output."""
-    async for repository in state.catalog.each():
-        await Runs(repository.versions).clean()
+    await _in_each(state, lambda repository: Runs(repository.versions).clean())
 
 
 async def clean_events(state: AppState) -> None:
     """Remove old events, also of repositories whose last subscription ended."""
-    async for repository in state.catalog.each():
-        await repository.versions.outbox.clean()
+    await _in_each(state, lambda repository: repository.versions.outbox.clean())
 
 
 async def settle_quotas(state: AppState) -> None:
@@ -78,37 +104,38 @@ async def settle_quotas(state: AppState) -> None:
 async def count_quotas(state: AppState) -> None:
     """Count repositories again whose objects were deleted."""
     books = Books(state.catalog.meter)
-    async for repository in state.catalog.each():
+
+    async def count(repository: Repository) -> None:
         uid = repository.versions.uid
-        try:
-            with suppress(CountOvertaken, NoQuota):
-                if await books.is_due(of_repository(uid)):
-                    await books.count_stored(uid, repository.objectstore)
-        except LakebedError as error:
-            logger.warning("upkeep: quota of repository %s: %s", repository.id, error)
+        with suppress(CountOvertaken, NoQuota):
+            if await books.is_due(of_repository(uid)):
+                await books.count_stored(uid, repository.objectstore)
+
+    await _in_each(state, count)
 
 
 async def abandon_dead_runs(state: AppState) -> None:
     """Abandon runs that were left marking. While they seem active, finished records of uploads and copies are kept."""
-    async for repository in state.catalog.each():
-        await CollectionService(repository.versions).abandon_dead_runs()
+    await _in_each(state, lambda repository: CollectionService(repository.versions).abandon_dead_runs())
 
 
 async def close_slices_for_runs(state: AppState) -> None:
     """Close slices that runs wait for: a collection reads only closed slices, and any process may get its request."""
-    async for repository in state.catalog.each():
-        await CollectionService(repository.versions).close_slices_for_runs()
+    await _in_each(state, lambda repository: CollectionService(repository.versions).close_slices_for_runs())
 
 
 async def say_alive(state: AppState, *, at_start: bool = False) -> None:
     """Record that this installation is alive, so that a copy of its key-value store elsewhere does not collect
     here.
     """
-    async for repository in state.catalog.each():
+
+    async def say(repository: Repository) -> None:
         try:
             await Installation(repository.versions).say_alive(at_start=at_start)
         except (OtherInstallation, Unavailable) as error:
             logger.warning("upkeep: repository %s: %s", repository.id, error)
+
+    await _in_each(state, say)
 
 
 STEPS: Final[tuple[Step, ...]] = (
