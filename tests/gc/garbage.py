@@ -55,6 +55,7 @@ def forged(addresses: Sequence[str], *, seen_ms: int) -> pa.Table:
         "path": [""] * count,
         "other_paths": [None] * count,
         "other_rules": [None] * count,
+        "seen_in": [None] * count,
     }
     return pa.table(rows, messages.arrow_schema(messages.GARBAGE))
 

@@ -200,6 +200,7 @@ def plan_of(garbage: frozenset[str], *, reason: str) -> pa.Table:
         [""] * count,
         [None] * count,
         [None] * count,
+        [None] * count,
     ]
     schema = arrow_schema(GARBAGE)
     return pa.table(

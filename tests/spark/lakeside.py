@@ -213,6 +213,7 @@ class Lakeside:
             "path": [""] * len(places),
             "other_paths": [None] * len(places),
             "other_rules": [None] * len(places),
+            "seen_in": [None] * len(places),
         }
         with Files(Lake(uri=self.uri, options=self.options)) as files:
             table = pa.table(rows, messages.arrow_schema(messages.GARBAGE))

@@ -53,7 +53,9 @@ __all__ = [
     "decode_range",
     "encode_range",
     "footer_size",
+    "range_beginning",
     "range_key",
+    "range_number",
     "read_end",
     "summary_of",
 ]
@@ -259,6 +261,16 @@ RANGE_KIND: Final = Kind(
 def range_key(id_: RangeId) -> str:
     """Return the key of the file in the storage namespace."""
     return f"_lakefs/ranges/{id_}.parquet"
+
+
+def range_number(id_: RangeId) -> int:
+    """Return the first 64 bits of the id, as a signed number: a short name for tables of many rows."""
+    return int.from_bytes(bytes.fromhex(id_[:16]), signed=True)
+
+
+def range_beginning(number: int) -> str:
+    """Return the beginning of the key of the range with this `range_number`."""
+    return f"_lakefs/ranges/{number.to_bytes(8, signed=True).hex()}"
 
 
 def encode_range(entries: pa.Table, *, salt: str = "") -> tuple[RangeInfo, bytes]:

@@ -33,8 +33,11 @@ _STRINGS: Final = pa.list_(pa.field("element", pa.string(), nullable=False))
 
 @dataclass(frozen=True, slots=True)
 class Table:
+    """`later`: binary columns that files of earlier releases lack, read as empty."""
+
     meaning: str
     schema: pa.Schema
+    later: tuple[str, ...] = ()
 
     def rows(self, columns: dict[str, object]) -> pa.Table:
         """Return Arrow rows of this table from columns by name, in any order."""
@@ -97,8 +100,8 @@ OTHERS: Final = ("other_paths", "other_rules")
 
 
 def no_others(count: int) -> dict[str, pa.Array]:
-    """Return empty columns OTHERS for this many verdicts with one path and one rule each."""
-    return {name: pa.nulls(count, GARBAGE.schema.field(name).type) for name in OTHERS}
+    """Return null columns for this many verdicts with one path and one rule each, seen in no range."""
+    return {name: pa.nulls(count, GARBAGE.schema.field(name).type) for name in (*OTHERS, "seen_in")}
 
 
 # CANDIDATES and LIVE are packed: one row holds many objects of one bucket. A bucket is a slice, or (negative) one of a
@@ -113,11 +116,13 @@ CANDIDATES: Final = Table(
         ("sizes", pa.binary()),  # int64, little-endian, in the order of the sequences or addresses
         ("seen_ms", pa.binary()),  # int64, same order: the last write, or the date of the newest commit that had it
         ("paths", _STRINGS),  # same order: the path in that commit; or no paths at all
+        ("seen_in", pa.binary()),  # int64, same order: the `range_number` of the entry's range, or 0; or empty
         ("reason", pa.string()),
         ("rule", pa.string()),
         ("branch", pa.string()),
         ("prefix", pa.string()),
     ),
+    later=("seen_in",),
 )
 
 LIVE: Final = Table(
@@ -209,7 +214,10 @@ def decode(table: Table, data: bytes, part: messages.Part) -> pa.Table:
         BadInput: not Parquet, another table, or another number of rows.
     """
     try:
-        rows = messages.read_parquet(data).select(table.schema.names).cast(table.schema)
+        rows = messages.read_parquet(data)
+        for name in set(table.later) - set(rows.schema.names):
+            rows = rows.append_column(name, pa.array([b""] * rows.num_rows, pa.binary()))
+        rows = rows.select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise messages.BadInput(f"{part.name} is not a table of {table.meaning}: {error}", part=part.name) from error
     if rows.num_rows != part.rows:

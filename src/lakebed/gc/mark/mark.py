@@ -506,6 +506,9 @@ def _others(rows: pa.Table, others: str, own: str) -> pa.Table:
     # Dated a little earlier, so that the plan's own path and rule are chosen again for the object.
     seen_at = pc.subtract(repeated["last_seen_at"], pa.scalar(1, pa.duration("ms")))
     changed = {own: pc.list_flatten(lists), "last_seen_at": seen_at.cast(repeated.schema.field("last_seen_at").type)}
+    if own == "path":
+        # Another path may have been in another range.
+        changed["seen_in"] = pa.nulls(repeated.num_rows, pa.int64())
     columns = {name: changed.get(name, repeated[name]) for name in repeated.schema.names}
     return pa.table(columns, schema=repeated.schema)
 
@@ -517,8 +520,11 @@ def pack_garbage(part: pa.Table, cause: Cause, prefix: str = "") -> Iterator[pa.
     own = slices != FOREIGN_SLICE
     sequences = part["sequence"].to_numpy().astype(np.int64)
     paths = part["path"].combine_chunks()
-    named = paths.filter(pa.array(own))
-    yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], cause, prefix, paths=named)
+    seen_in = None
+    if part["seen_in"].null_count < part.num_rows:
+        seen_in = part["seen_in"].fill_null(0).to_numpy()
+    named, ranges = paths.filter(pa.array(own)), None if seen_in is None else seen_in[own]
+    yield pack_numbered(slices[own], sequences[own], sizes[own], seen_ms[own], cause, prefix, named, ranges)
     keys: Sequence[str] = part["address"].filter(pa.array(~own)).to_pylist()
-    named = paths.filter(pa.array(~own))
-    yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), cause, prefix, paths=named)
+    named, ranges = paths.filter(pa.array(~own)), None if seen_in is None else seen_in[~own]
+    yield pack_foreign(keys, sizes[~own].tolist(), seen_ms[~own].tolist(), cause, prefix, named, ranges)

@@ -28,6 +28,7 @@ __all__ = [
     "TakesAgain",
     "Undo",
     "Undone",
+    "encode_restored_from",
     "restored_from",
 ]
 
@@ -37,7 +38,10 @@ FAILURES_REPORTED = 1000
 """The number of failures that a report lists."""
 
 RESTORED_FROM = "lakebed-restored-from"
-"""The metadata key of a restored object. Its value is JSON, a `RestoredFrom`."""
+"""The metadata name that a restore adds. Its value is JSON, a `RestoredFrom`.
+
+It counts as the user's. So a commit never takes the restored object for the one whose bytes a lifecycle run deletes.
+"""
 
 
 class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,7 @@ class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
 
     Ignored at another path, because a copy takes its metadata along.
     `restore` names the request, with all its pages, that staged the object.
+    `modified_ms`: the date that its entry had; 0 if unknown.
     """
 
     # A page that finds a newer version replaces the version that an earlier page of the same restore staged.
@@ -53,6 +58,11 @@ class RestoredFrom(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     seen_ms: int
     restore: str
+    modified_ms: int = 0
+
+
+def encode_restored_from(source: RestoredFrom) -> str:
+    return msgspec.json.encode(source).decode()
 
 
 def restored_from(metadata: Mapping[str, str]) -> RestoredFrom | None:
@@ -100,6 +110,8 @@ class RestorePage(msgspec.Struct, frozen=True, kw_only=True):
     # Objects whose path has a later version. A page that replaces an object of an earlier page subtracts it, so only
     # the sums of all pages are exact.
     older: int = 0
+    # Restored objects whose content type and metadata are not known: no commit's entry was found.
+    bare: int = 0
     failed: int = 0
     failures: tuple[RestoreFailure, ...] = ()
     # A page may be empty and have a token: one request reads only a few files. So a later request, not the first, may
@@ -118,6 +130,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_restored: int = 0
     present: int = 0
     older: int = 0
+    bare: int = 0
     failed: int = 0
     failures: tuple[RestoreFailure, ...] = ()
 
@@ -132,6 +145,7 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
             bytes_restored=self.bytes_restored + page.bytes_restored,
             present=self.present + page.present,
             older=self.older + page.older,
+            bare=self.bare + page.bare,
             failed=self.failed + page.failed,
             failures=(self.failures + page.failures)[:FAILURES_REPORTED],
         )

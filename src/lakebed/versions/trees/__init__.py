@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.base import MetarangeId, Ports, Row
+from lakebed.base import MetarangeId, Ports, RangeId, Row
 from lakebed.objectstore import ObjectStore
 from lakebed.ranges import (
     CHANGES_SCHEMA,
@@ -106,6 +106,10 @@ class Trees:
         """About 10 µs where the range is in the cache."""
         info = await self._files.range_at(await self._files.tree(metarange), key)
         return None if info is None or key < info.min_key else (await self._files.view(info)).get(key)
+
+    async def row_in(self, range_id: RangeId, key: bytes) -> Row | None:
+        """Return the row of this key in a range, whichever tree has the range."""
+        return (await self._files.view_of(range_id)).get(key)
 
     async def lookup_many(self, metarange: MetarangeId, keys: Sequence[bytes]) -> list[Row | None]:
         """Return for each key its row. Keys may come in any order; each range is loaded once."""

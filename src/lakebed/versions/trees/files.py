@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from lakebed.base import EMPTY_METARANGE, MetarangeId, Ports
+from lakebed.base import EMPTY_METARANGE, MetarangeId, Ports, RangeId
 from lakebed.objectstore import ObjectCorrupt, ObjectMissing, ObjectStore
 from lakebed.ranges import (
     FileCorrupt,
@@ -168,15 +168,19 @@ class TreeFiles:
         Raises:
             RangeCorrupt: the file is missing, short or altered.
         """
-        name = (self._uri, info.id)
+        return await self.view_of(info.id, info.count)
+
+    async def view_of(self, id_: RangeId, count: int = ROWS_APART) -> RangeView:
+        """As `view`, of a range with about this number of entries."""
+        name = (self._uri, id_)
         found = self._cache.find(name, RangeView)
         if found is not None:
             return found
 
         async def load() -> RangeView:
             with self.naming():
-                data = await self._get(range_key(info.id), RangeCorrupt, info.id)
-                return RangeView(await self.work(info.count, partial(decode_range, info.id, data)))
+                data = await self._get(range_key(id_), RangeCorrupt, id_)
+                return RangeView(await self.work(count, partial(decode_range, id_, data)))
 
         return await self._cache.load(name, RangeView, load, self._tasks)
 

@@ -18,18 +18,16 @@ from lakebed.gc.engines.engine import CANDIDATES, LIVE, parts_of
 from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs import named, ranges
 from lakebed.gc.mark.inputs.ranges import (
-    PREFIXES_MAX,
     ListedRanges,
     _written_ms,
     deal_expired,
-    first_folders,
     from_ranges,
     pack_rows,
     read_ranges,
 )
 from lakebed.gc.mark.sets.bucketed import BUCKETS, Share, read_bucketed
 from lakebed.gc.mark.sets.packing import Cause
-from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.mark.sets.places import PREFIXES_MAX, Namespace, first_folders
 from lakebed.gc.messages import BadInput
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ObjectStore, ObjectStoreOptions, open_objectstore

@@ -22,7 +22,12 @@ sequences = st.sets(st.integers(0, 200), max_size=30)
 
 
 def numbered(
-    *numbers: int, seen_ms: int = 1, cause: Cause = OLD, size: int = 10, paths: list[str] | None = None
+    *numbers: int,
+    seen_ms: int = 1,
+    cause: Cause = OLD,
+    size: int = 10,
+    paths: list[str] | None = None,
+    seen_in: int | None = None,
 ) -> pa.Table:
     count = len(numbers)
     return pack_numbered(
@@ -32,6 +37,7 @@ def numbered(
         np.full(count, seen_ms),
         cause,
         paths=None if paths is None else pa.array(paths),
+        seen_in=None if seen_in is None else np.full(count, seen_in),
     )
 
 
@@ -124,6 +130,21 @@ def test_all_paths_and_rules_of_an_object_are_kept_where_they_are_asked_for(
         assert len(paths) + len(rules) == len(set(paths)) + len(set(rules))
 
 
+@given(st.permutations([(n, seen, path, at) for n in (1, 2) for seen in (5, 9) for path in "xy" for at in (-3, 7)]))
+def test_the_range_of_an_object_is_one_that_had_the_path_it_goes_under_whatever_the_order(
+    rows: list[tuple[int, int, str, int]],
+) -> None:
+    packed = [
+        numbered(n, seen_ms=seen, paths=[path], seen_in=at) for n, seen, path, at in rows if (path, at) != ("y", 7)
+    ]
+    foreign = pack_foreign(["k", "k"], [1, 1], [1, 1], OLD, paths=pa.array(["a", "b"]), seen_in=np.array([2, 1]))
+
+    found = subtract(pa.concat_tables([numbered(3), *packed, foreign]), NOTHING, all_names=True).to_pylist()
+
+    ranges = {row["sequence"] or row["address"]: (row["path"], row["seen_in"]) for row in found}
+    assert ranges == {1: ("y", -3), 2: ("y", -3), 3: ("", None), "k": ("b", 1)}
+
+
 def test_an_object_goes_under_the_path_that_the_commit_seen_last_had_it_under() -> None:
     older = numbered(3, 1, seen_ms=5, paths=["old/3", "old/1"])
     newer = numbered(1, 2, seen_ms=9, paths=["new/1", "new/2"])
@@ -189,6 +210,15 @@ def test_paths_that_do_not_run_in_parallel_stop_the_run() -> None:
     broken = table.set_column(place, "paths", pa.array([["a"]], table.schema.field("paths").type))
 
     with pytest.raises(BadInput, match="paths"):
+        subtract(broken, NOTHING)
+
+
+def test_ranges_that_do_not_run_in_parallel_stop_the_run() -> None:
+    table = numbered(1, 2, seen_in=7)
+    place = table.schema.get_field_index("seen_in")
+    broken = table.set_column(place, "seen_in", pa.array([b"\0" * 8], pa.binary()))
+
+    with pytest.raises(BadInput, match="seen_in"):
         subtract(broken, NOTHING)
 
 

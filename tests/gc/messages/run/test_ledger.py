@@ -89,10 +89,10 @@ def test_what_is_no_ledger_file_is_refused_by_name(data: bytes) -> None:
         decode_ledger(data, name="ledger/x")
 
 
-@pytest.mark.parametrize(("version", "path"), [(1, ""), (2, "known")])
+@pytest.mark.parametrize(("version", "path"), [(1, ""), (2, "known"), (4, "known")])
 def test_a_plan_of_an_earlier_version_is_read_without_what_came_since(version: int, path: str) -> None:
     row = {"address": "data/x", "slice": -1, "sequence": 0, "size_bytes": 1, "reason": "r", "rule": ""}
-    others: dict[str, list[Any]] = {"other_paths": [["lost"]], "other_rules": [None]}
+    others: dict[str, list[Any]] = {"other_paths": [["other"]], "other_rules": [None], "seen_in": [7]}
     rows = pa.table({**{name: [value] for name, value in row.items()}, "last_seen_at": [THEN], "path": ["known"]})
     rows = pa.table({**{name: rows[name] for name in rows.column_names}, **others}, schema=arrow_schema(GARBAGE))
     data = parquet(rows.drop_columns([column.name for column in GARBAGE.later_than(version)]))
@@ -103,7 +103,8 @@ def test_a_plan_of_an_earlier_version_is_read_without_what_came_since(version: i
     assert check_manifest(manifest, name="x") is GARBAGE
     found = read_part(manifest, GARBAGE, part, data)
     assert found["path"].to_pylist() == [path]
-    assert (found["other_paths"].to_pylist(), found["other_rules"].to_pylist()) == ([None], [None])
+    other_paths = [["other"]] if version == 4 else [None]
+    assert [found[name].to_pylist() for name in others] == [other_paths, [None], [None]]
     assert read_part(manifest, GARBAGE, part, data, ["address"])["address"].to_pylist() == ["data/x"]
 
 

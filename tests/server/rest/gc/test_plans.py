@@ -29,6 +29,7 @@ def garbage(addresses: list[str]) -> pa.Table:
         "path": ["a/b"] * rows,
         "other_paths": [None] * rows,
         "other_rules": [None] * rows,
+        "seen_in": [None] * rows,
     }
     schema = messages.arrow_schema(messages.GARBAGE)
     return pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema)

@@ -24,7 +24,6 @@ from lakebed.gc.mark.holding import metaranges_of
 from lakebed.gc.mark.inputs.named import DUE, STAYS, LiveSet, Sides
 from lakebed.gc.mark.inputs.ranges import (
     ListedRanges,
-    first_folders,
     get_range,
     in_closed_slices,
     pack_rows,
@@ -36,7 +35,7 @@ from lakebed.gc.mark.mark import pack_garbage, with_others
 from lakebed.gc.mark.mark import read_rows as read_garbage
 from lakebed.gc.mark.sets.bucketed import HELD_MAX, Bucketed, Dealer, files_of, side_of
 from lakebed.gc.mark.sets.packing import Cause
-from lakebed.gc.mark.sets.places import Namespace
+from lakebed.gc.mark.sets.places import Namespace, first_folders
 from lakebed.gc.messages import Manifest, StagedEntry, StartedRun
 from lakebed.gc.rules import EmptyLiveSet, Holds, Selection, Spans
 from lakebed.gc.runs.context import RunContext, folder_in

@@ -28,11 +28,11 @@ from lakebed.gc.kinds import Limits, Look, SweepRule
 from lakebed.gc.kinds.saved import read_saved_dues
 from lakebed.gc.mark.holding import deal_held
 from lakebed.gc.mark.inputs.named import deal_tables, only_active
-from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges, effort_of_whole, first_folders, get_range, texts_of
+from lakebed.gc.mark.inputs.ranges import ListedRanges, deal_ranges, effort_of_whole, get_range, texts_of
 from lakebed.gc.mark.mark import mark_again, mark_expired, sum_parts, write_ordered
 from lakebed.gc.mark.sets.bucketed import HELD_IN_JOIN, Bucketed
 from lakebed.gc.mark.sets.packing import CAUSE, Integers, Rows, each_once
-from lakebed.gc.mark.sets.places import Namespace, may_be_swept
+from lakebed.gc.mark.sets.places import Namespace, first_folders, may_be_swept
 from lakebed.gc.messages import (
     BadInput,
     Cleared,
@@ -53,6 +53,7 @@ from lakebed.gc.rules import NO_RULES, NoRules, Rules, check_rules
 from lakebed.gc.rules.lifecycle import Policy, check_policy
 from lakebed.gc.runs.context import RunContext, folder_in, plan_frame, slice_numbers, whole
 from lakebed.gc.runs.resume import held_tables, runs_over, taken_tables
+from lakebed.ranges import range_number
 
 from .hours import with_due
 from .learning import Base, Learned, learn, only_ranges, read_known
@@ -458,6 +459,7 @@ class _Batch:
                 seen_ms=rows["modified_ms"].to_numpy(),
                 causes=self._causes_of(rows, rule_of, number),
                 paths=texts_of(rows["key"]),
+                seen_in=np.full(rows.num_rows, range_number(RangeId(name)), np.int64),
             )
         )
 
@@ -475,8 +477,7 @@ class _Batch:
         """Return VERDICTS, each object once."""
         texts = zip(*self._causes, strict=True)
         causes = pa.table({name: pa.array(column, pa.string()) for name, column in zip(CAUSE, texts, strict=True)})
-        *numbers, paths = zip(*self._rows, strict=True)
+        *numbers, paths, seen_in = zip(*self._rows, strict=True)
         slices, sequences, sizes, seen_ms, of_rows = (np.concatenate(column) for column in numbers)
-        return each_once(
-            causes, Rows(slices, sequences, sizes, seen_ms, of_rows, pa.concat_arrays(paths)), all_names=True
-        )
+        rows = Rows(slices, sequences, sizes, seen_ms, of_rows, pa.concat_arrays(paths), np.concatenate(seen_in))
+        return each_once(causes, rows, all_names=True)

@@ -36,7 +36,7 @@ from lakebed.gc.mark.sets.places import Namespace
 from lakebed.gc.messages import BadInput, Pieces
 from lakebed.gc.rules.lifecycle import PathPattern, Policy, latest_due, parse_period
 from lakebed.objectstore import ObjectStore
-from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk
+from lakebed.ranges import KeyColumn, RangeCorrupt, RangeFile, chunk, range_number
 
 from .reaching import Terms
 from .sorting import due_in
@@ -57,6 +57,7 @@ VERSIONS: Final = Table(
         ("address", pa.string()),
         ("size_bytes", pa.int64()),
         ("modified_ms", pa.int64()),
+        ("seen_in", pa.int64()),
         ("rule", pa.int32()),
         ("terms", pa.int32()),
     ),
@@ -100,16 +101,18 @@ class Judging:
         rule_of = match_rules(rows, self.policy)
         return rule_of, due_rows(rows, rule_of, self.cutoffs(number))
 
-    def add_due(self, sides: Sides, rows: pa.Table, rule_of: Integers, number: int) -> None:
-        """Add CANDIDATES of due rows, rule by rule."""
+    def add_due(self, sides: Sides, rows: pa.Table, rule_of: Integers, number: int, seen_in: Integers | int) -> None:
+        """Add CANDIDATES of due rows, rule by rule. `seen_in`: the `range_number` of all rows, or of each."""
+        ranges = np.broadcast_to(np.asarray(seen_in, np.int64), rows.num_rows)
         for rule in np.unique(rule_of).tolist():
-            part = rows.filter(pa.array(rule_of == rule))
+            chosen = rule_of == rule
+            part = rows.filter(pa.array(chosen))
             branch = self.terms[number].branches[rule]
             # Plans have no column for the branch. A simulation needs no reason, so it has the branch there.
             reason = LIFECYCLE if self.until_ms is None else branch
             cause = Cause(reason=reason, rule=self.policy.rules[rule].text(), branch=branch)
             seen_ms = self.seen_ms(number, rule, part["modified_ms"].to_numpy())
-            for packed in pack_rows(part, cause, seen_ms, self.namespace):
+            for packed in pack_rows(part, cause, seen_ms, self.namespace, seen_in=ranges[chosen]):
                 sides.add(DUE, in_closed_slices(packed, self.closed))
 
 
@@ -129,17 +132,17 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
         sides = Sides(folder, judging.namespace, {_VERSIONS: VERSIONS})
         facts = {row["range_id"]: row for row in (await due_in(task, share)).to_pylist()}
         async for name, data in task.ahead([*facts], lambda id_: get_range(task.store, RangeId(id_))):
-            number = facts[name]["terms"]
+            number, seen_in = facts[name]["terms"], range_number(RangeId(name))
             rows = read_rows(RangeId(name), data, facts[name]["count"], policy)
             rule_of, is_due = judging.judge(rows, number)
             # One range may not have all versions of a path. So deal these rows by path, and count them in a second map.
             if counted:
                 is_counted = _any_matches(rows, counted)
-                sides.add(_VERSIONS, _versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted)))
+                sides.add(_VERSIONS, _versions(rows, rule_of, is_due, number, np.flatnonzero(is_counted), seen_in))
                 rest = pa.array(~is_counted)
                 rows, rule_of, is_due = rows.filter(rest), rule_of[~is_counted], is_due[~is_counted]
             sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
-            judging.add_due(sides, rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            judging.add_due(sides, rows.filter(pa.array(is_due)), rule_of[is_due], number, seen_in)
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
         async for row in sides.write(task):
@@ -149,7 +152,7 @@ async def deal_due(engine: Engine, ranges: pa.Table, judging: Judging, *, folder
         sides = Sides(folder, judging.namespace)
         async for _, (tables,) in in_shares(task, share, ([versions], VERSIONS)):
             for due, rule_of, number in stale_versions(pa.concat_tables(tables), judging, sides.add_staying):
-                judging.add_due(sides, due, rule_of, number)
+                judging.add_due(sides, due, rule_of, number, due["seen_in"].to_numpy())
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
         async for row in sides.write(task):
@@ -192,7 +195,8 @@ async def deal_going(
             if not (is_due | is_foreign).all():
                 raise BadInput(f"range {name} has rows that stay, and hours say that they go", range_id=name)
             sides.add_staying(rows.select(_OBJECT).filter(pa.array(~is_due)))
-            judging.add_due(sides, rows.filter(pa.array(is_due)), rule_of[is_due], number)
+            seen_in = range_number(RangeId(name))
+            judging.add_due(sides, rows.filter(pa.array(is_due)), rule_of[is_due], number, seen_in)
             async for row in sides.write(task, held_max=HELD_MAX):
                 yield row
         async for row in sides.write(task):
@@ -349,13 +353,19 @@ def _any_matches(rows: pa.Table, patterns: Sequence[PathPattern]) -> npt.NDArray
 
 
 def _versions(
-    rows: pa.Table, rule_of: Integers, is_due: npt.NDArray[np.bool_], number: int, chosen: npt.NDArray[np.int64]
+    rows: pa.Table,
+    rule_of: Integers,
+    is_due: npt.NDArray[np.bool_],
+    number: int,
+    chosen: npt.NDArray[np.int64],
+    seen_in: int,
 ) -> pa.Table:
     part = rows.take(pa.array(chosen))
     return VERSIONS.rows(
         {
             "path": texts_of(part["key"]),
             **{name: part[name] for name in ("key", "slice", "sequence", "address", "size_bytes", "modified_ms")},
+            "seen_in": np.full(len(chosen), seen_in, np.int64),
             "rule": np.where(is_due[chosen], rule_of[chosen], -1).astype(np.int32),
             "terms": np.full(len(chosen), number, np.int32),
         }

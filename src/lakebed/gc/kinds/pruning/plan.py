@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.base import Invalid, count_of, human_size
+from lakebed.base import Invalid, RangeId, count_of, human_size
 from lakebed.gc import messages
 from lakebed.gc.engines import Task
 from lakebed.gc.kinds import Limits, Look, SweepRule
@@ -37,6 +37,7 @@ from lakebed.gc.mark.sets.places import Namespace, may_be_swept
 from lakebed.gc.messages import Cleared, Plan, PreparedCommits, RangeCounts, RecheckInputs, RunKind, StartedRun
 from lakebed.gc.runs.context import RunContext, counts_of, folder_in, plan_frame, slice_numbers, whole
 from lakebed.gc.runs.resume import held_tables, runs_over, taken_tables
+from lakebed.ranges import range_number
 
 PRUNING: Final = Cause(reason="pruning", rule="pruning", branch="tables")
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "size_bytes", "modified_ms"]
@@ -134,9 +135,12 @@ def _written_before(until_ms: int) -> Candidates:
     """Return a reader of the objects of entries that were written before this time."""
 
     async def read(task: Task, share: pa.Table, namespace: Namespace) -> AsyncIterator[pa.Table]:
-        async for _, rows, _ in read_entries(task, share, _COLUMNS):
+        async for fact, rows, _ in read_entries(task, share, _COLUMNS):
             old = rows.filter(pa.array(rows["modified_ms"].to_numpy() < until_ms))
-            for packed in pack_rows(old, PRUNING, old["modified_ms"].to_numpy(), namespace) if old.num_rows else ():
+            if not old.num_rows:
+                continue
+            seen_in = range_number(RangeId(fact["range_id"]))
+            for packed in pack_rows(old, PRUNING, old["modified_ms"].to_numpy(), namespace, seen_in=seen_in):
                 yield packed
 
     return read

@@ -22,6 +22,7 @@ from lakebed.gc.messages import LEDGER_PREFIX, LedgerState, Restore, check_run_i
 from lakebed.versions import Versions
 
 from .deferring import DeferredRun, DeferredRuns
+from .entries import LAST_PATH
 
 __all__ = ["NotRestorable"]
 
@@ -31,10 +32,6 @@ PAGE_BYTES: Final = 256 << 20
 
 FILES_LOOKED: Final = 8
 """Read at most this many files in a request. Without a match, return an empty page with a token."""
-
-
-NOT_LAST: Final = "not_last"
-"""Marks a row at a path that is not its object's last known path."""
 
 
 class NotRestorable(NotFound):
@@ -131,7 +128,7 @@ class Restorable:
             position = replace(
                 position,
                 has_found=position.has_found or bool(rows),
-                has_last=position.has_last or any(NOT_LAST not in row for row in rows),
+                has_last=position.has_last or any(LAST_PATH not in row for row in rows),
             )
             if end is not None:
                 return rows, replace(position, row=end)
@@ -190,7 +187,9 @@ def _at_asked(row: dict[str, Any], path: str) -> list[dict[str, Any]]:
     """
     if not path or row["address"] == path:
         return [row]
-    others = [{**row, "path": other, NOT_LAST: True} for other in row["other_paths"] or () if _is_at(other, path)]
+    others = [
+        {**row, "path": other, LAST_PATH: row["path"]} for other in row["other_paths"] or () if _is_at(other, path)
+    ]
     return [row, *others] if _is_at(row["path"], path) else others
 
 

@@ -20,14 +20,15 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import Corrupt, Entry, Etags, LakebedError, in_waves, parse_address, path_to_key
+from lakebed.base import BYTES_MD5, Corrupt, Entry, Etags, LakebedError, in_waves, parse_address, path_to_key
 from lakebed.gc import messages
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.reading.reading import Seal
 from lakebed.objectstore import ObjectMissing
 from lakebed.versions import Condition, PathExists, PathNotFound, PreconditionFailed, Versions
 
-from .restorable import NOT_LAST, Place, Restorable
+from .entries import LAST_PATH, CommittedEntries, entry_again
+from .restorable import Place, Restorable
 
 __all__ = ["Refusal", "Restoring"]
 
@@ -67,12 +68,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """Hold the outcome of a row: a `RestoreOutcome` or an error. `bytes` is the increase of restored bytes."""
+    """Hold the outcome of a row: a `RestoreOutcome` or an error. `bytes` is the increase of restored bytes.
+
+    `is_bare`: the entry that a commit had was not found.
+    """
 
     row: Row
     target: str
     outcome: RestoreOutcome | str
     bytes: int = 0
+    is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +172,10 @@ class Restoring:
         versions: dict[str, list[Row]] = {}
         for row in page:
             versions.setdefault(_target(body, row), []).append(row)
+        entries = CommittedEntries(self._versions)
 
         async def put_back(target: str) -> list[Deed]:
-            return await self._restore_versions(body, branch, versions[target], target, restore)
+            return await self._restore_versions(body, branch, versions[target], target, restore, entries)
 
         outcomes = await in_waves(self._versions.ports.tasks, [*versions], put_back, most=AT_ONCE)
         deeds = [deed for some in outcomes for deed in some]
@@ -188,13 +194,20 @@ class Restoring:
             bytes_restored=sum(deed.bytes for deed in deeds),
             present=counts[RestoreOutcome.PRESENT],
             older=counts[RestoreOutcome.OLDER] + counts[RestoreOutcome.REPLACED],
+            bare=sum(deed.is_bare for deed in done),
             failed=len(failures),
             failures=tuple(failures[: messages.FAILURES_SHOWN]),
             continuation_token=token,
         )
 
     async def _restore_versions(
-        self, body: messages.Restore, branch: str, rows: Sequence[Row], target: str, restore: str
+        self,
+        body: messages.Restore,
+        branch: str,
+        rows: Sequence[Row],
+        target: str,
+        restore: str,
+        entries: CommittedEntries,
     ) -> list[Deed]:
         """Restore the newest version of one path that can be restored, and report the others as older.
 
@@ -206,7 +219,7 @@ class Restoring:
             if is_done:
                 deeds.append(Deed(row=row, target=target, outcome=RestoreOutcome.OLDER))
                 continue
-            deed = await self.restore_one(body, branch, row, target, restore=restore)
+            deed = await self.restore_one(body, branch, row, target, restore=restore, entries=entries)
             is_done = isinstance(deed.outcome, RestoreOutcome)
             if deed.outcome == _OCCUPIED:
                 deed = replace(deed, outcome=RestoreOutcome.OLDER) if is_occupied else deed
@@ -216,21 +229,31 @@ class Restoring:
 
     # One object
 
-    async def restore_one(self, body: messages.Restore, branch: str, row: Row, target: str, *, restore: str) -> Deed:
+    async def restore_one(
+        self,
+        body: messages.Restore,
+        branch: str,
+        row: Row,
+        target: str,
+        *,
+        restore: str,
+        entries: CommittedEntries,
+    ) -> Deed:
         outcome: RestoreOutcome | str = self._refusal(row["path"], target)
-        more_bytes = 0
+        more_bytes, known = 0, None
         if not outcome:
             try:
-                outcome, more_bytes = await self._restore(body, branch, row, target, restore)
+                known = await entries.find(row)
+                outcome, more_bytes = await self._restore(body, branch, row, target, restore, known)
             except ObjectMissing:
                 # A purge was faster. Only this object fails.
                 outcome = "it was deleted meanwhile"
             except LakebedError as error:
                 outcome = str(error) or type(error).__name__
-        return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes)
+        return Deed(row=row, target=target, outcome=outcome, bytes=more_bytes, is_bare=known is None)
 
     async def _restore(
-        self, body: messages.Restore, branch: str, row: Row, target: str, restore: str
+        self, body: messages.Restore, branch: str, row: Row, target: str, restore: str, known: Entry | None
     ) -> tuple[RestoreOutcome | str, int]:
         """Restore one version. Return the outcome and the increase of restored bytes."""
         by_address = row["address"] == body.path
@@ -240,12 +263,12 @@ class Restoring:
             if there is not None:
                 # A version requested by its address is restored even if the path has a newer version.
                 rival = None if by_address else _restored_from(there, target, run=body.run_id)
-                occupant = await self._occupant(there, rival, row, restore)
+                occupant = await self._occupant(there, rival, row, restore, known)
             step = decide(occupant, overwrite=body.overwrite, by_address=by_address)
             if not step.uploads:
                 return step.outcome, 0
             try:
-                entry = await self._upload(branch, row, row["address"], target, restore, there)
+                entry = await self._upload(branch, row, target, restore, there, known)
             except (PathExists, PreconditionFailed):
                 # Another call changed the path since we read it, perhaps to this very object. Look again.
                 continue
@@ -254,11 +277,13 @@ class Restoring:
             return step.outcome, entry.size_bytes - replaced_bytes
         return _OCCUPIED, 0
 
-    async def _occupant(self, there: Entry, rival: messages.RestoredFrom | None, row: Row, restore: str) -> Occupant:
+    async def _occupant(
+        self, there: Entry, rival: messages.RestoredFrom | None, row: Row, restore: str, known: Entry | None
+    ) -> Occupant:
         is_taken = (await self._versions.taken.find([there.address]))[0] is not None
         return Occupant(
             is_taken=is_taken,
-            is_same=not is_taken and await self._is_same(there, row["address"]),
+            is_same=not is_taken and await self._is_same(there, row["address"], known),
             is_ours=rival is not None and rival.restore == restore,
             is_newest=rival is not None and _newness(rival.seen_ms, rival.run, rival.address) >= _newness_of(row),
         )
@@ -269,19 +294,31 @@ class Restoring:
         except PathNotFound:
             return None
 
-    async def _is_same(self, entry: Entry, source: str) -> bool:
-        """Return whether the entry has the bytes of the object at `source`: restored before, or never replaced."""
+    async def _is_same(self, entry: Entry, source: str, known: Entry | None) -> bool:
+        """Return whether the entry has the bytes of the object at `source`: restored before, or never replaced.
+
+        `known`: the entry that a commit had for `source`.
+        """
         if (await self._objectstore.stat(source)).size_bytes != entry.size_bytes:
             return False
-        return (await self._read(source)).md5 == entry.checksum
+        # The checksum of an upload in parts, or of an import, is no MD5 of the bytes.
+        if known is not None and known.checksum and known.checksum == entry.checksum:
+            return True
+        return (await self._read(source)).md5 == (entry.metadata.get(BYTES_MD5) or entry.checksum)
 
     async def _upload(
-        self, branch: str, row: Row, source: str, target: str, restore: str, there: Entry | None
+        self, branch: str, row: Row, target: str, restore: str, there: Entry | None, known: Entry | None
     ) -> Entry:
         """Upload the version to the path. Replace only the entry `there`, as bound by its checksum."""
+        source = row["address"]
         # Recorded in the entry, so that later pages can compare versions.
         version = messages.RestoredFrom(
-            path=target, run=row["run_id"], address=row["address"], seen_ms=_seen_ms(row), restore=restore
+            path=target,
+            run=row["run_id"],
+            address=source,
+            seen_ms=_seen_ms(row),
+            restore=restore,
+            modified_ms=0 if known is None else known.modified_ms,
         )
 
         async def store_body(address: str) -> Entry:
@@ -292,17 +329,18 @@ class Restoring:
             await self._objectstore.copy(source, address)
             if await self._read(address) != wanted:
                 raise Corrupt("what was read back is not what was copied")
-            return Entry(
+            fresh = Entry(
                 address=address,
                 size_bytes=wanted.size_bytes,
                 checksum=wanted.md5,
+                # The date of now: a lifecycle policy would take an entry with its old date again.
                 modified_ms=self._versions.ports.clock.now_ms(),
-                metadata={messages.RESTORED_FROM: msgspec.json.encode(version).decode()},
             )
+            return entry_again(known, fresh, version)
 
         # The checksum binds the write to the entry that was read: of two concurrent calls neither undoes the other.
-        known = Condition(if_none_match=True) if there is None else Condition(if_match=Etags.of(there.checksum))
-        return await self._versions.staging.upload(branch, path_to_key(target), store_body, condition=known)
+        condition = Condition(if_none_match=True) if there is None else Condition(if_match=Etags.of(there.checksum))
+        return await self._versions.staging.upload(branch, path_to_key(target), store_body, condition=condition)
 
     async def _read(self, key: str) -> _Bytes:
         md5, size_bytes = hashlib.md5(usedforsecurity=False), 0
@@ -336,7 +374,7 @@ def _target(body: messages.Restore, row: Row) -> str:
 
 def _seen_ms(row: Row) -> int:
     """Return the time last seen. 0 if an older release wrote the row, or the object was last seen at another path."""
-    seen = None if NOT_LAST in row else row.get("last_seen_at")
+    seen = None if LAST_PATH in row else row.get("last_seen_at")
     return 0 if seen is None else round(seen.timestamp() * 1000)
 
 

@@ -43,7 +43,7 @@ from lakebed.gc.mark.sets.bucketed import (
     rows_of_shares,
 )
 from lakebed.gc.mark.sets.packing import Cause, Integers, pack_foreign, pack_numbered
-from lakebed.gc.mark.sets.places import Namespace, may_be_deleted
+from lakebed.gc.mark.sets.places import Namespace, first_folders, may_be_deleted
 from lakebed.gc.messages import Part, Plan, StartedRun, part_of
 from lakebed.gc.runs.context import RunContext
 from lakebed.objectstore import ObjectStore
@@ -57,6 +57,7 @@ from lakebed.ranges import (
     decode_range,
     metarange_key,
     range_key,
+    range_number,
     read_end,
     sublist_key,
     summary_of,
@@ -64,8 +65,6 @@ from lakebed.ranges import (
 
 from .named import LiveSet, Named, deal_live
 
-PREFIXES_MAX: Final = 64
-"""Sum a range with more first folders under no folder: totals by prefix help people, and must not fill memory."""
 IN_ROWS_MAX: Final = 100_000
 """A run holds up to this many ranges in its process. With Spark a million would take 0.7 GiB of the driver."""
 FILE_RANGES: Final = 1_000
@@ -483,7 +482,8 @@ async def _read_expired(task: Task, share: pa.Table, namespace: Namespace) -> As
         cause = Cause(reason=fact["reason"], rule=fact["rule"], branch=fact["branch"])
         seen_ms = np.full(rows.num_rows, fact["seen_ms"], np.int64)
         written_ms = _written_ms(rows, fact["range_id"], data, seen_ms)
-        for packed in pack_rows(rows, cause, seen_ms, namespace, keys_seen_ms=written_ms):
+        seen_in = range_number(RangeId(fact["range_id"]))
+        for packed in pack_rows(rows, cause, seen_ms, namespace, keys_seen_ms=written_ms, seen_in=seen_in):
             yield packed
 
 
@@ -516,15 +516,23 @@ def _written_ms(rows: pa.Table, name: str, data: bytes, seen_ms: Integers) -> In
 
 
 def pack_rows(
-    rows: pa.Table, cause: Cause, seen_ms: Integers, namespace: Namespace, *, keys_seen_ms: Integers | None = None
+    rows: pa.Table,
+    cause: Cause,
+    seen_ms: Integers,
+    namespace: Namespace,
+    *,
+    keys_seen_ms: Integers | None = None,
+    seen_in: Integers | int | None = None,
 ) -> Iterator[pa.Table]:
     """Return CANDIDATES of a range, in one table for each first folder.
 
     `seen_ms` and `keys_seen_ms` are parallel with the rows. `keys_seen_ms` applies to keys outside of slices.
+    `seen_in`: the `range_number` of all rows, or of each.
     """
     slices, sequences = rows["slice"].to_numpy(), rows["sequence"].to_numpy().astype(np.int64)
     sizes, paths = rows["size_bytes"].to_numpy(), texts_of(rows["key"])
     keys_seen_ms = seen_ms if keys_seen_ms is None else keys_seen_ms
+    ranges = None if seen_in is None else np.broadcast_to(np.asarray(seen_in, np.int64), len(slices))
     for prefix, start, stop in first_folders(rows["key"]):
         part = slice(start, stop)
         own, seen = slices[part] != FOREIGN_SLICE, seen_ms[part]
@@ -537,29 +545,34 @@ def pack_rows(
             cause,
             prefix,
             named if own.all() else named.filter(pa.array(own)),
+            None if ranges is None else ranges[part][own],
         )
         if not own.all():
             facts = rows.select(["address", "size_bytes"]).slice(start, stop - start)
             foreign = facts.append_column("path", named).filter(pa.array(~own))
-            dates = np.stack((seen[~own], keys_seen_ms[part][~own]))
-            yield from _pack_foreign(foreign, dates, cause, prefix, namespace)
+            in_ranges = np.zeros(int((~own).sum()), np.int64) if ranges is None else ranges[part][~own]
+            numbers = np.stack((seen[~own], keys_seen_ms[part][~own], in_ranges))
+            yield from _pack_foreign(foreign, numbers, cause, prefix, namespace)
 
 
 def _pack_foreign(
-    rows: pa.Table, dates: Integers, cause: Cause, prefix: str, namespace: Namespace
+    rows: pa.Table, numbers: Integers, cause: Cause, prefix: str, namespace: Namespace
 ) -> Iterator[pa.Table]:
+    """`numbers`: for each row the date if it is in a slice, the date if not, and its range or 0."""
     addresses, sizes, paths = (rows[name].to_pylist() for name in ("address", "size_bytes", "path"))
-    facts = zip(sizes, paths, *dates.tolist(), strict=True)
+    facts = zip(sizes, paths, *numbers.tolist(), strict=True)
     places = [(namespace.place_of(address), *fact) for address, fact in zip(addresses, facts, strict=True)]
     keys = [(place, *fact) for place, *fact in places if isinstance(place, str) and may_be_deleted(place)]
     if keys:
-        names, bytes_, texts, _, seen_ms = zip(*keys, strict=True)
-        yield pack_foreign(names, bytes_, seen_ms, cause, prefix, pa.array(texts, pa.string()))
-    numbers = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
-    if numbers:
-        named = pa.array([number[3] for number in numbers], pa.string())
-        columns = np.array([(*number[:3], number[4]) for number in numbers], np.int64).T
-        yield pack_numbered(columns[0], columns[1], columns[2], columns[3], cause, prefix, named)
+        names, bytes_, texts, _, seen_ms, seen_in = zip(*keys, strict=True)
+        yield pack_foreign(
+            names, bytes_, seen_ms, cause, prefix, pa.array(texts, pa.string()), np.array(seen_in, np.int64)
+        )
+    own = [(*place, *fact) for place, *fact in places if isinstance(place, tuple)]
+    if own:
+        named = pa.array([each[3] for each in own], pa.string())
+        columns = np.array([(*each[:3], each[4], each[6]) for each in own], np.int64).T
+        yield pack_numbered(columns[0], columns[1], columns[2], columns[3], cause, prefix, named, columns[4])
 
 
 def texts_of(keys: pa.ChunkedArray) -> pa.Array:
@@ -569,23 +582,3 @@ def texts_of(keys: pa.ChunkedArray) -> pa.Array:
     except pa.ArrowInvalid:
         texts = pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
     return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-
-
-def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
-    """Return (first folder with its slash, or ""; start; end) of each run of keys that share it."""
-    first = _folder(keys[0].as_py())
-    # Keys ascend: if the first and the last key share a folder, all keys share it.
-    if first and first == _folder(keys[-1].as_py()):
-        return [(first.decode(errors="replace"), 0, len(keys))]
-    folders = [_folder(key) for key in keys.to_pylist()]
-    starts = [0, *(at for at in range(1, len(folders)) if folders[at] != folders[at - 1])]
-    if len(starts) > PREFIXES_MAX:
-        return [("", 0, len(keys))]
-    return [
-        (folders[start].decode(errors="replace"), start, stop)
-        for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True)
-    ]
-
-
-def _folder(key: bytes) -> bytes:
-    return key[: key.find(b"/") + 1]

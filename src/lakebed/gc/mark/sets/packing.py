@@ -49,6 +49,7 @@ def pack_numbered(
     cause: Cause,
     prefix: str = "",
     paths: pa.Array | None = None,
+    seen_in: Integers | None = None,
 ) -> pa.Table:
     """Return CANDIDATES of slices, one row a slice. The arrays are parallel, in any order."""
     order = None
@@ -58,8 +59,8 @@ def pack_numbered(
         slices, sequences, sizes, seen_ms = slices[order], sequences[order], sizes[order], seen_ms[order]
     starts = starts_of(slices)
     packed = (_cuts(array, starts, kind) for array, kind in ((sequences, "<u4"), (sizes, "<i8"), (seen_ms, "<i8")))
-    named = lists_of(paths, order, starts)
-    return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix, named)
+    facts = {"paths": lists_of(paths, order, starts), "seen_in": _numbers_of(seen_in, order, starts)}
+    return _candidates(slices[starts].tolist(), packed, [[] for _ in starts], cause, prefix, facts)
 
 
 def pack_foreign(
@@ -69,6 +70,7 @@ def pack_foreign(
     cause: Cause,
     prefix: str = "",
     paths: pa.Array | None = None,
+    seen_in: Integers | None = None,
 ) -> pa.Table:
     """Return CANDIDATES of foreign buckets, one row a bucket. The arrays are parallel, in any order."""
     texts = pa.array(keys, pa.string())
@@ -84,7 +86,7 @@ def pack_foreign(
         lists_of(texts, order, starts),
         cause,
         prefix,
-        lists_of(paths, order, starts),
+        {"paths": lists_of(paths, order, starts), "seen_in": _numbers_of(seen_in, order, starts)},
     )
 
 
@@ -95,6 +97,13 @@ def starts_of(ordered: Integers) -> Integers:
 
 def _cuts(array: Integers, starts: Integers, kind: str) -> list[bytes]:
     return [part.astype(kind).tobytes() for part in np.split(array, starts[1:])] if len(starts) else []
+
+
+def _numbers_of(numbers: Integers | None, order: Integers | None, starts: Integers) -> list[bytes]:
+    """Return the numbers of each bucket, in the order of the other packed columns."""
+    if numbers is None:
+        return [b"" for _ in starts]
+    return _cuts(numbers if order is None else numbers[order], starts, "<i8")
 
 
 def lists_of(texts: pa.Array | None, order: Integers | None, starts: Integers) -> Any:
@@ -111,7 +120,7 @@ def _candidates(
     addresses: Any,
     cause: Cause,
     prefix: str,
-    paths: Any,
+    facts: dict[str, Any],
 ) -> pa.Table:
     sequences, sizes, seen_ms = packed
     count = len(buckets)
@@ -122,7 +131,7 @@ def _candidates(
             "addresses": addresses,
             "sizes": sizes,
             "seen_ms": seen_ms,
-            "paths": paths,
+            **facts,
             "reason": [cause.reason] * count,
             "rule": [cause.rule] * count,
             "branch": [cause.branch] * count,
@@ -305,9 +314,10 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table, *, all_names: bool) 
     sizes, seen_ms = joined(candidates, "sizes", "<i8"), joined(candidates, "seen_ms", "<i8")
     kept = np.flatnonzero(~pc.is_in(names, value_set=_strings(live)).to_numpy(zero_copy_only=False))
     names, rows, paths = names.take(pa.array(kept)), rows[kept], _paths(candidates, counts, kept)
+    seen_in = _seen_in(candidates, counts, kept)
     # `lexsort` takes numbers, so sort the ranks of the names.
     ranks = pc.rank(names, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
-    chosen = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows], paths)
+    chosen = _last_of_each([ranks], seen_ms[kept], _ranks(candidates)[rows], paths, seen_in)
     last = chosen.last
     others = _others(chosen, paths, _rules(candidates, rows)) if all_names else {}
     return _verdicts(
@@ -320,6 +330,7 @@ def _subtract_foreign(candidates: pa.Table, live: pa.Table, *, all_names: bool) 
         size_bytes=sizes[kept[last]],
         seen_ms=seen_ms[kept[last]],
         path=pa.repeat("", len(last)) if paths is None else paths.take(pa.array(last)),
+        seen_in=None if seen_in is None else seen_in[last],
     )
 
 
@@ -340,6 +351,7 @@ def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_], *, all_names: bo
             seen_ms=objects.seen_ms[kept],
             causes=rows,
             paths=_paths(candidates, objects.counts, kept),
+            seen_in=_seen_in(candidates, objects.counts, kept),
         ),
         all_names=all_names,
     )
@@ -348,7 +360,7 @@ def verdicts_of(objects: Unpacked, gone: npt.NDArray[np.bool_], *, all_names: bo
 class Rows(NamedTuple):
     """Hold objects of slices as parallel arrays; objects may repeat. `causes` are rows of another table.
 
-    `paths` is None if no object has one.
+    `paths` is None if no object has one, and `seen_in` if no object has a range.
     """
 
     slices: npt.NDArray[np.int64]
@@ -357,6 +369,7 @@ class Rows(NamedTuple):
     seen_ms: npt.NDArray[np.int64]
     causes: npt.NDArray[np.int64]
     paths: pa.Array | None
+    seen_in: npt.NDArray[np.int64] | None = None
 
 
 def each_once(causes: pa.Table, rows: Rows, *, all_names: bool = False) -> pa.Table:
@@ -366,7 +379,8 @@ def each_once(causes: pa.Table, rows: Rows, *, all_names: bool = False) -> pa.Ta
     Raises:
         BadInput: a sequence beyond the largest address.
     """
-    chosen = _last_of_each([rows.sequences, rows.slices], rows.seen_ms, _ranks(causes)[rows.causes], rows.paths)
+    objects = [rows.sequences, rows.slices]
+    chosen = _last_of_each(objects, rows.seen_ms, _ranks(causes)[rows.causes], rows.paths, rows.seen_in)
     last = chosen.last
     slices, sequences = rows.slices[last], rows.sequences[last]
     return _verdicts(
@@ -379,6 +393,7 @@ def each_once(causes: pa.Table, rows: Rows, *, all_names: bool = False) -> pa.Ta
         size_bytes=rows.sizes[last],
         seen_ms=rows.seen_ms[last],
         path=pa.repeat("", len(last)) if rows.paths is None else rows.paths.take(pa.array(last)),
+        seen_in=None if rows.seen_in is None else rows.seen_in[last],
     )
 
 
@@ -389,13 +404,15 @@ def _verdicts(
     *,
     sequence: Any,
     seen_ms: Any,
+    seen_in: npt.NDArray[np.int64] | None,
     **columns: Any,
 ) -> pa.Table:
     """Build VERDICTS. `rows` are rows of a table with CAUSE, parallel with the columns."""
     causes = {name: table[name].take(pa.array(rows)).combine_chunks() for name in CAUSE}
     last_seen_at = pa.array(seen_ms * 1000, pa.timestamp("us", tz="UTC"))
     numbers = {"sequence": sequence.astype(np.int32), "last_seen_at": last_seen_at}
-    return VERDICTS.rows({**columns, **causes, **numbers, **no_others(len(rows)), **others})
+    ranges = {} if seen_in is None else {"seen_in": pa.array(seen_in, mask=seen_in == 0)}
+    return VERDICTS.rows({**columns, **causes, **numbers, **no_others(len(rows)), **others, **ranges})
 
 
 def _strings(table: pa.Table, name: str = "addresses") -> pa.Array:
@@ -424,6 +441,21 @@ def _paths(candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArra
     return pc.fill_null(_strings(candidates, "paths").take(places), "")
 
 
+def _seen_in(
+    candidates: pa.Table, counts: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64] | None:
+    """Return the number of each kept object's range, 0 without one; None if no candidate has ranges."""
+    lengths = pc.binary_length(candidates["seen_in"]).to_numpy().astype(np.int64)
+    if not lengths.any():
+        return None
+    has_ranges = lengths > 0
+    if not np.array_equal(lengths[has_ranges], 8 * counts[has_ranges]):
+        raise BadInput("candidates: seen_in does not run in parallel with the addresses", column="seen_in")
+    numbers = np.zeros(int(counts.sum()), np.int64)
+    numbers[np.repeat(has_ranges, counts)] = joined(candidates, "seen_in", "<i8")
+    return numbers[kept]
+
+
 class _Chosen(NamedTuple):
     """`last` has the position of the row chosen for each object. `order` sorts all rows by object, the chosen row last.
 
@@ -440,21 +472,23 @@ def _last_of_each(
     seen_ms: npt.NDArray[np.int64],
     ranks: npt.NDArray[np.int64],
     paths: pa.Array | None,
+    seen_in: npt.NDArray[np.int64] | None,
 ) -> _Chosen:
     """Choose one row for each object. Parallel arrays name an object; the last array is the first sort key."""
     if _ascend(objects):
         return _Chosen(np.arange(len(ranks)))
-    # The candidate seen last wins, then the greatest reason, rule, branch, prefix and path. So the verdict does not
-    # depend on the order in which tasks finish.
+    # The candidate seen last wins, then the greatest reason, rule, branch, prefix, path and range. So the verdict does
+    # not depend on the order in which tasks finish.
     keys = (ranks, seen_ms, *objects)
-    order = np.lexsort(keys)
+    least = () if seen_in is None else (seen_in,)
+    order = np.lexsort((*least, *keys))
     is_last = np.r_[_differs(objects, order), True]
     if paths is not None:
         # One commit may have an object at several paths. Mostly it has one path, and there is no choice.
         tied = np.flatnonzero(~_differs(keys, order))
         same = pc.equal(paths.take(pa.array(order[tied])), paths.take(pa.array(order[tied + 1])))
         if not pc.all(same, min_count=0).as_py():
-            order = np.lexsort((pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
+            order = np.lexsort((*least, pc.rank(paths, tiebreaker="dense").to_numpy(), *keys))
         elif len(tied) == len(order) - np.count_nonzero(is_last):
             # Mostly all rows of an object are equal, so there is no difference to report.
             return _Chosen(order[is_last])

@@ -119,3 +119,27 @@ def is_elsewhere(key: str) -> bool:
 
 def _is_plain(key: str) -> bool:
     return all(segment not in {"", ".", ".."} for segment in key.split("/")) and "\0" not in key
+
+
+PREFIXES_MAX: Final = 64
+"""Sum a range with more first folders under no folder: totals by prefix help people, and must not fill memory."""
+
+
+def first_folders(keys: pa.ChunkedArray) -> list[tuple[str, int, int]]:
+    """Return (first folder with its slash, or ""; start; end) of each run of keys that share it."""
+    first = _folder(keys[0].as_py())
+    # Keys ascend: if the first and the last key share a folder, all keys share it.
+    if first and first == _folder(keys[-1].as_py()):
+        return [(first.decode(errors="replace"), 0, len(keys))]
+    folders = [_folder(key) for key in keys.to_pylist()]
+    starts = [0, *(at for at in range(1, len(folders)) if folders[at] != folders[at - 1])]
+    if len(starts) > PREFIXES_MAX:
+        return [("", 0, len(keys))]
+    return [
+        (folders[start].decode(errors="replace"), start, stop)
+        for start, stop in zip(starts, [*starts[1:], len(keys)], strict=True)
+    ]
+
+
+def _folder(key: bytes) -> bytes:
+    return key[: key.find(b"/") + 1]

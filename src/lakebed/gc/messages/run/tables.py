@@ -169,7 +169,7 @@ LEFTOVERS: Final = Table(
 
 GARBAGE: Final = Table(
     name="garbage",
-    version=4,
+    version=5,
     meaning="one object to delete, and why; each address once",
     columns=_columns(
         ("address", "string"),  # relative to the namespace, always
@@ -186,7 +186,9 @@ GARBAGE: Final = Table(
     + (
         Column(name="other_paths", type="list<string>", nullable=True, since=3),
         Column(name="other_rules", type="list<string>", nullable=True, since=3),
-    ),
+    )
+    # The range that has the object at `path`, as `range_number`, or null. A restore reads the whole entry there.
+    + (Column(name="seen_in", type="int64", nullable=True, since=5),),
 )
 
 ALL_PATHS_SINCE: Final = 4
