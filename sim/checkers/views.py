@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken
+from lakebed.gc.messages import RESTORED_FROM
 from lakebed.ranges import metarange_key
 from lakebed.versions import (
     BranchRecord,
@@ -51,8 +52,16 @@ class Made:
 _OWN: Final = (keys.retired_partition, keys.taken_partition, keys.garbage_partition, keys.events_partition)
 
 
+def value_of(row: Row) -> str:
+    """Return what stands for an entry: its checksum, which scenes make unique.
+
+    A restore gives the checksum back. So its value also has the content type, which differs for each upload.
+    """
+    return f"{row[5]}+{row[7]}" if RESTORED_FROM.encode() in row[8] else row[5]
+
+
 class View:
-    """Values stand for entries: an entry's checksum, which scenes make unique."""
+    """Values stand for entries: see `value_of`."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -123,7 +132,7 @@ class View:
         if metarange == EMPTY_METARANGE:
             return {}
         try:
-            return {key: row[5] for key, row in pairs_in(self.disk, metarange)}
+            return {key: value_of(row) for key, row in pairs_in(self.disk, metarange)}
         except KeyError as error:
             raise Violation(f"metarange {metarange[:12]} is named and does not exist") from error
 
@@ -169,4 +178,4 @@ class View:
 
 
 def _value(flags: int, row: Row) -> str | None:
-    return None if is_gone(flags) else row[5]
+    return None if is_gone(flags) else value_of(row)

@@ -41,6 +41,7 @@ class TreeFiles:
 
 
 _KNOWN: Final[dict[str, bytes]] = {}
+_HELD: Final[dict[str, str]] = {}
 _HOLDERS: Final[dict[str, str]] = {}
 """Key of a range file → key of the metarange that it comes with. What a name stands for follows from content, so this
 is no state: a process that has not met a tree learns its files when it reads the metarange."""
@@ -51,7 +52,7 @@ def files_of(pairs: Pairs, salt: str = "") -> TreeFiles:
     keys, rows = zip(*pairs, strict=True)
     info, data = encode_range(table_from_rows(keys, rows), salt=salt)
     id_, metarange = encode_metarange([info], salt=salt)
-    _HOLDERS[range_key(info.id)] = metarange_key(id_)
+    _HOLDERS[range_key(info.id)], _HELD[metarange_key(id_)] = metarange_key(id_), range_key(info.id)
     _KNOWN[range_key(info.id)], _KNOWN[metarange_key(id_)] = data, metarange
     return TreeFiles(id_, metarange, data)
 
@@ -59,6 +60,15 @@ def files_of(pairs: Pairs, salt: str = "") -> TreeFiles:
 def holder_of(key: str) -> str:
     """Return where the value lies that the bytes of this file are made from."""
     return _HOLDERS.get(key, key)
+
+
+def range_with(key: str) -> str:
+    """Return the key of the range file that comes with the metarange of this key, or nothing."""
+    return _HELD.get(key, "")
+
+
+def known_ranges(beginning: str) -> list[str]:
+    return sorted(key for key in _HOLDERS if key.startswith(beginning))
 
 
 def known_file(key: str) -> bytes | None:

@@ -33,7 +33,7 @@ from lakebed.objectstore import (
 
 from .disk import Disk
 from .effects import PAUSE, WRITES, Effect, Mark, Riders, effect
-from .files import file_of, holder_of, known_file
+from .files import file_of, holder_of, known_file, known_ranges, range_with
 from .operations import Operation, Operations
 
 A = TypeVar("A")
@@ -43,6 +43,8 @@ DAWN_MS = 1_800_000_000_000
 """What every clock shows at first."""
 
 
+METARANGES: Final = "_lakefs/metaranges/"
+RANGES: Final = "_lakefs/ranges/"
 TREES: Final = "(trees)"
 """Among a scene's private keys: no tree is ever deleted, so reading one that was written is no step."""
 REPORTS: Final = "(reports)"
@@ -402,6 +404,15 @@ class SimObjectStore:
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[Sequence[ObjectStat]]:
         if prefix == "_lakefs/" and REPORTS in self.own.keys:
+            return
+        if len(prefix) > len(RANGES) and prefix.startswith(RANGES) and not self.has_ranges:
+            # As a restore asks for the range of a plan. It comes with its metarange.
+            if TREES in self.own.keys:
+                yield [ObjectStat(key=key, size_bytes=0, modified_ms=0) for key in known_ranges(prefix)]
+                return
+            async for stats in self.list(METARANGES):
+                ranges = [range_with(stat.key) for stat in stats]
+                yield [ObjectStat(key=key, size_bytes=0, modified_ms=0) for key in ranges if key.startswith(prefix)]
             return
         page = None
         while page is None or len(page) == self.list_page:

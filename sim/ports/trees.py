@@ -14,9 +14,19 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from lakebed.base import EMPTY_METARANGE, MetarangeId, Row
+from lakebed.base import EMPTY_METARANGE, MetarangeId, RangeId, Row
 from lakebed.objectstore import ObjectMissing
-from lakebed.ranges import Choices, RangeInfo, Strategy, SublistInfo, metarange_key, rows_from_table
+from lakebed.ranges import (
+    Choices,
+    RangeCorrupt,
+    RangeInfo,
+    Strategy,
+    SublistInfo,
+    decode_range,
+    metarange_key,
+    range_key,
+    rows_from_table,
+)
 from lakebed.versions import Applied, DiffRow, Merged, RetiredBy, Trees, none_retired
 
 from .files import Tree, files_of
@@ -59,6 +69,13 @@ class SimTrees(Trees):
 
     async def lookup(self, metarange: MetarangeId, key: bytes) -> Row | None:
         return (await self.contents(metarange)).get(key)
+
+    async def row_in(self, range_id: RangeId, key: bytes) -> Row | None:
+        try:
+            data = await self._objectstore.get(range_key(range_id))
+        except ObjectMissing as error:
+            raise RangeCorrupt(range_id, "the file is missing") from error
+        return dict(rows_from_table(decode_range(range_id, data))).get(key)
 
     async def lookup_many(self, metarange: MetarangeId, keys: Sequence[bytes]) -> list[Row | None]:
         contents = await self.contents(metarange)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, Entry, RunKind, RunState, from_row
+from lakebed.base import Conflict, Entry, RunKind, RunState, to_row
 from lakebed.gc.live import CollectionService, ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.live.records.settings import RuleBook
@@ -30,12 +29,13 @@ from lakebed.versions import (
     keys,
 )
 from sim.checkers.reachable import NAMED, PROMISES, SIGNED
+from sim.checkers.views import value_of
 from sim.ports.actors import Violation
 from sim.ports.operations import Operation
 from sim.ports.ports import set_ahead
 
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, doing
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, doing, type_of
 
 _PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
 
@@ -120,7 +120,7 @@ def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
             raise Violation(f"{name} resolved {key}, and {entry.address} is gone") from error
         finally:
             await repo.store.delete(READERS, name.encode())
-        return entry.checksum
+        return value_of(to_row(b"", entry))
 
     return Do(Operation(name, "peek" if ref else "read", branch, key.encode()), act)
 
@@ -299,8 +299,8 @@ def _elsewhere(repo: Versions) -> Versions:
 
 
 def restore(name: str, *, key: str = "a", content: bytes, path: str = "", overwrite: bool = False) -> Do:
-    """Put back what the latest deferred run holds of this path (its own if none is given). It is a write of the bytes,
-    unless something was there or they were deleted.
+    """Put back what the latest deferred run holds of this path (its own if none is given). It is a write of the upload
+    with this content, unless something was there or it was deleted.
     """
 
     async def act(repo: Versions) -> None:
@@ -316,8 +316,8 @@ def restore(name: str, *, key: str = "a", content: bytes, path: str = "", overwr
 
 
 def shown(content: bytes) -> str:
-    """Return what a restore of these bytes shows as its value."""
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    """Return the value of a restored upload: its content was its checksum, and gave it a content type."""
+    return f"{content.decode()}+{type_of(content.decode())}"
 
 
 @doing("close")
@@ -466,7 +466,7 @@ def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
             page = await repo.staging.list(branch, after=after, limit=1)
             for after, row in page.items:
                 if after == key.encode() and row is not None:
-                    return from_row(row).checksum
+                    return value_of(row)
             more = page.has_more
         raise PathNotFound("not listed", key=key.encode())
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Concatenate, Final, ParamSpec, TypeAlias
 
-from lakebed.base import Entry, Etags
+from lakebed.base import Entry, Etags, to_row
 from lakebed.objectstore import ShortBody
 from lakebed.ranges import CutRule
 from lakebed.versions import Condition, Note, Options, TreeCache, Trees, Versions
@@ -27,7 +27,7 @@ from sim.checkers.reachable import (
     nothing_reachable_is_deleted,
     sweeps_keep_promises,
 )
-from sim.checkers.views import UID
+from sim.checkers.views import UID, value_of
 from sim.ports.actors import Actor, Program, Quick, Scene
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, set_ahead
@@ -125,12 +125,23 @@ def upload(
         async def store_body(address: str) -> Entry:
             stored = await repo.objectstore.put(address, value.encode())
             now_ms = repo.ports.clock.now_ms() if is_new else 0
-            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=now_ms)
+            return Entry(
+                address=address,
+                size_bytes=stored.size_bytes,
+                checksum=value,
+                modified_ms=now_ms,
+                content_type=type_of(value),
+            )
 
         condition = Condition(if_none_match, None if if_match is None else Etags.of(if_match))
         await repo.staging.upload(branch, key.encode(), store_body, condition=condition)
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
+
+
+def type_of(value: str) -> str:
+    """Return the content type of an upload: a restore has to give it back."""
+    return f"of/{value}"
 
 
 def fail_upload(name: str, key: str, *, puts: bool) -> Do:
@@ -164,7 +175,7 @@ def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
 
 def read(name: str, key: str, *, branch: str = MAIN) -> Do:
     async def act(repo: Versions) -> str:
-        return (await repo.staging.get(branch, key.encode())).checksum
+        return value_of(to_row(b"", await repo.staging.get(branch, key.encode())))
 
     return Do(Operation(name, "read", branch, key.encode()), act)
 

@@ -14,6 +14,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from lakebed.base import CONTENT_TYPE_DEFAULT
 from lakebed.objectstore import (
     Deleter,
     InvalidObjectKey,
@@ -22,6 +23,7 @@ from lakebed.objectstore import (
     ObjectStore,
     ObjectStoreOptions,
     ObjectStoreUnavailable,
+    content_type_of,
     open_deleter,
     open_objectstore,
 )
@@ -217,6 +219,9 @@ async def test_signed_urls_read_and_write_without_credentials(objectstore: Objec
     put = await objectstore.presign_put("a b/%2F+ü", expires_s=60)
     await asyncio.to_thread(fetch, "PUT", put, b"by anybody")
     assert await objectstore.get("a b/%2F+ü") == b"by anybody"
+    assert await content_type_of(objectstore, "a b/%2F+ü") == "x/y"
+    await objectstore.put("by-us", b"x")
+    assert await content_type_of(objectstore, "by-us") in {"", CONTENT_TYPE_DEFAULT}
     get = await objectstore.presign_get("a b/%2F+ü", expires_s=60)
     assert await asyncio.to_thread(fetch, "GET", get) == b"by anybody"
     named = await objectstore.presign_get("a b/%2F+ü", expires_s=60, file_name="a.csv")

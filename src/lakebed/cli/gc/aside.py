@@ -101,7 +101,7 @@ def restore(
 ) -> None:
     """Stage objects of deferred runs again, under fresh addresses. Each copy is read back before it counts.
 
-    Content types and metadata of users do not come back: the commit had them, and not the object.
+    An object comes back with the content type, metadata and checksum that it had in its commit, and the date of now.
     The server copies, so --data is not needed. It is taken as by other commands. With --undo nothing is staged: the run
     is undone, and its commits can be read again.
     """
@@ -133,8 +133,8 @@ def restore(
         )
         where = "" if session.is_json else _place(client, collector, target, report)
     session.show(report, partial(restore_text, where=where))
-    if report.restored:
-        session.note("content types and metadata of users were the commit's, and did not come back")
+    if report.bare:
+        session.note(f"{count_of(report.bare, 'object')} came back without metadata: no entry of a commit was found")
     if report.failed:
         raise click.exceptions.Exit(FAILED)
 

@@ -52,7 +52,17 @@ from lakebed.objectstore.store import (
 )
 
 from .feed import SINGLE_PUT_BYTES, Feed, hashed, part_bytes_for
-from .remote_answers import IN_COLUMNS, ListingBroke, ListingUnasked, ObjectConflict, bytes_of, done, ms_of, next_page
+from .remote_answers import (
+    IN_COLUMNS,
+    ListingBroke,
+    ListingUnasked,
+    ObjectConflict,
+    bytes_of,
+    done,
+    ms_of,
+    next_page,
+    unasked,
+)
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ListResult, ObjectMeta
@@ -112,7 +122,7 @@ class RemoteObjectStore:
         self._uri = uri
         self._client = client
         self._prefix = prefix
-        self._every_key = every_key or _unasked
+        self._every_key = every_key or unasked
         self._conditions = conditions
         self._name_download = name_download
         self._traits = traits
@@ -174,7 +184,13 @@ class RemoteObjectStore:
 
     async def stat(self, key: str) -> ObjectStat:
         meta = await done(key, obstore.head_async(self._client, self._path(key)))
-        return replace(_object_stat(key, meta), checksum=(meta["e_tag"] or "").strip('"'))
+        checksum, modified_ms = (meta["e_tag"] or "").strip('"'), ms_of(meta["last_modified"])
+        return ObjectStat(key=key, size_bytes=meta["size"], modified_ms=modified_ms, checksum=checksum)
+
+    async def content_type(self, key: str) -> str:
+        """See `lakebed.objectstore.KnowsTypes`."""
+        found = await done(key, obstore.get_async(self._client, self._path(key), options={"head": True}))
+        return str(found.attributes.get("Content-Type", ""))
 
     async def version_of(self, key: str) -> str | None:
         """See `lakebed.objectstore.Versioned`."""
@@ -581,18 +597,3 @@ def _just_before(wanted: str) -> str:
         return ""  # whole segments: obstore asks S3 for exactly these
     before = ord(wanted[-1]) - 1
     return wanted[:-1] + chr(0xD7FF if 0xD800 <= before <= 0xDFFF else before) + "\U0010fffd"
-
-
-async def _unasked(
-    prefix: str,  # noqa: ARG001  # the form of `EveryKey`
-    after: str,  # noqa: ARG001  # the same
-    *,
-    delimiter: str = "",  # noqa: ARG001  # the same
-) -> AsyncIterator[Sequence[ObjectStat]]:
-    """The listing of a store whose names cannot be listed unchanged."""
-    raise ListingUnasked("no key of this store signs listings")
-    yield ()  # makes this function a generator, as `EveryKey` requires
-
-
-def _object_stat(key: str, meta: ObjectMeta) -> ObjectStat:
-    return ObjectStat(key=key, size_bytes=meta["size"], modified_ms=ms_of(meta["last_modified"]))

@@ -175,3 +175,14 @@ async def bytes_of(key: str, found: GetResult) -> bytes:
     if len(data) != end - start:
         raise ObjectStoreUnavailable(f"{key!r}: the store sent {len(data)} of {end - start} bytes", key=key)
     return data
+
+
+async def unasked(
+    prefix: str,  # noqa: ARG001  # the form of `EveryKey`
+    after: str,  # noqa: ARG001  # the same
+    *,
+    delimiter: str = "",  # noqa: ARG001  # the same
+) -> AsyncIterator[Sequence[ObjectStat]]:
+    """The listing of a store whose names cannot be listed unchanged."""
+    raise ListingUnasked("no key of this store signs listings")
+    yield ()  # makes this function a generator, as `EveryKey` requires

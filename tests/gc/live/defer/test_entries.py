@@ -35,7 +35,6 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import days_rules
 from lakebed.gc.runs.context import read_plan
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.ranges import range_key
 from lakebed.versions import Commit
 from tests.gc.live.defer.test_undoing import Story
 
@@ -76,13 +75,21 @@ async def replace_all(lake: Story) -> None:
 
 async def committed(lake: Story) -> tuple[str, dict[str, Entry]]:
     entries = await put_all(lake)
-    await replace_all(lake)
-    await lake.service.rules.write(days_rules(1, {}))
-    lake.days(2)
+    return await expire_all(lake, *entries), entries
+
+
+async def expire_all(lake: Story, *paths: str) -> str:
+    """Delete these paths, and let a run hold their objects."""
+    for path in paths:
+        await lake.versions.staging.delete("main", path.encode())
     await lake.put("main", "z", "head")
     await lake.commit("main")
+    await lake.service.rules.write(days_rules(1, {}))
     lake.days(2)
-    return await lake.run(RunKind.COMMITTED, "7d"), entries
+    await lake.put("main", "y", "head")
+    await lake.commit("main")
+    lake.days(2)
+    return await lake.run(RunKind.COMMITTED, "7d")
 
 
 async def lifecycle(lake: Story) -> tuple[str, dict[str, Entry]]:
@@ -187,7 +194,14 @@ async def test_a_restored_object_has_all_that_its_entry_had(lake: Story, make: t
         assert now.modified_ms == lake.clock.ms > was.modified_ms
 
 
-async def test_an_object_that_a_commit_never_had_comes_back_bare(lake: Story) -> None:
+@pytest.mark.parametrize("in_store", ["", "text/csv", "text/csv\r\nx: y"])
+async def test_an_object_that_no_commit_had_comes_back_with_the_type_that_the_store_knows(
+    lake: Story, in_store: str
+) -> None:
+    async def content_type(_: str) -> str:
+        return in_store
+
+    lake.objectstore.content_type = content_type  # type: ignore[attr-defined]  # as drivers of clouds have it
     gone = await put(lake, "main", "a", content_type="text/csv")
     await lake.versions.staging.delete("main", b"a")
     await lake.versions.slices.end()
@@ -198,7 +212,8 @@ async def test_an_object_that_a_commit_never_had_comes_back_bare(lake: Story) ->
     assert (report.restored, report.bare) == (1, 1)
     [(path, entry)] = (await entries_at(lake, "restored/")).items()
     assert path == f"{run_id}/{gone.address}"
-    assert (entry.checksum, entry.content_type) == (MD5, "application/octet-stream")
+    wanted = "text/csv" if in_store == "text/csv" else "application/octet-stream"
+    assert (entry.checksum, entry.content_type) == (MD5, wanted)
 
 
 async def test_what_comes_back_in_place_of_a_taken_entry_outlives_the_purge(lake: Story) -> None:
@@ -244,17 +259,41 @@ async def deferred_garbage(lake: Story, run_id: str) -> Manifest:
     return decode_deferred(data, run_id).garbage
 
 
-@pytest.mark.parametrize("other", ["a/typed", "b/elsewhere"])
-async def test_at_another_path_an_object_has_what_the_path_had_else_what_it_had_last(lake: Story, other: str) -> None:
-    """Some path of the same range is read there. Of a path in another range no more is known than of the object."""
+async def test_at_an_earlier_path_an_object_has_what_it_had_there(lake: Story) -> None:
+    await put(lake, "main", "a", content_type="text/csv")
+    await lake.versions.copies.copy("main", b"a", "main", b"b", shallow=True, alter=as_text)
+    await lake.commit("main")
+    await lake.versions.cleanup.clean()
+    run_id = await expire_all(lake, "a", "b")
+
+    for path, content_type in (("a", "text/csv"), ("b", "text/plain")):
+        await restored(lake, Restore(run_id=run_id, path=path, prefix="back/"))
+        assert (await entries_at(lake, "back/"))[path].content_type == content_type
+
+
+def as_text(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, content_type="text/plain")
+
+
+async def test_at_a_path_of_an_unknown_range_an_object_has_what_it_had_last(lake: Story) -> None:
     run_id, _ = await committed(lake)
-    await forge(lake, run_id, other_paths=[other])
+    await forge(lake, run_id, other_paths=["b/elsewhere"])
 
-    await restored(lake, Restore(path=other, prefix="back/"))
+    await restored(lake, Restore(path="b/elsewhere", prefix="back/"))
 
-    entry = (await entries_at(lake, "back/"))[other]
-    owner = "" if other == "a/typed" else "ann"
-    assert entry.metadata.get("owner", "") == owner
+    assert users((await entries_at(lake, "back/"))["b/elsewhere"].metadata) == FACTS["owned"]["metadata"]
+
+
+async def test_an_object_never_has_what_another_one_had(lake: Story) -> None:
+    run_id, before = await committed(lake)
+    await forge(lake, run_id, path="a/typed")
+
+    report = await restored(lake, Restore(run_id=run_id, prefix="back/", all_versions=True))
+
+    assert report.bare == 1
+    after = await entries_at(lake, "back/")
+    assert after[f"a/typed@{run_id}/{before['a/typed'].address}"].content_type == "text/csv"
+    assert after[f"a/typed@{run_id}/{before['a/owned'].address}"].content_type == "application/octet-stream"
 
 
 async def forge(lake: Story, run_id: str, **columns: object) -> None:
@@ -279,6 +318,16 @@ async def test_an_object_of_an_unknown_range_comes_back_bare(lake: Story, seen_i
 
     assert (report.restored, report.bare, report.failed) == (len(FACTS), 1, 0)
     assert users((await entries_at(lake, "back/"))["a/owned"].metadata) == {}
+
+
+async def test_metadata_runs_keep_the_ranges_that_a_deferred_run_restores_from(lake: Story) -> None:
+    run_id, _ = await committed(lake)
+    lake.days(5)
+    await lake.run(RunKind.METADATA)
+
+    report = await restored(lake, Restore(run_id=run_id, prefix="back/"))
+
+    assert (report.restored, report.bare) == (len(FACTS), 0)
 
 
 @pytest.mark.parametrize("data", [None, b"PAR1 is no range"])

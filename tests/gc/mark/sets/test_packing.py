@@ -130,19 +130,27 @@ def test_all_paths_and_rules_of_an_object_are_kept_where_they_are_asked_for(
         assert len(paths) + len(rules) == len(set(paths)) + len(set(rules))
 
 
-@given(st.permutations([(n, seen, path, at) for n in (1, 2) for seen in (5, 9) for path in "xy" for at in (-3, 7)]))
+RANGES = [("x", 9), ("y", 7), ("y", -3)]
+
+
+@given(st.permutations([(n, seen, path, at) for n in (1, 2) for seen in (5, 8) for path, at in RANGES]))
 def test_the_range_of_an_object_is_one_that_had_the_path_it_goes_under_whatever_the_order(
     rows: list[tuple[int, int, str, int]],
 ) -> None:
-    packed = [
-        numbered(n, seen_ms=seen, paths=[path], seen_in=at) for n, seen, path, at in rows if (path, at) != ("y", 7)
-    ]
+    packed = [numbered(n, seen_ms=seen, paths=[path], seen_in=at) for n, seen, path, at in rows]
     foreign = pack_foreign(["k", "k"], [1, 1], [1, 1], OLD, paths=pa.array(["a", "b"]), seen_in=np.array([2, 1]))
 
     found = subtract(pa.concat_tables([numbered(3), *packed, foreign]), NOTHING, all_names=True).to_pylist()
 
     ranges = {row["sequence"] or row["address"]: (row["path"], row["seen_in"]) for row in found}
-    assert ranges == {1: ("y", -3), 2: ("y", -3), 3: ("", None), "k": ("b", 1)}
+    assert ranges == {1: ("y", 7), 2: ("y", 7), 3: ("", None), "k": ("b", 1)}
+
+
+@pytest.mark.parametrize("ranges", [(7, -3), (-3, 7)])
+def test_of_equal_rows_in_several_ranges_the_greatest_is_named_whatever_the_order(ranges: tuple[int, int]) -> None:
+    same = [numbered(1, paths=["a"], seen_in=number) for number in ranges]
+
+    assert subtract(pa.concat_tables(same), NOTHING)["seen_in"].to_pylist() == [7]
 
 
 def test_an_object_goes_under_the_path_that_the_commit_seen_last_had_it_under() -> None:

@@ -1,8 +1,9 @@
 """Find the entry that a commit had for an object of a deferred run: content type, metadata, checksum and date.
 
 The table GARBAGE names the range that has the entry (`seen_in`), by the first 64 bits of its id. A collection of
-metadata keeps these ranges until the window is over. The entry's address must be the object's, so a wrong range gives
-nothing, and never the facts of another object.
+metadata leaves the trees of a deferred run's commits alone (`read_snapshot_for_metadata`), and no committed run sweeps
+commits beside a deferred run of the policy. The entry's address must be the object's: a wrong range gives nothing, and
+never the facts of another object.
 """
 
 from __future__ import annotations

@@ -20,11 +20,21 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakebed.base import BYTES_MD5, Corrupt, Entry, Etags, LakebedError, in_waves, parse_address, path_to_key
+from lakebed.base import (
+    BYTES_MD5,
+    CONTENT_TYPE_DEFAULT,
+    Corrupt,
+    Entry,
+    Etags,
+    LakebedError,
+    in_waves,
+    parse_address,
+    path_to_key,
+)
 from lakebed.gc import messages
 from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.reading.reading import Seal
-from lakebed.objectstore import ObjectMissing
+from lakebed.objectstore import ObjectMissing, content_type_of
 from lakebed.versions import Condition, PathExists, PathNotFound, PreconditionFailed, Versions
 
 from .entries import LAST_PATH, CommittedEntries, entry_again
@@ -323,6 +333,7 @@ class Restoring:
 
         async def store_body(address: str) -> Entry:
             wanted = await self._read(source)
+            type_in_store = "" if known is not None else await content_type_of(self._objectstore, source)
             if row["size_bytes"] not in (wanted.size_bytes, -1):
                 raise Corrupt(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
             # The copy is read back before it is staged: a purge deletes the object, so a bad copy loses it.
@@ -335,6 +346,7 @@ class Restoring:
                 checksum=wanted.md5,
                 # The date of now: a lifecycle policy would take an entry with its old date again.
                 modified_ms=self._versions.ports.clock.now_ms(),
+                content_type=type_in_store or CONTENT_TYPE_DEFAULT,
             )
             return entry_again(known, fresh, version)
 
