@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
 
 import msgspec
 import pytest
@@ -138,7 +138,8 @@ async def pruning(lake: Story) -> tuple[str, dict[str, Entry]]:
     return await lake.run(RunKind.PRUNING, "7d"), entries
 
 
-MAKERS: Final = [
+Maker: TypeAlias = Callable[[Story], Awaitable[tuple[str, dict[str, Entry]]]]
+MAKERS: Final[list[Maker]] = [
     committed,
     lifecycle,
     lifecycle_by_hours,
@@ -174,8 +175,8 @@ def users(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-async def test_a_restored_object_has_all_that_its_entry_had(lake: Story, make: type) -> None:
-    run_id, before = await make(lake)  # type: ignore[misc]  # a function of this file
+async def test_a_restored_object_has_all_that_its_entry_had(lake: Story, make: Maker) -> None:
+    run_id, before = await make(lake)
 
     report = await restored(lake, Restore(run_id=run_id, prefix="back/"))
 
