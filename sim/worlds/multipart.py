@@ -11,15 +11,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from lakebed.base import Entry, RepositoryId
+from lakebed.base import Entry, OutcomeUnknown, RepositoryId, Unavailable
 from lakebed.catalog import BranchQueue, Multipart, Namespaces, PartMissing, Repository, Settings
 from lakebed.catalog.records import RepositoryRecord, RepositoryState
 from lakebed.catalog.repository import Open
 from lakebed.objectstore import ObjectStore
 from lakebed.quotas import Meter
-from lakebed.versions import ANY, Condition, MultipartNotFound, UploadRecord, UploadState, Versions, decode_record, keys
+from lakebed.versions import (
+    ANY,
+    Condition,
+    MultipartNotFound,
+    MultipartRecord,
+    PathExists,
+    UploadRecord,
+    UploadRefused,
+    UploadState,
+    Versions,
+    decode_record,
+    keys,
+)
 from lakebed.versions.staging.parts import AGE_MS_MAX
-from sim.checkers.views import PARTITION, UID
+from sim.checkers.views import PARTITION, UID, View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, set_ahead
@@ -61,15 +73,24 @@ def handle_of(repo: Versions) -> Repository:
     return Repository(NAME, record, opened, Namespaces(open_namespace), repo.ports)
 
 
-async def _begin(uploads: Multipart, name: str, key: str, branch: str) -> str:
+async def _begin(uploads: Multipart, name: str, key: str, branch: str, count: int = 2) -> str:
     upload_id = await uploads.begin(branch, key, content_type=TYPE, metadata={})
-    for number in (1, 2):
-        await uploads.put_part(upload_id, number, f"{name}.{number}".encode(), size_bytes=None, checksums={})
+    for number in range(1, count + 1):
+        await _put_part(uploads, upload_id, number, f"{name}.{number}")
     return upload_id
+
+
+async def _put_part(uploads: Multipart, upload_id: str, number: int, text: str) -> None:
+    await uploads.put_part(upload_id, number, text.encode(), size_bytes=None, checksums={})
 
 
 async def _complete(repo: Versions, uploads: Multipart, upload_id: str, value: str, condition: Condition = ANY) -> None:
     parts = [part for _, part in await repo.parts.every(upload_id)]
+    if len(parts) == 1:
+        await uploads.link_only_part(
+            upload_id, parts[0], md5=parts[0].md5, checksum=value, metadata={}, condition=condition
+        )
+        return
     size_bytes = sum(part.size_bytes for part in parts)
     body = uploads.stream(parts)
     await uploads.complete(upload_id, body, size_bytes=size_bytes, checksum=value, metadata={}, condition=condition)
@@ -85,23 +106,36 @@ def send(name: str, key: str, *, branch: str = MAIN) -> Do:
     return Do(Operation(name, "write", branch, key.encode(), name), act)
 
 
-def begin(name: str, key: str, *, branch: str = MAIN) -> Do:
+def begin(name: str, key: str, *, branch: str = MAIN, count: int = 2) -> Do:
     """Do all but the last request."""
 
     async def act(repo: Versions) -> None:
-        await _begin(handle_of(repo).multipart, name, key, branch)
+        await _begin(handle_of(repo).multipart, name, key, branch, count)
 
     return Do(Operation(name, "issue", branch, key.encode()), act)
 
 
-def complete(name: str, key: str, value: str, *, branch: str = MAIN, condition: Condition = ANY) -> Do:
-    """Complete the upload that was begun. The client knows its id; here it looks it up."""
+async def _begun(repo: Versions) -> str:
+    """Return the id of the upload that was begun. Its clients know it; here they look it up."""
+    async for upload_id, _ in repo.parts.begun():
+        return upload_id
+    raise MultipartNotFound("aborted")
+
+
+def put_part(name: str, number: int) -> Do:
+    """Put one more part of the upload that was begun, or another one in place of its part of this number."""
 
     async def act(repo: Versions) -> None:
-        async for upload_id, _ in repo.parts.begun():
-            await _complete(repo, handle_of(repo).multipart, upload_id, value, condition)
-            return
-        raise MultipartNotFound("aborted")
+        await _put_part(handle_of(repo).multipart, await _begun(repo), number, name)
+
+    return Do(Operation(name, "part"), act)
+
+
+def complete(name: str, key: str, value: str, *, branch: str = MAIN, condition: Condition = ANY) -> Do:
+    """Complete the upload that was begun."""
+
+    async def act(repo: Versions) -> None:
+        await _complete(repo, handle_of(repo).multipart, await _begun(repo), value, condition)
 
     return Do(Operation(name, "write", branch, key.encode(), value, _BY_ID), act)
 
@@ -119,10 +153,10 @@ def create_same(name: str, key: str) -> Do:
     return Do(Operation(name, "write", MAIN, key.encode(), SAME), act)
 
 
-@doing("clean")
+@doing("abort")
 async def abort(repo: Versions) -> None:
-    async for upload_id, _ in repo.parts.begun():
-        await handle_of(repo).multipart.abort(upload_id)
+    """Abort the upload that was begun."""
+    await handle_of(repo).multipart.abort(await _begun(repo))
 
 
 @doing("clean")
@@ -145,6 +179,47 @@ def an_upload_sets_its_path_once(ending: Ending) -> None:
     uploads = [decode_record(UploadRecord, value) for key, value in records if key.startswith(keys.UPLOAD)]
     if sum(upload.state is UploadState.LINKED for upload in uploads) > 1:
         raise Violation("an upload set its path twice")
+
+
+def refused_completions_set_nothing(ending: Ending) -> None:
+    """Check that a path shows no object of a completion that was told for good that there is none."""
+    refusals = {MultipartNotFound, UploadRefused, PathExists, PartMissing}
+    view = View(ending.disk)
+    shown = {name: view.visible(branch) for name, branch in view.branches().items()}
+    for record in ending.of("write"):
+        asked, ended = record.operation, record.ended
+        if ended is not None and ended.error in refusals and asked.value == shown.get(asked.branch, {}).get(asked.key):
+            raise Violation(f"{asked.name} was refused, and its object is at {asked.key!r}")
+
+
+def aborts_leave_nothing(ending: Ending) -> None:
+    """Check that an upload that was aborted was not completed. If all its requests have their answers, it keeps no part
+    and no address: so no cleaner need come, and a collection may take the bytes.
+    """
+    if ending.acknowledged("abort"):
+        view = View(ending.disk)
+        shown = {name: view.visible(branch) for name, branch in view.branches().items()}
+        for record in ending.of("write"):
+            asked = record.operation
+            if asked.what == _BY_ID and asked.value == shown.get(asked.branch, {}).get(asked.key):
+                raise Violation(f"an upload was aborted, and the object of {asked.name} is at {asked.key!r}")
+    unclear = (OutcomeUnknown, Unavailable)
+    records = ending.records.values()
+    if ending.crashed or any(one.ended is None or (one.ended.error or Violation) in unclear for one in records):
+        return
+    if ending.acknowledged("abort"):
+        stored = ending.disk.cells.get(PARTITION, {}).items()
+        # The record of a completion that came last stays, so that it may be sent again.
+        begun = {key for key, value in stored if key.startswith(keys.MULTIPART) and not _record(value).etag}
+        if left := sorted({key for key, _ in stored if key.startswith(keys.PART)} | begun):
+            raise Violation(f"an upload was aborted, and {left} stay")
+        uploads = [decode_record(UploadRecord, value) for key, value in stored if key.startswith(keys.UPLOAD)]
+        if any(upload.state is UploadState.ISSUED for upload in uploads):
+            raise Violation("an upload was aborted, and an address of it can still be linked")
+
+
+def _record(value: bytes) -> MultipartRecord:
+    return decode_record(MultipartRecord, value)
 
 
 def no_upload_is_left(ending: Ending) -> None:
@@ -181,11 +256,38 @@ def multipart_scenes() -> Iterator[Scene]:
     yield _scene("completion of an upload, cleaner, run that fences", one, records, late, before=begun)
     old = client("k", clean_parts("k1", late_ms=AGE_MS_MAX))
     yield _scene("completion of an upload, impatient cleaner of parts", one, old, before=begun, clocks_agree=False)
+    yield from _aborted()
     # The branch of the upload is deleted, and made again.
     side = [create_branch("b0")]
     x = client("x", delete_branch("x1"), create_branch("x2"))
     there = client("u", send("w2", "z", branch=SIDE))
     yield _scene("uploader in parts to a branch made again", there, x, before=side)
+
+
+def _aborted() -> Iterator[Scene]:
+    """Yield scenes in which an upload is aborted amid other requests of it."""
+    a, r = client("x", abort("x1")), client("r", uncommitted_run("r1"))
+    # The only part becomes the object: the abort gives up the very address that the completion links.
+    single, double = [begin("b0", "a", count=1)], [begin("b0", "a")]
+    link = client("v", complete("w2", "a", "2"))
+    yield _scene("completion of an only part, aborter", link, a, before=single, quick=Quick.NO_LOSS)
+    yield _scene("completion of an only part, aborter, run", link, a, r, before=single)
+    reads = client("c", commit("c1"))
+    yield _scene("completion of an only part, aborter, committer", link, a, reads, before=single)
+    again = client("v", complete("w2", "a", "2"), again=[complete("w4", "a", "2")])
+    yield _scene("completion of an only part that comes back, aborter", again, a, before=single)
+    new = client("v", complete("w2", "a", "2", condition=Condition(if_none_match=True)))
+    write_a = client("w", write("w3", "a", "3"))
+    yield _scene("completion on a condition, writer, aborter", new, write_a, a, before=double)
+    # A part comes, or takes the place of another.
+    more, other = client("p", put_part("p1", 3)), client("p", put_part("p1", 1))
+    yield _scene("uploader of a part, aborter", more, a, before=double, quick=Quick.NO_LOSS)
+    yield _scene("uploader of a part again, aborter", other, a, before=double, quick=Quick.NO_LOSS)
+    yield _scene("completion of an only part, uploader of it again, aborter", link, other, a, before=single)
+    died = client("x", abort("x1"), again=[abort("x2")])
+    yield _scene("completion of an upload, aborter that comes back", link, died, before=double, quick=Quick.NO_FAULT)
+    two = client("y", abort("y1"))
+    yield _scene("completion of an upload, twice aborted", link, a, two, before=double)
 
 
 def _scene(
@@ -214,6 +316,6 @@ def with_parts(made: Scene) -> Scene:
     return replace(
         made,
         tidy=tidy,
-        checks=(*made.checks, uploads_are_not_lost),
+        checks=(*made.checks, uploads_are_not_lost, refused_completions_set_nothing, aborts_leave_nothing),
         tidy_checks=(*made.tidy_checks, no_upload_is_left),
     )

@@ -452,13 +452,24 @@ class Multipart:
             await self._versions.parts.complete(multipart_id, checksum)
 
     async def abort(self, multipart_id: str) -> None:
-        """End an upload without an object, and release its parts.
+        """End an upload without an object, and release its parts. From then on no completion sets the path.
 
         Raises:
-            MultipartNotFound: the upload does not exist.
+            MultipartNotFound: the upload does not exist, or a completion set its path, or may have set it.
+            CompletionUnderWay: a completion is setting the path.
         """
-        await self._versions.parts.get(multipart_id)
-        await self._versions.parts.end(multipart_id)
+        while True:
+            record = await self._versions.parts.get(multipart_id)
+            try:
+                # If nothing was linked, this also expires the address that a completion is about to link.
+                linked = await self._interrupted(multipart_id, record, "", ANY)
+            except CompletionLost:
+                await self._versions.parts.end(multipart_id)
+                raise
+            if linked is not None:
+                raise MultipartNotFound("the upload was completed", id=multipart_id)
+            if await self._versions.parts.end_as_read(multipart_id, record):
+                return
 
     async def stream(self, parts: Sequence[PartRecord]) -> AsyncIterator[bytes]:
         """Yield the bytes of the parts, one part after another.

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.base import OutcomeUnknown, in_waves
-from lakebed.kv import PredicateFailed
+from lakebed.kv import Held, PredicateFailed
 from lakebed.versions import keys
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import BranchNotFound, CompletionUnderWay, MultipartNotFound
@@ -114,8 +114,13 @@ class Parts:
             await self.get(multipart_id)
         except MultipartNotFound:
             await self.drop(part.address)
+            # Who ended the upload may have listed its parts when this record had taken the place of the old one.
+            await self._drop_replaced(old, part)
             await self._context.delete(key)
             raise
+        await self._drop_replaced(old, part)
+
+    async def _drop_replaced(self, old: tuple[PartRecord, Held] | None, part: PartRecord) -> None:
         if old is not None and old[0].address != part.address:
             await self.drop(old[0].address)
 
@@ -176,6 +181,19 @@ class Parts:
         # The record stays with its etag, so that the same request may be sent again.
         await self._context.set(_upload_key(multipart_id), replace(record, etag=etag))
         await self._give_up_parts(multipart_id)
+
+    async def end_as_read(self, multipart_id: str, record: MultipartRecord) -> bool:
+        """End an upload only if its record is still this one: no completion has noted an address since."""
+        key = _upload_key(multipart_id)
+        found = await self._context.read(MultipartRecord, key)
+        if found is None or found[0] != record:
+            return False
+        try:
+            await self._context.delete_if(key, found[1].predicate)
+        except PredicateFailed:
+            return False
+        await self._give_up_parts(multipart_id)
+        return True
 
     async def end(self, multipart_id: str) -> None:
         """Forget an upload and give up its parts. Does nothing where it has ended before."""
