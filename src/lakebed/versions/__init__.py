@@ -173,7 +173,7 @@ class Versions:
         self.parts = Parts(context, self.uploads)
         self.copies = Copies(context, retired=retired, taken=taken, refs=refs, staging=staging)
         self.moves = Moves(context, self.copies)
-        self.commits = committer = Committer(context, retired, refs, reflog)
+        self.commits = committer = Committer(context, retired, taken, refs, reflog)
         self.merges = Merger(
             context, retired=retired, taken=taken, refs=refs, reflog=reflog, history=history, committer=committer
         )

@@ -154,10 +154,15 @@ class Taken:
         now_ms = self._context.ports.clock.now_ms()
         looked = self._looked_at_ms
         if not self._is_used and not (looked and 0 <= now_ms - looked < self._context.options.branch_cache_ms):
-            if any(await self._context.get_many([keys.LIFECYCLE, keys.ERASED])):
+            if await self.is_ever_used():
                 self._is_used = True
             self._looked_at_ms = now_ms
         return self._is_used
+
+    async def is_ever_used(self) -> bool:
+        """Return False where no run ever took anything. Costs one `get_many`."""
+        # A policy that is removed leaves its record, and so does an erasure.
+        return any(await self._context.get_many([keys.LIFECYCLE, keys.ERASED]))
 
     def _place(self, address: str) -> Place | None:
         key = key_inside(address, self._context.objectstore.uri)
@@ -211,8 +216,7 @@ class Taken:
 
     async def count_brought(self, left: MetarangeId, right: MetarangeId) -> int:
         """Count the entries of a tree, unlike those of another, whose objects were taken. Costs as much as a diff."""
-        # A policy that is removed leaves its record, and so does an erasure: without both no run ever took anything.
-        if not any(await self._context.get_many([keys.LIFECYCLE, keys.ERASED])):
+        if not await self.is_ever_used():
             return 0
         found = 0
         async for batch in self._context.trees.diff(left, right, start=b"", prefix=b""):

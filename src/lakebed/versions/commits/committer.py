@@ -53,6 +53,8 @@ from lakebed.versions.records import BranchRecord, ClaimReason, Commit, Sealed
 from lakebed.versions.refs.reflog import Reflog
 from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired
+from lakebed.versions.taken import Taken
+from lakebed.versions.trees import Applied
 
 IN_ONE_GO_MS: Final = 3_600_000
 """The shortest period that a retention rule may have: no rule misses a commit that was a head for less."""
@@ -113,10 +115,11 @@ class Built:
 
 
 class Committer:
-    def __init__(self, context: Context, retired: Retired, refs: Refs, reflog: Reflog) -> None:
+    def __init__(self, context: Context, retired: Retired, taken: Taken, refs: Refs, reflog: Reflog) -> None:
         self._context = context
         self._reflog = reflog
         self._retired = retired
+        self._taken = taken
         self._refs = refs
 
     async def commit(self, branch: str, note: Note, *, allow_empty: bool = False) -> Commit:
@@ -240,8 +243,40 @@ class Committer:
             changes = await self._spare(base, layers, joined)
             # The tree of each part is a step to the next, and nothing names it. A collection takes it as any other.
             applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
+            if applied.added + applied.changed + applied.removed < changes.num_rows:
+                applied = await self._renewed(metarange, changes, applied)
             metarange = applied.metarange_id
         return metarange
+
+    async def _renewed(self, before: MetarangeId, changes: pa.Table, applied: Applied) -> Applied:
+        """Apply the changes again, if some were none, so that they take the place of entries whose objects runs take.
+
+        An equal entry is no change, and the head's entry stays. But where a run takes the object of that entry, the
+        upload would be lost with it. Costs one `get_many` where no policy was ever set and nothing erased.
+        """
+        # First what every such run leaves, then the runs, then what they noted. A run that begins later bumps the
+        # branch, and the commit is built again.
+        if not await self._taken.is_ever_used():
+            return applied
+        may_take = await self._retired.is_lifecycle_expiring()
+        puts, places = changes.filter(pc.invert(changes["tombstone"])), list[bytes]()
+        for start in range(0, puts.num_rows, LOOKED_UP_TOGETHER):
+            part = puts.slice(start, LOOKED_UP_TOGETHER)
+            paths, digests = (part[name].to_pylist() for name in ("key", "digest"))
+            rows = await self._context.trees.lookup_many(before, paths)
+            found = zip(paths, rows, digests, strict=True)
+            same = [(path, row) for path, row, digest in found if row is not None and row[0] == digest]
+            by = await self._taken.find_rows([row for _, row in same])
+            places += [path for (path, _), run in zip(same, by, strict=True) if may_take or run is not None]
+            await self._context.ports.clock.sleep(0)  # Lookups in the cache let no other task have a turn.
+        if not places:
+            return applied
+        gone = changes.filter(pc.is_in(changes["key"], value_set=pa.array(places, pa.binary())))
+        at = gone.schema.get_field_index("tombstone")
+        gone = gone.set_column(at, gone.schema.field(at), pa.repeat(pa.scalar(True), gone.num_rows))
+        trees, retired_by = self._context.trees, self._retired.retired_by
+        without = await trees.apply(before, gone, retired_by=retired_by)
+        return await trees.apply(without.metarange_id, changes, retired_by=retired_by)
 
     async def _laid_aside(
         self, base: MetarangeId, tokens: Sequence[StagingToken], done: MetarangeId, start: bytes, first: Page
