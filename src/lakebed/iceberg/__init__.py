@@ -14,7 +14,7 @@ callers do both in threads. Nothing here reads or writes storage: they hand in b
 
 from .appending import Appended, NotAppended, appended
 from .exporting import exported
-from .files import MANIFEST_BYTES_MAX, Counted, change_of, files_apart, reached_by
+from .files import MANIFEST_BYTES_MAX, Change, Counted, change_of, files_apart, reached_by
 from .library import is_installed, is_loaded, load
 from .metadata import (
     METADATA_BYTES_MAX,

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lakebed.base import Conflict
 
+from . import avro
 from .exporting import list_of, listed
 from .files import Read
-from .metadata import InvalidTable, Metadata
+from .metadata import Metadata, refusing
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -138,12 +139,8 @@ async def _listed(snapshot: Snapshot | None, read: Read) -> dict[str, ManifestFi
         raise NotAppended(f"snapshot {snapshot.snapshot_id} names no manifest list: such tables are too old")
     uri = snapshot.manifest_list
     data = (await read([uri]))[uri]
-    try:
+    with refusing(f"{uri} is no list of manifests", words=avro.words_of, uri=uri):
         found = await asyncio.to_thread(listed, uri, data)
-    except InvalidTable:
-        raise
-    except Exception as error:
-        raise InvalidTable(f"{uri} is no list of manifests: {type(error).__name__}", uri=uri) from error
     return {manifest.manifest_path: manifest for manifest in found}
 
 

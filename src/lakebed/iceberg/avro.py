@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from .metadata import InvalidTable
+from .metadata import InvalidTable, refusing
 
 DECODED_BYTES_MAX: Final = 256 << 20
 """The size of a file when it is decompressed."""
@@ -121,12 +121,8 @@ def checked(uri: str, data: bytes) -> bytes:
         InvalidTable: it has more than DECODED_BYTES_MAX or its budget, or is malformed, or the library would read
             another number of bytes than Avro has for a type.
     """
-    try:
+    with refusing(f"{uri} cannot be read", words=words_of, uri=uri):
         return _checked(uri, data)
-    except InvalidTable:
-        raise
-    except Exception as error:
-        raise InvalidTable(f"{uri} cannot be read: {words_of(error)}", uri=uri) from error
 
 
 def _checked(uri: str, data: bytes) -> bytes:

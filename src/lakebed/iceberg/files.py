@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from . import avro
-from .metadata import InvalidTable, Metadata, is_below
+from .metadata import InvalidTable, Metadata, is_below, refusing
 
 if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
@@ -277,16 +277,12 @@ def _paths(
     """
     found: dict[str, tuple[Any, ...]] = {}
     fields = (status, path, *more)
-    try:
+    with refusing(f"{uri} is no manifest of Iceberg", words=avro.words_of, uri=uri):
         for deleted, name, *rest in avro.rows(uri, data, fields, within=_DATA_FILE, budget=budget):
             _check_path(name)
             if deleted != _DELETED:
                 _check((name,), location)
                 found[name] = tuple(rest)
-    except InvalidTable:
-        raise
-    except Exception as error:
-        raise InvalidTable(f"{uri} is no manifest of Iceberg: {avro.words_of(error)}", uri=uri) from error
     return found
 
 

@@ -9,10 +9,11 @@ The library raises errors of any kind, `StopIteration` too, which a thread canno
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -50,6 +51,23 @@ class RequirementFailed(Conflict):
     """The table is not as the writer expects: read it again, then retry."""
 
 
+@contextmanager
+def refusing(
+    what: str,
+    *,
+    but: type[Exception] = InvalidTable,
+    words: Callable[[Exception], str] | None = None,
+    **facts: object,
+) -> Iterator[None]:
+    """Turn an error of any kind into InvalidTable, whose message begins with `what`. `but`: errors that pass."""
+    try:
+        yield
+    except but:
+        raise
+    except Exception as error:
+        raise InvalidTable(f"{what}: {(words or words_of)(error)}", **facts) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """The metadata of a table, as the library's value, and the URI of the file that has it; empty for a fresh one."""
@@ -71,10 +89,8 @@ class Metadata:
         Raises:
             InvalidTable: they are more than METADATA_BYTES_MAX, or a value cannot be written.
         """
-        try:
+        with refusing("the metadata cannot be written"):
             data = self.value.model_dump_json().encode()
-        except Exception as error:
-            raise InvalidTable(f"the metadata cannot be written: {_words(error)}") from error
         check_size(len(data))
         return data
 
@@ -88,10 +104,8 @@ def parsed(data: bytes, uri: str, *, location: str) -> Metadata:
     from pyiceberg.table.metadata import TableMetadataUtil
 
     check_size(len(data))
-    try:
+    with refusing(f"{uri} has no metadata of a table", uri=uri):
         value = TableMetadataUtil.parse_raw(data.decode())
-    except Exception as error:
-        raise InvalidTable(f"{uri} has no metadata of a table: {_words(error)}", uri=uri) from error
     return _checked(Metadata(value, uri), location)
 
 
@@ -115,7 +129,7 @@ def created(
 
     _check_properties(properties, location)
     spec, order = partition_spec or b"null", write_order or b"null"
-    try:
+    with refusing("no table can be made so"):
         value = new_table_metadata(
             schema=Schema.model_validate_json(schema),
             partition_spec=UNPARTITIONED_PARTITION_SPEC if spec == b"null" else PartitionSpec.model_validate_json(spec),
@@ -124,8 +138,6 @@ def created(
             properties=dict(properties),
             table_uuid=UUID(location.rpartition("/")[2]),
         )
-    except Exception as error:
-        raise InvalidTable(f"no table can be made so: {_words(error)}") from error
     return _checked(Metadata(value), location)
 
 
@@ -146,27 +158,22 @@ def committed(
     from pyiceberg.table.metadata import TableMetadataV1
     from pyiceberg.table.update import update_table_metadata
 
-    wanted = [_read(_requirements(), each, "requirement") for each in requirements]
-    changes = tuple(_read(_updates(), each, "update") for each in updates)
-    try:
-        for requirement in wanted:
-            requirement.validate(base.value if base else None)
-    except CommitFailedException as error:
-        raise RequirementFailed(str(error)) from error
-    except Exception as error:
-        raise InvalidTable(f"a requirement cannot be checked: {_words(error)}") from error
-    for change in changes:
-        _check_change(change, base)
+    wanted = [_read("requirement", each) for each in requirements]
+    changes = tuple(_read("update", each) for each in updates)
     # The empty table is of version 1, and the updates of a creation raise it.
     start = base.value if base else TableMetadataV1.model_construct(last_column_id=-1, schema=Schema())
     try:
-        value = update_table_metadata(
-            start, changes, enforce_validation=base is None, metadata_location=base.uri if base else None
-        )
+        with refusing("a requirement cannot be checked", but=CommitFailedException):
+            for requirement in wanted:
+                requirement.validate(base.value if base else None)
+        for change in changes:
+            _check_change(change, base)
+        with refusing("the updates cannot be applied", but=CommitFailedException):
+            value = update_table_metadata(
+                start, changes, enforce_validation=base is None, metadata_location=base.uri if base else None
+            )
     except CommitFailedException as error:
         raise RequirementFailed(str(error)) from error
-    except Exception as error:
-        raise InvalidTable(f"the updates cannot be applied: {_words(error)}") from error
     if base is not None and value == base.value:
         return base
     location = base.location if base else place + str(value.table_uuid)
@@ -256,42 +263,33 @@ def check_size(size_bytes: int) -> None:
         )
 
 
-@cache
-def _requirements() -> tuple[Any, frozenset[str]]:
-    from pydantic import TypeAdapter
-    from pyiceberg.table import update
-
-    return TypeAdapter(update.TableRequirement), _names(update.TableRequirement, "type")
+_Noun: TypeAlias = Literal["requirement", "update"]
 
 
 @cache
-def _updates() -> tuple[Any, frozenset[str]]:
+def _known(noun: _Noun) -> tuple[Any, str, frozenset[str]]:
+    """Return the reader of the library's records, the field that tells them apart, and the values that it may have."""
     from pydantic import TypeAdapter
     from pyiceberg.table import update
 
-    return TypeAdapter(update.TableUpdate), _names(update.TableUpdate, "action")
-
-
-def _names(union: Any, field: str) -> frozenset[str]:
-    """Return the values of the field that tells the records of a union apart."""
+    union: Any = update.TableRequirement if noun == "requirement" else update.TableUpdate
+    field = "type" if noun == "requirement" else "action"
     kinds = union.__origin__.__args__ if hasattr(union, "__origin__") else union.__args__
-    return frozenset(kind.model_fields[field].default for kind in kinds)
+    return TypeAdapter(union), field, frozenset(kind.model_fields[field].default for kind in kinds)
 
 
-def _read(known: tuple[Any, frozenset[str]], data: bytes, noun: str) -> Any:
-    adapter, names = known
-    try:
+def _read(noun: _Noun, data: bytes) -> Any:
+    adapter, field, names = _known(noun)
+    with refusing(f"malformed {noun}"):
         fields = msgspec.json.decode(data)
-        name = fields.get("type" if noun == "requirement" else "action") if isinstance(fields, dict) else None
+        name = fields.get(field) if isinstance(fields, dict) else None
         value = adapter.validate_json(data) if name in names else None
-    except Exception as error:
-        raise InvalidTable(f"malformed {noun}: {_words(error)}") from error
     if value is None:
         raise InvalidTable(f"unknown {noun} {json.dumps(name)[:100]}: known are {', '.join(sorted(names))}")
     return value
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
     """Return the first line of the library's words: the others repeat the input."""
     errors = getattr(error, "errors", None)
     if callable(errors):

@@ -53,8 +53,8 @@ _TABLE: Final = _FOLDER + "/{table}.iceberg/table.json"
 _NAMED: Final = _FOLDER + "/{name}.iceberg/table.json"
 _SETTINGS: Final = _FOLDER + "/namespace.json"
 
-_PREFIX: Final = "/{repository}.{ref}"
-_NAMESPACES: Final = _PREFIX + "/namespaces"
+PREFIX: Final = "/{repository}.{ref}"
+_NAMESPACES: Final = PREFIX + "/namespaces"
 _NAMESPACE: Final = _NAMESPACES + "/{namespace}"
 _TABLES: Final = _NAMESPACE + "/tables"
 _ONE_TABLE: Final = _TABLES + "/{table}"
@@ -259,7 +259,7 @@ REPORT_TABLE_METRICS: Final = post(
 )
 RENAME_TABLE: Final = post(
     "renameTable",
-    _PREFIX + "/tables/rename",
+    PREFIX + "/tables/rename",
     wire.TableRename,
     NOTHING,
     _COMMIT,
@@ -271,7 +271,7 @@ RENAME_TABLE: Final = post(
 )
 COMMIT_TABLES: Final = post(
     "commitTables",
-    _PREFIX + "/transactions/commit",
+    PREFIX + "/transactions/commit",
     wire.TablesCommit,
     NOTHING,
     _COMMIT,

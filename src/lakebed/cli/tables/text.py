@@ -7,17 +7,9 @@ from typing import Final
 
 import click
 
+from lakebed import wire
 from lakebed.base import count_of, human_size
 from lakebed.cli.kit.output import columns_of, fields, human_minute, human_time, printable, table
-from lakebed.wire import (
-    TableCount,
-    TableDetails,
-    TableDifference,
-    TableField,
-    TableFieldChange,
-    TableSnapshot,
-    TableVersion,
-)
 
 MARKS: Final = {"added": "+", "removed": "-", "changed": "~"}
 _COLOURS: Final = {"+": "green", "-": "red", "~": "yellow"}
@@ -37,7 +29,7 @@ def marked(mark: str, text: str) -> str:
     return click.style(f"{mark} {text}", fg=_COLOURS[mark])
 
 
-def details(one: TableDetails) -> Iterator[str]:
+def details(one: wire.TableDetails) -> Iterator[str]:
     commit, snapshot = one.commit, one.snapshot
     facts = [
         ("Table", shown_name(one.table)),
@@ -60,7 +52,7 @@ def details(one: TableDetails) -> Iterator[str]:
     facts += [("Property", f"{name}={text}") for name, text in sorted(one.properties.items())]
     yield from fields(facts)
     yield ""
-    columns: dict[str, Callable[[TableField], object]] = {
+    columns: dict[str, Callable[[wire.TableField], object]] = {
         "field": lambda field: field.name,
         "type": lambda field: field.type,
         "nulls": lambda field: "no" if field.required else "yes",
@@ -71,7 +63,7 @@ def details(one: TableDetails) -> Iterator[str]:
     yield from columns_of(one.fields, columns)
 
 
-def history(versions: Iterable[TableVersion]) -> Iterator[str]:
+def history(versions: Iterable[wire.TableVersion]) -> Iterator[str]:
     rows: list[list[str]] = []
     for one in versions:
         commit = [one.commit.id[:12], human_minute(one.commit.creation_date), one.commit.committer]
@@ -81,7 +73,7 @@ def history(versions: Iterable[TableVersion]) -> Iterator[str]:
     return table(["commit", "date", "by", "snapshot", "change", "rows"], rows)
 
 
-def _no_snapshot(one: TableVersion) -> str:
+def _no_snapshot(one: wire.TableVersion) -> str:
     """Say what a commit did that brought no snapshot."""
     if one.is_dropped:
         return "dropped"
@@ -92,25 +84,25 @@ def _no_snapshot(one: TableVersion) -> str:
     return ", ".join(parts) or "settings"
 
 
-def _what(snapshot: TableSnapshot) -> str:
+def _what(snapshot: wire.TableSnapshot) -> str:
     return snapshot.operation or "snapshot"
 
 
-def _when(snapshot: TableSnapshot) -> str:
+def _when(snapshot: wire.TableSnapshot) -> str:
     return human_time(snapshot.created // 1000)
 
 
-def _rows(snapshot: TableSnapshot) -> str:
+def _rows(snapshot: wire.TableSnapshot) -> str:
     """Return the rows that a snapshot added and deleted, as its writer counted them."""
     counts = [("+", snapshot.summary.get("added-records")), ("-", snapshot.summary.get("deleted-records"))]
     return " ".join(f"{sign}{count}" for sign, count in counts if count and count != "0")
 
 
-def _count(one: TableCount) -> str:
+def _count(one: wire.TableCount) -> str:
     return f"{count_of(one.files, 'file')}, {count_of(one.rows, 'row')}, {human_size(one.size_bytes)}"
 
 
-def difference(one: TableDifference) -> Iterator[str]:
+def difference(one: wire.TableDifference) -> Iterator[str]:
     sides = [side for side, has in (("left", one.left_metadata), ("right", one.right_metadata)) if has]
     lines = [f"only the {sides[0]} ref has {shown_name(one.table)}"] if len(sides) == 1 else []
     lines += [_field_change(each) for each in one.fields]
@@ -140,7 +132,7 @@ def difference(one: TableDifference) -> Iterator[str]:
     yield from lines or ["no difference"]
 
 
-def _field_change(one: TableFieldChange) -> str:
+def _field_change(one: wire.TableFieldChange) -> str:
     before, after = one.before, one.after
     if before is None or after is None:
         field = before or after
@@ -149,5 +141,5 @@ def _field_change(one: TableFieldChange) -> str:
     return marked("~", f"field {_field(before)} -> {_field(after)}")
 
 
-def _field(field: TableField) -> str:
+def _field(field: wire.TableField) -> str:
     return printable(f"{field.name} {field.type}{' required' if field.required else ''}")

@@ -234,7 +234,7 @@ class BranchTables:
         return await in_thread(len(data) // 8, lambda: iceberg.shown(data, uri))
 
     def _changing(self, repository: Repository) -> Changing:
-        return Changing(repository, self._state.ports, self._state.authenticator.lent_key)
+        return Changing(repository, self._state)
 
     async def _counts(
         self, repository: Repository, left: str, right: str, locations: tuple[str, str]

@@ -17,9 +17,10 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from lakebed import iceberg
-from lakebed.base import Ports, each_item
+from lakebed.base import each_item
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import (
     TABLES,
@@ -70,13 +71,13 @@ class Changed(NamedTuple):
 class Changing:
     """Work on the tables of one repository."""
 
-    def __init__(self, repository: Repository, ports: Ports, key: bytes) -> None:
-        """`key` proves that an id of a table was given out here."""
+    def __init__(self, repository: Repository, state: AppState) -> None:
         self._repository = repository.id
-        self._key = key
+        # It proves that an id of a table was given out here.
+        self._key = state.authenticator.lent_key
         self._tables: Final[Tables] = repository.tables
         self._versions = repository.versions
-        self._ports = ports
+        self._ports = state.ports
         self._place = self._tables.location("")
 
     def fresh_location(self, branch: str, name: TableName) -> str:
@@ -124,8 +125,11 @@ class Changing:
         Raises:
             InvalidTable, MissingFile, PathExpired: it cannot be read.
         """
-        data = await self.metadata_file(table.metadata)
-        uri, location = self._tables.uri_of(table.metadata), self._tables.location(table.uuid)
+        return await self.parsed(table.metadata, table.uuid)
+
+    async def parsed(self, file: str, uuid: str) -> tuple[Metadata, bytes]:
+        """Return what `metadata_of` returns, of a file that has metadata of the table with this id."""
+        data, uri, location = await self.metadata_file(file), self._tables.uri_of(file), self._tables.location(uuid)
         return await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location)), data
 
     async def metadata_file(self, file: str) -> bytes:
@@ -212,7 +216,9 @@ class Changing:
             try:
                 current, data = await self.metadata_of(await self._tables.load(branch, name))
                 log = current.value.metadata_log
-                base = await self._at(log[-1].metadata_file, current) if log else None
+                base = None
+                if log:
+                    base, _ = await self.parsed(self._tables.file_of(log[-1].metadata_file), current.uuid)
             except (NoSuchTable, MissingFile, PathExpired, OutsideTables, iceberg.InvalidTable):
                 return []
             asked = partial(
@@ -227,10 +233,6 @@ class Changing:
                 return []
             made.append(Changed(name, current, data, None))
         return made
-
-    async def _at(self, uri: str, table: Metadata) -> Metadata:
-        data = await self.metadata_file(self._tables.file_of(uri))
-        return await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=table.location))
 
     async def _changed(
         self, branch: str, name: TableName, commit: TableCommit, *, by: str, is_again: bool, at: str = ""
@@ -259,19 +261,20 @@ class Changing:
         change = await iceberg.change_of(base, new, self.read)
         encoded = await in_thread(size, new.encoded)
         file = await self._put(new, encoded, table, branch=branch, by=by)
-        return Changed(
-            name,
-            Metadata(new.value, self._tables.uri_of(file)),
-            encoded,
-            TableChange(
-                name=name,
-                expected=None if table is None else table.metadata,
-                metadata=file,
-                uuid=new.uuid,
-                added=sorted({file, *map(self._tables.file_of, change.added)}),
-                removed=sorted(map(self._tables.file_of, change.removed)),
-            ),
-            did=_did(base, new),
+        metadata = Metadata(new.value, self._tables.uri_of(file))
+        return Changed(name, metadata, encoded, self._change(name, table, file, new, change), did=_did(base, new))
+
+    def _change(
+        self, name: TableName, table: Table | None, file: str, new: Metadata, found: iceberg.Change
+    ) -> TableChange:
+        """Return the change that makes a file the metadata of a table, which is `table` until then."""
+        return TableChange(
+            name=name,
+            expected=None if table is None else table.metadata,
+            metadata=file,
+            uuid=new.uuid,
+            added=sorted({file, *map(self._tables.file_of, found.added)}),
+            removed=sorted(map(self._tables.file_of, found.removed)),
         )
 
     async def change_at(self, commit: str, name: TableName, asked: TableCommit, *, branch: str, by: str) -> TableChange:
@@ -324,9 +327,7 @@ class Changing:
             TableExists: there is one, and `overwrite` is not set.
         """
         uuid = file.partition("/")[0]
-        uri, data = self._tables.uri_of(file), await self.metadata_file(file)
-        location = self._tables.location(uuid)
-        new = await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
+        new, data = await self.parsed(file, uuid)
         try:
             table = await self._tables.load(branch, name)
         except NoSuchTable:
@@ -335,20 +336,12 @@ class Changing:
             raise TableExists(f"there is a table {name}", table=str(name))
         same = table is not None and table.uuid == uuid
         base = (await self.metadata_of(table))[0] if table is not None and same else None
-        found = await iceberg.change_of(base, new, self.read)
-        removed = set(map(self._tables.file_of, found.removed))
+        change = self._change(name, table, file, new, await iceberg.change_of(base, new, self.read))
         if table is not None and not same:
             # Another table was here: its entries have other names, unless the new one's files happen to have them.
-            removed |= {file async for file in self._renamed(branch, table, uuid)}
-        change = TableChange(
-            name=name,
-            expected=None if table is None else table.metadata,
-            metadata=file,
-            uuid=uuid,
-            added=sorted({file, *map(self._tables.file_of, found.added)}),
-            removed=sorted(removed),
-        )
-        return uri, data, await self._tables.commit(branch, [change], note)
+            others = {file async for file in self._renamed(branch, table, uuid)}
+            change = replace(change, removed=sorted({*change.removed, *others}))
+        return new.uri, data, await self._tables.commit(branch, [change], note)
 
     async def _renamed(self, branch: str, table: Table, uuid: str) -> AsyncIterator[str]:
         """Yield the files that a table reaches, as if they were files of another."""
@@ -432,7 +425,7 @@ class Reading:
 
     def __init__(self, repository: Repository, state: AppState) -> None:
         self._tables = repository.tables
-        self._changing = Changing(repository, state.ports, state.authenticator.lent_key)
+        self._changing = Changing(repository, state)
 
     async def reach(self, metadata: str, files: Set[str]) -> Reach | None:
         """Return which of these files the metadata in a file of the branch `tables` reaches. None: it is not known.
@@ -445,9 +438,7 @@ class Reading:
         if not iceberg.is_installed():
             return None
         await load_library()
-        data, uri = await self._changing.metadata_file(metadata), self._tables.uri_of(metadata)
-        location = self._tables.location(metadata.partition("/")[0])
-        table = await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location))
+        table, _ = await self._changing.parsed(metadata, metadata.partition("/")[0])
         found = await iceberg.reached_by(table, {self._tables.uri_of(file) for file in files}, self._changing.read)
         return Reach(files=len(found.files), snapshots=found.snapshots, is_current=found.is_current)
 
@@ -464,7 +455,7 @@ async def appending(repository: Repository, state: AppState, *, branch: str, by:
         Answer: the server has no library for tables.
     """
     await load_library()
-    changing = Changing(repository, state.ports, state.authenticator.lent_key)
+    changing = Changing(repository, state)
 
     async def metadata_at(commit: str, name: TableName) -> Metadata:
         return (await changing.metadata_of(await repository.tables.load(commit, name)))[0]

@@ -7,52 +7,29 @@ import binascii
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lakebed import wire
 from lakebed.auth import NotAuthenticated, NotPermitted
 from lakebed.base import Invalid
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import Tables
-from lakebed.operations import PUBLIC_BYTES_MAX, AnyOperation
+from lakebed.operations import PUBLIC_BYTES_MAX, Operation
 from lakebed.operations import tables as operations
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, parse_query
 from lakebed.server.http.routing import Route
 from lakebed.server.state import AppState
-from lakebed.wire import (
-    CatalogSettings,
-    CatalogToken,
-    NamespaceChange,
-    NamespaceChanged,
-    NamespaceCreation,
-    NamespaceList,
-    NamespaceProperties,
-)
 
 from .credentials import files_settings
 from .places import inner, levels_of, names_in, namespace_of, note_of, shown, warehouse_of
 
 PAGE_MAX: Final = 1000
 _GRANTS: Final = ("client_credentials", "urn:ietf:params:oauth:grant-type:token-exchange")
-_OFFERED: Final[tuple[AnyOperation, ...]] = (
-    operations.LIST_NAMESPACES,
-    operations.CREATE_NAMESPACE,
-    operations.LOAD_NAMESPACE,
-    operations.NAMESPACE_EXISTS,
-    operations.DROP_NAMESPACE,
-    operations.UPDATE_NAMESPACE,
-    operations.LIST_TABLES,
-    operations.CREATE_TABLE,
-    operations.REGISTER_TABLE,
-    operations.LOAD_TABLE,
-    operations.LOAD_TABLE_CREDENTIALS,
-    operations.SIGN_FILE_REQUEST,
-    operations.TABLE_EXISTS,
-    operations.COMMIT_TABLE,
-    operations.DROP_TABLE,
-    operations.REPORT_TABLE_METRICS,
-    operations.RENAME_TABLE,
-    operations.COMMIT_TABLES,
-)
-ENDPOINTS: Final = [f"{each.method} /v1{each.path.replace('{repository}.{ref}', '{prefix}', 1)}" for each in _OFFERED]
+ENDPOINTS: Final = [
+    f"{one.method} /v1/{{prefix}}{one.path.removeprefix(operations.PREFIX)}"
+    for one in vars(operations).values()
+    if isinstance(one, Operation) and one.path.startswith(operations.PREFIX)
+]
+"""The routes of each catalog of a ref, as the standard names them."""
 
 
 class OAuthRefused(Invalid):
@@ -71,7 +48,7 @@ class Namespaces:
 
     # Settings and logins
 
-    async def settings(self, request: RestRequest) -> CatalogSettings:
+    async def settings(self, request: RestRequest) -> wire.CatalogSettings:
         warehouse = request.query("warehouse")
         overrides: dict[str, str] = {}
         if warehouse:
@@ -86,9 +63,9 @@ class Namespaces:
             # Clients in Java send it with each request then. Those in Python and DuckDB do so by themselves.
             "header.X-Iceberg-Access-Delegation": "vended-credentials",
         }
-        return CatalogSettings(defaults=defaults, overrides=overrides, endpoints=ENDPOINTS)
+        return wire.CatalogSettings(defaults=defaults, overrides=overrides, endpoints=ENDPOINTS)
 
-    async def log_in(self, request: RestRequest) -> CatalogToken:
+    async def log_in(self, request: RestRequest) -> wire.CatalogToken:
         """Exchange a key pair for a token of the API, which every request of the catalog may carry.
 
         Raises:
@@ -106,7 +83,7 @@ class Namespaces:
                 request.identity = await authenticator.authenticate(f"Bearer {token}".encode(), None)
             except NotAuthenticated as error:
                 raise OAuthRefused("invalid_grant", "the token to exchange does not count", 401) from error
-            return CatalogToken(access_token=token, expires_in=3600)
+            return wire.CatalogToken(access_token=token, expires_in=3600)
         key, secret = _pair(request, fields)
         request.through = f"key {key[:200]}"
         try:
@@ -115,15 +92,15 @@ class Namespaces:
             raise OAuthRefused(
                 "invalid_client", "client_id and client_secret are an access key and its secret", 401
             ) from error
-        return CatalogToken(access_token=token, expires_in=expires_s - now_s)
+        return wire.CatalogToken(access_token=token, expires_in=expires_s - now_s)
 
-    async def list_catalogs(self, request: RestRequest) -> NamespaceList:
+    async def list_catalogs(self, request: RestRequest) -> wire.NamespaceList:
         """List what the caller may read: repositories, or the branches of one."""
         parent, after = levels_of(request.query("parent")), request.query("pageToken")
         if not parent:
             found, has_more = await self._catalog.list(prefix="", after=after, limit=limit_of(request))
             visible: list[list[str]] = [[name] for name, _ in found if await _is_shown(request, name)]
-            return NamespaceList(namespaces=visible, next_page_token=found[-1][0] if has_more else None)
+            return wire.NamespaceList(namespaces=visible, next_page_token=found[-1][0] if has_more else None)
         if len(parent) == 1:
             await ask((operations.SHOWN, operations.BRANCHES), request.permissions, {"repository": parent[0]})
             repository = await self._catalog.get(parent[0])
@@ -132,7 +109,7 @@ class Namespaces:
             )
             hidden = await repository.settings.hidden_branches()
             visible = [[repository.id, each.name] for each in branches if each.name not in hidden]
-            return NamespaceList(namespaces=visible, next_page_token=branches[-1].name if has_more else None)
+            return wire.NamespaceList(namespaces=visible, next_page_token=branches[-1].name if has_more else None)
         names = {"repository": parent[0], "ref": parent[1]}
         await ask(operations.LIST_NAMESPACES.permissions or (), request.permissions, names)
         repository = await self._catalog.get(parent[0])
@@ -140,7 +117,7 @@ class Namespaces:
 
     # Namespaces
 
-    async def list(self, request: RestRequest) -> NamespaceList:
+    async def list(self, request: RestRequest) -> wire.NamespaceList:
         repository = await self._catalog.get(request.args[0])
         parent = levels_of(request.query("parent"))
         if parent:
@@ -149,23 +126,23 @@ class Namespaces:
 
     async def _page(
         self, request: RestRequest, tables: Tables, ref: str, parent: tuple[str, ...], outer: Sequence[str] = ()
-    ) -> NamespaceList:
+    ) -> wire.NamespaceList:
         found, has_more = await tables.namespaces(
             ref, parent, after=request.query("pageToken"), limit=limit_of(request)
         )
         names = [[*outer, *each] for each in found]
-        return NamespaceList(namespaces=names, next_page_token=found[-1][-1] if has_more else None)
+        return wire.NamespaceList(namespaces=names, next_page_token=found[-1][-1] if has_more else None)
 
-    async def create(self, request: RestRequest, body: NamespaceCreation) -> NamespaceProperties:
+    async def create(self, request: RestRequest, body: wire.NamespaceCreation) -> wire.NamespaceProperties:
         repository, branch = await self._place(request)
         namespace = inner(request, body.namespace)
         await ask((operations.SETS,), request.permissions, names_in(request, namespace))
         await repository.tables.start()
         note = note_of(request, f"Create namespace {'.'.join(namespace)}")
         await repository.tables.create_namespace(branch, namespace, body.properties, note)
-        return NamespaceProperties(namespace=shown(request, namespace), properties=body.properties)
+        return wire.NamespaceProperties(namespace=shown(request, namespace), properties=body.properties)
 
-    async def load(self, request: RestRequest) -> NamespaceProperties:
+    async def load(self, request: RestRequest) -> wire.NamespaceProperties:
         repository, ref = await self._place(request)
         namespace = namespace_of(request)
         if namespace:
@@ -174,7 +151,7 @@ class Namespaces:
             properties = {}
             if ref:
                 await repository.versions.refs.resolve(ref)
-        return NamespaceProperties(namespace=shown(request, namespace), properties=properties)
+        return wire.NamespaceProperties(namespace=shown(request, namespace), properties=properties)
 
     async def exists(self, request: RestRequest) -> None:
         await self.load(request)
@@ -185,7 +162,7 @@ class Namespaces:
         note = note_of(request, f"Drop namespace {'.'.join(namespace)}")
         await repository.tables.drop_namespace(branch, namespace, note)
 
-    async def update(self, request: RestRequest, body: NamespaceChange) -> NamespaceChanged:
+    async def update(self, request: RestRequest, body: wire.NamespaceChange) -> wire.NamespaceChanged:
         repository, branch = await self._place(request)
         namespace = namespace_of(request)
         removals, updates = body.removals or [], body.updates or {}
@@ -197,7 +174,7 @@ class Namespaces:
 
         note = note_of(request, f"Set properties of namespace {'.'.join(namespace)}")
         before = await repository.tables.change_namespace(branch, namespace, changed, note)
-        return NamespaceChanged(
+        return wire.NamespaceChanged(
             updated=list(updates),
             removed=[name for name in removals if name in before],
             missing=[name for name in removals if name not in before],

@@ -157,7 +157,7 @@ class TableRoutes:
         return await self._catalog.get(request.args[0])
 
     def _changing(self, repository: Repository) -> Changing:
-        return Changing(repository, self._state.ports, self._state.authenticator.lent_key)
+        return Changing(repository, self._state)
 
 
 def _name_of(request: RestRequest, identifier: wire.TableIdentifier) -> TableName:
