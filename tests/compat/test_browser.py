@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lakebed.server.web.tokens import VISITOR_COOKIE
+from lakebed.server.web.visit import VISITOR_COOKIE
 from tests.identity_providers import Provider, serving
 from tests.server.web.chromium import WAIT_S, Chromium, driving, is_installed
 

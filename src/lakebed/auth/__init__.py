@@ -7,7 +7,6 @@ from .accounts import *
 from .authenticator import *
 from .lent import *
 from .permissions.actions import *
-from .permissions.authorizer import *
 from .permissions.built_in import *
 from .permissions.conditions import *
 from .permissions.grants import *

@@ -7,7 +7,6 @@ from .entries import *
 from .errors import *
 from .etags import *
 from .events import *
-from .ids import *
 from .later import *
 from .names import *
 from .ports import *

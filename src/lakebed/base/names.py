@@ -1,20 +1,32 @@
-"""Check the names that users give. Each kind has one function, which raises `InvalidName` with the reason."""
+"""Identifiers, and the names that users give. A kind of names has one function, which raises `InvalidName` with the
+reason. Each identifier is a type of its own, so that mypy keeps them apart; all are strings at run time.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import AnyStr, Final
+from typing import AnyStr, Final, NewType
 
 from .errors import Invalid
-from .ids import BranchName, RepositoryId, TagName
 
 __all__ = [
+    "EMPTY_METARANGE",
     "KEY_BYTES_MAX",
     "TABLES",
     "TABLE_FILE",
     "TABLE_RECORD",
     "TABLE_SUFFIX",
+    "BranchName",
+    "CommitId",
     "InvalidName",
+    "MetarangeId",
+    "RangeId",
+    "RepositoryId",
+    "RepositoryUid",
+    "RunId",
+    "StagingToken",
+    "SublistId",
+    "TagName",
     "check_branch",
     "check_repository",
     "check_tag",
@@ -23,6 +35,32 @@ __all__ = [
     "key_to_path",
     "path_to_key",
 ]
+
+RepositoryId = NewType("RepositoryId", str)
+"""The name of a repository for users: `[a-z0-9][a-z0-9-]{2,62}`."""
+
+RepositoryUid = NewType("RepositoryUid", str)
+"""The name of a repository in KV partitions. A repository that is made again under a deleted id gets a new one."""
+
+BranchName = NewType("BranchName", str)
+TagName = NewType("TagName", str)
+
+CommitId = NewType("CommitId", str)
+"""64 lower-case hex digits: SHA-256 of the canonical commit record (docs/formats/commit.md)."""
+
+StagingToken = NewType("StagingToken", str)
+"""The name of the KV partition `<uid>/<token>` with the cells of one staging area. Never used twice."""
+
+RangeId = NewType("RangeId", str)
+SublistId = NewType("SublistId", str)
+MetarangeId = NewType("MetarangeId", str)
+"""64 lower-case hex digits over logical content; `EMPTY_METARANGE` (the empty string) is the tree without entries."""
+
+EMPTY_METARANGE = MetarangeId("")
+
+RunId = NewType("RunId", str)
+"""A collection run. Sorts by the time of its start."""
+
 
 KEY_BYTES_MAX: Final = 1024
 """The longest object path, in bytes of UTF-8; also the longest KV key that a driver must accept."""

@@ -1,7 +1,6 @@
 """Iceberg's format: what a table's metadata says, and which files it reaches. Only this part names `pyiceberg`.
 
-    library.py    whether the package is there, and its modules, imported when the first table is asked for
-    metadata.py   make, read, check and change metadata
+    metadata.py   make, read, check and change metadata; import the package when the first table is asked for
     avro.py       files in Avro, decoded within their size
     files.py      the files that a change of metadata adds and removes
     shown.py      what people want to know of metadata, without the package
@@ -15,7 +14,6 @@ callers do both in threads. Nothing here reads or writes storage: they hand in b
 from .appending import Appended, NotAppended, appended
 from .exporting import exported
 from .files import MANIFEST_BYTES_MAX, Change, Counted, change_of, files_apart, reached_by
-from .library import is_installed, is_loaded, load
 from .metadata import (
     METADATA_BYTES_MAX,
     InvalidTable,
@@ -24,7 +22,10 @@ from .metadata import (
     check_size,
     committed,
     created,
+    is_installed,
+    is_loaded,
     is_result,
+    load,
     metadata_name,
     parsed,
 )

@@ -8,6 +8,8 @@ The library raises errors of any kind, `StopIteration` too, which a thread canno
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,9 @@ from lakebed.base import Conflict, Invalid
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
+
+_MODULES: Final = ("pyiceberg.table.metadata", "pyiceberg.table.update", "pyiceberg.manifest", "pyiceberg.avro.file")
+
 
 METADATA_BYTES_MAX: Final = 10 << 20
 FORMAT_VERSION_MAX: Final = 2
@@ -298,3 +303,25 @@ def words_of(error: Exception) -> str:
             place = ".".join(str(each) for each in found[0].get("loc", ()))
             return f"{place}: {found[0].get('msg', '')}"[:300]
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+# The library, an extra: no module of ours imports it at the top
+
+
+def is_installed() -> bool:
+    """Return whether the package is there: `lakebed[iceberg]` brings it."""
+    return importlib.util.find_spec("pyiceberg") is not None
+
+
+_loaded: list[str] = []
+
+
+def load() -> None:
+    """Import the package. It takes a second: a server does it in a thread."""
+    for name in _MODULES:
+        importlib.import_module(name)
+    _loaded.append("pyiceberg")
+
+
+def is_loaded() -> bool:
+    return bool(_loaded)

@@ -2,7 +2,6 @@
 
 from .adoption import *
 from .arguments import *
-from .clock import *
 from .drivers.memory import *
 from .keeping import *
 from .opening import *

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol, runtime_checkable
 
-from .clock import store_clock_ms
-from .store import ObjectStore
+from .store import ObjectStore, store_clock_ms
 
 __all__ = ["KnowsTypes", "Versioned", "content_type_of", "keeps_versions"]
 

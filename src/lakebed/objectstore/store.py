@@ -42,6 +42,7 @@ __all__ = [
     "ShortBody",
     "Stored",
     "UnlistableKey",
+    "store_clock_ms",
 ]
 
 
@@ -269,3 +270,9 @@ class Deleter(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def store_clock_ms(store: ObjectStore, key: str) -> int:
+    """Return the store's present time. Costs a put of a small object at `key`, and a stat of it."""
+    await store.put(key, b"{}")
+    return (await store.stat(key)).modified_ms

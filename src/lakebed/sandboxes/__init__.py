@@ -3,5 +3,4 @@
 Design: docs/design/0013-sandboxes.md. The record, and how its user gets rights: `lakebed.auth`.
 """
 
-from .life import Sandboxes, SandboxNotFound, is_current
-from .rights import source_of
+from .life import Sandboxes, SandboxNotFound, is_current, source_of

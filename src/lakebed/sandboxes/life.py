@@ -22,11 +22,14 @@ from lakebed.auth import (
     PARTITION,
     SANDBOXES,
     Accounts,
+    Condition,
+    InvalidPolicy,
     IssuedCredentials,
     Ref,
     SandboxRecord,
     SandboxState,
     Statement,
+    check_statements,
     decode,
     encode,
 )
@@ -45,9 +48,10 @@ from lakebed.base import (
 from lakebed.catalog import HookRefused, Repository, RepositoryNotFound
 from lakebed.kv import Held, PredicateFailed, Store, scan_prefix
 from lakebed.quotas import Books, Meter, Scope, of_branch
-from lakebed.versions import BranchNotFound
+from lakebed.versions import BranchNotFound, RefKind, Versions
 
-from .rights import rights_of
+READ: Final = ("fs:ReadBranch", "fs:ReadTag", "fs:ReadCommit", "fs:ReadObject", "fs:ListObjects", "fs:ListCommits")
+
 
 logger = logging.getLogger(__name__)
 
@@ -380,3 +384,55 @@ def _scope(record: SandboxRecord) -> Scope:
 
 def _is_id(id_: str) -> bool:
     return id_.startswith("sandbox-") and _NAME.fullmatch(id_[len("sandbox-") :][:64]) is not None and len(id_) < 128
+
+
+# The rights of its key, made once, with the sandbox
+#
+# It may read the source and the branch, write, commit and reset on the branch, and open pull requests from it. A merge
+# or reset puts a commit of another ref on the branch and asks for no allow of that ref, so the rights deny all others.
+
+
+def rights_of(repository: str, branch: str, source: Ref, denials: Sequence[Statement] = ()) -> tuple[Statement, ...]:
+    """Return the statements of a sandbox's user. `denials` are those of its maker: they hold for its key, too.
+
+    Raises:
+        InvalidPolicy: the name of a tag, or a denial, has characters that no statement can have.
+    """
+    lake = f"arn:lakefs:fs:::repository/{repository}"
+    refs = (branch, str(source.ref))
+    at_refs = (Condition(operator="StringEquals", key="ref", values=refs),)
+    elsewhere = (Condition(operator="StringNotEquals", key="ref", values=refs),)
+    on_branch = (Condition(operator="StringEquals", key="branch", values=(branch,)),)
+    written, moved = ("fs:WriteObject", "fs:DeleteObject"), ("fs:CreateCommit", "fs:RevertBranch")
+    return check_statements(
+        [
+            Statement(effect="allow", actions=("fs:ReadRepository", "pr:ReadPullRequest"), resource=lake),
+            Statement(effect="allow", actions=READ, resource=lake, conditions=at_refs),
+            Statement(effect="allow", actions=READ, resource=f"{lake}/*", conditions=at_refs),
+            Statement(effect="allow", actions=written, resource=f"{lake}/object/*", conditions=on_branch),
+            Statement(effect="allow", actions=moved, resource=f"{lake}/branch/{branch}", conditions=on_branch),
+            Statement(effect="allow", actions=("pr:WritePullRequest",), resource=lake, conditions=on_branch),
+            Statement(effect="deny", actions=READ, resource="*", conditions=elsewhere),
+            *denials,
+        ]
+    )
+
+
+async def source_of(versions: Versions, expression: str) -> Ref:
+    """Return the branch or tag that the key may go on reading. Another expression stands for its commit of now.
+
+    Raises:
+        RefNotFound, BranchNotFound, CommitNotFound: it names nothing.
+    """
+    kind = await versions.refs.kind_of(expression)
+    if kind is RefKind.BRANCH:
+        return Ref.of_branch(expression)
+    if kind is RefKind.TAG:
+        tag = Ref.of_tag(expression)
+        try:
+            rights_of("lake", "branch", tag)
+        except InvalidPolicy:
+            pass  # No condition can name this tag.
+        else:
+            return tag
+    return Ref(ref=await versions.refs.resolve_commit(expression))

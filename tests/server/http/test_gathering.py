@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from lakebed.server.http.gathering import HELD_BYTES_MAX, GatheringTransport
+from lakebed.server.http.limits import HELD_BYTES_MAX, GatheringTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 

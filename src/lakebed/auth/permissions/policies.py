@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from lakebed.auth.accounts import Accounts
+from lakebed.auth.accounts import Accounts, UserNotFound
+from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
 from lakebed.auth.records import (
     GROUP_POLICIES,
     PARTITION,
@@ -28,13 +29,13 @@ from lakebed.kv import Store
 from . import built_in
 from .actions import check_action
 from .built_in import ACL, ADMINS, GROUPS, UID
-from .conditions import NOWHERE, UNKNOWN_REF, Circumstances, Ref
+from .conditions import ADDRESSES_CACHED_MAX, NOWHERE, UNKNOWN_REF, Circumstances, Look, Ref, in_doubt
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
 from .register import Register, page, refuse_built_in
 from .statements import Permissions, Statement, check_resource, check_statements
 
-__all__ = ["Decision", "Policies", "PolicyExists", "PolicyNotFound"]
+__all__ = ["Authorizer", "Decision", "Policies", "PolicyExists", "PolicyNotFound"]
 
 SANDBOX_POLICY: Final = "sandbox"
 """The name under which answers show the statements of a sandbox."""
@@ -301,3 +302,54 @@ _BUILT_IN: Final = {
     name: PolicyRecord(id=name, uid=UID, created_ms=0, statements=statements)
     for name, statements in built_in.POLICIES.items()
 }
+
+
+class Authorizer:
+    """Permissions of users, cached for CACHE_MS so that a request need not read the store.
+
+    A change through another process applies here that much later. One through this process applies at once.
+    """
+
+    def __init__(self, policies: Policies, ports: Ports, look: Look = in_doubt) -> None:
+        self._policies = policies
+        self._ports = ports
+        self._look = look
+        self._known: dict[str, tuple[Permissions, int]] = {}
+
+    async def permissions(self, identity: Identity) -> Permissions:
+        """Return the permissions of the caller's user, or the delegated part. A lent key pair has less.
+
+        Costs a look-up for a user seen in the last 5 seconds, otherwise the cost of `Policies.permissions_of`.
+
+        Raises:
+            NotAuthenticated: the user was deleted meanwhile.
+        """
+        found = await self._of_user(identity.user_id)
+        return found if identity.delegation is None else found.within(identity.delegation)
+
+    async def _of_user(self, user_id: str) -> Permissions:
+        known = self._known.get(user_id)
+        now_ms = self._ports.clock.now_ms()
+        if known is not None and now_ms < known[1] <= now_ms + CACHE_MS:  # not after the clock was set back
+            return known[0]
+        try:
+            found = await self._policies.permissions_of(user_id)
+        except UserNotFound as error:
+            raise NotAuthenticated("the user is gone") from error
+        if len(self._known) >= CACHE_ENTRIES_MAX:
+            self._known.clear()
+        self._known[user_id] = (found, now_ms + CACHE_MS)
+        return found
+
+    def under(self, permissions: Permissions, address: str) -> Permissions:
+        """Return the permissions for requests from this address. They are kept as long as `permissions`."""
+        under = permissions.by_address.get(address)
+        if under is None:
+            under = permissions.under(Circumstances(address=address, now_ms=self._ports.clock.now_ms, look=self._look))
+            if len(permissions.by_address) < ADDRESSES_CACHED_MAX:
+                permissions.by_address[address] = under
+        return under
+
+    def forget_all(self) -> None:
+        """Clear all cached permissions, because a user, a group, a policy or a grant changed."""
+        self._known.clear()

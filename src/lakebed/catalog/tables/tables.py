@@ -53,8 +53,7 @@ from lakebed.versions import (
     name_in,
 )
 
-from .commits import PAGE, Compose, Paths, TableChange, TableCommits
-from .finding import folders
+from .commits import PAGE, Compose, Paths, TableChange, TableCommits, folders
 from .names import (
     FILE,
     RECORD,

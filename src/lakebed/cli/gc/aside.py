@@ -14,8 +14,7 @@ import click
 from msgspec.structs import replace
 
 from lakebed.base import Basis, Denied, NotFound, RunState, count_of, human_size
-from lakebed.cli.kit.arguments import RepositoryArgument, YesOption
-from lakebed.cli.kit.dates import parse_since
+from lakebed.cli.kit.arguments import RepositoryArgument, YesOption, parse_since
 from lakebed.cli.kit.failures import FAILED, Misuse
 from lakebed.cli.kit.output import human_time, printable, prose
 from lakebed.cli.kit.parameters import Argument, Option

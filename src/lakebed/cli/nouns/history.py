@@ -23,12 +23,13 @@ from lakebed.cli.kit.arguments import (
     PathsOption,
     RefArgument,
     RefuseExpiredOption,
+    iso_since,
     other_ref,
+    parse_date,
     parse_meta,
     ref_in,
 )
 from lakebed.cli.kit.completion import complete_object, complete_ref
-from lakebed.cli.kit.dates import iso_since, parse_date
 from lakebed.cli.kit.failures import Misuse, being_something
 from lakebed.cli.kit.output import fields, hanging, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option

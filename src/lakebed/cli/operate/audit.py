@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-from lakebed.cli.kit.dates import iso_since
+from lakebed.cli.kit.arguments import iso_since
 from lakebed.cli.kit.output import human_date, printable, table
 from lakebed.cli.kit.parameters import Option
 from lakebed.cli.kit.session import Session

@@ -9,7 +9,6 @@ from .erasures import *
 from .jobs import *
 from .requests import *
 from .restoring import *
-from .run.broken import *
 from .run.certificates import *
 from .run.ledger import *
 from .run.paths import *

@@ -19,9 +19,9 @@ from lakebed.gc.rules import Holds, Selection
 from . import calls
 from .erasures import UNSTAGED_AT_ONCE, FindStaged, StagedEntry, StagedPage, Unstage, Unstaged
 from .restoring import Restore, RestorePage, Undo, Undone
-from .run.broken import BrokenTable, BrokenTables, FindTables
 from .run.certificates import Certificate, CertificateHead, head_of
 from .run.ledger import DisagreementPage
+from .run.plans import BrokenTable, BrokenTables, FindTables
 from .run.tables import BadInput, Manifest, Part
 from .settings import RulesVersion
 from .why import Question, WhyAnswer, WhyPage, WhyProgress

@@ -2,7 +2,6 @@
 
 from .active import *
 from .committed import *
-from .erasure import *
 from .explaining import *
 from .history import *
 from .holds import *

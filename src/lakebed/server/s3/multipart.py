@@ -34,8 +34,7 @@ from .options import S3Options
 from .requests import checksums
 from .requests.bodies import SIZE_BYTES_MAX, Payload, declared_algorithm, sent_checksums
 from .requests.checksums import ALGORITHMS, COMPOSITE, COMPOSITE_ALGORITHMS, FULL_OBJECT, FULL_OBJECT_ALGORITHMS, SIZES
-from .requests.conditions import check_source_conditions, write_condition
-from .requests.headers import check_upload_headers, refuse_customer_keys
+from .requests.headers import check_source_conditions, check_upload_headers, refuse_customer_keys, write_condition
 from .requests.requests import OWNER, Place, S3Request, admit, admit_list, may
 from .stored import checksum_headers, checksum_type, keep_checksums, keep_parts, metadata_of, stored_checksums
 

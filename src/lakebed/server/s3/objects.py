@@ -32,10 +32,14 @@ from .operations import S3Operation
 from .options import S3Options
 from .requests.bodies import SMALL_BYTES_MAX, Payload
 from .requests.checksums import part_count
-from .requests.conditions import check_conditions, check_source_conditions, write_condition
-from .requests.encoded_words import encode_words
-from .requests.headers import check_upload_headers, refuse_customer_keys
-from .requests.requests import Place, S3Request, admit, admit_below, place_of
+from .requests.headers import (
+    check_conditions,
+    check_source_conditions,
+    check_upload_headers,
+    refuse_customer_keys,
+    write_condition,
+)
+from .requests.requests import Place, S3Request, admit, admit_below, encode_words, place_of
 from .stored import (
     HIDDEN,
     SYSTEM,

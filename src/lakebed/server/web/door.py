@@ -28,8 +28,7 @@ from lakebed.server.state import AppState
 from .asking import Asking
 from .pages import PAGES
 from .render import FOLDER
-from .tokens import StrangeForm, check_sender, visitor_of
-from .visit import Page, Visit
+from .visit import Page, StrangeForm, Visit, check_sender, visitor_of
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import re
 import secrets
 import shlex
@@ -18,14 +20,15 @@ from lakebed.auth import SESSION_COOKIE, NotPermitted
 from lakebed.base import LakebedError
 from lakebed.operations import AnyOperation, Operation
 from lakebed.server.http.errors import Answer
-from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.requests import RestRequest, check_origin
 from lakebed.server.process.folder import OBJECTS_FOLDER
 from lakebed.server.state import AppState
 
 from .asking import AskedRequest, Asking, Headers, Value, texts_of
 from .render import render
-from .tokens import FIELD, VISITOR_COOKIE, check_token, token_of
 
+VISITOR_COOKIE: Final = "lakebed_visitor"
+FIELD: Final = "token"
 B = TypeVar("B")
 A = TypeVar("A")
 NOTICE_COOKIE: Final = "lakebed_notice"
@@ -348,3 +351,46 @@ def _receive(chunks: AsyncIterator[bytes]) -> Receive:
         return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
 
     return receive
+
+
+# The token in each form: a MAC of the browser's cookie, under a key of the server
+#
+# A page of another site can send a form to us. It can read neither our cookie nor our pages, so it has no token. Before
+# a login the browser has no session, so it gets a separate cookie.
+
+
+def visitor_of(request: RestRequest) -> str:
+    """Return the session, or before a login the visitor's random name; empty on a first visit."""
+    cookie = request.cookie(SESSION_COOKIE) or request.cookie(VISITOR_COOKIE) or b""
+    return cookie.decode("latin-1")
+
+
+def token_of(key: bytes, visitor: str) -> str:
+    mac = hmac.digest(key, b"form " + visitor.encode(errors="surrogatepass"), "sha256")
+    return base64.urlsafe_b64encode(mac).rstrip(b"=").decode()
+
+
+class StrangeForm(NotPermitted):
+    """The form does not come from one of our pages in this browser."""
+
+
+def check_token(key: bytes, visitor: str, token: str) -> None:
+    """Check the token of a form.
+
+    Raises:
+        StrangeForm: this browser got no form with this token.
+    """
+    if not visitor or not hmac.compare_digest(token_of(key, visitor).encode(), token.encode(errors="surrogatepass")):
+        raise StrangeForm("this form is of another login or another browser: load the page again")
+
+
+def check_sender(request: RestRequest) -> None:
+    """Check the origin of a form.
+
+    Raises:
+        StrangeForm: a page of another origin sent this form.
+    """
+    try:
+        check_origin(request)
+    except NotPermitted as error:
+        raise StrangeForm(str(error)) from error

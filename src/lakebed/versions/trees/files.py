@@ -268,7 +268,7 @@ class TreeFiles:
 
 @cache
 def _no_ranges() -> RangeList:
-    # Made when it is first asked for, as in sides.py.
+    # Made when it is first asked for, as in diff.py.
     return RangeList()
 
 

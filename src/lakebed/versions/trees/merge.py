@@ -25,8 +25,8 @@ from lakebed.base import MetarangeId
 from lakebed.ranges import Choices, CutRule, MergedTable, RangeInfo, Strategy, differing, merge_tables
 
 from .builder import RetiredBy, TreeBuilder
+from .diff import Side, Stretch
 from .files import Tree, TreeFiles, ids_of, without_shared
-from .sides import Side, Stretch
 
 CONFLICTS_LISTED_MAX: Final = 1000
 

@@ -16,8 +16,7 @@ from lakebed.auth.records import PARTITION, SANDBOXES, SandboxRecord, SandboxSta
 from lakebed.base import Unavailable
 from lakebed.kv import scan_prefix
 from lakebed.operations.sandboxes import LENT
-from lakebed.sandboxes.life import HALF_MADE_MS
-from lakebed.sandboxes.rights import rights_of
+from lakebed.sandboxes.life import HALF_MADE_MS, rights_of
 from lakebed.server import App, AppState
 from tests.server.http.test_permissions import allow
 from tests.server.s3.signing import asked_as, keys_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.server.s3.requests.encoded_words import decode_words, encode_words
+from lakebed.server.s3.requests.requests import decode_words, encode_words
 
 TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=60)
 

@@ -5,7 +5,7 @@
 2. Read the other ranges. A selected row is a candidate, and every other row keeps its object.
 3. Add the objects of staged entries, and of deferred runs at these paths.
 
-`gc/rules/erasure.py` is the specification; a property test compares both.
+`gc/rules/selection.py` is the specification; a property test compares both.
 """
 
 from __future__ import annotations

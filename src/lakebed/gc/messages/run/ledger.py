@@ -25,9 +25,8 @@ import msgspec
 from lakebed.base import AlreadyExists, Later, OutcomeUnknown, RunKind, RunState
 from lakebed.gc.rules import DAY_MS
 
-from .broken import BrokenTable
 from .paths import GC_PREFIX
-from .plans import RunMode
+from .plans import BrokenTable, RunMode
 from .tables import LEDGER, BadInput, decode_part, encode_part, group_rows_of
 
 __all__ = [

@@ -22,18 +22,21 @@ from lakebed.base import Invalid, NotFound, RunId, RunKind
 from lakebed.gc.messages.erasures import ErasureOrder, Outlook
 from lakebed.gc.rules import Rules, parse_duration
 
-from .broken import BrokenTable
 from .paths import run_folder
 from .tables import BadInput, Manifest, Part
 
 __all__ = [
     "AGES",
+    "NAMED_MAX",
     "RECHECK",
     "UNKNOWN_FILES_MAX",
     "BadWindow",
+    "BrokenTable",
+    "BrokenTables",
     "Cleared",
     "CommitCounts",
     "Deferred",
+    "FindTables",
     "Found",
     "Keeps",
     "KnownDues",
@@ -63,6 +66,10 @@ __all__ = [
     "saved_path",
     "window_end_ms",
 ]
+
+NAMED_MAX = 100
+"""The number of refs, and of snapshots, that are named of a table. All are counted."""
+
 
 PLAN_FORMAT: Final = 1
 UNKNOWN_FILES_MAX: Final = 1000
@@ -526,3 +533,36 @@ def _unseal_of_run(data: bytes, kind: type[OfRun], run_id: str, *, name: str, wh
 def _unseal_saved(data: bytes, kind: type[OfRun], run_id: str) -> OfRun:
     what = f"saved state of run {run_id}"
     return _unseal_of_run(data, kind, run_id, name="saved", what=what, format_number=SAVED_FORMAT)
+
+
+# Iceberg tables that a plan would break: a file that their metadata reaches is among its objects
+
+
+class FindTables(msgspec.Struct, frozen=True, kw_only=True):
+    """`files`: the table `table_files` of a plan."""
+
+    kind: RunKind
+    files: Manifest
+
+
+class BrokenTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of some branches or tags, and its files that the plan takes.
+
+    `refs`, `snapshots`: some of `refs_count` and `snapshots_count`.
+    """
+
+    table: str
+    uuid: str
+    refs: tuple[str, ...]
+    refs_count: int
+    files: int
+    snapshots: tuple[int, ...] = ()
+    snapshots_count: int = 0
+    # The current snapshot, or the metadata itself, is among those that cannot be read any more.
+    is_current: bool = False
+    # False where the metadata cannot be read, or the server has no catalog of tables; then the snapshots are not known.
+    is_known: bool = True
+
+
+class BrokenTables(msgspec.Struct, frozen=True, kw_only=True):
+    tables: tuple[BrokenTable, ...]

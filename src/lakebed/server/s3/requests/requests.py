@@ -10,6 +10,10 @@ In a gateway for one repository, every bucket is a branch of it.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import quopri
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
@@ -27,9 +31,10 @@ from lakebed.server.s3.errors import NotImplementedByName, S3Error
 from lakebed.server.s3.options import S3Options
 from lakebed.versions import name_in
 
-from .encoded_words import decode_words
 from .signatures import V2_QUERY, V4_QUERY, AnySigned, Asked, SigningKey
 
+_WORD: Final = re.compile(r"=\?(utf-8|us-ascii|iso-8859-1)(?:\*[a-z-]{0,8})?\?([bq])\?([^?\s]*)\?=", re.IGNORECASE)
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
 Level: TypeAlias = Literal["service", "bucket", "object"]
 
 OWNER: Final = "lakebed"
@@ -310,3 +315,36 @@ def bucket_of_host(host: str, domains: Sequence[str]) -> str | None:
             # A branch may have capitals, which host names ignore. Keep the client's spelling.
             return host[: len(name) - len(domain) - 1]
     return None
+
+
+# Metadata beyond ASCII: decoded by RFC 2047 when it arrives, encoded when it is sent, as S3 does
+
+
+def encode_words(text: str) -> str:
+    """Encode a text so that any header can contain it. ASCII is not changed."""
+    return text if text.isascii() else f"=?UTF-8?B?{base64.b64encode(text.encode()).decode()}?="
+
+
+def decode_words(text: str) -> str:
+    """Decode the text of a header. A text that no header could contain again stays encoded."""
+    if "=?" not in text:
+        return text
+    shown = ""
+    end = 0
+    for match in _WORD.finditer(text):
+        between = text[end : match.start()]
+        if not end or not between.isspace():
+            shown += between  # White space between two encoded words is not part of the text.
+        try:
+            shown += _decoded_word(match[2], match[3]).decode(match[1])
+        except (binascii.Error, UnicodeError):
+            return text
+        end = match.end()
+    shown += text[end:]
+    return text if _CONTROLS.search(shown) else shown
+
+
+def _decoded_word(encoding: str, text: str) -> bytes:
+    if encoding in "bB":
+        return base64.b64decode(text.encode(), validate=True)
+    return quopri.decodestring(text.encode(), header=True)
