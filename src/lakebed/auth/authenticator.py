@@ -218,11 +218,7 @@ class Authenticator:
         return record, Identity(user_id=record.user_id, access_key_id=access_key_id) if is_there else None
 
     async def _borrower(self, access_key_id: str, now_ms: int) -> _Owner:
-        """Return the owner of a lent pair, if its hour is not over, and the login that it was lent to still counts.
-
-        Raises:
-            UnknownAccessKey: it was not lent here, or has ended.
-        """
+        """Return the owner of a lent pair, if its hour is not over, and the login that it was lent to still counts."""
         found = read_lent(access_key_id, self.lent_key)
         if found is None or now_ms >= found[0].expires_s * 1000:
             raise UnknownAccessKey("unknown access key")
@@ -362,11 +358,7 @@ class Authenticator:
         return Identity(user_id=user.id, session=session_id)
 
     async def _check_session(self, user: UserRecord, session_id: str) -> None:
-        """Refuse a session that has ended.
-
-        Raises:
-            NotAuthenticated: the user logged out, or its key pair or principal was removed.
-        """
+        """Refuse a session that has ended."""
         session = await self._accounts.find_session(user.id, session_id) if session_id else None
         if session is None or session.user_uid != user.uid:
             raise NotAuthenticated("the session is over")

@@ -127,9 +127,6 @@ def _check_form(principal: str) -> None:
     """Refuse an id that no login can have (server/identity/providers.py makes the ids): it would only look allowed.
 
     Check only new principals. One that was attached before can be shown and detached.
-
-    Raises:
-        Invalid: no provider gives identities of this form.
     """
     role = _ROLE_IN_USE.fullmatch(principal)
     if role is not None and role[1] != principal:

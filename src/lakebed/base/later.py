@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Later"]
+__all__ = ["Later", "np", "npt", "pa", "pc", "pq"]
 
 
 class Later:
@@ -24,3 +24,15 @@ class Later:
         found = getattr(importlib.import_module(self._module), name)
         setattr(self, name, found)  # cached, so that the next use skips this method
         return found
+
+
+# A plain install has neither package. Most functions of the modules that import these names need neither.
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+else:
+    np, npt = Later("numpy"), Later("numpy.typing")
+    pa, pc, pq = Later("pyarrow"), Later("pyarrow.compute"), Later("pyarrow.parquet")

@@ -224,11 +224,7 @@ class Files(Noun):
         return received.size_bytes
 
     def _sign(self, repository: str, ref: str, path: str) -> ObjectStats:
-        """Return the object with a signed URL as its address.
-
-        Raises:
-            Unavailable: the server signs none.
-        """
+        """Return the object with a signed URL as its address."""
         stats = self._connection.do(objects.STAT_OBJECT, repository, ref, query={"path": path, "presign": True})
         if stats.physical_address_expiry is None:
             raise Unavailable(_UNSIGNED, path=path)

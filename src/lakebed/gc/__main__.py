@@ -127,11 +127,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _with_file(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Add the variables of the file that LAKEBED_ENVIRONMENT_FILE names, if any. They override those that are set.
-
-    Raises:
-        InvalidRequest: the file cannot be read, or a line is not NAME=VALUE. The message shows no value.
-    """
+    """Add the variables of the file that LAKEBED_ENVIRONMENT_FILE names, if any. They override those that are set."""
     if not (name := environ.get(_FILE, "")):
         return environ
     try:

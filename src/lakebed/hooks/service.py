@@ -247,11 +247,7 @@ class RepositoryHooks:
         await loop.run_in_executor(self._pool, run)
 
     async def _script_at(self, path: str, event: Event) -> str:
-        """Read a script with the permissions of the user who makes the change: its errors show parts of it.
-
-        Raises:
-            HookFailed: it is not there, too large, or this user may not read it.
-        """
+        """Read a script with the permissions of the user who makes the change: its errors show parts of it."""
         status, value = await self._ask(CALLER.get(), "get_object", [self._repository, event.source_ref, path])
         if status != 200:
             raise HookFailed(f"script_path {path}: {value['message']}")

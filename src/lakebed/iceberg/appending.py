@@ -104,11 +104,7 @@ async def appended(
 
 
 def _appends(base: Metadata, side: Metadata, label: str) -> list[Snapshot]:
-    """Return the snapshots that a side appended since `base`, oldest first.
-
-    Raises:
-        NotAppended: it did more, or is of another table.
-    """
+    """Return the snapshots that a side appended since `base`, oldest first."""
     if side.uuid != base.uuid:
         raise NotAppended(f"{label} made the table anew")
     if side.value.format_version != 2:

@@ -166,11 +166,7 @@ def snapshots_only_in(one: Shown | None, other: Shown | None) -> list[TableSnaps
 
 
 def _flat(field: Mapping[str, Any], above: str) -> Iterator[TableField]:
-    """Yield a field of a schema, and the fields in it, at any depth.
-
-    Raises:
-        InvalidTable: it is no field.
-    """
+    """Yield a field of a schema, and the fields in it, at any depth."""
     try:
         kind, name = field["type"], f"{above}{field['name']}"
         nested = _nested(kind)

@@ -81,11 +81,7 @@ class Repository:
 
 
 def _duration_of(ttl: str | timedelta) -> str:
-    """Return a duration as the server reads it, such as `36h`.
-
-    Raises:
-        TypeError, ValueError: as for `create_branch`.
-    """
+    """Return a duration as the server reads it, such as `36h`."""
     if isinstance(ttl, str):
         return ttl
     if not isinstance(ttl, timedelta):

@@ -135,10 +135,6 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _library(scheme: str) -> Any:
-    """
-    Raises:
-        DeliveryFailed: the client library of these brokers is not installed.
-    """
     module, package = _LIBRARIES[scheme]
     try:
         return importlib.import_module(module)

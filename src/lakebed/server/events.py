@@ -154,10 +154,6 @@ class Eventing:
                 return
 
     def _post(self, subscription_id: str, record: SubscriptionRecord, body: bytes) -> None:
-        """
-        Raises:
-            DeliveryFailed: the answer was not 2xx, none came, or the server may not send there.
-        """
         try:
             secret = self._keys.unseal(record.secret, access_key_id=_bound_to(subscription_id))
             timestamp = str(self._ports.clock.now_ms() // 1000)

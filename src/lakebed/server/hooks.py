@@ -50,11 +50,7 @@ class ScriptReads:
         raise Invalid(f"lakefs.{name} is not available to hooks")
 
     async def _open(self, caller: object, operation: AnyOperation, repository: str, **names: str) -> Repository:
-        """Open the repository for a script, after checking the caller's permissions.
-
-        Raises:
-            NotPermitted: the caller may not call this operation.
-        """
+        """Open the repository for a script, after checking the caller's permissions."""
         if not isinstance(caller, RestRequest):
             raise NotPermitted("no user made this change")
         await ask(operation.permissions or (), caller.permissions, {"repository": repository, **names})

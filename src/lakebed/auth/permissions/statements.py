@@ -149,9 +149,6 @@ def _check_resource(resource: str, place: str) -> None:
     """Refuse a text that is no resource, or that other systems read as a wildcard or a variable.
 
     Taken literally, a deny with such a text would stop less than its author believes.
-
-    Raises:
-        InvalidPolicy: the text is one of these.
     """
     check_resource(resource, f"{place}: ")
     if odd := _ODD.search(resource.replace(USER, "")):
@@ -162,11 +159,7 @@ def _check_resource(resource: str, place: str) -> None:
 
 
 def _check_denied(resource: str, place: str) -> None:
-    """Refuse to deny only one of the two spellings of addresses of Azure.
-
-    Raises:
-        InvalidPolicy: the resource has a URL that cannot be spelled as `az://`.
-    """
+    """Refuse to deny only one of the two spellings of addresses of Azure."""
     if _HALF_AZURE.search(resource) and not _AZURE.search(resource):
         raise InvalidPolicy(
             f"{place}: {resource!r} would not deny all spellings of an address: write az://container/key",
@@ -175,11 +168,7 @@ def _check_denied(resource: str, place: str) -> None:
 
 
 def _check_denied_refs(statement: Statement, place: str) -> None:
-    """Refuse a deny with a condition on a key that no request for these actions has: it would stop nothing.
-
-    Raises:
-        InvalidPolicy: the statement has such a condition.
-    """
+    """Refuse a deny with a condition on a key that no request for these actions has: it would stop nothing."""
     matches = [compile_glob(pattern) for pattern in statement.actions]
     has = {key for action, keys in REFS_OF.items() if any(match(action) for match in matches) for key in keys}
     for one in statement.conditions:

@@ -442,10 +442,6 @@ def package(
 
 
 def _check_ways(*, objects: bool, commits: bool, path: str, limit: int | None, has_html: bool) -> None:
-    """
-    Raises:
-        Misuse: options that do not go together.
-    """
     if objects + commits + has_html > 1:
         raise Misuse("--objects, --commits and --html do not go together")
     if path and not objects:

@@ -98,10 +98,6 @@ def _lost(going: Sequence[PlannedBranch]) -> str:
 
 
 def _read(file: Path, repository: str) -> BranchesPlan:
-    """
-    Raises:
-        Misuse: no file that can be read, no plan, or the plan of another repository.
-    """
     from lakebed.gc.messages import BranchesPlan
 
     try:

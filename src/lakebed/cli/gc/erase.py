@@ -317,10 +317,6 @@ def check_offline(
 
 
 def _certificate_in(file: Path) -> Certificate:
-    """
-    Raises:
-        Failed: it is no certificate, or was changed.
-    """
     from lakebed.gc.messages import BadInput, decode_certificate
 
     try:

@@ -406,10 +406,6 @@ def _given(values: Mapping[str, object]) -> Iterator[object]:
 
 
 def _check_values(context: click.Context, values: Mapping[str, object]) -> None:
-    """
-    Raises:
-        Misuse: a value is an option, so its own value was forgotten; or a file has a name like an option.
-    """
     options = {name for one in context.command.params for name in one.opts if name.startswith("-")} | {"-h", "--help"}
     for value in values.values():
         if isinstance(value, Path) and str(value).startswith("-") and str(value) != "-":

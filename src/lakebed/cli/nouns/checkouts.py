@@ -228,11 +228,7 @@ def _set_aside_in(checkout: Checkout, mine: Mapping[str, str]) -> list[str]:
 
 
 def _set_aside(file: Path) -> bool:
-    """Return whether there was a file.
-
-    Raises:
-        Misuse: there is such a file already.
-    """
+    """Return whether there was a file."""
     aside = _aside_of(file)
     if aside.exists():
         raise Misuse(f"{aside} is there from an earlier pull: move it away first")
@@ -255,10 +251,6 @@ def _apart(folder: Path, both: Iterable[str], objects: Mapping[str, ObjectStats]
 
 
 def _check_apart(apart: Sequence[str]) -> None:
-    """
-    Raises:
-        Conflict: there are some.
-    """
     if apart:
         more = f" and {len(apart) - SHOWN:,} more" if len(apart) > SHOWN else ""
         raise Conflict(

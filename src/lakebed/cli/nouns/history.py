@@ -409,11 +409,7 @@ def merge(
 
 
 def _choices(take_source: Iterable[str], take_dest: Iterable[str]) -> dict[str, Strategy]:
-    """Return the side that wins at each path.
-
-    Raises:
-        Misuse: a path has both sides.
-    """
+    """Return the side that wins at each path."""
     choices: dict[str, Strategy] = dict.fromkeys(take_source, "source-wins")
     for path in take_dest:
         if path in choices:

@@ -480,10 +480,6 @@ def _move_one(session: Session, here: ObjectUri, path: str, there: ObjectUri, to
 
 
 def _stat(session: Session, place: ObjectUri) -> ObjectStats:
-    """
-    Raises:
-        NotFound: there is no such object; the message says so if it is a folder.
-    """
     objects = session.client.objects
     try:
         return objects.stat(place.repository, place.ref, place.path)

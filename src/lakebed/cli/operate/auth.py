@@ -355,10 +355,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _read(file: Path) -> list[Statement]:
-    """
-    Raises:
-        Misuse: the file holds no statements.
-    """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     try:
         if data.lstrip().startswith(b"["):

@@ -99,10 +99,6 @@ def _checks(session: Session) -> Iterator[Check]:
 
 
 def _not_ready(endpoint: str) -> None:
-    """
-    Raises:
-        Unavailable: the server says that a part of it cannot work, such as a disk that is full.
-    """
     import httpx
 
     try:

@@ -12,24 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
-from lakebed.base import Later
+from lakebed.base import np, npt, pa, pc
 
 from .history import BrokenHistory
 from .rules import Rules
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    Words = npt.NDArray[np.uint64]
-else:  # imported on first use: a plain install has neither package, and most functions here need neither
-    np = Later("numpy")
-    pa = Later("pyarrow")
-    pc = Later("pyarrow.compute")
+Words: TypeAlias = "npt.NDArray[np.uint64]"
 
 __all__ = ["Lines", "first_parent_indices", "kept_indices", "lines_of", "one_piece", "places_of", "repeated", "rows_of"]
 

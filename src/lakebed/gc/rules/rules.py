@@ -13,11 +13,11 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lakebed.base import Invalid, Later
+from lakebed.base import Invalid, np
 
 __all__ = [
     "DAYS_MAX",
@@ -50,11 +50,6 @@ __all__ = [
 # Durations: `36h`, `20d`, `2w`, `6mo`, `forever`. Hours, days and weeks are fixed: a day is always 24 hours. A month
 # is a calendar month in UTC, counted back from the run's now: the same day of the month and time of day, or the last
 # day of a shorter month. So `1mo` before 31 March 10:00 is 28 February 10:00 (29 in a leap year).
-
-if TYPE_CHECKING:
-    import numpy as np
-else:  # imported on first use: a plain install has no numpy, and most functions here need none
-    np = Later("numpy")
 
 
 HOUR_MS: Final = 3_600_000

@@ -145,11 +145,7 @@ def check_selection(selection: Selection) -> Selection:
 
 
 def _check_path(text: str) -> None:
-    """Check that an entry can have this path.
-
-    Raises:
-        InvalidSelection: no entry can have it.
-    """
+    """Check that an entry can have this path."""
     try:
         path_to_key(text)
     except InvalidName as error:

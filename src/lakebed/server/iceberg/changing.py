@@ -92,11 +92,7 @@ class Changing:
         return UUID(int=random >> 12 << 80 | (random & 0xFFF) << 64 | int.from_bytes(mac), version=4)
 
     def _check_id(self, branch: str, name: TableName, uuid: str) -> None:
-        """Refuse an id that was given out for another table, or made up.
-
-        Raises:
-            InvalidTable: it was. Whoever makes a table reads its files, and those of an id belong to one table.
-        """
+        """Refuse an id that was given out for another table, or made up."""
         number = UUID(uuid).int
         if UUID(uuid) != self._id_of(branch, name, number >> 80 << 12 | number >> 64 & 0xFFF):
             raise iceberg.InvalidTable(
@@ -360,11 +356,7 @@ class Changing:
         return file
 
     async def _check_fresh(self, new: Metadata) -> None:
-        """Refuse to make a table with the id of another: readers of one would read the files of both.
-
-        Raises:
-            RequirementFailed: a table has, or had, this id. A client that makes the table anew gets another.
-        """
+        """Refuse to make a table with the id of another: readers of one would read the files of both."""
         # No engine names files so: the catalog alone writes metadata, and a table always has its current one.
         prefix, after, has_more = f"{new.uuid}/metadata/".encode(), b"", True
         while has_more:

@@ -99,9 +99,6 @@ class CatalogDoor:
         """Return the arguments of the operation: repository, ref, the namespace by its levels, the table.
 
         None, where the operation has none, or the body has them.
-
-        Raises:
-            InvalidParameter: the path names no place.
         """
         if not found or found == [NO_PREFIX.decode()]:
             return []

@@ -73,10 +73,6 @@ async def ticket_at(options: ServerOptions, user_id: str, *, host: str = "") -> 
 
 
 def _check_unnamed(options: ServerOptions, user_id: str) -> None:
-    """
-    Raises:
-        NotFound: a user was named.
-    """
     if user_id:
         raise NotFound(
             f"{options.data_dir} has no user yet: leave out --user, and name the first one on the page",

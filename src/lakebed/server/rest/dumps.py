@@ -87,11 +87,7 @@ class Dumps:
         return {_BRANCHES: ids.branches, _TAGS: ids.tags, _COMMITS: ids.commits}
 
     def _count(self, request: RestRequest) -> None:
-        """Count a dump of this user and repository.
-
-        Raises:
-            Answer: the user began DUMPS_AN_HOUR dumps within an hour.
-        """
+        """Count a dump of this user and repository."""
         now_ms = self._clock.now_ms()
         for key, times in [*self._begun.items()]:
             while times and times[0] <= now_ms - _HOUR_MS:

@@ -93,11 +93,7 @@ class Gateway:
             raise await self._about(request, error) from error
 
     async def _check_endpoint(self) -> None:
-        """Explain a request to the API's URL by an S3 client.
-
-        Raises:
-            S3Error: no repository is named `api`, so the client used the API's URL for S3.
-        """
+        """Explain a request to the API's URL by an S3 client."""
         try:
             await self._state.catalog.get("api")
         except RepositoryNotFound as error:

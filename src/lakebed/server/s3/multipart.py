@@ -346,11 +346,7 @@ class MultipartUploads:
         return [(*item, found[item]) for item in sorted(found) if not after[0] or item > start]
 
     async def _find(self, request: S3Request) -> Begun:
-        """Return the upload of the request's key.
-
-        Raises:
-            S3Error: the key has no such upload.
-        """
+        """Return the upload of the request's key."""
         place, multipart_id = request.place(), request.parameter("uploadId")
         await admit(request, objects.UPLOAD_OBJECT, place)
         refuse_customer_keys(request)
@@ -425,11 +421,7 @@ def _composite(algorithm: str, parts: Sequence[PartRecord]) -> str:
 
 
 def _hold(declared: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Compare the declared checksums of the whole object with the computed ones.
-
-    Raises:
-        S3Error: a checksum differs.
-    """
+    """Compare the declared checksums of the whole object with the computed ones."""
     for algorithm, value in declared.items():
         if algorithm in found and found[algorithm].partition("-")[0] != value.partition("-")[0]:
             raise S3Error("BadDigest", f"The {algorithm} you specified did not match the calculated checksum.")
@@ -468,11 +460,7 @@ def _part_number(request: S3Request) -> int:
 
 
 def _copied_range(request: S3Request, entry: Entry) -> tuple[int, int]:
-    """Return the range of a copied part, or the whole object.
-
-    Raises:
-        S3Error: the range is malformed, or outside the object.
-    """
+    """Return the range of a copied part, or the whole object."""
     text = request.header(b"x-amz-copy-source-range")
     if text is None:
         return 0, entry.size_bytes
@@ -530,11 +518,7 @@ def _chosen(wanted: Sequence[Node], stored: Mapping[int, PartRecord], algorithm:
 
 
 def _number_of(node: Node) -> int:
-    """Return the number of a part that a completion names.
-
-    Raises:
-        S3Error: it is no valid number, or the part has no ETag.
-    """
+    """Return the number of a part that a completion names."""
     number = node.value("PartNumber") or ""
     if not re.fullmatch(r"-?\d{1,9}", number.strip()) or not _etag_of(node):
         raise S3Error("MalformedXML")
@@ -548,11 +532,7 @@ def _etag_of(node: Node) -> str:
 
 
 def _check_given(given: Mapping[str, str], part: PartRecord, number: int, algorithm: str) -> None:
-    """Compare the checksums that a completion gives for a part with the stored checksum.
-
-    Raises:
-        S3Error: a checksum is malformed, or differs.
-    """
+    """Compare the checksums that a completion gives for a part with the stored checksum."""
     if len(given) > 1:
         raise S3Error("InvalidArgument", f"More than one checksum was given for part {number}")
     for name, value in given.items():

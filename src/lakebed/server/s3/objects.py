@@ -220,11 +220,7 @@ class Objects:
         return headers
 
     def _span(self, request: S3Request, entry: Entry) -> tuple[int, int] | None:
-        """Return the requested bytes, from start to before end, or None for the whole object.
-
-        Raises:
-            S3Error: the object has no byte of the range.
-        """
+        """Return the requested bytes, from start to before end, or None for the whole object."""
         if request.has("partNumber"):
             part = request.parameter("partNumber")
             sizes = part_sizes(entry)

@@ -185,11 +185,7 @@ _NO_PAGE: Final = Page(method="GET", path="", operations=(), handler=_no_handler
 
 
 async def _form_of(request: RestRequest, size_bytes_max: int) -> dict[str, list[str]]:
-    """Read the fields of a form.
-
-    Raises:
-        InvalidBody: the body is no form, or too large.
-    """
+    """Read the fields of a form."""
     if (request.header(b"content-type") or "").partition(";")[0].strip().lower() != _FORM:
         raise InvalidBody(f"a form is sent as {_FORM}")
     return parse_query(await request.small_body(size_bytes_max))

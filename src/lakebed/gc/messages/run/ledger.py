@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from lakebed.base import AlreadyExists, Later, OutcomeUnknown, RunKind, RunState
+from lakebed.base import AlreadyExists, OutcomeUnknown, RunKind, RunState, np, pa, pc
 from lakebed.gc.rules import DAY_MS
 
 from .paths import GC_PREFIX
@@ -60,15 +60,6 @@ __all__ = [
     "record_of",
     "run_of_record",
 ]
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:  # Import on first use: a plain install has neither package, and most functions here need neither.
-    np = Later("numpy")
-    pa = Later("pyarrow")
-    pc = Later("pyarrow.compute")
 
 
 LEDGER_PREFIX: Final = f"{GC_PREFIX}ledger/"

@@ -7,23 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from lakebed.base import FOREIGN_SLICE, Invalid, Later, RunKind
+from lakebed.base import FOREIGN_SLICE, Invalid, RunKind, np, npt, pa, pc
 
 from .plans import Plan, Total
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-    import pyarrow.compute as pc
-else:  # Import on first use: a plain install has no such package, and most of this module needs none.
-    np = Later("numpy")
-    pa = Later("pyarrow")
-    pc = Later("pyarrow.compute")
 
 __all__ = [
     "CommitsDiffer",

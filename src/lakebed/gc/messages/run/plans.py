@@ -519,11 +519,7 @@ OfRun = TypeVar("OfRun", bound=_OfRun)
 
 
 def _unseal_of_run(data: bytes, kind: type[OfRun], run_id: str, *, name: str, what: str, format_number: int) -> OfRun:
-    """Decode a sealed file of this run.
-
-    Raises:
-        BadInput: see `unseal`; or the file is another run's.
-    """
+    """Decode a sealed file of this run."""
     found = unseal(data, kind, name=name, what=what, format_number=format_number)
     if found.run_id != run_id:
         raise BadInput(f"the {what} is that of run {found.run_id}", input=name)

@@ -14,18 +14,11 @@ import hashlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from lakebed.base import Corrupt, Later
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-else:  # Import on first use: a plain install has no such package, and most of this module needs none.
-    pa = Later("pyarrow")
-    pq = Later("pyarrow.parquet")
+from lakebed.base import Corrupt, pa, pq
 
 __all__ = [
     "ALL_PATHS_SINCE",

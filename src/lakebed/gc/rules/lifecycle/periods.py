@@ -9,18 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
-from lakebed.base import Later
+from lakebed.base import np, npt
 from lakebed.gc.rules.rules import DAY_MS, HOUR_MS, Duration, parse_duration
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Instants = npt.NDArray[np.int64]
-else:  # imported on first use: a plain install has no numpy, and most functions here need none
-    np = Later("numpy")
+Instants: TypeAlias = "npt.NDArray[np.int64]"
 
 __all__ = ["NEVER_MS", "Period", "latest_due", "parse_period"]
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from lakebed.base import Later
+from lakebed.base import np, npt, pa
 from lakebed.gc.rules.active import find_ids, one_piece
 from lakebed.gc.rules.history import BrokenHistory
 from lakebed.gc.rules.rules import matches
@@ -17,14 +16,6 @@ from lakebed.gc.rules.rules import matches
 from .document import potential_since_ms
 from .due import NO_BRANCH
 from .policy import Policy
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import pyarrow as pa
-else:  # imported on first use: a plain install has neither package, and most functions here need neither
-    np = Later("numpy")
-    pa = Later("pyarrow")
 
 __all__ = ["BranchClasses", "Potential", "Reach", "bits_of", "branch_sets", "classes_of", "potential_rows", "reach"]
 

@@ -70,11 +70,7 @@ class BrowserLogins:
         return response
 
     def _attempt_of(self, request: RestRequest) -> LoginAttempt:
-        """Return the attempt that this browser began, from its cookie and state.
-
-        Raises:
-            LoginRefused: this browser did not begin this login, or the provider refused it.
-        """
+        """Return the attempt that this browser began, from its cookie and state."""
         begin = self._providers.redirect_uri.removesuffix(CALLBACK) + API_ROOT + accounts.OIDC_LOGIN.path
         cookie = (request.cookie(self._cookie) or b"").decode("latin-1")
         try:
@@ -90,11 +86,7 @@ class BrowserLogins:
         return attempt
 
     async def _token_of(self, request: RestRequest, attempt: LoginAttempt) -> str:
-        """Log in as the user of the provider's code, and record the login for the audit log.
-
-        Raises:
-            LoginRefused: the code is invalid, or its principal maps to no user.
-        """
+        """Log in as the user of the provider's code, and record the login for the audit log."""
         code, redirect_uri = request.required("code"), self._providers.redirect_uri
         try:
             principal = await self._providers.exchange(

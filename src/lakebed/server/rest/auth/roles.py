@@ -244,11 +244,7 @@ def _statements(body: wire.Policy) -> list[Statement]:
 
 
 def _ref(request: RestRequest) -> Ref:
-    """Return the ref of a question, or UNKNOWN_REF if the question names none.
-
-    Raises:
-        InvalidParameter: it names several.
-    """
+    """Return the ref of a question, or UNKNOWN_REF if the question names none."""
     branch, tag, ref = request.query("branch"), request.query("tag"), request.query("ref")
     if sum(map(bool, (branch, tag, ref))) > 1:
         raise InvalidParameter("a question is about a branch, a tag or a ref, and not about two of them")

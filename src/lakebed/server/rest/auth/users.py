@@ -202,11 +202,7 @@ def _principal(record: PrincipalRecord) -> wire.ExternalPrincipal:
 
 
 def _lifetime_s(asked: int | None) -> int:
-    """Return the requested lifetime of a token in seconds, or the default.
-
-    Raises:
-        InvalidParameter: it is not between a second and twelve hours.
-    """
+    """Return the requested lifetime of a token in seconds, or the default."""
     lifetime_s = PRINCIPAL_LIFETIME_S if asked is None else asked
     if not 1 <= lifetime_s <= PRINCIPAL_LIFETIME_MAX_S:
         raise InvalidParameter(f"a token lasts between 1 and {PRINCIPAL_LIFETIME_MAX_S:,} seconds")

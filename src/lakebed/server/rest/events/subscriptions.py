@@ -149,10 +149,6 @@ def _require(kind: EventKind, ref: str, repository: str, permissions: Permission
 
 
 def _check_target(target: str) -> None:
-    """
-    Raises:
-        Invalid: the target is no URL of a webhook. Whether the server may send there shows when it does.
-    """
     try:
         parts = urlsplit(target)
         is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

@@ -173,11 +173,7 @@ async def read_plan(objectstore: ObjectStore, kind: RunKind, run_id: str) -> mes
 
 
 async def _table(objectstore: ObjectStore, manifest: messages.Manifest | None, table: messages.Table) -> pa.Table:
-    """Read all parts of a manifest as one table.
-
-    Raises:
-        BadInput: a part is missing, short or changed.
-    """
+    """Read all parts of a manifest as one table."""
     if manifest is None:
         return messages.arrow_schema(table).empty_table()
     if messages.check_manifest(manifest, name=table.name) is not table:
@@ -190,11 +186,7 @@ async def _table(objectstore: ObjectStore, manifest: messages.Manifest | None, t
 async def _part(
     objectstore: ObjectStore, manifest: messages.Manifest, table: messages.Table, part: messages.Part
 ) -> pa.Table:
-    """Read and check one part of a manifest.
-
-    Raises:
-        BadInput: the part is missing, short or changed.
-    """
+    """Read and check one part of a manifest."""
     try:
         data = await objectstore.get(manifest.folder + part.name)
     except ObjectMissing as error:

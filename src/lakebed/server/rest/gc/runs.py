@@ -285,11 +285,7 @@ async def _prepare(repository: Repository) -> dict[str, str]:
 
 
 def _check_manifests(body: object) -> None:
-    """Check the caller's manifests for their form, so that errors in them are not reported as damaged files.
-
-    Raises:
-        InvalidBody: a manifest has an unknown table or version, or its sums do not add up.
-    """
+    """Check the caller's manifests for their form, so that errors in them are not reported as damaged files."""
     for name in getattr(body, "__struct_fields__", ()):
         manifest = getattr(body, name)
         if isinstance(manifest, Manifest):

@@ -125,11 +125,7 @@ def routes(state: AppState) -> list[Route]:
 
 
 async def _open_body(request: RestRequest) -> tuple[str, Body, int | None]:
-    """Return the content type, the bytes, and their number if it is known before reading.
-
-    Raises:
-        InvalidParameter: Content-MD5 is none, is not that of the body, or covers a whole form.
-    """
+    """Return the content type, the bytes, and their number if it is known before reading."""
     md5 = _declared_md5(request)
     content_type = request.header(b"content-type") or CONTENT_TYPE_DEFAULT
     if content_type.lower().startswith("multipart/form-data"):
@@ -220,11 +216,7 @@ async def _serve(
 
 
 def _is_unchanged(request: RestRequest, entry: Entry) -> bool:
-    """Return whether the client has the object already, by its conditions.
-
-    Raises:
-        Answer: If-Match or If-Unmodified-Since names another object.
-    """
+    """Return whether the client has the object already, by its conditions."""
     if not request.has_any_header(CONDITIONS):
         return False
     conditions = Conditions.read(request.header)

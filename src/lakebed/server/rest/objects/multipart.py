@@ -99,11 +99,7 @@ class Uploads:
         return stats_of_entry(repository, request.required("path"), entry)
 
     async def _completed(self, request: RestRequest) -> wire.ObjectStats:
-        """Answer a repeated completion, whose first answer was lost.
-
-        Raises:
-            MultipartNotFound: there was no such completion, or the path has another object since.
-        """
+        """Answer a repeated completion, whose first answer was lost."""
         repository, path = await self._catalog.get(request.args[0]), request.required("path")
         record = await repository.versions.parts.completed(request.args[2])
         if (record.branch, record.path) == (request.args[1], path_to_key(path)):

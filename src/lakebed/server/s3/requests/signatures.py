@@ -408,11 +408,7 @@ def _signed(
 
 
 def _scope_of(credential: str) -> tuple[str, str]:
-    """Return the access key and the scope of a credential.
-
-    Raises:
-        ValueError: it is malformed. The message names the wrong field.
-    """
+    """Return the access key and the scope of a credential."""
     # A key id may contain slashes; the rest of the scope does not.
     access_key_id, *parts = credential.rsplit("/", 4)
     if len(parts) != 4 or not access_key_id:
@@ -534,11 +530,7 @@ def _is_time(text: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _seconds(time: str) -> int:
-    """Return a time of a signature in seconds.
-
-    Raises:
-        ValueError: the text is no time.
-    """
+    """Return a time of a signature in seconds."""
     if not _TIME.fullmatch(time):
         raise ValueError(time)
     return int(datetime.strptime(time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp())

@@ -159,11 +159,7 @@ async def plan_rules(visit: Visit) -> Response:
 
 
 def _rules_of(visit: Visit) -> Rules:
-    """Read the rules of either form: its fields, or JSON.
-
-    Raises:
-        Answer: the form has no rules.
-    """
+    """Read the rules of either form: its fields, or JSON."""
     if visit.query("by") == "fields":
         return _rules_of_fields(visit)
     try:

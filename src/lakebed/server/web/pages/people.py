@@ -134,11 +134,7 @@ def _text(statements: list[wire.Statement]) -> str:
 
 
 def _statements(visit: Visit) -> list[wire.Statement]:
-    """Read the statements of a policy.
-
-    Raises:
-        Answer: the text is no list of statements. The message names the place of the error.
-    """
+    """Read the statements of a policy."""
     try:
         return msgspec.json.decode(visit.entry("statement").encode(), type=list[wire.Statement])
     except MALFORMED as error:
