@@ -127,7 +127,7 @@ def checked(uri: str, data: bytes) -> bytes:
 
 def _checked(uri: str, data: bytes) -> bytes:
     header = _header(data)
-    record = _skip_of(msgspec.json.decode(header.schema), is_for_library=True)
+    record = _Schema(is_for_library=True).skip(msgspec.json.decode(header.schema))
     settings = (b"avro.schema", header.schema, b"avro.codec", b"null")
     found = [_MAGIC, _long(2), *map(_text, settings), _long(0), header.sync]
     for count, block in _blocks(uri, data, header, Budget()):
@@ -411,10 +411,6 @@ class _Schema:
 
             return load
         return _LOADS[schema if isinstance(schema, str) else schema["type"]]
-
-
-def _skip_of(schema: Any, *, is_for_library: bool) -> Skip | None:
-    return _Schema(is_for_library=is_for_library).skip(schema)
 
 
 def _sized(size: int) -> Skip | None:

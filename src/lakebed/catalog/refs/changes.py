@@ -268,7 +268,7 @@ class Changes:
         async def move() -> None:
             await self._versions.resets.hard_reset(branch, ref, force=force, refuse_expired=refuse_expired, by=by)
 
-        await self._in_turn(branch, move)
+        await self._queue.run(branch, move)
 
     # Branches and tags
 
@@ -455,9 +455,6 @@ class Changes:
         after = replace(event, type=event.type.after, source_ref=commit.id, source_is_commit=True, pre_run=run)
         await self._hooks.after(replace(after, commit_id=commit.id, message=commit.message, metadata=commit.metadata))
         return commit
-
-    async def _in_turn(self, branch: str, work: Callable[[], Awaitable[T]]) -> T:
-        return await self._queue.run(branch, work)
 
     async def _be_polite(self, branch: str) -> None:
         for _ in range(POLITE_STEPS):

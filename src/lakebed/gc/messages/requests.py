@@ -320,7 +320,7 @@ def request_of(action: str, **options: object) -> Request:
     given = {name: value for name, value in options.items() if value is not None and value not in ("", (), [])}
     rules = given.pop("rules", None)
     if unknown := sorted({*given, *(["rules"] if rules else [])} - {*type_.__struct_fields__}):
-        raise InvalidRequest(f"{_dashed(unknown[0])!r} is not an option of {action}", option=unknown[0])
+        raise InvalidRequest(f"{unknown[0].replace('_', '-')!r} is not an option of {action}", option=unknown[0])
     for name, choices in (("mode", Mode), ("engine", EngineName)):
         if name in given:
             known(str(given[name]), choices)
@@ -425,7 +425,3 @@ def _milliseconds(duration: str | None, default_ms: int) -> int:
 
 def _each(value: object) -> Iterable[object]:
     return value if isinstance(value, tuple | list) else (value,)
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -273,7 +274,13 @@ class PolicyRecord(VersionRecord, frozen=True, kw_only=True, omit_defaults=True)
 class PolicyBook(VersionedSetting[PolicyRecord]):
     def __init__(self, versions: Versions) -> None:
         empty = PolicyRecord(version=0, changed_ms=0)
-        super().__init__(versions, POLICY_KEY, noun="the lifecycle policies", empty=empty, decode=decode_policy)
+        super().__init__(
+            versions,
+            POLICY_KEY,
+            noun="the lifecycle policies",
+            empty=empty,
+            decode=partial(decode_record, PolicyRecord),
+        )
 
     async def check(self, policy: bytes) -> list[Problem]:
         """Return every problem of a policy, judged with the current branches."""
@@ -313,10 +320,6 @@ class PolicyBook(VersionedSetting[PolicyRecord]):
 
     async def _branches(self) -> list[str]:
         return [name async for name, _ in self._versions.inventory.every(BranchRecord)]
-
-
-def decode_policy(data: bytes) -> PolicyRecord:
-    return decode_record(PolicyRecord, data)
 
 
 # Legal holds: a setting, and a mark in the object store. Each change writes a small file named by its version before

@@ -212,16 +212,13 @@ def net_effect(
         if write.expected is not ANYTHING:
             place = (partition, write.changes[0][0])
             if (net[place] if place in net else stored.get(place)) != write.expected:
-                errors.append(predicate_failed(*place))
+                what = "the stored value is not the one that was read"
+                errors.append(PredicateFailed(what, partition=place[0], key=place[1]))
                 continue
         for key, value in write.changes:
             net[partition, key] = value
         errors.append(None)
     return errors, net
-
-
-def predicate_failed(partition: bytes, key: bytes) -> PredicateFailed:
-    return PredicateFailed("the stored value is not the one that was read", partition=partition, key=key)
 
 
 def _statements(net: Mapping[Place, bytes | None]) -> list[tuple[str, list[bytes]]]:
