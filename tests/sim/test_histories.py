@@ -254,7 +254,7 @@ class TestRecordings:
 
     def test_a_patch_that_does_not_fit_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="0 times"):
-            patched_copy([Patch("base/ids.py", "no such line", "")], tmp_path)
+            patched_copy([Patch("base/names.py", "no such line", "")], tmp_path)
 
 
 PLANTED = {
