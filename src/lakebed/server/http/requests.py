@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence, Set
-from typing import Final, TypeVar
+from typing import Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,6 +41,14 @@ _MISSING: Final = re.compile(r"Object missing required field `(.+)`")
 _AMOUNT_SCHEMA: Final = {"default": 100, "maximum": 1000, "minimum": -1, "type": "integer"}
 _encode: Final = msgspec.json.Encoder().encode
 _decoders: dict[object, msgspec.json.Decoder[object]] = {}
+
+
+class Page(TypedDict):
+    """The part of a listing that a request asks for: names with this prefix, after this one, and at most so many."""
+
+    prefix: str
+    after: str
+    limit: int
 
 
 class RestRequest(Request):
@@ -163,6 +171,9 @@ class RestRequest(Request):
                 f'parameter "{name}" in query has an error: value is not one of the allowed values {allowed}'
             )
         return value
+
+    def page(self) -> Page:
+        return Page(prefix=self.query("prefix"), after=self.query("after"), limit=self.amount())
 
     def amount(self) -> int:
         """Return the size of a result page: 100 by default, the maximum for zero and -1."""

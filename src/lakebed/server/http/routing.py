@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.responses import Response
 
 from lakebed.operations import NOTHING, PUBLIC, AnyOperation, Operation
+from lakebed.server.state import AppState
 
 from .errors import InvalidParameter, MethodNotAllowed, NoSuchEndpoint
 from .fields import CONDITIONS, refuse_conditions
@@ -87,6 +88,14 @@ class Route:
         if self.takes_record:
             return await self.handler(request, await request.record(self.operation))
         return await self.handler(request)
+
+
+class Resource:
+    """Handlers of one noun, over the state of the process."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._catalog = state.catalog
 
 
 class Routed(Protocol):

@@ -17,7 +17,7 @@ from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.gate import ask, check_source
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, ContentsGone, Note
 from lakebed.wire import TableCommit
@@ -36,11 +36,7 @@ class NoSuchSnapshot(NotFound):
     """The table has no such snapshot. Facts: `table`, `snapshot`."""
 
 
-class BranchTables:
-    def __init__(self, state: AppState) -> None:
-        self._state = state
-        self._catalog = state.catalog
-
+class BranchTables(Resource):
     async def list(self, request: RestRequest) -> wire.TableEntryList:
         repository, after = await self._catalog.get(request.args[0]), request.query("after")
         namespace = tuple(request.query("namespace").split("/")) if request.query("namespace") else ()

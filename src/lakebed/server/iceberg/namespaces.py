@@ -16,7 +16,7 @@ from lakebed.operations import PUBLIC_BYTES_MAX, Operation
 from lakebed.operations import tables as operations
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, parse_query
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 from .credentials import files_settings
@@ -41,11 +41,7 @@ class OAuthRefused(Invalid):
         self.status = status
 
 
-class Namespaces:
-    def __init__(self, state: AppState) -> None:
-        self._state = state
-        self._catalog = state.catalog
-
+class Namespaces(Resource):
     # Settings and logins
 
     async def settings(self, request: RestRequest) -> wire.CatalogSettings:

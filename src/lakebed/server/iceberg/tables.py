@@ -14,7 +14,7 @@ from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 from .changing import Changing
@@ -25,11 +25,7 @@ from .places import inner, names_in, namespace_of, note_of, shown_name, table_of
 REPORT_BYTES_MAX: Final = 256 << 10
 
 
-class TableRoutes:
-    def __init__(self, state: AppState) -> None:
-        self._state = state
-        self._catalog = state.catalog
-
+class TableRoutes(Resource):
     # Reading
 
     async def list(self, request: RestRequest) -> wire.TableList:

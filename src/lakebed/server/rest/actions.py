@@ -8,14 +8,11 @@ from lakebed import wire
 from lakebed.hooks import ActionRunRecord, HookRunRecord, Runs
 from lakebed.operations import repositories
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 
-class Actions:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class Actions(Resource):
     async def list(self, request: RestRequest) -> wire.ActionRunList:
         found, has_more = await (await self._runs(request)).list(
             after=request.query("after"),

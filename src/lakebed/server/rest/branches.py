@@ -27,19 +27,14 @@ from lakebed.sandboxes import SandboxNotFound
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.gate import check_source, require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import Branch, BranchNotFound, CommitNotFound, RefNotFound
 
 logger = logging.getLogger(__name__)
 
 
-class Branches:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._sandboxes = state.sandboxes
-        self._clock = state.ports.clock
-
+class Branches(Resource):
     async def list(self, request: RestRequest) -> wire.RefList:
         repository = await self._catalog.get(request.args[0])
         hidden = frozenset() if request.flag("show_hidden") else await repository.settings.hidden_branches()
@@ -68,7 +63,7 @@ class Branches:
                 hidden=bool(body.hidden),
                 force=bool(body.force),
                 by=request.identity.user_id,
-                lasts_ms=_lasts_ms(body.ttl, self._clock.now_ms()),
+                lasts_ms=_lasts_ms(body.ttl, self._state.ports.clock.now_ms()),
             )
         except InvalidName as error:
             raise Answer(400, f"argument branch: branch id: invalid value: validation error: {error}") from error
@@ -84,7 +79,7 @@ class Branches:
         repository, branch, by = await self._catalog.get(request.args[0]), request.args[1], request.identity.user_id
         await repository.changes.delete_branch(branch, force=request.flag("force"), by=by)
         try:
-            await self._sandboxes.end(repository, branch, by=by)
+            await self._state.sandboxes.end(repository, branch, by=by)
         except SandboxNotFound:
             pass
         except LakebedError as error:
@@ -170,15 +165,10 @@ def _lasts_ms(ttl: str | None, now_ms: int) -> int:
     return 0 if over_ms is None else over_ms - 1 - now_ms
 
 
-class Tags:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class Tags(Resource):
     async def list(self, request: RestRequest) -> wire.RefList:
         repository = await self._catalog.get(request.args[0])
-        tags, has_more = await repository.versions.refs.list_tags(
-            prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
-        )
+        tags, has_more = await repository.versions.refs.list_tags(**request.page())
         results = [wire.Ref(id=tag.name, commit_id=tag.commit_id) for tag in tags]
         last = tags[-1].name if tags else ""
         return wire.RefList(pagination=page_of(results, has_more=has_more, last=last), results=results)

@@ -17,7 +17,7 @@ from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.gate import check_source, refuse_denied, refuse_denied_below
 from lakebed.server.http.requests import RestRequest, StreamedResponse, page_of, raw_headers
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, Note, RefNotFound
 
@@ -25,11 +25,7 @@ _TREE_FOLDERS: Final = {"range": "ranges", "meta_range": "metaranges", "sublist"
 """Folders by the type of a tree file. `sublist` is not in the contract: a wide tree's metarange lists sublists."""
 
 
-class Commits:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._presign_s = state.presign_s
-
+class Commits(Resource):
     async def commit(self, request: RestRequest, body: wire.CommitCreation) -> wire.Commit:
         repository, tree = await self._catalog.get(request.args[0]), request.query("source_metarange")
         if tree:
@@ -156,8 +152,8 @@ class Commits:
         refuse_denied_below(asked, request.permissions, names)
         repository = await self._catalog.get(request.args[0])
         found = await _find_file(repository, _TREE_FOLDERS[kind], request.args[2], kind)
-        if request.flag("presign") and self._presign_s is not None:
-            url = await repository.objectstore.presign_get(found.key, expires_s=self._presign_s)
+        if request.flag("presign") and self._state.presign_s is not None:
+            url = await repository.objectstore.presign_get(found.key, expires_s=self._state.presign_s)
             if url is not None:
                 return RedirectResponse(url, 302)
         stream = repository.objectstore.stream(found.key)

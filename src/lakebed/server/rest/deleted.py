@@ -10,7 +10,7 @@ from lakebed.catalog import DeletedRepository
 from lakebed.operations import deleted
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import RefKind
 
@@ -19,10 +19,7 @@ from .repositories import repository_record
 D = TypeVar("D", wire.DeletedRepository, wire.DeletedRef)
 
 
-class Deleted:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class Deleted(Resource):
     async def list(self, request: RestRequest) -> wire.DeletedRepositoryList:
         found = await self._catalog.deleted.list(prefix=request.query("prefix"))
         page, pagination = _page(request, [_deleted(one) for one in found])
@@ -45,10 +42,7 @@ class Deleted:
         await self._catalog.protect_deletion(request.args[0], repository=body.repository, branches=body.branches)
 
 
-class DeletedRefs:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class DeletedRefs(Resource):
     async def branches(self, request: RestRequest) -> wire.DeletedRefList:
         return await self._listed(request, RefKind.BRANCH)
 

@@ -10,7 +10,7 @@ from lakebed.operations import history
 from lakebed.server.http.errors import Answer, expired_by
 from lakebed.server.http.gate import check_source, unreadable
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.iceberg import appending
 from lakebed.server.state import AppState
 from lakebed.versions import Difference, Note, Strategy, TakenBy
@@ -19,11 +19,7 @@ _TABLES = ("", "append")
 _STRATEGIES: dict[str, Strategy] = {"": "none", "dest-wins": "dest-wins", "source-wins": "source-wins"}
 
 
-class Differences:
-    def __init__(self, state: AppState) -> None:
-        self._state = state
-        self._catalog = state.catalog
-
+class Differences(Resource):
     async def of_branch(self, request: RestRequest) -> wire.DiffList:
         repository = await self._catalog.get(request.args[0])
         found, has_more = await repository.versions.history.diff_branch(

@@ -12,24 +12,16 @@ from lakebed.operations import history, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.gate import check_source, require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound
 
 
-class PullRequests:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class PullRequests(Resource):
     async def list(self, request: RestRequest) -> wire.PullRequestsList:
         repository = await self._catalog.get(request.args[0])
         status = request.choice("status", ("all", "open", "closed"))
-        found, has_more = await repository.pulls.list(
-            state="" if status == "all" else status,
-            prefix=request.query("prefix"),
-            after=request.query("after"),
-            limit=request.amount(),
-        )
+        found, has_more = await repository.pulls.list(state="" if status == "all" else status, **request.page())
         results = [_pull(pull_id, record) for pull_id, record in found]
         pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
         return wire.PullRequestsList(pagination=pagination, results=results)

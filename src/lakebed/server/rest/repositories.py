@@ -15,18 +15,14 @@ from lakebed.gc.live import CollectionService, Installation
 from lakebed.operations import repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import RestRequest, answer, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import Note, Versions
 
 logger = logging.getLogger(__name__)
 
 
-class Repositories:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._sandboxes = state.sandboxes
-
+class Repositories(Resource):
     async def list(self, request: RestRequest) -> wire.RepositoryList:
         found, has_more = await self._catalog.list(
             prefix=request.query("prefix"),
@@ -88,7 +84,7 @@ class Repositories:
         await self._catalog.delete(request.args[0], force=request.flag("force"), by=by)
         # Their keys name the repository by id, which a new repository may get. Upkeep would end the sandboxes later.
         try:
-            await self._sandboxes.clean(request.args[0])
+            await self._state.sandboxes.clean(request.args[0])
         except LakebedError as error:
             logger.warning("sandboxes of %s: %s", request.args[0], error)
 

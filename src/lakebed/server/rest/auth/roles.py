@@ -5,7 +5,7 @@ seconds in others (`lakebed.auth.Authorizer`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypedDict, TypeVar
+from typing import ParamSpec, TypeVar
 
 from starlette.responses import Response
 
@@ -26,7 +26,7 @@ from lakebed.auth import (
 from lakebed.operations import accounts
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.requests import RestRequest, answer, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 from .users import user_record
@@ -36,87 +36,80 @@ T = TypeVar("T")
 R = TypeVar("R", UserRecord, GroupRecord, PolicyRecord)
 
 
-class Groups:
-    def __init__(self, state: AppState) -> None:
-        self._groups = state.groups
-
+class Groups(Resource):
     async def list(self, request: RestRequest) -> wire.GroupList:
-        found, has_more = await self._groups.list(**_page(request))
+        found, has_more = await self._state.groups.list(**request.page())
         return _groups(found, has_more)
 
     async def create(self, _: RestRequest, body: wire.GroupCreation) -> wire.Group:
-        return _group(await self._groups.create(body.id, description=body.description or ""))
+        return _group(await self._state.groups.create(body.id, description=body.description or ""))
 
     async def get(self, request: RestRequest) -> wire.Group:
-        return _group(await self._groups.get(request.args[0]))
+        return _group(await self._state.groups.get(request.args[0]))
 
     async def delete(self, request: RestRequest) -> None:
-        await self._groups.delete(request.args[0])
+        await self._state.groups.delete(request.args[0])
 
     async def members(self, request: RestRequest) -> wire.UserList:
-        found, has_more = await self._groups.list_members(request.args[0], **_page(request))
+        found, has_more = await self._state.groups.list_members(request.args[0], **request.page())
         results = [user_record(user) for user in found]
         return wire.UserList(pagination=_pagination(found, has_more), results=results)
 
     async def add_member(self, request: RestRequest) -> None:
-        await self._groups.add_member(*request.args)
+        await self._state.groups.add_member(*request.args)
 
     async def remove_member(self, request: RestRequest) -> None:
-        await self._groups.remove_member(*request.args)
+        await self._state.groups.remove_member(*request.args)
 
     async def of_user(self, request: RestRequest) -> wire.GroupList:
-        found, has_more = await self._groups.list_of(request.args[0], **_page(request))
+        found, has_more = await self._state.groups.list_of(request.args[0], **request.page())
         return _groups(found, has_more)
 
     async def set_acl(self, request: RestRequest, body: wire.ACL) -> None:
-        await self._groups.set_acl(request.args[0], body.permission)
+        await self._state.groups.set_acl(request.args[0], body.permission)
 
     async def get_acl(self, request: RestRequest) -> wire.ACL | Response:
         try:
-            return wire.ACL(permission=await self._groups.get_acl(request.args[0]))
+            return wire.ACL(permission=await self._state.groups.get_acl(request.args[0]))
         except NoAcl as error:
             return answer(wire.ErrorNoACL(message=str(error), no_acl=True), 404)
 
 
-class Policies:
-    def __init__(self, state: AppState) -> None:
-        self._policies = state.policies
-        self._clock = state.ports.clock
-
+class Policies(Resource):
     async def list(self, request: RestRequest) -> wire.PolicyList:
-        found, has_more = await self._policies.list(**_page(request))
+        found, has_more = await self._state.policies.list(**request.page())
         return _policies(found, has_more)
 
     async def create(self, _: RestRequest, body: wire.Policy) -> wire.Policy:
-        return _policy(await self._policies.create(body.id, _statements(body)))
+        return _policy(await self._state.policies.create(body.id, _statements(body)))
 
     async def get(self, request: RestRequest) -> wire.Policy:
-        return _policy(await self._policies.get(request.args[0]))
+        return _policy(await self._state.policies.get(request.args[0]))
 
     async def update(self, request: RestRequest, body: wire.Policy) -> wire.Policy:
         if body.id != request.args[0]:
             raise InvalidBody("can't update policy id")
-        return _policy(await self._policies.update(request.args[0], _statements(body)))
+        return _policy(await self._state.policies.update(request.args[0], _statements(body)))
 
     async def delete(self, request: RestRequest) -> None:
-        await self._policies.delete(request.args[0])
+        await self._state.policies.delete(request.args[0])
 
     async def of_user(self, request: RestRequest) -> wire.PolicyList:
-        found, has_more = await self._policies.list_of_user(
-            request.args[0], is_effective=request.flag("effective"), **_page(request)
+        found, has_more = await self._state.policies.list_of_user(
+            request.args[0], is_effective=request.flag("effective"), **request.page()
         )
         return _policies(found, has_more)
 
     async def of_group(self, request: RestRequest) -> wire.PolicyList:
-        found, has_more = await self._policies.list_of_group(request.args[0], **_page(request))
+        found, has_more = await self._state.policies.list_of_group(request.args[0], **request.page())
         return _policies(found, has_more)
 
     async def decide(self, request: RestRequest) -> wire.Decision:
         user, action, resource = request.args[0], request.required("action"), request.query("resource", "*")
         time = request.query("time")
-        now_ms = time_of(time) if time else self._clock.now_ms()
+        now_ms = time_of(time) if time else self._state.ports.clock.now_ms()
         circumstances = Circumstances(address=request.query("address"), now_ms=lambda: now_ms)
-        decision = await self._policies.decide(user, action, resource, _ref(request), circumstances)
+        decision = await self._state.policies.decide(user, action, resource, _ref(request), circumstances)
         return wire.Decision(
             user=user,
             action=action,
@@ -130,16 +123,16 @@ class Policies:
         )
 
     async def attach_to_user(self, request: RestRequest) -> None:
-        await self._policies.attach_to_user(*request.args)
+        await self._state.policies.attach_to_user(*request.args)
 
     async def detach_from_user(self, request: RestRequest) -> None:
-        await self._policies.detach_from_user(*request.args)
+        await self._state.policies.detach_from_user(*request.args)
 
     async def attach_to_group(self, request: RestRequest) -> None:
-        await self._policies.attach_to_group(*request.args)
+        await self._state.policies.attach_to_group(*request.args)
 
     async def detach_from_group(self, request: RestRequest) -> None:
-        await self._policies.detach_from_group(*request.args)
+        await self._state.policies.detach_from_group(*request.args)
 
 
 def routes(state: AppState) -> list[Route]:
@@ -180,16 +173,6 @@ def routes(state: AppState) -> list[Route]:
         Route(accounts.ATTACH_POLICY_TO_GROUP, changing(policies.attach_to_group)),
         Route(accounts.DETACH_POLICY_FROM_GROUP, changing(policies.detach_from_group)),
     ]
-
-
-class _Page(TypedDict):
-    prefix: str
-    after: str
-    limit: int
-
-
-def _page(request: RestRequest) -> _Page:
-    return _Page(prefix=request.query("prefix"), after=request.query("after"), limit=request.amount())
 
 
 def _pagination(found: Sequence[R], has_more: bool) -> wire.Pagination:

@@ -99,9 +99,7 @@ class Identities:
         return wire.CurrentUser(user=user_record(user))
 
     async def list_users(self, request: RestRequest) -> wire.UserList:
-        users, has_more = await self._accounts.list_users(
-            prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
-        )
+        users, has_more = await self._accounts.list_users(**request.page())
         pagination = page_of(users, has_more=has_more, last=users[-1].id if users else "")
         return wire.UserList(pagination=pagination, results=[user_record(user) for user in users])
 
@@ -112,9 +110,7 @@ class Identities:
         return user_record(await self._accounts.get_user(request.args[0]))
 
     async def list_principals(self, request: RestRequest) -> wire.ExternalPrincipalList:
-        found, has_more = await self._principals.list(
-            request.args[0], prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
-        )
+        found, has_more = await self._principals.list(request.args[0], **request.page())
         pagination = page_of(found, has_more=has_more, last=found[-1].id if found else "")
         return wire.ExternalPrincipalList(pagination=pagination, results=[_principal(record) for record in found])
 
@@ -138,9 +134,7 @@ class Identities:
         self._authorizer.forget_all()
 
     async def list_credentials(self, request: RestRequest) -> wire.CredentialsList:
-        found, has_more = await self._accounts.list_credentials(
-            request.args[0], prefix=request.query("prefix"), after=request.query("after"), limit=request.amount()
-        )
+        found, has_more = await self._accounts.list_credentials(request.args[0], **request.page())
         pagination = page_of(found, has_more=has_more, last=found[-1].access_key_id if found else "")
         results = [
             wire.Credentials(access_key_id=record.access_key_id, creation_date=record.created_ms // 1000)

@@ -14,7 +14,7 @@ from lakebed.operations import events
 from lakebed.server.events import shown
 from lakebed.server.http.gate import refuse_denied_below, require
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import EventRecord
 from lakebed.wire import Event, EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
@@ -31,12 +31,7 @@ _NEEDS: Final = {
 }
 
 
-class Events:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._eventing = state.eventing
-        self._ports = state.ports
-
+class Events(Resource):
     async def list(self, request: RestRequest) -> EventList:
         repository = await self._catalog.get(request.args[0])
         if await repository.subscriptions.records():
@@ -69,24 +64,24 @@ class Events:
         repository = await self._catalog.get(request.args[0])
         repository.guards.check_writable()
         _Seen(repository.id, request.permissions).check(body)
-        if not self._eventing.brokers.check(body.target):
+        if not self._state.eventing.brokers.check(body.target):
             _check_target(body.target)
-        secret = body.secret if body.secret is not None else f"{self._ports.ids.bits(256):064x}"
+        secret = body.secret if body.secret is not None else f"{self._state.ports.ids.bits(256):064x}"
         if len(secret) not in SECRET_CHARACTERS:
             raise Invalid("a secret has 16 to 256 characters")
-        subscription_id = self._ports.ids.fresh()
+        subscription_id = self._state.ports.ids.fresh()
         record = SubscriptionRecord(
             target=body.target,
             refs=tuple(body.refs),
             operations=tuple(body.operations),
             kinds=tuple(body.kinds),
-            secret=self._eventing.seal(subscription_id, secret),
-            created_ms=self._ports.clock.now_ms(),
+            secret=self._state.eventing.seal(subscription_id, secret),
+            created_ms=self._state.ports.clock.now_ms(),
             created_by=request.identity.user_id,
         )
         made = await repository.subscriptions.create(subscription_id, record, after=body.after)
         await repository.guards.confirm()
-        self._eventing.watch(repository.id)
+        self._state.eventing.watch(repository.id)
         return msgspec.structs.replace(_subscription(made), secret=secret)
 
     async def get(self, request: RestRequest) -> EventSubscription:
@@ -100,7 +95,7 @@ class Events:
     async def replay(self, request: RestRequest, body: Replay) -> EventSubscription:
         repository = await self._catalog.get(request.args[0])
         replayed = await repository.subscriptions.replay(request.args[1], body.after)
-        self._eventing.watch(repository.id)
+        self._state.eventing.watch(repository.id)
         return _subscription(replayed)
 
 

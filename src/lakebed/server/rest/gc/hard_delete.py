@@ -9,7 +9,7 @@ from lakebed.gc.live import REASONS, count_queue, find_deleted, find_queued
 from lakebed.operations.gc import hard_delete
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import Versions
 from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHardDelete
@@ -17,10 +17,7 @@ from lakebed.wire import HardDeleted, HardDeletedList, HardDeleteStatus, SetHard
 SHOWN_MAX: Final = 100
 
 
-class HardDelete:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class HardDelete(Resource):
     async def get(self, request: RestRequest) -> HardDeleteStatus:
         return await _status((await self._catalog.get(request.args[0])).versions)
 

@@ -8,16 +8,13 @@ from lakebed.gc.messages import HoldsHistory, HoldsVersion, HoldsWritten, NewHol
 from lakebed.gc.rules import Holds
 from lakebed.operations.gc import holds
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 from .runs import ONLY
 
 
-class LegalHolds:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class LegalHolds(Resource):
     async def get(self, request: RestRequest) -> Holds:
         if deleted := request.query("deleted"):
             _, versions = await self._catalog.open_deleted(request.args[0], "" if deleted == ONLY else deleted)

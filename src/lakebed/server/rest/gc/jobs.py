@@ -11,7 +11,7 @@ from lakebed.gc.live import JobBook
 from lakebed.operations.gc import collectors
 from lakebed.server.http.gate import address_of, require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 from .runs import collected_versions, deleted_uid
@@ -39,11 +39,7 @@ SWEEPING: Final = ("fs:DeleteBranch",)
 """Permissions that a sweep needs on each branch."""
 
 
-class Jobs:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._collectors = state.collectors
-
+class Jobs(Resource):
     async def _book(self, request: RestRequest) -> JobBook:
         return JobBook(await collected_versions(self._catalog, request))
 
@@ -58,7 +54,7 @@ class Jobs:
             needed += DELETED_NEEDED[type(body.request)]
         asked = [one for one in collectors.START_GC_JOB.asked_later if one.action in needed]
         require(asked, request.permissions, {"repository": request.args[0]})
-        return await self._collectors.start(
+        return await self._state.collectors.start(
             await self._book(request),
             body.request,
             repository=request.args[0],

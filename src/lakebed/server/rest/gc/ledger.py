@@ -27,7 +27,7 @@ from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import InvalidParameter
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest, answer
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 RECORDS_MAX: Final = 100
@@ -35,10 +35,7 @@ RECORDS_MAX: Final = 100
 _SHOWN: Final = re.compile(r"[0-9]{1,9}")
 
 
-class Ledger:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class Ledger(Resource):
     async def rows(self, request: RestRequest) -> Response:
         """Answer one page. Costs a listing of the ledger, and a read of each file of a record in the page.
 
@@ -103,16 +100,12 @@ def _select(query: LedgerQuery, names: Sequence[str], data: Sequence[bytes]) -> 
     return plain_rows(query.select(decode_record(names, data)))
 
 
-class Restores:
+class Restores(Resource):
     """Restore page by page: one record in, one out (`lakebed.gc.messages`, restoring).
 
     Besides `gc:Restore` on the repository, each object needs the permissions of an upload or a copy: to write its path,
     and to read its former path if that differs. Refused objects are counted as failed.
     """
-
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._key = state.continuation_key
 
     async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
         """Restore a page. Restored objects are staged, so the branch must be writable. Without a branch name, use the
@@ -123,7 +116,7 @@ class Restores:
         await repository.guards.check_branch_writable(branch)
         refusal = _refusal(request.permissions, {"repository": request.args[0], "branch": branch})
         service = CollectionService(
-            repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._key
+            repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._state.continuation_key
         )
         return await service.restore(body)
 

@@ -10,15 +10,11 @@ from lakebed.gc.live import BranchSweep, PolicyBook, PolicyRecord, PotentialComm
 from lakebed.operations.gc import lifecycle
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 
-class Policies:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._swept = state.metrics.swept_branches
-
+class Policies(Resource):
     async def get(self, request: RestRequest) -> messages.PolicyVersion:
         book = await self._book(request)
         version = request.integer("version", -1)
@@ -49,7 +45,7 @@ class Policies:
 
     async def plan_branches(self, request: RestRequest) -> messages.BranchesPlan:
         sweep = BranchSweep(await self._catalog.get(request.args[0]))
-        return await sweep.plan(prefix=request.query("prefix"), after=request.query("after"), limit=request.amount())
+        return await sweep.plan(**request.page())
 
     async def sweep_branches(self, request: RestRequest, body: messages.SweepBranches) -> messages.BranchesSwept:
         for one in body.branches:
@@ -57,7 +53,7 @@ class Policies:
             require(lifecycle.SWEEP_BRANCHES.asked_later, request.permissions, names)
         sweep = BranchSweep(await self._catalog.get(request.args[0]))
         swept = await sweep.sweep(body.policy_version, body.branches, by=request.identity.user_id)
-        self._swept.update(
+        self._state.metrics.swept_branches.update(
             "deleted" if one.is_deleted else "not known" if messages.is_open(one) else "kept" for one in swept
         )
         return messages.BranchesSwept(branches=tuple(swept))

@@ -19,7 +19,7 @@ from lakebed.objectstore import ObjectMissing, ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.requests import RestRequest, StreamedResponse, raw_headers
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 from .runs import collected_versions
@@ -34,10 +34,7 @@ PARTS_MAX: Final = 10
 """The most parts that a page reads. It then has a token, even with fewer objects than requested."""
 
 
-class Plans:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-
+class Plans(Resource):
     async def _objectstore(self, request: RestRequest) -> ObjectStore:
         return (await collected_versions(self._catalog, request)).objectstore
 

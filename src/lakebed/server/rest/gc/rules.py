@@ -17,15 +17,12 @@ from lakebed.gc.rules import Explanation, Rules, check_rules, explain, in_days
 from lakebed.operations.gc import collections, collectors
 from lakebed.server.http.errors import Answer, InvalidBody
 from lakebed.server.http.requests import RestRequest, nothing
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 
 
-class DayRules:
+class DayRules(Resource):
     """The contract's form of the rules."""
-
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
 
     async def get(self, request: RestRequest) -> wire.GarbageCollectionRules:
         repository = await self._catalog.get(request.args[0])
@@ -69,11 +66,8 @@ def _done(written: RulesSet) -> Response:
     return response
 
 
-class FullRules:
+class FullRules(Resource):
     """Our full form of the rules (`lakebed.gc.messages`, settings.py)."""
-
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
 
     async def get(self, request: RestRequest) -> RulesVersion:
         book = RuleBook((await self._catalog.get(request.args[0])).versions)

@@ -22,7 +22,7 @@ from lakebed.quotas import mark_stale, of_repository
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.iceberg import Reading
 from lakebed.server.rest.dumps import update_time
 from lakebed.server.state import AppState
@@ -53,12 +53,8 @@ async def collected_versions(catalog: Catalog, request: RestRequest) -> Versions
     return (await catalog.get(request.args[0])).versions
 
 
-class Contract:
+class Contract(Resource):
     """The contract's own operations for collectors. The operations that it calls "prepare" only read data."""
-
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._background = state.background
 
     async def config(self, _: RestRequest) -> wire.GarbageCollectionConfig:
         """Return how long an address that was issued for an upload may be linked. No object is kept for its age
@@ -72,7 +68,7 @@ class Contract:
     async def submit_commits(self, request: RestRequest) -> wire.TaskInfo:
         repository = await self._catalog.get(request.args[0])
         begun = await repository.tasks.begin(TaskKind.PREPARE_COMMITS)
-        self._background.start(
+        self._state.background.start(
             repository.tasks,
             begun,
             lambda _: repository.tasks.run(begun, _prepare(repository)),

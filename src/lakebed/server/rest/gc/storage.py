@@ -16,7 +16,7 @@ from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storag
 from lakebed.objectstore import ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import BranchNotFound, RunRecord
 
@@ -27,11 +27,7 @@ CLEAN_SOUGHT_MAX: Final = 10
 """The most plans of uncommitted data to read in search of a plan that listed every closed slice."""
 
 
-class Storages:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._clock = state.ports.clock
-
+class Storages(Resource):
     async def get(self, request: RestRequest) -> Storage:
         repository = await self._catalog.get(request.args[0])
         objectstore = repository.versions.objectstore
@@ -49,7 +45,7 @@ class Storages:
             default_branch = repository.record.default_branch
             counted = await committed_parts(repository.versions, default_branch=default_branch)
             uncounted = [keeper for keeper, total in counted.items() if total is None]
-            now_ms = self._clock.now_ms()
+            now_ms = self._state.ports.clock.now_ms()
             for keeper, named in counted.items():
                 if named is not None:
                     kept = _less(named, waiting) if keeper is Keeper.HISTORY else named
@@ -73,7 +69,7 @@ class Storages:
             return []  # The repository is bare.
         size = await repository.versions.staging.measure(head, prefix=b"")
         total = Total(objects=size.objects, size_bytes=size.size_bytes)
-        return [StoragePart(keeper=Keeper.HEAD, total=total, as_of_ms=self._clock.now_ms())]
+        return [StoragePart(keeper=Keeper.HEAD, total=total, as_of_ms=self._state.ports.clock.now_ms())]
 
 
 async def _clean_plan(objectstore: ObjectStore, names: Sequence[tuple[str, RunKind]]) -> Plan | None:

@@ -23,7 +23,7 @@ from lakebed.server.http.errors import Answer, InvalidParameter, message_respons
 from lakebed.server.http.fields import CONDITIONS, Conditions, asked_span, read_digest, write_condition
 from lakebed.server.http.forms import open_form
 from lakebed.server.http.requests import RawResponse, RestRequest, StreamedResponse, raw_headers
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
 from lakebed.versions import CommitExpired
@@ -38,11 +38,7 @@ _INLINE: Final = re.compile(r"(text/plain|application/(json|pdf)|image/(gif|jpeg
 _NEVER: Final = "Thu, 01 Jan 1970 00:00:00 GMT"
 
 
-class Content:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._presign_s = state.presign_s
-
+class Content(Resource):
     # Upload
 
     async def upload(self, request: RestRequest) -> wire.ObjectStats:
@@ -75,8 +71,8 @@ class Content:
         # Before the redirect, too: a store may have another ETag for the bytes.
         if _is_unchanged(request, entry):
             return _bare(304, headers)
-        if request.flag("presign") and self._presign_s is not None:
-            url = await repository.objects.presign_get(path, entry, expires_s=self._presign_s)
+        if request.flag("presign") and self._state.presign_s is not None:
+            url = await repository.objects.presign_get(path, entry, expires_s=self._state.presign_s)
             if url is not None:
                 return RedirectResponse(url, 302)
         headers["content-disposition"] = "inline" if _INLINE.fullmatch(entry.content_type) else "attachment"

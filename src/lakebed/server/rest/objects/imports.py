@@ -13,7 +13,7 @@ from lakebed.catalog import ImportRecord, ImportState, InvalidImport, Location, 
 from lakebed.operations import objects
 from lakebed.server.http.gate import refuse_denied, require
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.rest.commits import commit_record
 from lakebed.server.state import AppState
 from lakebed.versions import Note
@@ -23,11 +23,7 @@ LAST_IMPORT = ".lakefs.last.import.timestamp"
 """Metadata of a repository: Unix seconds of the commit of its last import, as the contract's server notes them."""
 
 
-class Imports:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._background = state.background
-
+class Imports(Resource):
     async def start(self, request: RestRequest, body: wire.ImportCreation) -> wire.ImportCreationResponse:
         repository = await self._catalog.get(request.args[0])
         sources = [path.path for path in body.paths]
@@ -72,7 +68,7 @@ class Imports:
 
         begun = await repository.imports.begin(request.args[1], locations, force=bool(body.force))
         imports = repository.imports
-        self._background.start(
+        self._state.background.start(
             imports,
             begun,
             lambda is_stopping: imports.run(

@@ -20,17 +20,13 @@ from lakebed.server.http.errors import Answer, InvalidParameter
 from lakebed.server.http.fields import read_range, write_condition
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest, nothing
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.rest.stats import stats_of_entry
 from lakebed.server.state import AppState
 from lakebed.versions import PART_NUMBER_MAX, MultipartNotFound, PartRecord
 
 
-class Uploads:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._presign_s = state.presign_s
-
+class Uploads(Resource):
     async def create(self, request: RestRequest) -> wire.PresignMultipartUpload:
         repository = await self._catalog.get(request.args[0])
         count = request.integer("parts", 0)
@@ -128,9 +124,9 @@ class Uploads:
         return repository, upload_id
 
     def _presigning(self) -> int:
-        if self._presign_s is None:
+        if self._state.presign_s is None:
             raise Answer(501, "this server's object store signs no URLs: upload through the server")
-        return self._presign_s
+        return self._state.presign_s
 
     async def _url(self, multipart: Multipart, upload_id: str, number: int, presign_s: int) -> str:
         url = await multipart.hand_out_part(upload_id, number, presign_s=presign_s)
@@ -213,22 +209,17 @@ def _span(text: str | None, size_bytes: int) -> tuple[int, int]:
     return start, end
 
 
-class Staging:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._clock = state.ports.clock
-        self._presign_s = state.presign_s
-
+class Staging(Resource):
     async def get_address(self, request: RestRequest) -> wire.StagingLocation:
         path = request.required("path")
         repository = await self._catalog.get(request.args[0])
-        presign_s = self._presign_s if request.flag("presign") else None
+        presign_s = self._state.presign_s if request.flag("presign") else None
         target = await repository.objects.issue_upload(
             request.args[1], path, presign_s=presign_s, by=request.identity.user_id
         )
         expires_s = None
         if target.presigned_url is not None and presign_s is not None:
-            expires_s = self._clock.now_ms() // 1000 + presign_s
+            expires_s = self._state.ports.clock.now_ms() // 1000 + presign_s
         return wire.StagingLocation(
             physical_address=target.full_address,
             presigned_url=target.presigned_url,

@@ -14,7 +14,7 @@ from lakebed.server.http.errors import status_and_message
 from lakebed.server.http.fields import write_condition
 from lakebed.server.http.gate import readable, refuse_denied, unreadable
 from lakebed.server.http.requests import RestRequest, page_of
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.rest.commits import commit_record
 from lakebed.server.rest.stats import stats_of_entry, stats_of_page
 from lakebed.server.state import AppState
@@ -23,12 +23,7 @@ from lakebed.versions import SOUGHT_IN_MAX
 LAST_COMMITS_MAX: Final = 100
 
 
-class Objects:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._clock = state.ports.clock
-        self._presign_s = state.presign_s
-
+class Objects(Resource):
     async def symlinks(self, request: RestRequest) -> wire.StorageUri:
         repository = await self._catalog.get(request.args[0])
         names = {"repository": request.args[0], "branch": request.args[1]}
@@ -67,14 +62,14 @@ class Objects:
             repository,
             listing.items,
             taken=taken,
-            now_s=self._clock.now_ms() // 1000,
+            now_s=self._state.ports.clock.now_ms() // 1000,
             is_with_metadata=request.flag("user_metadata", default=True),
         )
         is_hidden = await unreadable(request.permissions, request.args[0], request.args[1])
         for index, (key, row) in enumerate(listing.items):
             if row is not None and is_hidden(key.decode()):
                 results[index] = replace(results[index], checksum="", physical_address="", metadata={})
-        if request.flag("presign") and self._presign_s is not None:
+        if request.flag("presign") and self._state.presign_s is not None:
             # A signed URL allows reading the object, which the permission to list does not include.
             may_read = await readable(request.permissions, request.args[0], request.args[1])
             for index, (key, row) in enumerate(listing.items):
@@ -194,7 +189,7 @@ class Objects:
             address=body.physical_address,
             size_bytes=body.size_bytes,
             checksum=body.checksum.strip('"'),
-            modified_ms=self._clock.now_ms() if body.mtime is None else body.mtime * 1000,
+            modified_ms=self._state.ports.clock.now_ms() if body.mtime is None else body.mtime * 1000,
             content_type=body.content_type or CONTENT_TYPE_DEFAULT,
             metadata=body.metadata or {},
         )
@@ -212,12 +207,12 @@ class Objects:
 
     async def _presigned(self, repository: Repository, stats: wire.ObjectStats, entry: Entry) -> wire.ObjectStats:
         """Replace the address by a signed URL, if the store signs URLs."""
-        if self._presign_s is None:
+        if self._state.presign_s is None:
             return stats
-        url = await repository.objects.presign_get(stats.path, entry, expires_s=self._presign_s)
+        url = await repository.objects.presign_get(stats.path, entry, expires_s=self._state.presign_s)
         if url is None:
             return stats
-        expires_s = self._clock.now_ms() // 1000 + self._presign_s
+        expires_s = self._state.ports.clock.now_ms() // 1000 + self._state.presign_s
         return replace(stats, physical_address=url, physical_address_expiry=expires_s)
 
 

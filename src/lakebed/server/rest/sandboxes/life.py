@@ -12,27 +12,22 @@ from lakebed.operations import sandboxes
 from lakebed.sandboxes import source_of
 from lakebed.server.http.gate import ask
 from lakebed.server.http.requests import RestRequest
-from lakebed.server.http.routing import Route
+from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.wire import Sandbox, SandboxCreation, SandboxEnded, SandboxExtension, SandboxList, SandboxWithSecret
 
 
-class SandboxRoutes:
-    def __init__(self, state: AppState) -> None:
-        self._catalog = state.catalog
-        self._sandboxes = state.sandboxes
-        self._clock = state.ports.clock
-
+class SandboxRoutes(Resource):
     async def list(self, request: RestRequest) -> SandboxList:
-        found = await self._sandboxes.list(await self._catalog.get(request.args[0]))
+        found = await self._state.sandboxes.list(await self._catalog.get(request.args[0]))
         return SandboxList(results=[_shown(record) for record in found])
 
     async def create(self, request: RestRequest, body: SandboxCreation) -> SandboxWithSecret:
         repository = await self._catalog.get(request.args[0])
-        id_ = self._sandboxes.fresh_id(body.name)
+        id_ = self._state.sandboxes.fresh_id(body.name)
         lasts_ms = self._lasts_ms(body.ttl)
         await _check_lent(request, repository, id_, body.source)
-        record, issued = await self._sandboxes.create(
+        record, issued = await self._state.sandboxes.create(
             repository,
             id_,
             source=body.source,
@@ -46,13 +41,13 @@ class SandboxRoutes:
         return SandboxWithSecret(**asdict(_shown(record)), secret_access_key=issued.secret_access_key)
 
     async def get(self, request: RestRequest) -> Sandbox:
-        return _shown(await self._sandboxes.get(await self._catalog.get(request.args[0]), request.args[1]))
+        return _shown(await self._state.sandboxes.get(await self._catalog.get(request.args[0]), request.args[1]))
 
     async def extend(self, request: RestRequest, body: SandboxExtension) -> Sandbox:
         repository, id_ = await self._catalog.get(request.args[0]), request.args[1]
         lasts_ms = self._lasts_ms(body.ttl)
-        await _check_lent(request, repository, id_, (await self._sandboxes.get(repository, id_)).source)
-        return _shown(await self._sandboxes.extend(repository, id_, lasts_ms=lasts_ms))
+        await _check_lent(request, repository, id_, (await self._state.sandboxes.get(repository, id_)).source)
+        return _shown(await self._state.sandboxes.extend(repository, id_, lasts_ms=lasts_ms))
 
     async def end(self, request: RestRequest) -> SandboxEnded:
         return await self._end(request, keeps_branch=False)
@@ -62,7 +57,7 @@ class SandboxRoutes:
 
     async def _end(self, request: RestRequest, *, keeps_branch: bool) -> SandboxEnded:
         repository, id_ = await self._catalog.get(request.args[0]), request.args[1]
-        kept = await self._sandboxes.end(repository, id_, by=request.identity.user_id, keeps_branch=keeps_branch)
+        kept = await self._state.sandboxes.end(repository, id_, by=request.identity.user_id, keeps_branch=keeps_branch)
         return SandboxEnded(id=id_, branch_kept=kept)
 
     def _lasts_ms(self, ttl: str) -> int:
@@ -70,7 +65,7 @@ class SandboxRoutes:
         Raises:
             InvalidDuration, Invalid: it is none, or for ever.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self._state.ports.clock.now_ms()
         over_ms = parse_lifetime(ttl).over_ms(now_ms, now_ms)
         if over_ms is None:
             raise Invalid("a sandbox has an end: say how long it lasts, as 36h, 20d or 2w")
