@@ -85,7 +85,9 @@ class TestChanges:
         assert (answer.status_code, answer.json()) == (200, {"errors": []})
         assert await pages(client, repo + "/refs/main/objects/ls") == ["b"]
         assert (await client.post(url, json={"paths": ["x"] * 1001})).status_code == 400
-        assert (await client.post(url, json={"paths": [""]})).status_code == 400
+        answer = await client.post(url, json={"paths": ["", "b"]})
+        assert [error["path"] for error in answer.json()["errors"]] == [""]
+        assert await pages(client, repo + "/refs/main/objects/ls") == []
 
     async def test_a_copy_is_its_own_object(self, client: httpx.AsyncClient, repo: str) -> None:
         await put(client, repo, "a")
