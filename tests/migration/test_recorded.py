@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lakebed.wire import Statement
+
 from .conftest import Move
 
 ADMIN = [{"effect": "allow", "action": ["fs:*"], "resource": "*"}]
@@ -143,12 +145,6 @@ def test_accounts_come_over_as_far_as_they_are_shown(move: Move) -> None:
 
 
 def test_groups_and_policies_come_over_and_no_holder_gets_a_part_of_its_policies(move: Move) -> None:
-    def page(*rows: Any) -> dict[str, Any]:
-        return {
-            "pagination": {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": len(rows)},
-            "results": [*rows],
-        }
-
     odd = [{"effect": "deny", "action": ["fs:*"], "resource": "*", "condition": {"x": {"y": ["z"]}}}]
     good = {"id": "reads", "creation_date": 1, "statement": ADMIN}
     bad = {"id": "never", "creation_date": 1, "statement": odd}
@@ -170,6 +166,51 @@ def test_groups_and_policies_come_over_and_no_holder_gets_a_part_of_its_policies
         assert [one.id for one in client.users.groups("ann")] == ["team"]
         assert [one.id for one in client.groups.policies("team")] == ["reads"]
         assert [*client.users.policies("bob")] == []
+
+
+def page(*rows: Any) -> dict[str, Any]:
+    return {
+        "pagination": {"has_more": False, "max_per_page": 1000, "next_offset": "", "results": len(rows)},
+        "results": [*rows],
+    }
+
+
+def test_who_is_here_already_gets_no_right_and_a_name_that_is_taken_gives_none(move: Move) -> None:
+    """The same name may be somebody else, and who lost a right here must not get it back by a second run."""
+    if move.scheme != "local://":
+        pytest.skip("once is enough")
+    ids = ("ann", "bob")
+    old, taken = ({"id": one, "creation_date": 1, "statement": ADMIN} for one in ("reads", "taken"))
+    move.old.replace("/auth/users", page(*({"id": one, "creation_date": 1} for one in ids)))
+    move.old.replace("/auth/groups", page(*({"id": one, "creation_date": 1} for one in ("Admins", "team"))))
+    move.old.replace("/auth/policies", page(old, taken))
+    for one in ids:
+        groups = page(*({"id": group, "creation_date": 1} for group in ("Admins", "team")))
+        move.old.replace(f"/auth/users/{one}/groups", groups)
+        move.old.replace(f"/auth/users/{one}/policies", page(old))
+    move.old.replace("/auth/groups/Admins/policies", page())
+    move.old.replace("/auth/groups/team/policies", page(taken))
+    with move.opened() as lake:
+        for one in ("ann", "boss"):
+            lake.client.users.create(one)
+        lake.client.groups.add("Admins", "boss")
+        lake.client.groups.create("team")
+        lake.client.policies.create("taken", [Statement(effect="allow", action=["auth:*"], resource="*")])
+
+    [_, first] = move.ok("empty", "--accounts")
+    with move.opened() as lake:
+        lake.client.groups.remove("Admins", "bob")
+    [_, again] = move.ok("empty", "--accounts")
+
+    with move.opened() as lake:
+        rights = {
+            one: [each.id for each in (*lake.client.users.groups(one), *lake.client.users.policies(one))] for one in ids
+        }
+    assert rights == {"ann": [], "bob": ["reads"]}
+    assert "policy taken is another one here, and stays as it is" in first["stays"]
+    assert "group team is another one here: it stays as it is, and nobody joins it" in first["stays"]
+    assert "user ann is here already, and gets nothing: there it has Admins, team, reads" in first["stays"]
+    assert "user bob is here already, and gets nothing: there it has Admins, team" in again["stays"]
 
 
 def test_a_marker_of_another_installation_is_no_old_servers(move: Move) -> None:

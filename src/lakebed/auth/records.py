@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from lakebed.base import Corrupt, Ids, Invalid
 from lakebed.kv import PredicateFailed, Store
 
+from .permissions.built_in import UID
 from .permissions.statements import Statement
 
 __all__ = [
@@ -92,12 +93,20 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     description: str = ""
     acl: str = ""
 
+    @property
+    def is_built_in(self) -> bool:
+        return self.uid == UID
+
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str
     uid: str
     created_ms: int
     statements: tuple[Statement, ...]
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.uid == UID
 
 
 class GrantRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,13 +1,13 @@
 """Migrate users, groups and policies, as far as the source's API shows them. It shows no secrets, so none are migrated.
 
-Accounts that exist here are kept unchanged. A policy that is invalid here is reported, and not made. It may be a policy
-that denies, so its holders get no policy here at all: users notice missing rights, and not excessive rights.
+Accounts that exist here are kept unchanged: they may be others of the same name, or rights may have been taken away
+since an earlier call. A policy that is invalid here is reported, and not made. It may be a policy that denies, so its
+holders get no policy here at all: users notice missing rights, and not excessive rights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -16,13 +16,11 @@ import msgspec
 
 from lakebed.auth import (
     Accounts,
-    BuiltIn,
-    GroupExists,
+    GroupNotFound,
     Groups,
     Policies,
     PolicyNotFound,
     Statement,
-    UserExists,
     check_statements,
     conditions_of,
 )
@@ -32,6 +30,7 @@ from lakebed.wire import Policy
 
 T = TypeVar("T")
 
+ALL: Final = 1_000_000
 NOT_SHOWN: Final = {401, 403, 404, 405, 501}
 """The statuses of a server without such accounts, or that does not show them to this user."""
 
@@ -89,55 +88,105 @@ class AccountsHere:
 
 async def bring_accounts(source: SourceAccounts, here: AccountsHere, *, dry_run: bool = False) -> AccountsMigrated:
     """Make the accounts that are missing here. With `dry_run`, only report the result."""
-    stays = ["passwords and access keys of users stay there: users get new keys here"]
-    stays += [f"{noun} are not shown by the old server, or cannot be read here" for noun in source.hidden]
-    known = set()
-    for policy in source.policies.values():
+    return await _Bringing(source, here, dry_run=dry_run).bring()
+
+
+class _Bringing:
+    """One call. `known`: policies that mean here what they meant there. `joined`: groups that new users may join."""
+
+    def __init__(self, source: SourceAccounts, here: AccountsHere, *, dry_run: bool) -> None:
+        self._source = source
+        self._here = here
+        self._is_dry = dry_run
+        self._known: set[str] = set()
+        self._joined: set[str] = set()
+        self._stays = ["passwords and access keys of users stay there: users get new keys here"]
+        self._stays += [f"{noun} are not shown by the old server, or cannot be read here" for noun in source.hidden]
+
+    async def bring(self) -> AccountsMigrated:
+        for policy in self._source.policies.values():
+            await self._or_say(f"policy {policy.id}", self._bring_policy(policy))
+        for group, description in self._source.groups.items():
+            await self._or_say(f"group {group}", self._bring_group(group, description))
+        for user in self._source.users:
+            await self._or_say(f"user {user}", self._bring_user(user))
+        return AccountsMigrated(
+            users=len(self._source.users),
+            groups=len(self._source.groups),
+            policies=len(self._known),
+            stays=self._stays,
+        )
+
+    async def _or_say(self, what: str, bringing: Awaitable[None]) -> None:
+        """Say that one is not valid here: the others come over."""
         try:
-            if await _make_policy(policy, here, dry_run=dry_run):
-                stays.append(f"policy {policy.id} is another one here, and stays as it is")
-            known.add(policy.id)
+            await bringing
         except Invalid as error:
-            stays.append(f"policy {policy.id}: {error}")
-    if not dry_run:
-        await _make_holders(source, here)
-    for (kind, holder), policies in source.attached.items():
-        if not known.issuperset(policies):
+            self._stays.append(f"{what}: {error}")
+
+    async def _bring_policy(self, policy: Policy) -> None:
+        """Make the policy where it is missing. A built-in one stands for the source's of that name.
+
+        Raises:
+            Invalid: the policy is invalid here.
+        """
+        statements = _statements(policy)
+        try:
+            found = await self._here.policies.get(policy.id)
+        except PolicyNotFound:
+            if not self._is_dry:
+                await self._here.policies.create(policy.id, statements)
+        else:
+            if found.statements != statements:
+                self._stays.append(f"policy {policy.id} is another one here, and stays as it is")
+                if not found.is_built_in:
+                    return  # It may allow more: nobody gets it in place of the source's.
+        self._known.add(policy.id)
+
+    async def _bring_group(self, group: str, description: str) -> None:
+        """Make the group where it is missing. One with other policies is another, and new users do not join it."""
+        wanted = self._source.attached.get(("group", group), [])
+        try:
+            found = await self._here.groups.get(group)
+        except GroupNotFound:
+            self._joined.add(group)
+            if not self._is_dry:
+                await self._here.groups.create(group, description=description)
+            if self._may_attach(f"group {group}", wanted):
+                for policy in wanted:
+                    await self._here.policies.attach_to_group(group, policy)
+            return
+        policies, _ = await self._here.policies.list_of_group(group, prefix="", after="", limit=ALL)
+        if found.is_built_in or ({one.id for one in policies} == {*wanted} and self._known.issuperset(wanted)):
+            self._joined.add(group)
+        else:
+            self._stays.append(f"group {group} is another one here: it stays as it is, and nobody joins it")
+
+    async def _bring_user(self, user: str) -> None:
+        """Make the user where it is missing. One who is here may be somebody else, or have lost rights on purpose."""
+        groups, policies = self._source.members.get(user, []), self._source.attached.get(("user", user), [])
+        if await self._here.accounts.find_user(user) is not None:
+            joined, _ = await self._here.groups.list_of(user, prefix="", after="", limit=ALL)
+            held, _ = await self._here.policies.list_of_user(user, is_effective=False, prefix="", after="", limit=ALL)
+            lacks = sorted({*groups} - {one.id for one in joined}) + sorted({*policies} - {one.id for one in held})
+            if lacks:
+                self._stays.append(f"user {user} is here already, and gets nothing: there it has {', '.join(lacks)}")
+            return
+        if not self._is_dry:
+            await self._here.accounts.create_user(user)
+            for group in groups:
+                if group in self._joined:
+                    await self._here.groups.add_member(group, user)
+        if self._may_attach(f"user {user}", policies):
+            for policy in policies:
+                await self._here.policies.attach_to_user(user, policy)
+
+    def _may_attach(self, holder: str, policies: Sequence[str]) -> bool:
+        if not self._known.issuperset(policies):
             # The missing policy may be one that denies: without it the others could grant too much.
-            stays.append(f"{kind} {holder} gets no policy here, because one of them did not come over")
-        elif not dry_run:
-            attach = here.policies.attach_to_user if kind == "user" else here.policies.attach_to_group
-            for policy_id in policies:
-                with suppress(BuiltIn):
-                    await attach(holder, policy_id)
-    return AccountsMigrated(users=len(source.users), groups=len(source.groups), policies=len(known), stays=stays)
-
-
-async def _make_policy(policy: Policy, here: AccountsHere, *, dry_run: bool) -> bool:
-    """Make the policy where it is missing. Return whether a different policy has its name here.
-
-    Raises:
-        Invalid: the policy is invalid here.
-    """
-    statements = _statements(policy)
-    try:
-        return (await here.policies.get(policy.id)).statements != statements
-    except PolicyNotFound:
-        if not dry_run:
-            await here.policies.create(policy.id, statements)
-        return False
-
-
-async def _make_holders(source: SourceAccounts, here: AccountsHere) -> None:
-    for user in source.users:
-        with suppress(UserExists):
-            await here.accounts.create_user(user)
-    for group, description in source.groups.items():
-        with suppress(GroupExists):
-            await here.groups.create(group, description=description)
-    for user, groups in source.members.items():
-        for group in groups:
-            await here.groups.add_member(group, user)
+            self._stays.append(f"{holder} gets no policy here, because one of them did not come over")
+            return False
+        return not self._is_dry
 
 
 def _statements(policy: Policy) -> tuple[Statement, ...]:
