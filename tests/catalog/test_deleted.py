@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import AT_ONCE, Conflict, Denied, Ports
+from lakebed.base import AT_ONCE, Conflict, Denied, Etags, Ports
 from lakebed.catalog import (
     Catalog,
     DeletedNotFound,
@@ -17,6 +17,7 @@ from lakebed.catalog import (
     Repository,
     RepositoryExists,
     RepositoryNotFound,
+    SettingChanged,
 )
 from lakebed.gc.live import HoldBook
 from lakebed.gc.messages import NewHold
@@ -232,6 +233,20 @@ class TestProtection:
             await catalog.delete("repo", force=True)
         await catalog.protect_deletion("repo", repository=False, branches=())
         await catalog.delete("repo")
+
+    async def test_a_protection_that_was_changed_since_it_was_read_is_not_replaced(
+        self, catalog: Catalog, repository: Repository
+    ) -> None:
+        await catalog.get("repo")  # A handle is kept for a second.
+        _, before = await catalog.deletion_protection("repo")
+        await catalog.protect_deletion("repo", repository=True, branches=())
+
+        with pytest.raises(SettingChanged):
+            await catalog.protect_deletion("repo", repository=False, branches=["a"], if_match=Etags.of(before))
+
+        found, now = await catalog.deletion_protection("repo")
+        assert found.protected
+        await catalog.protect_deletion("repo", repository=True, branches=["a"], if_match=Etags.of(now))
 
     async def test_branches_are_protected_by_pattern(self, catalog: Catalog, repository: Repository) -> None:
         await repository.changes.create_branch("release-1", "main")

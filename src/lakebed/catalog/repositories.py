@@ -9,16 +9,19 @@ maker gave it up; the `set_if` decides. A deleted repository is kept for a while
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from lakebed.base import (
     BranchName,
+    Etags,
     Invalid,
     InvalidName,
     LakebedError,
@@ -37,7 +40,15 @@ from lakebed.quotas import Meter
 from lakebed.versions import Versions, decode_record, decode_records, encode_record, keys
 
 from .deleted import DELETED_DAYS, DeletedRepositories, namespaces_of
-from .errors import DeleteProtected, NamespaceInUse, NamespaceNested, ReadOnly, RepositoryExists, RepositoryNotFound
+from .errors import (
+    DeleteProtected,
+    NamespaceInUse,
+    NamespaceNested,
+    ReadOnly,
+    RepositoryExists,
+    RepositoryNotFound,
+    SettingChanged,
+)
 from .namespaces import Namespaces, OpenNamespace, Places, first_overlap
 from .records import NamespaceRecord, RepositoryRecord, RepositoryState
 from .refs.queue import BranchQueue
@@ -379,15 +390,30 @@ class Catalog:
             lambda old: replace(old, metadata={key: value for key, value in old.metadata.items() if key not in names}),
         )
 
-    async def protect_deletion(self, repository_id: str, *, repository: bool, branches: Sequence[str]) -> None:
+    async def deletion_protection(self, repository_id: str) -> tuple[RepositoryRecord, str]:
+        """Return the record as it is stored now, and the ETag of its protection against deletion."""
+        record, _ = await self._find_active(repository_id)
+        return record, _protection_etag(record)
+
+    async def protect_deletion(
+        self, repository_id: str, *, repository: bool, branches: Sequence[str], if_match: Etags | None = None
+    ) -> None:
         """Set whether the repository can be deleted, and the patterns of branches that cannot.
 
         Raises:
             TooManyPatterns: see `check_patterns`.
+            SettingChanged: the stored ETag is none of `if_match`.
         """
         check_patterns(branches)
         patterns = tuple(dict.fromkeys(branches))
-        await self._change(repository_id, lambda old: replace(old, protected=repository, protected_branches=patterns))
+
+        def protected(old: RepositoryRecord) -> RepositoryRecord:
+            etag = _protection_etag(old)
+            if if_match is not None and not if_match.match(etag):
+                raise SettingChanged("the protection against deletion was changed", etag=etag)
+            return replace(old, protected=repository, protected_branches=patterns)
+
+        await self._change(repository_id, protected)
 
     async def _change(self, repository_id: str, change: Callable[[RepositoryRecord], RepositoryRecord]) -> None:
         while True:
@@ -533,3 +559,8 @@ class Catalog:
     def versions_at(self, uid: RepositoryUid, namespace: str, salt: str) -> Versions:
         """Return the versions of a repository that another process opened with these arguments."""
         return self._make_versions(uid, self.namespaces.open(namespace), salt)
+
+
+def _protection_etag(record: RepositoryRecord) -> str:
+    protection = msgspec.msgpack.encode((record.protected, record.protected_branches))
+    return hashlib.blake2b(protection, digest_size=16).hexdigest()

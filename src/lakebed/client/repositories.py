@@ -118,13 +118,20 @@ class Repositories(Noun):
         """
         self._connection.do(deleted.FORGET_REPOSITORY, name, query={"uid": uid or None})
 
-    def delete_protection(self, name: str) -> wire.DeleteProtection:
-        return self._connection.do(deleted.GET_DELETE_PROTECTION, name)
+    def delete_protection(self, name: str) -> tuple[wire.DeleteProtection, str]:
+        """Return the protection against being deleted, and its version."""
+        with self._connection.open(deleted.GET_DELETE_PROTECTION, name) as response:
+            response.read()
+            return decode(response, deleted.GET_DELETE_PROTECTION.answer), response.headers.get("ETag", "")
 
-    def protect_deletion(self, name: str, *, repository: bool, branches: Sequence[str]) -> None:
-        """Protect the repository, and branches by pattern, against being deleted."""
+    def protect_deletion(self, name: str, *, repository: bool, branches: Sequence[str], version: str) -> None:
+        """Protect the repository, and branches by pattern, against being deleted, if that is still of this version.
+
+        Raises:
+            Clash: another writer changed it.
+        """
         body = wire.DeleteProtection(repository=repository, branches=list(branches))
-        self._connection.do(deleted.SET_DELETE_PROTECTION, name, body=body)
+        self._connection.do(deleted.SET_DELETE_PROTECTION, name, body=body, headers={"If-Match": version})
 
     def retention_rules(self, name: str) -> wire.GarbageCollectionRules:
         """

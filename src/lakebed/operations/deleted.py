@@ -22,6 +22,7 @@ from .operation import (
     delete,
     flag,
     get,
+    header,
     on,
     post,
     put,
@@ -60,7 +61,7 @@ GET_DELETE_PROTECTION: Final = get(
     _PROTECTION,
     wire.DeleteProtection,
     on(REPOSITORY, "branches:GetBranchProtectionRules"),
-    "Return the protection against being deleted: of the repository, and of branches by pattern.",
+    "Return the protection from being deleted, of the repository and of branches by pattern. The ETag is its version.",
 )
 SET_DELETE_PROTECTION: Final = put(
     "setDeleteProtection",
@@ -68,8 +69,11 @@ SET_DELETE_PROTECTION: Final = put(
     wire.DeleteProtection,
     NOTHING,
     on(REPOSITORY, "branches:SetBranchProtectionRules"),
-    "Protect the repository, and branches by pattern, against being deleted.",
+    "Protect the repository, and branches by pattern, against being deleted, if it still has the version in If-Match.",
+    header("If-Match"),
     status=204,
+    # The first of two makes the version of the second an old one.
+    repeatable=False,
 )
 LIST_DELETED_BRANCHES: Final = get(
     "listDeletedBranches",

@@ -366,7 +366,7 @@ def protect(
     """Protect branches: they take merges and nothing else. Lists the protected ones afterwards."""
     repository = parse_repository(uri)
     repositories = session.client.repositories
-    before = repositories.delete_protection(repository)
+    before, deletion_version = repositories.delete_protection(repository)
     writes, version = repositories.protected_branches(repository)
     found = before.branches if deletion else writes
     given = patterns or []
@@ -375,7 +375,9 @@ def protect(
     wanted = sorted(set(found) - set(given) if remove else set(found) | set(given))
     if given:
         if deletion:
-            repositories.protect_deletion(repository, repository=before.repository, branches=wanted)
+            repositories.protect_deletion(
+                repository, repository=before.repository, branches=wanted, version=deletion_version
+            )
         else:
             repositories.protect_branches(repository, wanted, version=version)
         # The list below names the protected branches.

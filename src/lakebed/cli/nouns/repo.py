@@ -283,8 +283,8 @@ def protect(
 ) -> None:
     """Protect a repository against deletion."""
     name = parse_repository(uri)
-    before = session.client.repositories.delete_protection(name)
-    session.client.repositories.protect_deletion(name, repository=not remove, branches=before.branches)
+    before, version = session.client.repositories.delete_protection(name)
+    session.client.repositories.protect_deletion(name, repository=not remove, branches=before.branches, version=version)
     session.done(f"{SCHEME}{name} can{'' if remove else 'not'} be deleted", repository=name, protected=not remove)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import builtins
 from typing import TypeVar
 
+from starlette.responses import Response
+
 from lakebed import wire
+from lakebed.base import Etags
 from lakebed.catalog import DeletedRepository
 from lakebed.operations import deleted
 from lakebed.server.http.gate import require
-from lakebed.server.http.requests import RestRequest, page_of
+from lakebed.server.http.requests import RestRequest, answer, page_of
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import RefKind
@@ -34,12 +37,20 @@ class Deleted(Resource):
     async def forget(self, request: RestRequest) -> None:
         await self._catalog.deleted.forget(request.args[0], uid=request.query("uid"))
 
-    async def protection(self, request: RestRequest) -> wire.DeleteProtection:
-        record = (await self._catalog.get(request.args[0])).record
-        return wire.DeleteProtection(repository=record.protected, branches=list(record.protected_branches))
+    async def protection(self, request: RestRequest) -> Response:
+        record, etag = await self._catalog.deletion_protection(request.args[0])
+        response = answer(wire.DeleteProtection(repository=record.protected, branches=list(record.protected_branches)))
+        response.headers["etag"] = f'"{etag}"'
+        return response
 
     async def protect(self, request: RestRequest, body: wire.DeleteProtection) -> None:
-        await self._catalog.protect_deletion(request.args[0], repository=body.repository, branches=body.branches)
+        header = request.header(b"if-match")
+        await self._catalog.protect_deletion(
+            request.args[0],
+            repository=body.repository,
+            branches=body.branches,
+            if_match=None if header is None else Etags.read(header),
+        )
 
 
 class DeletedRefs(Resource):
