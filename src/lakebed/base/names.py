@@ -10,6 +10,7 @@ from typing import AnyStr, Final, NewType
 from .errors import Invalid
 
 __all__ = [
+    "ACTIONS_FOLDER",
     "EMPTY_METARANGE",
     "KEY_BYTES_MAX",
     "TABLES",
@@ -64,6 +65,9 @@ RunId = NewType("RunId", str)
 
 KEY_BYTES_MAX: Final = 1024
 """The longest object path, in bytes of UTF-8; also the longest KV key that a driver must accept."""
+
+ACTIONS_FOLDER: Final = "_lakefs_actions/"
+"""Objects below are action files: they say which hooks run."""
 
 TABLES: Final = "tables"
 """The hidden branch of the files of tables (catalog/tables). Its name is the bucket that engines use: it never changes.

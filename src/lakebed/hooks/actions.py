@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, Final
 
-from lakebed.base import Invalid, Later
+from lakebed.base import ACTIONS_FOLDER, Invalid, Later
 from lakebed.catalog import Event
 
 yaml: Any = Later("yaml")  # slow to import, and few repositories have actions
 
-FOLDER: Final = "_lakefs_actions/"
+FOLDER: Final = ACTIONS_FOLDER
 FILES_MAX: Final = 100
 FILE_BYTES_MAX: Final = 256 << 10
 HOOKS_MAX: Final = 50

@@ -34,6 +34,7 @@ from lakebed.auth import (
     encode,
 )
 from lakebed.base import (
+    ACTIONS_FOLDER,
     Conflict,
     Denied,
     Invalid,
@@ -390,6 +391,7 @@ def _is_id(id_: str) -> bool:
 #
 # It may read the source and the branch, write, commit and reset on the branch, and open pull requests from it. A merge
 # or reset puts a commit of another ref on the branch and asks for no allow of that ref, so the rights deny all others.
+# They deny action files, too: these have the server send its values anywhere, and decide which checks a merge passes.
 
 
 def rights_of(repository: str, branch: str, source: Ref, denials: Sequence[Statement] = ()) -> tuple[Statement, ...]:
@@ -413,6 +415,7 @@ def rights_of(repository: str, branch: str, source: Ref, denials: Sequence[State
             Statement(effect="allow", actions=moved, resource=f"{lake}/branch/{branch}", conditions=on_branch),
             Statement(effect="allow", actions=("pr:WritePullRequest",), resource=lake, conditions=on_branch),
             Statement(effect="deny", actions=READ, resource="*", conditions=elsewhere),
+            Statement(effect="deny", actions=written, resource=f"{lake}/object/{ACTIONS_FOLDER}*"),
             *denials,
         ]
     )

@@ -117,6 +117,29 @@ async def test_the_key_opens_the_s3_door_as_well(lake: httpx.AsyncClient, app: A
         assert (await kim.get("/lake/secret/s")).status_code == 403
 
 
+async def test_a_key_writes_no_action_files(lake: httpx.AsyncClient, app: App) -> None:
+    """They have the server send its secrets anywhere, and decide which checks a merge of the branch passes."""
+    checks = {"path": "_lakefs_actions/check.yaml"}
+    await lake.post(f"{LAKE}/branches/main/objects", params=checks, content=b"on: {post-merge: }\nhooks: []")
+    box = await make(lake)
+    own = f"{LAKE}/branches/{box['id']}/objects"
+    async with holder(app, box) as kim:
+        await kim.post(own, params={"path": "k"}, content=b"k")
+        copied = {"src_path": "k", "src_ref": box["id"]}
+        refused = [
+            await kim.post(own, params={"path": "_lakefs_actions/x.yaml"}, content=b"x"),
+            await kim.post(f"{own}/copy", params={"dest_path": "_lakefs_actions/x.yaml"}, json=copied),
+            await kim.delete(own, params=checks),
+            await kim.get(f"{LAKE}/branches/{box['id']}/staging/backing", params=checks),
+        ]
+        many = await kim.post(f"{own}/delete", json={"paths": [*checks.values(), "k"]})
+    with asked_as(app, (box["access_key_id"], box["secret_access_key"])) as kim:
+        refused.append(await kim.put(f"/lake/{box['id']}/_lakefs_actions/x.yaml", content=b"x"))
+
+    assert [(one.status_code, one.url.path) for one in refused if one.status_code not in {401, 403}] == []
+    assert many.status_code == 401 or [one["path"] for one in many.json()["errors"]] == [*checks.values()]
+
+
 async def test_a_sandbox_lends_no_right_that_its_maker_lacks(lake: httpx.AsyncClient, app: App) -> None:
     hidden = allow("fs:ReadObject", resource="arn:lakefs:fs:::repository/lake/object/x", effect="deny")
     rest = ("fs:ReadRepository", "fs:ReadBranch", "fs:ReadTag", "fs:ReadCommit", "fs:ListCommits", "fs:ListObjects")

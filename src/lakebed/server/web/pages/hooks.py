@@ -7,14 +7,13 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed import wire
-from lakebed.base import NotFound
+from lakebed.base import ACTIONS_FOLDER, NotFound
 from lakebed.operations import events, objects, repositories
 from lakebed.server.http.errors import Answer
 from lakebed.server.web.visit import Visit, carry_out, form_at, page_at
 
 RUNS: Final = 50
 OUTPUT_MAX: Final = 100_000
-FOLDER: Final = "_lakefs_actions/"
 ROOT: Final = "/repositories/{repository}/hooks"
 EVENTS: Final = "/repositories/{repository}/events"
 EVENTS_SHOWN: Final = 30
@@ -36,7 +35,9 @@ async def show_all(visit: Visit) -> Response:
 
 async def _actions(visit: Visit, name: str, ref: str) -> wire.ObjectStatsList | None:
     try:
-        return await visit.look(objects.LIST_OBJECTS, name, ref, prefix=FOLDER, amount=RUNS, user_metadata=False)
+        return await visit.look(
+            objects.LIST_OBJECTS, name, ref, prefix=ACTIONS_FOLDER, amount=RUNS, user_metadata=False
+        )
     except NotFound:  # The repository is bare, or the branch was deleted but its runs are kept.
         return None
 
