@@ -198,8 +198,11 @@ class Sandboxes(Noun):
 
     # `list` comes last: below it the name is the method, not the type.
 
-    def list(self, repository: str) -> list[wire.Sandbox]:
-        return self._connection.do(sandboxes.LIST_SANDBOXES, repository).results
+    def list(self, repository: str, *, prefix: str = "", limit: int | None = None) -> Iterator[wire.Sandbox]:
+        """List all by id, ascending."""
+        return listing(
+            self._connection, sandboxes.LIST_SANDBOXES, repository, query={"prefix": prefix or None}, limit=limit
+        )
 
 
 class Audit(Noun):

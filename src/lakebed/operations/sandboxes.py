@@ -22,6 +22,7 @@ from .operation import (
     Permission,
     delete,
     get,
+    listing,
     on,
     post,
     put,
@@ -53,7 +54,9 @@ LENT: Final = (
 `ref` is the source, and `name` the branch.
 """
 
-LIST_SANDBOXES: Final = get("listSandboxes", _SANDBOXES, wire.SandboxList, _READ, "List the sandboxes of a repository.")
+LIST_SANDBOXES: Final = listing(
+    "listSandboxes", _SANDBOXES, wire.SandboxList, _READ, "List the sandboxes of a repository by id."
+)
 CREATE_SANDBOX: Final = post(
     "createSandbox",
     _SANDBOXES,

@@ -181,9 +181,17 @@ class Sandboxes:
         """
         return (await self._find(repository, id_))[0]
 
-    async def list(self, repository: Repository) -> Sequence[SandboxRecord]:
-        """Return the sandboxes of a repository, by id. Reads those of all repositories."""
-        return [one async for one in self._all() if one.repository_uid == repository.versions.uid]
+    async def list(
+        self, repository: Repository, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> tuple[Sequence[SandboxRecord], bool]:
+        """Return the sandboxes of a repository by id, and whether more follow. Reads past those of others."""
+        found: list[SandboxRecord] = []
+        async for one in self._all(prefix, after):
+            if one.repository_uid == repository.versions.uid:
+                if len(found) == limit:
+                    return found, True
+                found.append(one)
+        return found, False
 
     async def _find(self, repository: Repository, id_: str) -> tuple[SandboxRecord, Held]:
         found = await self._read(id_)
@@ -195,8 +203,9 @@ class Sandboxes:
         held = await self._store.get(PARTITION, SANDBOXES + id_.encode()) if _is_id(id_) else None
         return None if held is None else (decode(SandboxRecord, held.value), held)
 
-    async def _all(self) -> AsyncIterator[SandboxRecord]:
-        async for _, value in scan_prefix(self._store, PARTITION, SANDBOXES):
+    async def _all(self, prefix: str = "", after: str = "") -> AsyncIterator[SandboxRecord]:
+        start = SANDBOXES + after.encode() + b"\0" if after else b""
+        async for _, value in scan_prefix(self._store, PARTITION, SANDBOXES + prefix.encode(), start=start):
             yield decode(SandboxRecord, value)
 
     # Extending and ending

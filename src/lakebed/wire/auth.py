@@ -218,6 +218,7 @@ class SandboxWithSecret(Sandbox, frozen=True, kw_only=True):
 
 
 class SandboxList(msgspec.Struct, frozen=True, kw_only=True):
+    pagination: Pagination
     results: list[Sandbox]
 
 

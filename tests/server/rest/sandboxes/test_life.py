@@ -117,6 +117,18 @@ async def test_the_key_opens_the_s3_door_as_well(lake: httpx.AsyncClient, app: A
         assert (await kim.get("/lake/secret/s")).status_code == 403
 
 
+async def test_sandboxes_are_listed_page_by_page(lake: httpx.AsyncClient) -> None:
+    made = sorted([(await make(lake, name=name))["id"] for name in ("a", "b", "c")])
+
+    first = (await lake.get(BOXES, params={"amount": 2})).json()
+    rest = (await lake.get(BOXES, params={"after": first["pagination"]["next_offset"]})).json()
+    some = (await lake.get(BOXES, params={"prefix": "sandbox-b"})).json()
+
+    assert [one["id"] for one in first["results"] + rest["results"]] == made
+    assert (first["pagination"]["has_more"], rest["pagination"]["has_more"]) == (True, False)
+    assert [one["id"] for one in some["results"]] == [made[1]]
+
+
 async def test_a_key_writes_no_action_files(lake: httpx.AsyncClient, app: App) -> None:
     """They have the server send its secrets anywhere, and decide which checks a merge of the branch passes."""
     checks = {"path": "_lakefs_actions/check.yaml"}

@@ -11,7 +11,7 @@ from lakebed.gc.rules import parse_lifetime
 from lakebed.operations import sandboxes
 from lakebed.sandboxes import source_of
 from lakebed.server.http.gate import ask
-from lakebed.server.http.requests import RestRequest
+from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.wire import Sandbox, SandboxCreation, SandboxEnded, SandboxExtension, SandboxList, SandboxWithSecret
@@ -19,8 +19,11 @@ from lakebed.wire import Sandbox, SandboxCreation, SandboxEnded, SandboxExtensio
 
 class SandboxRoutes(Resource):
     async def list(self, request: RestRequest) -> SandboxList:
-        found = await self._state.sandboxes.list(await self._catalog.get(request.args[0]))
-        return SandboxList(results=[_shown(record) for record in found])
+        repository = await self._catalog.get(request.args[0])
+        found, has_more = await self._state.sandboxes.list(repository, **request.page())
+        results = [_shown(record) for record in found]
+        pagination = page_of(results, has_more=has_more, last=results[-1].id if results else "")
+        return SandboxList(pagination=pagination, results=results)
 
     async def create(self, request: RestRequest, body: SandboxCreation) -> SandboxWithSecret:
         repository = await self._catalog.get(request.args[0])

@@ -87,15 +87,11 @@ async def move_back(visit: Visit) -> Response:
 
 async def show_sandboxes(visit: Visit) -> Response:
     [name] = visit.args
-    # The operation returns all sandboxes, so the page cuts.
-    after = visit.query("after")
-    prefix = visit.query("prefix")
-    found = (await visit.call(sandboxes.LIST_SANDBOXES, name)).results
-    every = [each for each in found if each.id > after and each.id.startswith(prefix)]
-    rows = every[:ROWS]
-    return visit.render(
-        "sandboxes", name=name, sandboxes=rows, next_after=rows[-1].id if len(every) > ROWS else "", now=visit.now()
+    found = await visit.call(
+        sandboxes.LIST_SANDBOXES, name, prefix=visit.query("prefix"), after=visit.query("after"), amount=ROWS
     )
+    next_after = found.pagination.next_offset
+    return visit.render("sandboxes", name=name, sandboxes=found.results, next_after=next_after, now=visit.now())
 
 
 async def create_sandbox(visit: Visit) -> Response:
