@@ -203,9 +203,10 @@ def test_who_is_here_already_gets_no_right_and_a_name_that_is_taken_gives_none(m
     [_, again] = move.ok("empty", "--accounts")
 
     with move.opened() as lake:
-        rights = {
-            one: [each.id for each in (*lake.client.users.groups(one), *lake.client.users.policies(one))] for one in ids
-        }
+        rights = {}
+        for one in ids:
+            rights[one] = [each.id for each in lake.client.users.groups(one)]
+            rights[one] += [each.id for each in lake.client.users.policies(one)]
     assert rights == {"ann": [], "bob": ["reads"]}
     assert "policy taken is another one here, and stays as it is" in first["stays"]
     assert "group team is another one here: it stays as it is, and nobody joins it" in first["stays"]
