@@ -179,7 +179,8 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
 
     assert (unsaid.code, unsaid.err) == (
         2,
-        "error: local:// repositories need --data DIR, the server's data folder, or LAKEBED_DATA\n",
+        "error: local:// repositories need the server's data folder: --data DIR, LAKEBED_DATA, or for good "
+        "`lakebed config set --data DIR`\n",
     )
     assert (wrong.code, wrong.out) == (3, "")
     assert f"is not below {tmp_path}" in wrong.err

@@ -59,7 +59,7 @@ def test_a_run_that_was_not_deferred_is_not_undone(shell: Shell, lake: str, data
     refused = shell("gc", "restore", lake, run, "--undo", "--yes")
 
     assert refused.code != 0
-    assert f"run {run} has ended, and its objects are deleted: it cannot be undone" in refused.err
+    assert f"run {run} has ended, and cannot be undone: `gc ledger --run {run}` lists what it deleted" in refused.err
 
 
 @pytest.mark.parametrize("options", [("--undo", "--overwrite"), ("--undo", "--all-versions"), ("--dry-run",)])

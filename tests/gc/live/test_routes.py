@@ -300,7 +300,7 @@ async def test_a_continuation_that_is_none_is_refused(http: httpx.AsyncClient, t
 async def test_what_no_run_holds_is_not_found_and_the_message_says_so(http: httpx.AsyncClient) -> None:
     response = await http.post(f"{GC}/restore", json={"run_id": "04gq"})
 
-    message = "no deferred run holds run 04gq, and no ledger says that it was deleted"
+    message = "run 04gq holds no object, and no ledger says that it deleted one"
     assert (response.status_code, response.json()) == (404, {"message": message})
 
 

@@ -229,3 +229,12 @@ async def test_a_url_of_version_2_ends_within_a_week(unsigned: httpx.AsyncClient
     late = await unsigned.get(signed_v2(pair, "/lake.main/a", week + 3600))
 
     assert (late.status_code, "less than a week" in late.text) == (403, True)
+
+
+async def test_a_bucket_that_is_not_there_is_named(s3: httpx.AsyncClient) -> None:
+    missing = [(await s3.put(f"/{path}", content=b"x")).text for path in ("none/main/a", "lake/none/a", "lake.none/a")]
+    read = (await s3.get("/lake.none/a")).text
+
+    assert "<Message>The specified bucket does not exist: there is no repository none.</Message>" in missing[0]
+    assert all("there is no branch none.</Message>" in text for text in missing[1:])
+    assert "there is no ref none.</Message>" in read

@@ -69,7 +69,10 @@ def checked_collector(session: Session, uri: str, local_root: Path | None, *, de
         collector.check_namespace()
     except InvalidNamespace as error:
         if collector.objectstore.local_root is None and str(error.facts["uri"]).startswith("local://"):
-            raise Misuse("local:// repositories need --data DIR, the server's data folder, or LAKEBED_DATA") from error
+            raise Misuse(
+                "local:// repositories need the server's data folder: --data DIR, LAKEBED_DATA, or for good "
+                "`lakebed config set --data DIR`"
+            ) from error
         raise
     except NamespaceMissing as error:
         if local_root is None:

@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from lakebed.base import SIZE_UNITS
-from lakebed.settings import VARIABLES
+from lakebed.settings import LAKECTL_VARIABLES, VARIABLES
 
 R = TypeVar("R")
 NARROWEST: Final = 20
@@ -158,9 +158,9 @@ def as_called(text: str) -> str:
 
 
 def exports(endpoint: str, access_key_id: str, secret_access_key: str, **more: str) -> Iterator[str]:
-    """Yield the lines that set a key pair in a shell, for `lakebed` and for clients of S3; then `more` variables."""
+    """Yield the lines that set a key pair in a shell: for `lakebed`, clients of lakeFS and of S3; then `more`."""
     own = {"endpoint": endpoint, "access_key_id": access_key_id, "secret_access_key": secret_access_key}
-    variables = {VARIABLES[name]: value for name, value in own.items()}
+    variables = {names[name]: value for names in (VARIABLES, LAKECTL_VARIABLES) for name, value in own.items()}
     variables |= {"AWS_ENDPOINT_URL": endpoint.rstrip("/").removesuffix("/api/v1"), "AWS_REGION": "us-east-1"}
     variables |= {"AWS_ACCESS_KEY_ID": access_key_id, "AWS_SECRET_ACCESS_KEY": secret_access_key, **more}
     for name, value in variables.items():

@@ -190,8 +190,16 @@ def as_s3(error: base.LakebedError) -> S3Error:
     for kind in type(error).__mro__:
         code = BY_ERROR.get(kind)
         if code is not None:
-            return S3Error(code, str(error) if code in _OWN_WORDS else "")
+            return S3Error(code, str(error) if code in _OWN_WORDS else _words(code, error))
     raise AssertionError("LakebedError itself is in the table")
+
+
+def _words(code: str, error: base.LakebedError) -> str:
+    """Return S3's words. Of a bucket that is not there, add which of its two parts is missing."""
+    missing = [
+        f"there is no {part} {error.facts[part]}" for part in ("repository", "branch", "ref") if part in error.facts
+    ]
+    return f"{CODES[code][1].rstrip('.')}: {missing[-1]}." if code == "NoSuchBucket" and missing else ""
 
 
 def error_response(error: base.LakebedError, *, request_id: str, resource: str, shown: Callable[[], str]) -> Response:

@@ -165,7 +165,9 @@ class Restorable:
                 raise NotRestorable(f"{what} cannot be restored: {_said(row)}", run_id=row["run_id"])
         if len(names) > FILES_LOOKED:
             return replace(position, ledger=names[FILES_LOOKED - 1])
-        raise NotRestorable(f"no deferred run holds {what}, and no ledger says that it was deleted", what=what)
+        if body.path:
+            raise NotRestorable(f"no deferred run holds {what}, and no ledger says that it was deleted", what=what)
+        raise NotRestorable(f"{what} holds no object, and no ledger says that it deleted one", what=what)
 
 
 def _some_of(rows: pa.Table, path: str, start: int) -> tuple[list[dict[str, Any]], int | None]:

@@ -79,7 +79,7 @@ class Undoing:
                 f"run {run_id} is of kind {record.kind.value}: only deferred runs are undone", run_id=run_id
             )
         if record.state is RunState.ENDED:
-            what = f"run {run_id} has ended, and its objects are deleted: it cannot be undone"
+            what = f"run {run_id} has ended, and cannot be undone: `gc ledger --run {run_id}` lists what it deleted"
             raise RunMoved(what, run_id=run_id, state=record.state.value)
         if record.purging:
             what = f"the purge of run {run_id} began, and objects may be gone: `gc restore` brings back what is left"

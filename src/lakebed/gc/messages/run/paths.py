@@ -70,7 +70,7 @@ def check_run_id(text: str) -> RunId:
         InvalidRunId: the text has another form.
     """
     if not 0 < len(text) <= 64 or not _DIGITS.issuperset(text) or text.startswith("-"):
-        raise InvalidRunId(f"{text!r} is not a run id", run_id=text)
+        raise InvalidRunId(f"{text!r} is not a run id: `gc list` shows them, and `latest` is one", run_id=text)
     return RunId(text)
 
 
