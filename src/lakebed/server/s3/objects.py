@@ -184,7 +184,9 @@ class Objects:
         except PathNotFound as error:
             raise S3Error("NoSuchKey", Key=place.key) from error
         except (BranchNotFound, RefNotFound) as error:
-            raise S3Error("NoSuchBucket" if place.has_ref else "NoSuchKey") from error
+            if place.has_ref:
+                raise
+            raise S3Error("NoSuchKey") from error
         except InvalidName as error:
             raise S3Error("KeyTooLongError") from error
 
