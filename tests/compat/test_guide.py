@@ -24,7 +24,7 @@ def test_the_page_about_reading_and_writing_runs_as_it_stands(
 ) -> None:
     preparation, *examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
-    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", server.endpoint)
+    monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", server.url)
     monkeypatch.setenv("LAKECTL_CREDENTIALS_ACCESS_KEY_ID", server.access_key_id)
     monkeypatch.setenv("LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY", server.secret_access_key)
     exec(preparation, names)
