@@ -34,6 +34,11 @@ from tests.cli.conftest import Shell
 
 PLANNED = "06gvsk16dis1i19se31f"
 
+LOCAL_NEEDS = (
+    "error: local:// repositories need the server's data folder: --data DIR, LAKEBED_DATA, or for good "
+    "`lakebed config set --data DIR`"
+)
+
 
 def start_run(shell: Shell, lake: str) -> str:
     """A run that begins to mark, and whose collector is never heard of again."""
@@ -179,8 +184,7 @@ def test_where_the_bytes_lie_is_checked_before_a_run_begins(shell: Shell, lake: 
 
     assert (unsaid.code, unsaid.err) == (
         2,
-        "error: local:// repositories need the server's data folder: --data DIR, LAKEBED_DATA, or for good "
-        "`lakebed config set --data DIR`\n",
+        LOCAL_NEEDS + "\n",
     )
     assert (wrong.code, wrong.out) == (3, "")
     assert f"is not below {tmp_path}" in wrong.err
