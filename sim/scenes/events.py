@@ -14,10 +14,11 @@ from typing import Any, Final
 from msgspec.structs import replace as replace_fields
 
 from lakebed.base import Conflict, EventKind, NotFound, RunId, RunKind, RunState
-from lakebed.catalog import PositionedEvent, PullRecord, Pulls, SubscriptionRecord, Subscriptions
+from lakebed.catalog import DeliveryFailed, PositionedEvent, PullRecord, Pulls, SubscriptionRecord, Subscriptions
 from lakebed.catalog.subscriptions import BUSY_MS
 from lakebed.gc.live import ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
+from lakebed.kv import scan_prefix
 from lakebed.versions import (
     BranchRecord,
     Change,
@@ -180,8 +181,10 @@ async def deliver(repo: Versions, *, late_ms: int = 0) -> None:
     await _deliver(repo)
 
 
-async def _deliver(repo: Versions) -> None:
+async def _deliver(repo: Versions, *, in_vain: bool = False) -> None:
     async def send(_: str, __: SubscriptionRecord, events: Sequence[PositionedEvent], /) -> None:
+        if in_vain:
+            raise DeliveryFailed("the receiver wants none")
         items = [(f"{position:015d}".encode(), b"") for position, _ in events]
         await repo.store.set_many(_RECEIVED, items)
 
@@ -194,6 +197,19 @@ async def _deliver(repo: Versions) -> None:
 async def replay(repo: Versions) -> None:
     with suppress(NotFound):
         await Subscriptions(repo).replay(HOOK, 0)
+
+
+@doing("clean")
+async def replay_all(repo: Versions) -> None:
+    """Forget what the receiver has, then replay: each event is to come once more."""
+    received = [key async for key, _ in scan_prefix(repo.store, _RECEIVED, b"")]
+    await repo.store.delete_many(_RECEIVED, received)
+    await Subscriptions(repo).replay(HOOK, 0)
+
+
+@doing("clean")
+async def deliver_in_vain(repo: Versions) -> None:
+    await _deliver(repo, in_vain=True)
 
 
 @doing("clean")
@@ -283,6 +299,8 @@ def _delivering() -> Iterator[Scene]:
     yield _scene("committer that delivers, deliverer", *both, before=_STAGED)
     again = client("h", gather("h1"), replay("q1"), deliver("v2", late_ms=BUSY_MS))
     yield _scene("committer that delivers, replayer", both[0], again, before=_STAGED, quick=Quick.NO_FAULT)
+    in_vain = client("h", replay_all("q1"), deliver_in_vain("v2"))
+    yield _scene("committer that delivers, replayer that fails", both[0], in_vain, before=_STAGED, quick=Quick.NO_FAULT)
     removes = client("c", commit("c1"), gather("g1"), clean_events("k1"), write("w8", "x", "8"), commit("c2"))
     early = client("c", commit("c1"), clean_events("k1"))
     yield _scene("committer that removes events early, gatherer", early, client("g", gather("g2")), before=_STAGED)

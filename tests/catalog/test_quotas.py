@@ -7,17 +7,28 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lakebed.base import Ports, Unavailable
+from lakebed.base import OutcomeUnknown, Ports, Unavailable
 from lakebed.catalog import Catalog, ImportState, Location, Repository
 from lakebed.kv import Held, Store
 from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, ShortBody, open_objectstore
-from lakebed.quotas import Books, Meter, QuotaRecord, Scope, meter, of_branch, of_repository, of_user
+from lakebed.quotas import (
+    Books,
+    Meter,
+    QuotaExceeded,
+    QuotaRecord,
+    Scope,
+    mark_stale,
+    meter,
+    of_branch,
+    of_repository,
+    of_user,
+)
 from lakebed.quotas.books import COUNT_BEAT_MS, COUNT_MS_MAX, GoOn
 from lakebed.quotas.meter import CACHE_MS, read
 from lakebed.versions import Note, PathNotFound
 from tests.clocks import TurnableClock
 
-KIM = of_user("kim")
+KIM, LEE = of_user("kim"), of_user("lee")
 LIMIT = 1 << 20
 
 
@@ -126,3 +137,127 @@ async def test_an_import_that_failed_counts_nothing(catalog: Catalog, repository
     assert ended.state is ImportState.FAILED
     await catalog.meter.settle(is_stopping=True)
     assert (await books.get(scope)).used_bytes == 0
+
+
+async def test_a_write_that_one_quota_refuses_takes_nothing_of_another(store: Store, ports: Ports) -> None:
+    both = Meter(store, ports)
+    for user, limit_bytes in ((KIM, LIMIT), (LEE, 50)):
+        await Books(both).set(user, limit_bytes=limit_bytes, by="ada")
+
+    with pytest.raises(QuotaExceeded):
+        await both.reserve([KIM, LEE], 100)
+
+    assert await _settled(both) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "used"),
+    [
+        (ShortBody("the body broke off"), 0),
+        (OutcomeUnknown("no answer came"), 100),
+        (Unavailable("the store did not answer"), 100),
+        (TimeoutError(), 100),
+        (asyncio.CancelledError(), 100),
+    ],
+)
+async def test_a_write_whose_bytes_may_be_stored_counts(
+    store: Store, ports: Ports, error: BaseException, used: int
+) -> None:
+    one = Meter(store, ports)
+    await Books(one).set(KIM, limit_bytes=LIMIT, by="ada")
+
+    with pytest.raises(type(error)), await one.reserve([KIM], 100):
+        raise error
+
+    assert await _settled(one) == used
+
+
+async def test_no_chunk_is_stored_before_it_is_admitted(store: Store, ports: Ports) -> None:
+    one = Meter(store, ports)
+    await Books(one).set(KIM, limit_bytes=10, by="ada")
+    stored: list[bytes] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"12345678"
+        yield b"12345678"
+
+    async def store_all() -> None:
+        with await one.reserve([KIM], 0) as reservation:
+            async for chunk in reservation.metered(body()):
+                stored[:] = [*stored, chunk]
+
+    with pytest.raises(QuotaExceeded):
+        await store_all()
+
+    assert len(stored) == 1
+
+
+async def test_a_quota_that_begins_anew_counts_what_was_admitted_before(store: Store, ports: Ports) -> None:
+    one = Meter(store, ports)
+    await Books(one).set(KIM, limit_bytes=LIMIT, by="ada")
+    reservation = await one.reserve([KIM], 100)
+
+    await Books(one).set(KIM, limit_bytes=LIMIT, by="ada", restart=True)
+    reservation.keep()
+
+    assert await _settled(one) == 100
+
+
+async def test_a_count_does_not_hide_deletions_that_came_meanwhile(store: Store, ports: Ports) -> None:
+    books = Books(Meter(store, ports))
+    await books.set(KIM, limit_bytes=LIMIT, by="ada")
+
+    async def measure(_: GoOn) -> int:
+        await mark_stale(store, KIM)
+        return 7
+
+    await books.count(KIM, measure)
+
+    assert await books.is_due(KIM)
+
+
+async def test_a_count_lists_objects_alone(store: Store, ports: Ports, repository: Repository) -> None:
+    await repository.objects.upload("main", "a", b"12345")
+    await repository.changes.commit("main", Note(message="m", committer="ann"))
+    books, uid = Books(Meter(store, ports)), repository.versions.uid
+    await books.set(of_repository(uid), limit_bytes=LIMIT, by="ada")
+
+    assert (await books.count_stored(uid, repository.objectstore)).used_bytes == 5
+
+
+@pytest.mark.parametrize("is_signed", [False, True])
+async def test_an_upload_in_parts_counts_once(catalog: Catalog, repository: Repository, *, is_signed: bool) -> None:
+    """Of the user and the branch, once; of the repository, its parts and the object that is made of them."""
+    books, uid = Books(catalog.meter), repository.versions.uid
+    scopes = of_user("kim"), of_branch(uid, "main"), of_repository(uid)
+    for scope in scopes:
+        await books.set(scope, limit_bytes=LIMIT, by="ada")
+    uploads = repository.multipart
+    name = await uploads.begin("main", "a", content_type="text/plain", metadata={}, user="kim")
+    for number in (1, 2):
+        if is_signed:
+            await uploads.hand_out_part(name, number, presign_s=900)
+            await repository.objectstore.put((await repository.versions.parts.every(name))[-1][1].address, b"12345")
+        else:
+            await uploads.put_part(name, number, b"12345", size_bytes=5, checksums={})
+    parts = await uploads.find_stored([part for _, part in await repository.versions.parts.every(name)])
+
+    await uploads.complete(
+        name,
+        uploads.stream(parts),
+        size_bytes=10,
+        checksum="c",
+        metadata={},
+        uncounted_bytes=10 if is_signed else 0,
+    )
+
+    await catalog.meter.settle(is_stopping=True)
+    assert [(await books.get(scope)).used_bytes for scope in scopes] == [10, 10, 20]
+
+
+async def _settled(meter: Meter) -> int:
+    """Return what Kim used, once nothing is under way. Nothing is left granted."""
+    await meter.settle(is_stopping=True)
+    record = await Books(meter).get(KIM)
+    assert record.grants == {}
+    return record.used_bytes

@@ -207,7 +207,10 @@ async def test_each_step_of_a_run_has_an_event_before_its_record_goes(
     ]
 
 
-async def test_events_are_delivered_signed_and_in_order(client: httpx.AsyncClient, repo: str, state: AppState) -> None:
+@pytest.mark.parametrize("refusal", [302, 503])
+async def test_events_are_delivered_signed_and_in_order(
+    client: httpx.AsyncClient, repo: str, state: AppState, refusal: int
+) -> None:
     received: list[tuple[Json, str, bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -215,7 +218,7 @@ async def test_events_are_delivered_signed_and_in_order(client: httpx.AsyncClien
             body = self.rfile.read(int(self.headers["content-length"]))
             signed = self.headers["x-lakebed-timestamp"].encode() + b"." + body
             received.append((json.loads(body), self.headers["x-lakebed-signature"], signed))
-            self.send_response(503 if len(received) == 1 else 204)
+            self.send_response(refusal if len(received) == 1 else 204)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
@@ -232,7 +235,7 @@ async def test_events_are_delivered_signed_and_in_order(client: httpx.AsyncClien
         await _deliver(state)
         done = (await client.get(path)).json()
 
-    assert (failed["failures"], failed["behind"], failed["error"]) == (1, 3, "the webhook answered 503")
+    assert (failed["failures"], failed["behind"], failed["error"]) == (1, 3, f"the webhook answered {refusal}")
     assert (done["failures"], done["behind"], done["error"]) == (0, 0, "")
     body, signature, signed = received[1]
     assert [event["after"] for event in body["events"]] == commits

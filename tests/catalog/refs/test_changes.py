@@ -9,7 +9,8 @@ import pytest
 
 from lakebed.base import Denied, Etags, Ports
 from lakebed.catalog import Catalog, ProtectedBranch, Repository, SettingChanged
-from lakebed.versions import BranchNotFound, Commit, NoChanges, Note, PathNotFound
+from lakebed.kv import StoreUnavailable
+from lakebed.versions import BranchNotFound, Commit, NoChanges, Note, PathNotFound, keys
 from tests.versions.conftest import HookedStore
 
 
@@ -134,9 +135,33 @@ async def test_a_dead_committers_sealed_token_holds_up_the_next_one_only_briefly
     assert ports.clock.now_ms() - before_ms < 1_000
 
 
-async def test_the_default_branch_cannot_be_deleted(repository: Repository) -> None:
+@pytest.mark.parametrize("force", [False, True])
+async def test_the_default_branch_cannot_be_deleted(repository: Repository, *, force: bool) -> None:
     with pytest.raises(Denied, match="cannot delete repository default branch"):
-        await repository.changes.delete_branch("main")
+        await repository.changes.delete_branch("main", force=force)
+
+
+async def test_a_branch_of_a_flow_has_its_mark_before_it_is_made_and_until_it_is_gone(
+    repository: Repository, store: HookedStore
+) -> None:
+    """The process may die between two writes: a branch without the mark would be a user's, and stay."""
+
+    async def die() -> None:
+        raise StoreUnavailable("the process died")
+
+    mark = keys.SETTING + b"hidden_branch/"
+    store.before("set", mark, die)
+    with pytest.raises(StoreUnavailable):
+        await repository.changes.create_branch("own", "main", work_of="import")
+    with pytest.raises(BranchNotFound):
+        await repository.versions.refs.get_branch("own")
+
+    await repository.changes.create_branch("own", "main", work_of="import")
+    store.before("delete", mark, die)
+    with pytest.raises(StoreUnavailable):
+        await repository.changes.delete_branch("own", is_ours=True)
+    with pytest.raises(BranchNotFound):
+        await repository.versions.refs.get_branch("own")
 
 
 async def test_changes_of_no_branch_are_not_found(repository: Repository) -> None:

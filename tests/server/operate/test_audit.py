@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +149,16 @@ class TestLines:
     async def test_files_are_private_and_old_ones_go(self, tmp_path: Path) -> None:
         folder = tmp_path / "audit"
         folder.mkdir()
-        (folder / "2001-01-01.jsonl").write_text("")
+        today = datetime.now(UTC).date()
+        for days in (10_000, 31, 30):
+            (folder / f"{today - timedelta(days=days)}.jsonl").write_text("")
         AuditLog(tmp_path).note_local("recover", id="a")
-        assert len(list(folder.iterdir())) == 2
+        assert len(list(folder.iterdir())) == 4
 
         AuditLog(tmp_path, keep_days=30).note_local("recover", id="b")
 
-        [file] = folder.iterdir()
+        oldest, file = sorted(folder.iterdir())
+        assert oldest.stem == str(today - timedelta(days=30))
         assert file.stat().st_mode & 0o777 == 0o600
         assert [line["what"]["id"] for line in lines(tmp_path)] == ["a", "b"]
 
@@ -240,6 +245,30 @@ class TestLines:
         assert (await client.post("/auth/users", json={"id": "vera"})).status_code == 201
         assert state.audit.failures == 1
         assert "audit log cannot be written" in caplog.text
+
+    async def test_a_full_disk_cuts_one_line_and_hides_no_other(
+        self, client: httpx.AsyncClient, state: AppState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """How many lines were left out stays to be told until a line that has it is written."""
+        write, room = os.write, [10, 0]
+
+        def full(descriptor: int, data: bytes) -> int:
+            if not room or data == b"\n":
+                return write(descriptor, data)
+            if not (bytes_left := room.pop(0)):
+                raise OSError(errno.ENOSPC, "no space left")
+            return write(descriptor, data[:bytes_left])
+
+        await client.post("/auth/users", json={"id": "first"})
+        monkeypatch.setattr("lakebed.server.operate.audit.os.write", full)
+        await client.post("/auth/users", json={"id": "cut"})
+        state.audit._skipped = 7
+        for name in ("lost", "last"):
+            await client.post("/auth/users", json={"id": name})
+
+        [file] = (tmp_path / "audit").glob("*.jsonl")
+        *_, cut, last = file.read_text().splitlines()
+        assert (len(cut), json.loads(last)["skipped"], state.audit.failures) == (10, 7, 1)
 
     def test_lines_are_printed_where_that_is_asked_for(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         AuditLog(tmp_path).note_local("recover", id="a")

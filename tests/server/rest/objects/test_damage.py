@@ -44,6 +44,21 @@ async def another(folder: Path, auth: httpx.Auth | None) -> AsyncIterator[httpx.
         yield client
 
 
+async def test_an_object_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
+    async with made(tmp_path) as client:
+        await client.post("/repositories/lake/branches/main/objects?path=a", content=b"0123456789abcdef")
+        (file,) = [one for one in (tmp_path / "objects" / "b" / "lake" / "data").rglob("*") if one.is_file()]
+        file.chmod(0o600)
+        file.write_bytes(cut_short(file.read_bytes()))
+
+        answer = await client.get("/repositories/lake/refs/main/objects?path=a")
+
+    assert (answer.status_code, answer.json()["message"]) == (
+        410,
+        "the object's data has 6 bytes where 16 were stored",
+    )
+
+
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_short])
 @pytest.mark.parametrize("folder", ["ranges", "metaranges"])
 async def test_a_damaged_range_file_is_named_and_kept(

@@ -270,6 +270,48 @@ async def test_an_import_that_was_cancelled_never_merges(client: httpx.AsyncClie
     assert (ended.state, ended.error) == (ImportState.CANCELLED, "Canceled")
 
 
+async def test_an_import_that_seemed_lost_never_merges(
+    client: httpx.AsyncClient, repo: str, state: AppState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = await state.catalog.get("lake")
+    begun = await repository.imports.begin("main", [])
+    monkeypatch.setattr(imports, "LOST_AFTER_MS", 0)
+    await clean_imports(state)
+
+    ended = await repository.imports.run(begun, [], Note(message="m", committer="ann"))
+
+    assert ended.state is ImportState.CANCELLED
+    log = (await client.get(f"{repo}/refs/main/commits")).json()["results"]
+    assert [commit["message"] for commit in log] == ["Repository created"]
+
+
+async def test_an_import_that_beats_is_not_lost_and_is_one_of_its_branch(
+    client: httpx.AsyncClient, repo: str, state: AppState
+) -> None:
+    repository = await state.catalog.get("lake")
+    await client.post(f"{repo}/branches", json={"name": "side", "source": "main"})
+    context = repository.versions.context
+    old = ImportRecord(id="old", branch="main", own_branch="import-old", started_ms=0, updated_ms=0)
+    await context.set(imports.IMPORT + b"old", old)
+
+    await repository.imports.beat(old)
+
+    assert (await repository.imports.get("main", "old")).state is ImportState.RUNNING
+    url = f"{repo}/branches/side/import"
+    assert (await client.get(url, params={"id": "old"})).status_code == 404
+    assert (await client.delete(url, params={"id": "old"})).status_code == 404
+
+
+async def test_an_import_counts_for_the_branch(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    (await client.put(f"{repo}/quotas", params={"branch": "main"}, json={"limit_bytes": 10})).raise_for_status()
+
+    status = await ended(client, repo, (await start(("common_prefix", f"{source.uri}/logs/", "logs"))).json()["id"])
+
+    assert "the quota of branch main has no room" in status["error"]["message"]
+
+
 async def test_an_import_whose_server_is_gone_is_ended_by_another(
     client: httpx.AsyncClient, repo: str, state: AppState
 ) -> None:

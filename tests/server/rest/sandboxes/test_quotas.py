@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -117,7 +118,15 @@ async def s3_copied_part(_: httpx.AsyncClient, s3: httpx.AsyncClient, content: b
     return await s3.post(f"/lake/main/p?uploadId={found[1]}", content=f"{xml}</CompleteMultipartUpload>".encode())
 
 
-DOORS: tuple[Door, ...] = (upload, upload_of_unknown_size, form, stage, copy, s3_put, s3_part, s3_copied_part)
+async def s3_copy(rest: httpx.AsyncClient, s3: httpx.AsyncClient, content: bytes) -> httpx.Response:
+    """Copy from another repository: the bytes are stored once more."""
+    body = {"name": "other", "storage_namespace": f"mem://{uuid4()}"}
+    await rest.post("/repositories", json=body)
+    await rest.post("/repositories/other/branches/main/objects", params={"path": "x"}, content=content)
+    return await s3.put("/lake/main/p", headers={"x-amz-copy-source": "other/main/x"})
+
+
+DOORS: tuple[Door, ...] = (upload, upload_of_unknown_size, form, stage, copy, s3_put, s3_part, s3_copied_part, s3_copy)
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
@@ -133,6 +142,17 @@ async def test_no_door_forgets_the_quota_of_a_branch(
     assert "the quota of branch main has no room" in refused.text
     assert passed.status_code < 300, passed.text
     assert await used(state, lake) == len(SMALL)
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+async def test_no_door_forgets_the_quota_of_a_user(door: Door, lake: httpx.AsyncClient, s3: httpx.AsyncClient) -> None:
+    user = "ann" if door.__name__.startswith("s3") else "esti"
+    (await lake.put(f"/auth/users/{user}/quota", json={"limit_bytes": LIMIT})).raise_for_status()
+
+    refused = await door(lake, s3, LARGE)
+
+    assert refused.status_code == 403
+    assert f"the quota of user {user} has no room" in refused.text
 
 
 async def test_an_address_that_a_client_stored_itself_counts_once_it_is_linked(

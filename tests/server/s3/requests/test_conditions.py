@@ -95,6 +95,21 @@ async def test_a_copy_replaces_only_the_object_that_it_names(s3: httpx.AsyncClie
     assert (await s3.get("/lake.main/b")).content == b"hello"
 
 
+async def test_a_copy_from_another_repository_replaces_only_what_it_names(
+    lake: httpx.AsyncClient, s3: httpx.AsyncClient, namespace: str
+) -> None:
+    body = {"name": "other", "storage_namespace": f"{namespace}-other"}
+    (await lake.post("/repositories", json=body)).raise_for_status()
+    source = {"x-amz-copy-source": "/lake.main/a"}
+    (await s3.put("/other.main/b", content=b"old")).raise_for_status()
+
+    for header, value in (("if-none-match", "*"), ("if-match", '"other"')):
+        assert (await s3.put("/other.main/b", headers={**source, header: value})).status_code == 412
+
+    assert (await s3.get("/other.main/b")).content == b"old"
+    assert (await s3.put("/other.main/c", headers={**source, "if-none-match": "*"})).status_code == 200
+
+
 async def test_a_query_of_too_many_parameters_is_refused_before_it_is_decoded(s3: httpx.AsyncClient) -> None:
     answer = await s3.get("/lake.main?" + "&" * 1_000 + "a=%ff")
 
