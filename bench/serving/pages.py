@@ -58,8 +58,16 @@ FORMS: Final = (
     "/search?repository=lake&text=branch-001",
 )
 """Pages that a person reaches by a form."""
-ON_DEMAND: Final = re.compile(r"/why\?.*(path|address)=|[?&](details|conflicts|committed|distances)=1")
-"""Searches, and parts that a person asks for with a link of their own. Their time is for orientation."""
+FURTHER: Final = {
+    f"{LAKE}/objects?ref=main&path=events/&details=1": "folders and their last commits",
+    f"{LAKE}/objects?ref=main&path=events/&details=more": "the same, through 500 commits",
+    f"{LAKE}/commits?ref=main&path={FOLDER}": "history of a folder that did not change",
+    f"{LAKE}/commits?ref=main&committer=nobody": "history by a committer who made none",
+}
+"""Pages like those that are walked to, where they take the longest."""
+_SEARCHES: Final = re.compile(r"/why\?.*(path|address)=|[?&]committed=1")
+_FOLLOWING: Final = re.compile(r' href="([^"]*continuation_token=[^"]*)"')
+"""A page of a search names the next one."""
 TREES: Final = 16
 LINES: Final = 100
 _LINK: Final = re.compile(r' href="([^"#]+)"')
@@ -161,11 +169,21 @@ def of_pages(peer: Peer, requests: int, repeat: int) -> list[Figure]:
     loads = [urljoin("/", link) for link in _LOADED.findall(first.body.decode())]
     first_bytes = first.size_bytes + sum(visitor.visit(link).size_bytes for link in loads)
     figures, bytes_of, strange = [], {}, 0
-    for address, page in walk(["/", LAKE, *FORMS], visitor.links):
+    for address, page in [*walk(["/", LAKE, *FORMS], visitor.links), *FURTHER.items()]:
+        if _FOLLOWING.search(f' href="{address}"'):
+            continue  # It is measured with the search that it belongs to.
         answer = visitor.visit(address)
         bytes_of[address] = answer.size_bytes
         strange += len(_ELSEWHERE.findall(answer.body.decode()))
-        figures.append(_of_page(peer, visitor, address, page, requests, repeat))
+        names = ", ".join(name for name, _ in parse_qsl(urlsplit(address).query))
+        what = f"pages: {page}{f' ({names})' if names and page.startswith('/') else ''}"
+        if _SEARCHES.search(address):
+            searched = [_search(peer, visitor, address) for _ in range(repeat + 1)][1:]
+            what += f", each of {len(searched[0])} pages of the search"
+            took_ms = [took for pages in searched for took in pages]
+        else:
+            took_ms = [_visit(peer, visitor, address, requests) for _ in range(repeat + 1)][1:]
+        figures.append(Figure.of(what, took_ms, unit="ms", limit=LIMIT_MS, peak_mib=peer.peak_mib()))
     largest = max(bytes_of, key=lambda address: bytes_of[address])
 
     def of(what: str, values: list[float], *, unit: str, limit: float) -> Figure:
@@ -179,18 +197,23 @@ def of_pages(peer: Peer, requests: int, repeat: int) -> list[Figure]:
     ]
 
 
-def _of_page(peer: Peer, visitor: Visitor, address: str, page: str, requests: int, repeat: int) -> Figure:
-    limit: float | None = LIMIT_MS
-    if ON_DEMAND.search(address):
-        limit, requests = None, 1
-    took_ms = []
-    for _ in range(repeat + 1):
+def _visit(peer: Peer, visitor: Visitor, address: str, requests: int) -> float:
+    """Return the server's CPU for one visit, in ms."""
+    before_s = peer.cpu_s()
+    visitor.visit(address, requests)
+    return (peer.cpu_s() - before_s) * 1000 / requests
+
+
+def _search(peer: Peer, visitor: Visitor, address: str) -> list[float]:
+    """Follow a search to its end, and return the server's CPU for each of its pages, in ms."""
+    took_ms: list[float] = []
+    while address:
         before_s = peer.cpu_s()
-        visitor.visit(address, requests)
-        took_ms.append((peer.cpu_s() - before_s) * 1000 / requests)
-    names = ", ".join(name for name, _ in parse_qsl(urlsplit(address).query))
-    what = f"pages: {page}{f' ({names})' if names else ''}"
-    return Figure.of(what, took_ms[1:], unit="ms", limit=limit, peak_mib=peer.peak_mib())
+        body = visitor.visit(address).body.decode()
+        took_ms.append((peer.cpu_s() - before_s) * 1000)
+        link = _FOLLOWING.search(body)
+        address = urljoin(address, html.unescape(link[1])) if link else ""
+    return took_ms
 
 
 def parts(size: str) -> Iterator[Callable[[int], list[Figure]]]:

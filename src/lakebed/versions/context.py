@@ -11,7 +11,8 @@ Commit records never change once written (but for a note), so they are cached wi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -29,7 +30,7 @@ from lakebed.base import (
     StagingToken,
     Unavailable,
 )
-from lakebed.kv import SCAN_PAGE, AmortizedReads, Held, Page, Predicate, PredicateFailed, Store, scan_prefix
+from lakebed.kv import SCAN_PAGE, AmortizedReads, Held, Page, Predicate, PredicateFailed, Store, prefix_end, scan_prefix
 from lakebed.objectstore import ObjectStore
 
 from . import keys
@@ -499,6 +500,9 @@ class RecordPage(Generic[R]):
     records: list[R]
     next_start: bytes | None
 
+    def __iter__(self) -> Iterator[tuple[str, R]]:
+        return zip(self.names, self.records, strict=True)
+
 
 class Inventory:
     """Read records and cells in bulk, as collectors do: always from the store, never from a cache.
@@ -515,7 +519,9 @@ class Inventory:
         """Return records from `start` on, a `next_start` of the page before. `of`: decode those of another kind."""
         prefix = _PREFIXES[of or kind]
         found = await self._context.store.scan(self._context.partition, start or prefix, limit)
-        mine = sum([key.startswith(prefix) for key in found.keys])
+        # Nearly all pages are whole.
+        is_whole = not found.keys or found.keys[-1].startswith(prefix)
+        mine = len(found.keys) if is_whole else bisect_left(found.keys, prefix_end(prefix) or b"")
         names = [key[len(prefix) :].decode() for key in found.keys[:mine]]
         is_last = mine < len(found.keys) or found.next_start is None
         return RecordPage(names, decode_records(kind, found.values[:mine]), None if is_last else found.next_start)
@@ -533,7 +539,7 @@ class Inventory:
     async def every(self, kind: type[R]) -> AsyncIterator[tuple[str, R]]:
         """Yield the name and record of everything of this kind, in order of name."""
         async for page in self.pages(kind):
-            for named in zip(page.names, page.records, strict=True):
+            for named in page:
                 yield named
 
     async def find(self, kind: type[R], name: str) -> R | None:

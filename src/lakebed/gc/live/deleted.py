@@ -231,9 +231,11 @@ class DeletedCollections:
             run_id=run_id, commits=commits, refs=refs, uncommitted=names, closed_slices=tuple(sorted(slices))
         )
 
-    async def why_page(self, question: messages.Question, token: str | None = None) -> messages.WhyPage:
+    async def why_page(
+        self, question: messages.Question, token: str | None = None, *, files: int = 0
+    ) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `DeletedWhy.steps`."""
-        return await self._searches.page(self._versions, question, token, deleted=self._deleted_why)
+        return await self._searches.page(self._versions, question, token, files=files, deleted=self._deleted_why)
 
     async def end(self, run_id: str, body: messages.End) -> messages.RunView:
         """End the run, and mark the repository `collected` unless other repositories name its objects.

@@ -141,9 +141,11 @@ class CollectionService:
         """Return the rules in force, with their version."""
         return rules_version(await self.rules.read())
 
-    async def why_page(self, question: messages.Question, token: str | None = None) -> messages.WhyPage:
+    async def why_page(
+        self, question: messages.Question, token: str | None = None, *, files: int = 0
+    ) -> messages.WhyPage:
         """Search for about a second, then return the answer or a continuation token. See `Searches.page`."""
-        return await self._searches.page(self._versions, question, token)
+        return await self._searches.page(self._versions, question, token, files=files)
 
     async def compare_ledger(self, run_id: str = "", token: str | None = None) -> messages.DisagreementPage:
         """Compare a page of the ledger with plans and with the store. See `Comparing.page`."""

@@ -55,3 +55,5 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     # The keepers with too many trees to count. A head's count includes an object once for each of its paths, and
     # objects outside the namespace.
     uncounted: tuple[Keeper, ...] = ()
+    # Ask again with it: nothing else is here yet.
+    continuation_token: str | None = None

@@ -84,6 +84,8 @@ def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *
     """
     rows = frozenset(naming)
     below = _look_below(ancestry, rows)
+    # Without rules no committed data is ever collected.
+    rules = Rules(default=FOREVER) if rules is None else rules
     found = [
         stay
         for branch, head in ancestry.heads.items()
@@ -91,10 +93,8 @@ def stays_of(ancestry: Ancestry, naming: Collection[int], rules: Rules | None, *
     ]
     dangling = _dangling(ancestry, below)
     if dangling != _NOWHERE:
-        # Without rules no committed data is ever collected.
-        default = Rules(default=FOREVER) if rules is None else rules
-        found.append(_aged(ancestry, below, dangling, StayKind.DANGLING, "", default, now_ms))
-    if rules is None or rules.tags_pin:
+        found.append(_aged(ancestry, below, dangling, StayKind.DANGLING, "", rules, now_ms))
+    if rules.tags_pin:
         found += _pins(ancestry, rows, ancestry.tags, StayKind.TAG)
     return found + _pins(ancestry, rows, ancestry.held, StayKind.INTENT)
 
@@ -143,12 +143,9 @@ def _look_below(ancestry: Ancestry, rows: frozenset[int]) -> _Below:
     return below
 
 
-def _of_branch(
-    ancestry: Ancestry, below: _Below, branch: str, head: int, rules: Rules | None, now_ms: int
-) -> Stay | None:
+def _of_branch(ancestry: Ancestry, below: _Below, branch: str, head: int, rules: Rules, now_ms: int) -> Stay | None:
     if below.naming[head] == _NOWHERE:
         return None
-    rules = Rules(default=FOREVER) if rules is None else rules
     steps = below.steps[head]
     # The head has the object: this reason lasts until another commit replaces the head.
     if steps == 0:

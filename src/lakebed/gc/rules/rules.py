@@ -380,6 +380,8 @@ def _cached(function: Function) -> Function:
 
 
 def _most_specific(rules: tuple[PatternRule, ...], branch: str) -> PatternRule | None:
+    if not rules:
+        return None
     # Periods and pins are looked up separately: a branch may have its period from one pattern and its pin from another.
     exact, globs = _ordered(rules)
     rule = exact.get(plain_name(branch))

@@ -47,6 +47,8 @@ _PLANNING: Final = on(REPOSITORY, "gc:Plan")
 _APPLYING: Final = on(REPOSITORY, "gc:Apply")
 _ERASING: Final = on(REPOSITORY, "gc:Erase")
 _DELETED: Final = Parameter("deleted")
+_FILES: Final = Parameter("files", "integer", default=0)
+"""End a page of a search after about so many files. By default after what takes a second."""
 """The uid of a deleted repository that had the name, or `only` where one had it: ask after that one."""
 _READ_RUNS: Final = on(REPOSITORY, "gc:ReadRuns")
 _READ_RULES: Final = on(REPOSITORY, "gc:ReadRules")
@@ -388,6 +390,7 @@ WHY_GC_OBJECT: Final = get(
     Parameter("ref"),
     Parameter("path"),
     Parameter("continuation_token"),
+    _FILES,
     _DELETED,
 )
 
@@ -428,8 +431,11 @@ GET_GC_STORAGE: Final = get(
     _GC + "/storage",
     messages.Storage,
     (*_READ_RUNS, *on(REPOSITORY, "fs:ListObjects")),
-    "Sum up bytes by the reason they stay, from records of runs and lists of ranges.",
+    "Sum up bytes by the reason they stay, from records of runs and lists of ranges. With `files`, `committed` is "
+    "counted page by page: only the last one, which has no token, has the sums.",
     flag("committed"),
+    _FILES,
+    Parameter("continuation_token"),
 )
 LIST_GC_JOBS: Final = get("listGcJobs", _JOBS, messages.JobList, _READ_RUNS, "List jobs, newest first.", _DELETED)
 START_GC_JOB: Final = post(

@@ -33,6 +33,8 @@ B = TypeVar("B")
 A = TypeVar("A")
 NOTICE_COOKIE: Final = "lakebed_notice"
 NOTICE_S: Final = 20
+SEARCHED_FILES: Final = 120
+"""Search in this many files, or what takes as long, for one page: some 15 ms."""
 COLOURS_COOKIE: Final = "lakebed_colours"
 COLOURS: Final = ("dark", "light")
 _NAME: Final = re.compile(r"\{(\w+)\}")
@@ -125,6 +127,8 @@ class Visit:
     # Reasons why parts of the page are not shown.
     hidden: list[str] = field(default_factory=list)
     cookies: list[str] = field(default_factory=list)
+    # The address that the browser is to open next, at once.
+    following: str = ""
 
     # Reading the request
 
@@ -291,7 +295,13 @@ class Visit:
         if notice:
             self.set_cookie(NOTICE_COOKIE, "", 0)
         text = render(template, visit=self, url=self.url, notice=notice, **values)
-        return Response(text, self.status, media_type="text/html")
+        # A header: it needs no script, and takes no place in the history of the browser.
+        headers = {"refresh": f"0; url={self.following}"} if self.following else None
+        return Response(text, self.status, headers, media_type="text/html")
+
+    def ask_again(self, *segments: str, **query: Value) -> None:
+        """Make the browser open this address once the page is shown: a search goes on there."""
+        self.following = self.url(*segments, **query)
 
     def go(self, *segments: str, notice: str = "", **query: Value) -> Response:
         """Redirect the browser to a page, which shows `notice` once."""

@@ -189,6 +189,12 @@ async def test_storage_of_branches_tags_and_history_is_counted_where_asked_for(
 
     plain = (await client.get(f"{repo}/gc/storage")).json()
     counted = (await client.get(f"{repo}/gc/storage", params={"committed": "true"})).json()
+    params: dict[str, Any] = {"committed": "true", "files": 1}
+    page, pages = (await client.get(f"{repo}/gc/storage", params=params)).json(), 1
+    while token := page.get("continuation_token"):
+        assert (page["listed"], page["parts"]) == (None, [])
+        page = (await client.get(f"{repo}/gc/storage", params={**params, "continuation_token": token})).json()
+        pages += 1
     monkeypatch.setattr(trees, "TREES_MAX", 1)
     many = (await client.get(f"{repo}/gc/storage", params={"committed": "true"})).json()
 
@@ -198,6 +204,7 @@ async def test_storage_of_branches_tags_and_history_is_counted_where_asked_for(
     assert parts(plain) == [("head", 2, 4)]
     assert parts(counted) == [("head", 2, 4), ("branches", 1, 5), ("tags", 1, 2), ("history", 1, 4)]
     assert counted["uncounted"] == []
+    assert (pages > 3, parts(page)) == (True, parts(counted))
     assert many["uncounted"] == ["branches", "tags", "history"]
 
 

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -289,3 +290,32 @@ def test_bars_and_shares_stay_within_the_chart(values: list[int]) -> None:
     )
     assert spans([(None, 5), (10, None), (7, 7)], start=0, end=20) == [(0, 25), (50, 50), (35, 0)]
     assert [(bar.start, bar.length) for bar in shares([1, 3])] == [(0, 25), (25, 75)]
+
+
+async def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(
+    app: App, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.server.web.pages.keeping.SEARCHED_FILES", 1)
+    monkeypatch.setattr("lakebed.server.web.pages.collections.SEARCHED_FILES", 1)
+    await client.post(f"{repo}/branches/main/objects", params={"path": "a/x&y"}, content=b"x")
+    await client.post(f"{repo}/branches/main/commits", json={"message": "the first load"})
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+
+    async def followed(page: str, **query: str) -> tuple[httpx.Response, int]:
+        answer, pages = await browser.get(f"{LAKE}/{page}", **query), 1
+        while refresh := answer.headers.get("refresh"):
+            seconds, _, link = refresh.partition("; url=")
+            assert (seconds, "Looking through" in answer.text, html.escape(link) in answer.text) == ("0", True, True)
+            answer, pages = await browser.http.get(urljoin(str(answer.url), link)), pages + 1
+        assert answer.status_code == 200
+        return answer, pages
+
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        why, pages = await followed("why", ref="main", path="a/x&y")
+        storage, of_storage = await followed("storage", committed="1")
+
+    assert (pages > 2, of_storage > 2) == (True, True)
+    assert ("kept" in why.text, "Looking through" in why.text) == (True, False)
+    assert ("Other commits, at most" in storage.text, "Count branches" in storage.text) == (True, False)

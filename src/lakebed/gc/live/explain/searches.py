@@ -1,4 +1,4 @@
-"""Cut searches of minutes into pages of seconds, for `gc why`, `gc missing` and `gc deleted`.
+"""Cut searches of minutes into pages of seconds or less, for `gc why`, `gc missing`, `gc deleted` and `gc storage`.
 
 A search remembers up to a hundred thousand files and their names, too much for a token. So its state is in the memory
 of its process, and the token is its id. A page ends after a number of files, about a second's work.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from lakebed.gc.live.records.settings import RuleBook
 from lakebed.gc.messages import MissingCommits, Question, WhyAnswer, WhyPage, WhyProgress
 from lakebed.versions import Versions
 
+from .trees import CommittedParts, committed_steps
 from .why import Why
 from .why_deleted import DeletedWhy
 
@@ -36,6 +37,9 @@ _TOKEN_CHARS_MAX: Final = 64
 _PAGE_DIGITS_MAX: Final = 9
 
 
+Answer: TypeAlias = WhyAnswer | Lacking | NamedElsewhere | CommittedParts
+
+
 class _Step(Protocol):
     """Report the progress of a search. `files` were read since the last step."""
 
@@ -46,10 +50,10 @@ class _Step(Protocol):
 @dataclass(slots=True)
 class _Search:
     token: str
-    steps: AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]
+    steps: AsyncGenerator[_Step | Answer, None]
     touched_ms: int
     progress: _Step | None = None
-    answer: WhyAnswer | Lacking | NamedElsewhere | None = None
+    answer: Answer | None = None
     is_busy: bool = False
 
 
@@ -63,11 +67,17 @@ class Searches:
         self._searches: dict[tuple[str, str, object], _Search] = {}
 
     async def page(
-        self, versions: Versions, question: Question, token: str | None = None, *, deleted: DeletedWhy | None = None
+        self,
+        versions: Versions,
+        question: Question,
+        token: str | None = None,
+        *,
+        files: int = 0,
+        deleted: DeletedWhy | None = None,
     ) -> WhyPage:
         """Return the answer if this page finds it, else a token for the next page. See `Why.steps`.
 
-        `deleted` answers for a deleted repository.
+        `files`: read about so many, by default what takes a second. `deleted` answers for a deleted repository.
 
         Raises:
             BadContinuation: the token is malformed.
@@ -77,7 +87,7 @@ class Searches:
             steps = partial(Why(versions, RuleBook(versions)).steps, **question._asdict())
         else:
             steps = partial(deleted.steps, question)
-        search = await self._step(versions.uid, (question, deleted is not None), token, steps)
+        search = await self._step(versions.uid, (question, deleted is not None), token, steps, files)
         if isinstance(search.answer, WhyAnswer):
             return WhyPage(answer=search.answer)
         progress = search.progress if isinstance(search.progress, WhyProgress) else None
@@ -119,12 +129,25 @@ class Searches:
         found = search.answer if isinstance(search.answer, NamedElsewhere) else None
         return f"{search.token}-{int(number or 0) + 1}", found
 
+    async def committed(
+        self, versions: Versions, default_branch: str, token: str | None, *, files: int
+    ) -> tuple[str, CommittedParts | None]:
+        """Return the token for the next page, and the parts if this page finds them. See `committed_steps`.
+
+        Raises:
+            BadContinuation, Unavailable: see `page`.
+        """
+        steps = partial(committed_steps, versions, default_branch=default_branch)
+        search = await self._step(versions.uid, "committed", token, steps, files)
+        return search.token, search.answer if isinstance(search.answer, CommittedParts) else None
+
     async def _step(
         self,
         uid: str,
         question: object,
         token: str | None,
-        steps: Callable[[], AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]],
+        steps: Callable[[], AsyncGenerator[_Step | Answer, None]],
+        files: int = 0,
     ) -> _Search:
         if token is not None and not (0 < len(token) <= _TOKEN_CHARS_MAX and token.isascii() and token.isalnum()):
             raise BadContinuation("this is not a continuation token")
@@ -138,7 +161,7 @@ class Searches:
             return search
         search.is_busy = True
         try:
-            await self._go_on(search)
+            await self._go_on(search, files)
         except BaseException:
             del self._searches[name]
             raise
@@ -149,7 +172,7 @@ class Searches:
     async def _begin(
         self,
         name: tuple[str, str, object],
-        steps: Callable[[], AsyncGenerator[_Step | WhyAnswer | Lacking | NamedElsewhere, None]],
+        steps: Callable[[], AsyncGenerator[_Step | Answer, None]],
     ) -> _Search:
         now_ms = self._ports.clock.now_ms()
         for other, search in list(self._searches.items()):
@@ -166,11 +189,11 @@ class Searches:
         begun = self._searches[name] = _Search(name[1], steps(), now_ms)
         return begun
 
-    async def _go_on(self, search: _Search) -> None:
-        left = self._files_a_page
+    async def _go_on(self, search: _Search, files: int) -> None:
+        left = min(files, self._files_a_page) if files > 0 else self._files_a_page
         while search.answer is None and left > 0:
             step = await anext(search.steps)
-            if isinstance(step, (WhyAnswer, Lacking, NamedElsewhere)):
+            if isinstance(step, WhyAnswer | Lacking | NamedElsewhere | CommittedParts):
                 search.answer = step
                 await search.steps.aclose()
             else:

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -16,28 +17,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.base import CommitId, MetarangeId
-from lakebed.gc.live.reading.commits import Snapshot, read_snapshot
+from lakebed.gc.live.reading.commits import COMMITS_A_FILE, RECORDS_A_FILE, Snapshot, snapshot_steps
 from lakebed.gc.live.reading.inputs import packed, texts
 from lakebed.gc.messages import Keeper, Total
 from lakebed.ranges import RangeInfo, SublistInfo
 from lakebed.versions import Versions
 
-__all__ = ["committed_parts"]
+__all__ = ["CommittedParts", "committed_steps"]
 
 TREES_MAX: Final = 400
 ROWS_MAX: Final = 200_000
 _ADDRESS: Final = ["slice", "sequence", "address"]
 
 
-async def committed_parts(versions: Versions, *, default_branch: str) -> dict[Keeper, Total | None]:
+@dataclass(frozen=True, slots=True)
+class CommittedParts:
+    """Objects by what keeps them. None: there are too many trees."""
+
+    totals: dict[Keeper, Total | None]
+
+
+class Counted(NamedTuple):
+    """The work of a count since its last step, in files read or what takes as long."""
+
+    files: int
+
+
+async def committed_steps(versions: Versions, *, default_branch: str) -> AsyncGenerator[Counted | CommittedParts, None]:
     """Count the objects of other branch heads, of tags and of other commits, beyond the default branch's head.
 
-    Each part excludes objects of earlier parts. It is None if it has too many trees. Reads every commit record.
+    Each part excludes objects of earlier parts. Reads every commit record. Yields steps, then the parts.
 
     Raises:
         Corrupt: a file of a tree is missing or altered.
     """
-    snapshot = await read_snapshot(versions)
+    snapshot: Snapshot | None = None
+    async for step in snapshot_steps(versions):
+        if isinstance(step, Snapshot):
+            snapshot = step
+        else:
+            yield Counted(1 + step // RECORDS_A_FILE)
+    assert snapshot is not None, "the last step is the snapshot"
+    yield Counted(len(snapshot.commits) // COMMITS_A_FILE)
     known: list[MetarangeId] = []
     parts: dict[Keeper, Total | None] = {}
     refs: dict[Keeper | None, list[CommitId]] = {None: [], Keeper.BRANCHES: [], Keeper.TAGS: []}
@@ -50,9 +71,10 @@ async def committed_parts(versions: Versions, *, default_branch: str) -> dict[Ke
         trees = _trees_of(snapshot, commits)
         if keeper is not None:
             parts[keeper] = await only_in(versions, trees, known)
+            yield Counted(len(trees))
         known += trees
     parts[Keeper.HISTORY] = await only_in(versions, _trees_of(snapshot, None), known)
-    return parts
+    yield CommittedParts(parts)
 
 
 def _trees_of(snapshot: Snapshot, commits: Sequence[CommitId] | None) -> list[MetarangeId]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -37,7 +37,7 @@ from lakebed.base import (
 )
 from lakebed.gc.live.defer.deferring import DeferredRun, DeferredRuns
 from lakebed.gc.live.defer.restorable import at_path
-from lakebed.gc.live.reading.commits import Snapshot, name_of_deleted, read_snapshot
+from lakebed.gc.live.reading.commits import COMMITS_A_FILE, RECORDS_A_FILE, Snapshot, name_of_deleted, snapshot_steps
 from lakebed.gc.live.reading.inputs import CommitColumns, packed, texts
 from lakebed.gc.live.reading.naming import Named, Search, Wanted, Work, batches
 from lakebed.gc.live.records.settings import HoldBook, PolicyBook, RuleBook
@@ -189,7 +189,14 @@ class Why:
             Corrupt: a file of a commit is missing or altered; the message names it.
         """
         check_question(address=address, ref=ref, path=path)
-        trees, at_ref = await self._look(ref, path)
+        read: list[Snapshot] = []
+        async for step in self._read(read):
+            yield step
+        # Keep the trees alone: there may be a million commits, and the search may take minutes.
+        snapshot = read.pop()
+        trees = _metaranges(snapshot, returnable=True)
+        at_ref = await self.at_ref(ref, path, snapshot.swept) if path else None
+        del snapshot
         found = _Found()
         if address or at_ref is not None:
             addresses = {at_ref or self.canonical(address): None}
@@ -207,7 +214,13 @@ class Why:
         async for step in self._find(shown, trees, found):
             yield step
         current = await self._rules.read()
-        known = await self._known(current.rules)
+        async for step in self._read(read):
+            yield step
+        # What follows does not end within a page's time if it begins late in it.
+        heavy = WhyProgress(stage="commits", files=len(read[0].commits) // COMMITS_A_FILE)
+        yield heavy
+        known = await self._known(current.rules, read.pop())
+        yield heavy
         looked = frozenset(trees)
         # Commits made during the search may name the objects too.
         if late := [tree for tree in _metaranges(known.snapshot, returnable=True) if tree not in looked]:
@@ -220,6 +233,10 @@ class Why:
             searching = due.find_versions(self._search, found.committed, every, found.versions)
             async for step in reported("commits", searching, len(every)):
                 yield step
+        objects: list[WhyObject] = []
+        for one in shown:
+            objects.append(_with_due(await self._object(one, known, found), due, found))
+            yield heavy
         yield WhyAnswer(
             repository_uri=self._versions.objectstore.uri,
             address=address,
@@ -230,15 +247,17 @@ class Why:
             rules_version=current.version,
             has_rules=current.rules is not None,
             policy_version=None if due is None else policy.version,
-            objects=tuple([_with_due(await self._object(one, known, found), due, found) for one in shown]),
+            objects=tuple(objects),
             objects_count=len(addresses),
         )
 
-    async def _look(self, ref: str, path: str) -> tuple[list[MetarangeId], str | None]:
-        """Return the trees to search, newest first, and the address at the ref, or None."""
-        # Drop the snapshot here: there may be a million commits, and the search may take minutes.
-        snapshot = await read_snapshot(self._versions)
-        return _metaranges(snapshot, returnable=True), await self.at_ref(ref, path, snapshot.swept) if path else None
+    async def _read(self, read: list[Snapshot]) -> AsyncIterator[WhyProgress]:
+        """Read a snapshot, and add it to `read`."""
+        async for step in snapshot_steps(self._versions):
+            if isinstance(step, Snapshot):
+                read.append(step)
+            else:
+                yield WhyProgress(stage="commits", files=1 + step // RECORDS_A_FILE)
 
     def canonical(self, address: str) -> str:
         """Return the address in the spelling of answers: relative if it is inside the namespace."""
@@ -269,8 +288,8 @@ class Why:
             return None
         return None if row is None else self.canonical(from_row(row).address)
 
-    async def _known(self, rules: Rules | None) -> _Known:
-        snapshot = _without_returned(await read_snapshot(self._versions))
+    async def _known(self, rules: Rules | None, snapshot: Snapshot) -> _Known:
+        snapshot = _without_returned(snapshot)
         runs = dict(await self._versions.retired.runs())
         return _Known(
             snapshot=snapshot,
@@ -344,11 +363,11 @@ class Why:
         naming = partial(_commits_naming, address, known, found.committed)
         names = naming(known.snapshot.there())
         # A collection of uncommitted data keeps what these commits name. What is deferred has dates of its own.
-        returnable = [] if names or deferred else naming(_are_returnable(known.snapshot))
-        listed = [name for _, name in names or returnable]
+        returnable = replace(names, rows=()) if names or deferred else naming(_are_returnable(known.snapshot))
+        listed = names or returnable
         is_own = _is_own(address)
-        stays = _stays_sorted(known, [] if is_own else [row for row, _ in names], returnable)
-        holds = () if is_own else _holds_on([name for _, name in names], known.holds)
+        stays = _stays_sorted(known, [] if is_own else names.rows, returnable.names())
+        holds = () if is_own or not known.holds.holds else _holds_on(names.names(), known.holds)
         facts = FateFacts(
             is_outside=is_absolute(address),
             is_own=is_own,
@@ -370,7 +389,7 @@ class Why:
             slice_closed=await self._is_closed(address),
             stays=tuple(stays[:SHOWN]),
             stays_count=len(stays),
-            commits=tuple(listed[:SHOWN]),
+            commits=tuple(listed.names(listed.rows[:SHOWN])),
             commits_count=len(listed),
             uncommitted=tuple(uncommitted[:SHOWN]),
             uncommitted_count=len(uncommitted),
@@ -491,20 +510,42 @@ def _is_own(address: str) -> bool:
 
 def ancestry_of(snapshot: Snapshot) -> Ancestry:
     """Return the snapshot's commits as row numbers. A ref that is being made holds its commit under any rules."""
-    ids = [CommitId(id_) for id_ in texts(snapshot.commits.column("id")).to_pylist()]
-    rows = {id_: row for row, id_ in enumerate(ids)}
-    refs = [(kind, name, rows[commit], state) for kind, name, commit, state in snapshot.refs if commit in rows]
-    active = [(kind, name, row) for kind, name, row, state in refs if state == RefState.ACTIVE.value]
-    pinned = {name: row for kind, name, row in active if kind == "intent"}
-    pinned |= {f"{kind} {name}": row for kind, name, row, state in refs if state != RefState.ACTIVE.value}
+    ids, parents = snapshot.commits.column("id"), snapshot.commits.column("parents")
+    starts = parents.offsets.to_numpy()
+    has_parent = np.diff(starts) > 0
+    above = parents.values.take(pa.array(starts[:-1][has_parent]))
+    # One look-up: to build the index of the ids takes longer than all other steps.
+    names = pa.concat_arrays([above, packed([commit for _, _, commit, _ in snapshot.refs])])
+    rows = np.asarray(pc.fill_null(pc.index_in(names, value_set=ids), -1).to_numpy(), np.int64)
+    first_parent = np.full(len(ids), -1, np.int64)
+    first_parent[has_parent] = rows[: len(above)]
+    named: dict[str, dict[str, int]] = {"branch": {}, "tag": {}, "intent": {}}
+    for (kind, name, _, state), row in zip(snapshot.refs, rows[len(above) :].tolist(), strict=True):
+        if row >= 0 and state == RefState.ACTIVE.value:
+            named[kind][name] = row
+        elif row >= 0:
+            named["intent"][f"{kind} {name}"] = row
     return Ancestry(
-        ids=ids,
-        first_parent=[rows.get(commit.parents[0], -1) if commit.parents else -1 for _, commit in snapshot.commits],
-        created_ms=snapshot.commits.column("created_ms").to_pylist(),
-        heads={name: row for kind, name, row in active if kind == "branch"},
-        tags={name: row for kind, name, row in active if kind == "tag"},
-        held=pinned,
+        ids=_Texts(ids),
+        first_parent=first_parent.tolist(),
+        created_ms=snapshot.commits.numbers("created_ms").tolist(),
+        heads=named["branch"],
+        tags=named["tag"],
+        held=named["intent"],
     )
+
+
+class _Texts(Sequence[CommitId]):
+    """Make texts of the ids that are asked for. Most never are."""
+
+    def __init__(self, ids: pa.Array) -> None:
+        self._ids: list[bytes] = ids.to_pylist()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, row: Any) -> Any:
+        return CommitId(self._ids[row].hex())
 
 
 def _without_returned(snapshot: Snapshot) -> Snapshot:
@@ -512,6 +553,8 @@ def _without_returned(snapshot: Snapshot) -> Snapshot:
 
     Its record stays until the end of its period, so that every collector sees one of the two (`read_snapshot`).
     """
+    if all(plain_name(name) == name for _, name, _, _ in snapshot.refs):
+        return snapshot
     live = {(kind, name, commit) for kind, name, commit, state in snapshot.refs if state == RefState.ACTIVE.value}
     return replace(
         snapshot,
@@ -526,8 +569,9 @@ def _without_returned(snapshot: Snapshot) -> Snapshot:
 def _metaranges(snapshot: Snapshot, *, returnable: bool = False) -> list[MetarangeId]:
     """Return the distinct metaranges of commits that were not swept, newest first. Add `returnable` ones on request."""
     wanted = pc.or_(snapshot.there(), _are_returnable(snapshot)) if returnable else snapshot.there()
-    there = texts(snapshot.commits.column("metarange_id").filter(wanted))
-    return [*dict.fromkeys(metarange for metarange in reversed(there.to_pylist()) if metarange)]
+    there = snapshot.commits.column("metarange_id").filter(wanted)
+    trees = pc.unique(there.take(pa.array(np.arange(len(there))[::-1])))
+    return [MetarangeId(tree) for tree in texts(trees).to_pylist() if tree]
 
 
 def _are_returnable(snapshot: Snapshot) -> pa.Array:
@@ -535,7 +579,7 @@ def _are_returnable(snapshot: Snapshot) -> pa.Array:
     return pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(snapshot.returnable)))
 
 
-def _stays_sorted(known: _Known, rows: Sequence[int], returnable: Sequence[tuple[int, CommittedName]]) -> list[Stay]:
+def _stays_sorted(known: _Known, rows: Sequence[int], returnable: Sequence[CommittedName]) -> list[Stay]:
     """Return the stays of these commits, and one for each run whose undo brings some back. Those that keep come first.
 
     `returnable` has the names in commits that an undo brings back, newest first.
@@ -544,7 +588,7 @@ def _stays_sorted(known: _Known, rows: Sequence[int], returnable: Sequence[tuple
         _ending(stay, known.deleted_until_ms.get(stay.name))
         for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
     ]
-    newest = {name.run: name for _, name in reversed(returnable)}
+    newest = {name.run: name for name in reversed(returnable)}
     stays += [
         Stay(kind=StayKind.UNDO, name=run, commit=CommitId(name.commit), until_ms=known.until_ms.get(RunId(run)))
         for run, name in newest.items()
@@ -558,20 +602,40 @@ def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hold for name in names for hold in holds.of(path=name.path, commit=name.commit)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """The commits that name an object: their rows, newest first, and the least path in the tree of each."""
+
+    known: _Known
+    rows: Sequence[int]
+    paths: Mapping[MetarangeId, str]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def names(self, rows: Sequence[int] | None = None) -> list[CommittedName]:
+        """Return these rows as names; 4 µs each."""
+        rows = self.rows if rows is None else rows
+        table = self.known.snapshot.commits.table.take(pa.array(rows, pa.int64()))
+        return [
+            CommittedName(
+                commit=id_,
+                created_ms=commit.created_ms,
+                path=self.paths[commit.metarange_id],
+                run=self.known.taken_by.get(id_, ""),
+            )
+            for id_, commit in CommitColumns(table)
+        ]
+
+
 def _commits_naming(
     address: str, known: _Known, committed: dict[MetarangeId, list[Named]], wanted: pa.Array
-) -> list[tuple[int, CommittedName]]:
-    """Return the rows and names of `wanted` commits that name the address, newest first."""
+) -> _Naming:
     paths = {
         metarange: min(row.path for row in rows if row.address == address)
         for metarange, rows in committed.items()
         if any(row.address == address for row in rows)
     }
-    commits = known.snapshot.commits
-    named = pc.is_in(commits.column("metarange_id"), value_set=packed(sorted(paths)))
+    named = pc.is_in(known.snapshot.commits.column("metarange_id"), value_set=packed(sorted(paths)))
     rows = np.flatnonzero(pc.and_(named, wanted).to_numpy(zero_copy_only=False))
-    commits_naming: list[tuple[int, CommittedName]] = []
-    for row, (id_, commit) in zip(rows.tolist(), CommitColumns(commits.table.take(pa.array(rows))), strict=True):
-        path, run = paths[commit.metarange_id], known.taken_by.get(id_, "")
-        commits_naming.append((row, CommittedName(commit=id_, created_ms=commit.created_ms, path=path, run=run)))
-    return commits_naming[::-1]
+    return _Naming(known, rows[::-1].tolist(), paths)

@@ -8,7 +8,7 @@ An *orphaned* commit is treated as swept: see `find_orphaned`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,11 +35,14 @@ from lakebed.versions import (
     Versions,
 )
 
-from .inputs import CommitColumns, packed, read_commits, text_lists, texts
+from .inputs import CommitColumns, CommitReading, packed, text_lists, texts
 
 __all__ = ["Snapshot", "read_snapshot"]
 
 PART_ROWS: Final = 1 << 17
+RECORDS_A_FILE: Final = 50
+COMMITS_A_FILE: Final = 200
+"""Reading so many records, or judging so many commits, costs as much as reading the end of a range."""
 METARANGES: Final = "_lakefs/metaranges/"
 SUBLISTS: Final = "_lakefs/sublists/"
 
@@ -192,9 +195,21 @@ async def read_swept(versions: Versions, *, for_good: bool = False) -> SweptComm
 async def read_snapshot(
     versions: Versions, *, known: frozenset[CommitId] | None = None, for_good: bool = False
 ) -> Snapshot:
+    """Return the last of `snapshot_steps`."""
+    snapshot: Snapshot | None = None
+    async for step in snapshot_steps(versions, known=known, for_good=for_good):
+        snapshot = step if isinstance(step, Snapshot) else None
+    assert snapshot is not None, "the last step is the snapshot"
+    return snapshot
+
+
+async def snapshot_steps(
+    versions: Versions, *, known: frozenset[CommitId] | None = None, for_good: bool = False
+) -> AsyncIterator[int | Snapshot]:
     """Read swept records, intents, branches and tags (also those being made), kept deleted refs, then every commit.
 
-    A run that has read staging passes the commits swept before as `known`. `for_good`: see `read_swept`.
+    Yield the number of records after each page of them, and the snapshot last. A run that has read staging passes the
+    commits swept before as `known`. `for_good`: see `read_swept`.
     """
     # First: a swept commit can never be named again, except after an undo. So skipping it misses no later name.
     swept_records = await read_swept(versions, for_good=for_good)
@@ -203,11 +218,12 @@ async def read_snapshot(
         ("intent", name, intent.commit_id, RefState.ACTIVE.value)
         async for name, intent in versions.inventory.every(IntentRecord)
     ]
-    refs += [
-        ("branch", name, branch.commit_id, branch.state.value)
-        async for name, branch in versions.inventory.every(BranchRecord)
-    ]
-    refs += [("tag", name, tag.commit_id, tag.state.value) async for name, tag in versions.inventory.every(TagRecord)]
+    async for branches in versions.inventory.pages(BranchRecord):
+        refs += [("branch", name, branch.commit_id, branch.state.value) for name, branch in branches]
+        yield len(branches.names)
+    async for tags in versions.inventory.pages(TagRecord):
+        refs += [("tag", name, tag.commit_id, tag.state.value) for name, tag in tags]
+        yield len(tags.names)
     # After branches and tags, never before: a deletion writes this record before it removes the ref.
     now_ms = versions.ports.clock.now_ms()
     async for key, deleted in versions.inventory.every(DeletedRefRecord):
@@ -215,7 +231,10 @@ async def read_snapshot(
             name = name_of_deleted(key, deleted)
             refs.append((deleted.kind.value, name, deleted.commit_id, RefState.ACTIVE.value))
     # Commits last: a commit is written before a ref names it.
-    commits, returnable = await read_commits(versions), swept_records.returnable
+    reading = CommitReading(versions)
+    async for count in reading.pages():
+        yield count
+    commits, returnable = await reading.columns(), swept_records.returnable
     snapshot = Snapshot(refs=refs, commits=commits, swept=swept, returnable=returnable)
     if for_good and returnable and (lost := await _lost(versions, snapshot, returnable.keys())):
         # Happens only after a restored older backup. A commit without a readable tree protects no object.
@@ -226,7 +245,7 @@ async def read_snapshot(
     # A copy from a commit may set its cell after our read of staging, and before another run sweeps that commit. That
     # run sees the cell and keeps the object. In our read only the commit names it, so treat the commit as not swept.
     late = frozenset() if known is None else swept_records.commits - known
-    return replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
+    yield replace(snapshot, swept=(swept | orphaned) - late, late=late) if orphaned or late else snapshot
 
 
 async def without_tables(versions: Versions, snapshot: Snapshot) -> Snapshot:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -440,7 +440,7 @@ def _octets(ids: Collection[str]) -> bytes:
     except ValueError:
         octets = b""
     # Compare: `fromhex` skips spaces and accepts capitals.
-    if octets.hex() != digits or any(len(id_) not in (0, 2 * ID_BYTES) for id_ in ids):
+    if octets.hex() != digits or not {*map(len, ids)} <= {0, 2 * ID_BYTES}:
         strange = next(id_ for id_ in ids if id_ and (len(id_) != 2 * ID_BYTES or id_.strip("0123456789abcdef")))
         raise Corrupt(f"{strange!r} is not an id", id=strange)
     return octets
@@ -484,17 +484,28 @@ class CommitColumns:
         return np.asarray(self.column(name).to_numpy())
 
 
-async def read_commits(versions: Versions) -> CommitColumns:
-    """Read every commit record, published or not.
+class CommitReading:
+    """Read every commit record, published or not: its pages, then its columns.
 
-    Raises:
-        Corrupt: a record has an invalid commit or tree id.
+    A repository may have a million commits, so only one page of records is in memory.
     """
-    # Page by page: a repository may have a million commits, and only one page of records is in memory.
-    columns = _Columns()
-    async for page in versions.inventory.pages(CommitFacts, of=Commit):
-        columns.add(page.names, page.records)
-    return await versions.ports.tasks.apart(columns.sorted)
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._columns = _Columns()
+
+    async def pages(self) -> AsyncIterator[int]:
+        """Yield the number of records of each page.
+
+        Raises:
+            Corrupt: a record has an invalid commit or tree id.
+        """
+        async for page in self._versions.inventory.pages(CommitFacts, of=Commit):
+            self._columns.add(page.names, page.records)
+            yield len(page.names)
+
+    async def columns(self) -> CommitColumns:
+        return await self._versions.ports.tasks.apart(self._columns.sorted)
 
 
 class _Columns:

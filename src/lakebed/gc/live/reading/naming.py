@@ -54,6 +54,9 @@ SCAN_CELLS: Final = 5_000
 CELLS_A_FILE: Final = 500
 """Reading this many cells costs about as much as reading the end of a range."""
 
+BRANCHES_A_FILE: Final = 10
+"""So does a look into this many empty branches."""
+
 _COLUMNS: Final = ["key", "slice", "sequence", "address", "modified_ms", "size_bytes", "metadata"]
 _SLICE, _SEQUENCE, _ADDRESS, _MODIFIED = (
     1 + ROW_FIELDS.index(name) for name in ("slice", "sequence", "address", "modified_ms")
@@ -252,11 +255,12 @@ class Search:
 
     async def uncommitted(self, wanted: Wanted, found: dict[str, list[UncommittedName]]) -> AsyncIterator[Work]:
         """Find each name of each address: cells of all branches, then uploads, then copies."""
-        async for branch, record in self._versions.inventory.every(BranchRecord):
-            for token in record.tokens():
-                async for work in self._cells(branch, token, wanted, found):
-                    yield work
-            yield Work(0, 1)
+        async for branches in self._versions.inventory.pages(BranchRecord):
+            for number, (branch, record) in enumerate(branches):
+                for token in record.tokens():
+                    async for work in self._cells(branch, token, wanted, found):
+                        yield work
+                yield Work(number % BRANCHES_A_FILE == 0, 1)
         for address in sorted(wanted.addresses):
             upload = await self._versions.inventory.find(UploadRecord, address)
             if upload is not None and upload.state is not UploadState.EXPIRED:

@@ -197,7 +197,8 @@ class Runs:
     async def why(self, request: RestRequest) -> messages.WhyPage:
         service = await self._service(request)
         question = messages.Question(**{name: request.query(name) for name in messages.Question._fields})
-        return await service.why_page(question, request.query("continuation_token") or None)
+        files = request.integer("files", 0)
+        return await service.why_page(question, request.query("continuation_token") or None, files=files)
 
     async def compare_ledger(self, request: RestRequest) -> messages.DisagreementPage:
         service = await self._service(request)

@@ -11,7 +11,7 @@ from typing import Final
 
 from lakebed.base import RunId
 from lakebed.catalog import Repository
-from lakebed.gc.live import committed_parts
+from lakebed.gc.live import CommittedParts, Searches, committed_steps
 from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storage, StoragePart, Total
 from lakebed.objectstore import ObjectStore
 from lakebed.operations.gc import collectors
@@ -28,8 +28,17 @@ CLEAN_SOUGHT_MAX: Final = 10
 
 
 class Storages(Resource):
+    def __init__(self, state: AppState) -> None:
+        super().__init__(state)
+        self._searches = Searches(state.ports)
+
     async def get(self, request: RestRequest) -> Storage:
         repository = await self._catalog.get(request.args[0])
+        counted: dict[Keeper, Total | None] | None = None
+        if request.flag("committed"):
+            token, counted = await self._committed(repository, request)
+            if counted is None:
+                return Storage(listed=None, listed_by="", listed_ms=0, parts=(), rest=None, continuation_token=token)
         objectstore = repository.versions.objectstore
         names = await run_names(objectstore)
         runs = dict(await repository.versions.retired.runs())
@@ -40,10 +49,8 @@ class Storages(Resource):
             *await _deferred(objectstore, names, runs),
         ]
         uncounted: list[Keeper] = []
-        if request.flag("committed"):
+        if counted is not None:
             waiting = [part.total for part in parts if part.keeper is Keeper.WAITING and _takes_committed(part)]
-            default_branch = repository.record.default_branch
-            counted = await committed_parts(repository.versions, default_branch=default_branch)
             uncounted = [keeper for keeper, total in counted.items() if total is None]
             now_ms = self._state.ports.clock.now_ms()
             for keeper, named in counted.items():
@@ -60,6 +67,21 @@ class Storages(Resource):
             rest=None if total is None else _less(total, [part.total for part in parts]),
             uncounted=tuple(uncounted),
         )
+
+    async def _committed(
+        self, repository: Repository, request: RestRequest
+    ) -> tuple[str, dict[Keeper, Total | None] | None]:
+        """Count what commits keep, or a page of it where the request says how many files. None: not yet."""
+        versions, branch = repository.versions, repository.record.default_branch
+        if files := request.integer("files", 0):
+            token = request.query("continuation_token") or None
+            token, found = await self._searches.committed(versions, branch, token, files=files)
+            return token, None if found is None else found.totals
+        totals: dict[Keeper, Total | None] = {}
+        async for step in committed_steps(versions, default_branch=branch):
+            if isinstance(step, CommittedParts):
+                totals = step.totals
+        return "", totals
 
     async def _head(self, repository: Repository) -> list[StoragePart]:
         refs = repository.versions.refs

@@ -12,7 +12,7 @@ from lakebed.gc import messages
 from lakebed.gc.rules import plain_name
 from lakebed.operations.gc import collectors
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import Visit, form_at, page_at
+from lakebed.server.web.visit import SEARCHED_FILES, Visit, form_at, page_at
 
 RUNS: Final = 20
 OBJECTS: Final = 50
@@ -33,8 +33,7 @@ async def show_all(visit: Visit) -> Response:
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
     storage = None
     if not visit.query("after") and not kind:
-        is_whole = visit.query("committed") == "1"
-        storage = await visit.look(collectors.GET_GC_STORAGE, name, committed=is_whole or None)
+        storage = await visit.look(collectors.GET_GC_STORAGE, name)
     states = {run.run_id: run for run in runs.runs}
     return visit.render(
         "collections",
@@ -66,9 +65,18 @@ def line_of(plans: messages.PlanList, states: Mapping[str, messages.RunView]) ->
 
 
 async def show_storage(visit: Visit) -> Response:
-    """Show the storage alone. The overview loads it after the rest of the page."""
+    """Show the storage alone. The overview loads it after the rest of the page. What commits keep is counted here."""
     [name] = visit.args
-    storage = await visit.call(collectors.GET_GC_STORAGE, name)
+    is_whole = visit.query("committed") == "1"
+    storage = await visit.call(
+        collectors.GET_GC_STORAGE,
+        name,
+        committed=is_whole or None,
+        files=SEARCHED_FILES if is_whole else None,
+        continuation_token=visit.query("continuation_token"),
+    )
+    if token := storage.continuation_token:
+        visit.ask_again("repositories", name, "storage", committed=1, continuation_token=token)
     return visit.render("storage", name=name, storage=storage, stretches=stretches_of(storage))
 
 

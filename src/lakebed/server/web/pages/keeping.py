@@ -25,7 +25,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import BranchRule, KeepLast, Rules, Stay, StayKind, parse_duration, plain_name
 from lakebed.operations.gc import collectors, holds
 from lakebed.server.http.errors import Answer
-from lakebed.server.web.visit import MALFORMED, Visit, form_at, page_at
+from lakebed.server.web.visit import MALFORMED, SEARCHED_FILES, Visit, form_at, page_at
 
 from .collections import ref_label
 
@@ -37,8 +37,6 @@ _FIRST: Final = Rules(default="30d")
 ROWS_DRAWN: Final = 45
 """Draw at most this many rows of time lines on a page: each takes 0.6 KB."""
 ROWS_MIN: Final = 5
-SEARCH_PAGES: Final = 5
-"""The most pages of a search in one request. One page takes a second or two."""
 
 
 async def show_rules(visit: Visit) -> Response:
@@ -236,24 +234,23 @@ async def release_hold(visit: Visit) -> Response:
 
 
 async def why(visit: Visit) -> Response:
-    """Search a few pages. If the search is not complete, show a link that continues it."""
+    """Search for some milliseconds. Until the search is complete, the browser asks again."""
     [name] = visit.args
     asked = {part: visit.query(part) for part in ("address", "ref", "path")}
     page: WhyPage | None = None
     if asked["address"] or asked["path"]:
         token = visit.query("continuation_token")
-        for _ in range(SEARCH_PAGES):
-            page = await visit.call(
-                collectors.WHY_GC_OBJECT,
-                name,
-                address=asked["address"],
-                ref=asked["ref"],
-                path=asked["path"],
-                continuation_token=token,
-            )
-            if page.answer is not None or page.continuation_token is None:
-                break
-            token = page.continuation_token
+        page = await visit.call(
+            collectors.WHY_GC_OBJECT,
+            name,
+            address=asked["address"],
+            ref=asked["ref"],
+            path=asked["path"],
+            continuation_token=token,
+            files=SEARCHED_FILES,
+        )
+        if page.answer is None:
+            visit.ask_again("repositories", name, "why", **asked, continuation_token=page.continuation_token)
     lines: list[TimeLine] = []
     if page is not None and (answer := page.answer) is not None:
         most = max(ROWS_MIN, ROWS_DRAWN // (len(answer.objects) or 1))
