@@ -7,7 +7,7 @@ import pytest
 
 from lakebed.base import CommitId, Entry, Invalid
 from lakebed.gc.live import CollectionService
-from lakebed.gc.live.explain.why import FateFacts, fate_of
+from lakebed.gc.live.explain.reasons import FateFacts, fate_of
 from lakebed.gc.messages import GC_PREFIX, LEDGER, Fate, WhyObject, arrow_schema, encode_part
 from lakebed.gc.rules import DAY_MS, Rules, Stay, StayKind, days_rules
 from lakebed.ranges import RangeCorrupt

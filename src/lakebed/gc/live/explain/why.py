@@ -12,10 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +25,6 @@ from lakebed.base import (
     MetarangeId,
     NotFound,
     RunId,
-    RunKind,
     RunState,
     from_row,
     is_absolute,
@@ -38,12 +36,10 @@ from lakebed.base import (
 from lakebed.gc.live.defer.deferring import DeferredRun, DeferredRuns
 from lakebed.gc.live.defer.restorable import at_path
 from lakebed.gc.live.reading.commits import COMMITS_A_FILE, RECORDS_A_FILE, Snapshot, name_of_deleted, snapshot_steps
-from lakebed.gc.live.reading.inputs import CommitColumns, packed, texts
 from lakebed.gc.live.reading.naming import Named, Search, Wanted, Work, batches
 from lakebed.gc.live.records.settings import HoldBook, PolicyBook, RuleBook
 from lakebed.gc.messages import (
     LEDGER_PREFIX,
-    CommittedName,
     Fate,
     LedgerRow,
     LedgerState,
@@ -56,14 +52,13 @@ from lakebed.gc.messages import (
     ledger_records,
     plain_rows,
 )
-from lakebed.gc.rules import Ancestry, Holds, Rules, Stay, StayKind, goes_ms, parse_duration, plain_name, stays_of
+from lakebed.gc.rules import Rules
 from lakebed.gc.rules.lifecycle import check_policy
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.versions import (
     CommitExpired,
     ContentsGone,
     DeletedRefRecord,
-    RefState,
     RunRecord,
     SliceRecord,
     SliceState,
@@ -71,8 +66,18 @@ from lakebed.versions import (
 )
 
 from .due_names import DueNames
-
-_TAKES_NAMED: Final = {kind for kind in RunKind if kind.takes_named}
+from .reasons import (
+    FateFacts,
+    Known,
+    ancestry_of,
+    are_returnable,
+    commits_naming,
+    fate_of,
+    holds_on,
+    stays_sorted,
+    trees_of,
+    without_returned,
+)
 
 SHOWN: Final = 100
 """The number of reasons, and of names, of an object that an answer lists."""
@@ -80,23 +85,6 @@ OBJECTS_SHOWN: Final = 20
 
 _NOT_DELETED: Final = frozenset({LedgerState.FAILED, LedgerState.KEPT})
 _TAKING: Final = frozenset({RunState.EXPIRING, RunState.SWEEPING})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """Hold facts that are read once for all objects of an answer."""
-
-    snapshot: Snapshot
-    ancestry: Ancestry
-    rules: Rules | None
-    holds: Holds
-    now_ms: int
-    taken_by: Mapping[CommitId, RunId]
-    """The runs of expiring commits, and of swept ones that an undo can bring back (`Snapshot.returnable`)."""
-    until_ms: Mapping[RunId, int]
-    """The end of the window of each deferred run."""
-    deleted_until_ms: dict[str, int]
-    """The time until which each deleted branch or tag is kept, by its name in the snapshot."""
 
 
 @dataclass(slots=True)
@@ -109,56 +97,6 @@ class _Found:
     taken: list[LedgerRow] = field(default_factory=list)
     deferred: dict[str, DeferredRun] = field(default_factory=dict)
     versions: dict[MetarangeId, list[Named]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FateFacts:
-    """Hold the facts about one object that decide its fate.
-
-    `modified_ms` is None if the object is not in the store. `deleted_by` names the kinds of runs that recorded its
-    deletion. `stays` are those of commits that name the object, or of runs whose undo brings such commits back.
-    """
-
-    is_outside: bool = False
-    is_own: bool = False
-    modified_ms: int | None = None
-    deleted_by: AbstractSet[str] = frozenset()
-    is_staged: bool = False
-    is_held: bool = False
-    is_committed: bool = False
-    stays: Sequence[Stay] = ()
-    deferred_until_ms: int | None = None
-
-
-def fate_of(facts: FateFacts, rules: Rules | None, *, now_ms: int) -> tuple[Fate, int | None]:
-    """Return the fate of an object, and the first instant at which a run may delete it. The first match decides."""
-    if facts.is_outside:
-        return Fate.OUTSIDE, None
-    if facts.modified_ms is None:
-        return _fate_of_missing(facts), None
-    if facts.is_own:
-        return Fate.OWN, None
-    if facts.is_staged or facts.is_held:
-        return Fate.KEPT, None
-    if facts.is_committed:
-        until_ms = None if rules is None else goes_ms(facts.stays, now_ms=now_ms)
-        return Fate.EXPIRED if until_ms == now_ms else Fate.KEPT, until_ms
-    if facts.deferred_until_ms is not None:
-        return Fate.DEFERRED, facts.deferred_until_ms
-    if facts.stays:
-        ends = [stay.until_ms for stay in facts.stays if stay.until_ms is not None]
-        return Fate.KEPT, max(now_ms, *ends) if len(ends) == len(facts.stays) else None
-    age = None if rules is None else rules.uncommitted_min_age
-    until_ms = now_ms if age is None else parse_duration(age).over_ms(facts.modified_ms, now_ms)
-    return Fate.UNREFERENCED if until_ms == now_ms else Fate.YOUNG, until_ms
-
-
-def _fate_of_missing(facts: FateFacts) -> Fate:
-    # Only lifecycle runs and erasures delete objects that commits still name.
-    was_taken = bool(facts.deleted_by & _TAKES_NAMED if facts.is_committed else facts.deleted_by)
-    if facts.is_staged or (facts.is_committed and not was_taken):
-        return Fate.MISSING
-    return Fate.TAKEN if was_taken else Fate.UNKNOWN
 
 
 class Why:
@@ -194,22 +132,16 @@ class Why:
             yield step
         # Keep the trees alone: there may be a million commits, and the search may take minutes.
         snapshot = read.pop()
-        trees = _metaranges(snapshot, returnable=True)
+        trees = trees_of(snapshot, returnable=True)
         at_ref = await self.at_ref(ref, path, snapshot.swept) if path else None
         del snapshot
         found = _Found()
+        addresses: dict[str, None] = {}
         if address or at_ref is not None:
-            addresses = {at_ref or self.canonical(address): None}
+            addresses[at_ref or self.canonical(address)] = None
         else:
-            addresses = {}
-            searching = self._search.addresses_at(path_to_key(path), trees, addresses)
-            async for step in reported("commits", searching, len(trees)):
+            async for step in self._ever_at(path, trees, found, addresses):
                 yield step
-            async for step in reported("ledger", self.ledger(frozenset(), path, found.taken)):
-                yield step
-            async for step in reported("deferred", self._held(frozenset(), path, found.deferred)):
-                yield step
-            addresses |= dict.fromkeys([*found.deferred, *(row.address for row in found.taken)])
         shown = list(addresses)[:OBJECTS_SHOWN]
         async for step in self._find(shown, trees, found):
             yield step
@@ -223,13 +155,13 @@ class Why:
         yield heavy
         looked = frozenset(trees)
         # Commits made during the search may name the objects too.
-        if late := [tree for tree in _metaranges(known.snapshot, returnable=True) if tree not in looked]:
+        if late := [tree for tree in trees_of(known.snapshot, returnable=True) if tree not in looked]:
             async for step in self._find_committed(shown, late, found):
                 yield step
         policy = await self._policies.read()
         due = None if policy.policy is None else DueNames(check_policy(policy.policy), known.snapshot)
         if due is not None:
-            every = _metaranges(known.snapshot)
+            every = trees_of(known.snapshot)
             searching = due.find_versions(self._search, found.committed, every, found.versions)
             async for step in reported("commits", searching, len(every)):
                 yield step
@@ -250,6 +182,19 @@ class Why:
             objects=tuple(objects),
             objects_count=len(addresses),
         )
+
+    async def _ever_at(
+        self, path: str, trees: Sequence[MetarangeId], found: _Found, addresses: dict[str, None]
+    ) -> AsyncIterator[WhyProgress]:
+        """Find the addresses that were ever at a path: in commits, in deferred runs, in the ledger."""
+        searching = self._search.addresses_at(path_to_key(path), trees, addresses)
+        async for step in reported("commits", searching, len(trees)):
+            yield step
+        async for step in reported("ledger", self.ledger(frozenset(), path, found.taken)):
+            yield step
+        async for step in reported("deferred", self._held(frozenset(), path, found.deferred)):
+            yield step
+        addresses |= dict.fromkeys([*found.deferred, *(row.address for row in found.taken)])
 
     async def _read(self, read: list[Snapshot]) -> AsyncIterator[WhyProgress]:
         """Read a snapshot, and add it to `read`."""
@@ -288,10 +233,10 @@ class Why:
             return None
         return None if row is None else self.canonical(from_row(row).address)
 
-    async def _known(self, rules: Rules | None, snapshot: Snapshot) -> _Known:
-        snapshot = _without_returned(snapshot)
+    async def _known(self, rules: Rules | None, snapshot: Snapshot) -> Known:
+        snapshot = without_returned(snapshot)
         runs = dict(await self._versions.retired.runs())
-        return _Known(
+        return Known(
             snapshot=snapshot,
             ancestry=ancestry_of(snapshot),
             rules=rules,
@@ -356,18 +301,18 @@ class Why:
             async for step in reported("commits", self._search.files(own, trees, found.committed), len(trees)):
                 yield step
 
-    async def _object(self, address: str, known: _Known, found: _Found) -> WhyObject:
+    async def _object(self, address: str, known: Known, found: _Found) -> WhyObject:
         uncommitted, stat = found.uncommitted.get(address, []), found.stats.get(address)
         deferred = found.deferred.get(address)
         taken = tuple(row for row in found.taken if row.address == address)
-        naming = partial(_commits_naming, address, known, found.committed)
+        naming = partial(commits_naming, address, known, found.committed)
         names = naming(known.snapshot.there())
         # A collection of uncommitted data keeps what these commits name. What is deferred has dates of its own.
-        returnable = replace(names, rows=()) if names or deferred else naming(_are_returnable(known.snapshot))
+        returnable = replace(names, rows=()) if names or deferred else naming(are_returnable(known.snapshot))
         listed = names or returnable
         is_own = _is_own(address)
-        stays = _stays_sorted(known, [] if is_own else names.rows, returnable.names())
-        holds = () if is_own or not known.holds.holds else _holds_on(names.names(), known.holds)
+        stays = stays_sorted(known, [] if is_own else names.rows, returnable.names())
+        holds = () if is_own or not known.holds.holds else holds_on(names.names(), known.holds)
         facts = FateFacts(
             is_outside=is_absolute(address),
             is_own=is_own,
@@ -482,14 +427,6 @@ def _with_due(object_: WhyObject, due: DueNames | None, found: _Found) -> WhyObj
     )
 
 
-def _ending(stay: Stay, deleted_until_ms: int | None) -> Stay:
-    """End the stay of a deleted branch or tag when it can no longer be brought back."""
-    if deleted_until_ms is None:
-        return stay
-    until_ms = deleted_until_ms if stay.until_ms is None else min(stay.until_ms, deleted_until_ms)
-    return msgspec.structs.replace(stay, until_ms=until_ms)
-
-
 def _asked(rows: pa.Table, addresses: frozenset[str], path: str) -> pa.ChunkedArray:
     """Return a flag for each row: it has one of these addresses, or this path if given."""
     asked = pc.is_in(rows["address"], value_set=pa.array(sorted(addresses), pa.string()))
@@ -506,136 +443,3 @@ async def reported(stage: str, works: AsyncIterator[Work], of: int = 0) -> Async
 
 def _is_own(address: str) -> bool:
     return not is_absolute(address) and is_special(address)
-
-
-def ancestry_of(snapshot: Snapshot) -> Ancestry:
-    """Return the snapshot's commits as row numbers. A ref that is being made holds its commit under any rules."""
-    ids, parents = snapshot.commits.column("id"), snapshot.commits.column("parents")
-    starts = parents.offsets.to_numpy()
-    has_parent = np.diff(starts) > 0
-    above = parents.values.take(pa.array(starts[:-1][has_parent]))
-    # One look-up: to build the index of the ids takes longer than all other steps.
-    names = pa.concat_arrays([above, packed([commit for _, _, commit, _ in snapshot.refs])])
-    rows = np.asarray(pc.fill_null(pc.index_in(names, value_set=ids), -1).to_numpy(), np.int64)
-    first_parent = np.full(len(ids), -1, np.int64)
-    first_parent[has_parent] = rows[: len(above)]
-    named: dict[str, dict[str, int]] = {"branch": {}, "tag": {}, "intent": {}}
-    for (kind, name, _, state), row in zip(snapshot.refs, rows[len(above) :].tolist(), strict=True):
-        if row >= 0 and state == RefState.ACTIVE.value:
-            named[kind][name] = row
-        elif row >= 0:
-            named["intent"][f"{kind} {name}"] = row
-    return Ancestry(
-        ids=_Texts(ids),
-        first_parent=first_parent.tolist(),
-        created_ms=snapshot.commits.numbers("created_ms").tolist(),
-        heads=named["branch"],
-        tags=named["tag"],
-        held=named["intent"],
-    )
-
-
-class _Texts(Sequence[CommitId]):
-    """Make texts of the ids that are asked for. Most never are."""
-
-    def __init__(self, ids: pa.Array) -> None:
-        self._ids: list[bytes] = ids.to_pylist()
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def __getitem__(self, row: Any) -> Any:
-        return CommitId(self._ids[row].hex())
-
-
-def _without_returned(snapshot: Snapshot) -> Snapshot:
-    """Omit a deleted ref if a live ref has its name and commit: it keeps nothing more.
-
-    Its record stays until the end of its period, so that every collector sees one of the two (`read_snapshot`).
-    """
-    if all(plain_name(name) == name for _, name, _, _ in snapshot.refs):
-        return snapshot
-    live = {(kind, name, commit) for kind, name, commit, state in snapshot.refs if state == RefState.ACTIVE.value}
-    return replace(
-        snapshot,
-        refs=[
-            ref
-            for ref in snapshot.refs
-            if plain_name(ref[1]) == ref[1] or (ref[0], plain_name(ref[1]), ref[2]) not in live
-        ],
-    )
-
-
-def _metaranges(snapshot: Snapshot, *, returnable: bool = False) -> list[MetarangeId]:
-    """Return the distinct metaranges of commits that were not swept, newest first. Add `returnable` ones on request."""
-    wanted = pc.or_(snapshot.there(), _are_returnable(snapshot)) if returnable else snapshot.there()
-    there = snapshot.commits.column("metarange_id").filter(wanted)
-    trees = pc.unique(there.take(pa.array(np.arange(len(there))[::-1])))
-    return [MetarangeId(tree) for tree in texts(trees).to_pylist() if tree]
-
-
-def _are_returnable(snapshot: Snapshot) -> pa.Array:
-    """Return a flag for each commit: an undo can bring it back."""
-    return pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(snapshot.returnable)))
-
-
-def _stays_sorted(known: _Known, rows: Sequence[int], returnable: Sequence[CommittedName]) -> list[Stay]:
-    """Return the stays of these commits, and one for each run whose undo brings some back. Those that keep come first.
-
-    `returnable` has the names in commits that an undo brings back, newest first.
-    """
-    stays = [
-        _ending(stay, known.deleted_until_ms.get(stay.name))
-        for stay in stays_of(known.ancestry, rows, known.rules, now_ms=known.now_ms)
-    ]
-    newest = {name.run: name for name in reversed(returnable)}
-    stays += [
-        Stay(kind=StayKind.UNDO, name=run, commit=CommitId(name.commit), until_ms=known.until_ms.get(RunId(run)))
-        for run, name in newest.items()
-    ]
-    return sorted(
-        stays, key=lambda stay: (not stay.keeps_at(known.now_ms), stay.kind, -(stay.until_ms or 0), stay.name)
-    )
-
-
-def _holds_on(names: Sequence[CommittedName], holds: Holds) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(hold for name in names for hold in holds.of(path=name.path, commit=name.commit)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Naming:
-    """The commits that name an object: their rows, newest first, and the least path in the tree of each."""
-
-    known: _Known
-    rows: Sequence[int]
-    paths: Mapping[MetarangeId, str]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def names(self, rows: Sequence[int] | None = None) -> list[CommittedName]:
-        """Return these rows as names; 4 µs each."""
-        rows = self.rows if rows is None else rows
-        table = self.known.snapshot.commits.table.take(pa.array(rows, pa.int64()))
-        return [
-            CommittedName(
-                commit=id_,
-                created_ms=commit.created_ms,
-                path=self.paths[commit.metarange_id],
-                run=self.known.taken_by.get(id_, ""),
-            )
-            for id_, commit in CommitColumns(table)
-        ]
-
-
-def _commits_naming(
-    address: str, known: _Known, committed: dict[MetarangeId, list[Named]], wanted: pa.Array
-) -> _Naming:
-    paths = {
-        metarange: min(row.path for row in rows if row.address == address)
-        for metarange, rows in committed.items()
-        if any(row.address == address for row in rows)
-    }
-    named = pc.is_in(known.snapshot.commits.column("metarange_id"), value_set=packed(sorted(paths)))
-    rows = np.flatnonzero(pc.and_(named, wanted).to_numpy(zero_copy_only=False))
-    return _Naming(known, rows[::-1].tolist(), paths)
