@@ -295,9 +295,7 @@ class Visit:
         if notice:
             self.set_cookie(NOTICE_COOKIE, "", 0)
         text = render(template, visit=self, url=self.url, notice=notice, **values)
-        # A header: it needs no script, and takes no place in the history of the browser.
-        headers = {"refresh": f"0; url={self.following}"} if self.following else None
-        return Response(text, self.status, headers, media_type="text/html")
+        return Response(text, self.status, media_type="text/html")
 
     def ask_again(self, *segments: str, **query: Value) -> None:
         """Make the browser open this address once the page is shown: a search goes on there."""

@@ -8,7 +8,7 @@ may take minutes, it runs in steps, which searches.py cuts into pages.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -145,7 +145,15 @@ class Why:
         shown = list(addresses)[:OBJECTS_SHOWN]
         async for step in self._find(shown, trees, found):
             yield step
-        current = await self._rules.read()
+        asked = partial(WhyAnswer, address=address, ref=ref, path=path, objects_count=len(addresses))
+        async for last in self._judge(shown, trees, found, partial(asked, at_ref=at_ref is not None)):
+            yield last
+
+    async def _judge(
+        self, shown: Sequence[str], trees: Sequence[MetarangeId], found: _Found, asked: Callable[..., WhyAnswer]
+    ) -> AsyncIterator[WhyProgress | WhyAnswer]:
+        """Read all that may have changed meanwhile, and yield the answer last: `asked` with the rest."""
+        current, read = await self._rules.read(), list[Snapshot]()
         async for step in self._read(read):
             yield step
         # What follows does not end within a page's time if it begins late in it.
@@ -169,18 +177,13 @@ class Why:
         for one in shown:
             objects.append(_with_due(await self._object(one, known, found), due, found))
             yield heavy
-        yield WhyAnswer(
+        yield asked(
             repository_uri=self._versions.objectstore.uri,
-            address=address,
-            ref=ref,
-            path=path,
-            at_ref=at_ref is not None,
             now_ms=known.now_ms,
             rules_version=current.version,
             has_rules=current.rules is not None,
             policy_version=None if due is None else policy.version,
             objects=tuple(objects),
-            objects_count=len(addresses),
         )
 
     async def _ever_at(

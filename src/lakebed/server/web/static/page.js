@@ -68,6 +68,17 @@
     }).catch(() => {});
   }
 
+  // A search goes on behind its link, page by page. Only the last page is shown whole.
+  const follow = async (part) => {
+    const { href } = part.querySelector("a");
+    const answer = await fetch(href, { headers: { accept: "text/html" } });
+    const next = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-following]");
+    if (!next) return location.replace(href);
+    part.replaceChildren(...next.childNodes);
+    return follow(part);
+  };
+  for (const part of all("[data-following]")) { part.setAttribute("role", "status"); follow(part).catch(() => {}); }
+
   // The keyboard reaches a box that scrolls, and no other.
   const reach = new ResizeObserver((entries) => {
     for (const { target } of entries) {
