@@ -199,6 +199,21 @@ async def test_other_processes_find_a_repository_that_came_back(
     assert [key for key, _ in (await back.versions.staging.list("main")).items] == [b"a", b"b"]
 
 
+async def test_a_protection_that_was_changed_since_it_was_read_is_not_replaced(
+    catalog: Catalog, repository: Repository
+) -> None:
+    await catalog.get("repo")  # A handle is kept for a second.
+    _, before = await catalog.deletion_protection("repo")
+    await catalog.protect_deletion("repo", repository=True, branches=())
+
+    with pytest.raises(SettingChanged):
+        await catalog.protect_deletion("repo", repository=False, branches=["a"], if_match=Etags.of(before))
+
+    found, now = await catalog.deletion_protection("repo")
+    assert found.protected
+    await catalog.protect_deletion("repo", repository=True, branches=["a"], if_match=Etags.of(now))
+
+
 class TestProtection:
     async def test_a_repository_is_not_deleted_while_a_legal_hold_is_in_force(
         self, catalog: Catalog, repository: Repository
@@ -233,20 +248,6 @@ class TestProtection:
             await catalog.delete("repo", force=True)
         await catalog.protect_deletion("repo", repository=False, branches=())
         await catalog.delete("repo")
-
-    async def test_a_protection_that_was_changed_since_it_was_read_is_not_replaced(
-        self, catalog: Catalog, repository: Repository
-    ) -> None:
-        await catalog.get("repo")  # A handle is kept for a second.
-        _, before = await catalog.deletion_protection("repo")
-        await catalog.protect_deletion("repo", repository=True, branches=())
-
-        with pytest.raises(SettingChanged):
-            await catalog.protect_deletion("repo", repository=False, branches=["a"], if_match=Etags.of(before))
-
-        found, now = await catalog.deletion_protection("repo")
-        assert found.protected
-        await catalog.protect_deletion("repo", repository=True, branches=["a"], if_match=Etags.of(now))
 
     async def test_branches_are_protected_by_pattern(self, catalog: Catalog, repository: Repository) -> None:
         await repository.changes.create_branch("release-1", "main")
