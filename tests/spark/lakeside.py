@@ -256,6 +256,9 @@ class Lakeside:
     async def _content(self, ref: str, path: str) -> bytes:
         return await self.objectstore.get((await self.versions.staging.get(ref, path.encode())).address)
 
+    def metadata(self, path: str) -> dict[str, str]:
+        return self.wait(self.versions.staging.get("main", path.encode())).metadata
+
     def fail_in_ledger(self) -> None:
         """Every deletion that was recorded now counts as failed."""
         for file in self.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):

@@ -44,7 +44,7 @@ def dies_at(words: str) -> Callable[[str], None]:
 
 def expire(lakeside: Lakeside, *paths: str) -> set[str]:
     """Objects that only a commit names whose time is over: their addresses."""
-    gone = {lakeside.upload(path, path.encode()) for path in paths}
+    gone = {lakeside.upload(path, path.encode(), metadata={"owner": "ann"}) for path in paths}
     lakeside.commit(age_days=30)
     for path in paths:
         lakeside.delete(path)
@@ -77,8 +77,9 @@ def test_objects_stay_return_and_go_when_the_window_is_over(spark: SparkSession 
 
     back = collector.restore(run_id=plan.run_id)
 
-    assert (back.restored, back.failed) == (2, 0)
+    assert (back.restored, back.bare, back.failed) == (2, 0, 0)
     assert (lakeside.content("a/1"), lakeside.content("a/2")) == (b"a/1", b"a/2")
+    assert {lakeside.metadata(path)["owner"] for path in ("a/1", "a/2")} == {"ann"}
     assert len(lakeside.addresses()) == 5
 
     lakeside.end_window(plan.run_id)

@@ -59,6 +59,41 @@ def test_a_path_is_restored_to_the_default_branch_at_its_own_place(shell: Shell,
     assert shell("object", "cat", f"{held.lake}/main/events/1").code != 0
 
 
+def test_what_is_restored_has_the_content_type_and_the_metadata_that_it_had(
+    shell: Shell, lake: str, data: Path
+) -> None:
+    uri = f"{lake}/main/events/0"
+    shell.ok("gc", "rules", "set-default", lake, "1d")
+    shell.ok("object", "upload", "-", uri, "--content-type", "text/x-mine", "--meta", "owner=ann", stdin="abcd")
+    shell.ok("commit", f"{lake}/main", "-m", "laid", "--date", _days_ago(30))
+    before = shell.ok("object", "stat", uri, "-o", "json").json
+    shell.ok("object", "rm", uri, "--yes")
+    run = collect(shell, lake, data, "--window", "7d")
+
+    done = shell.ok("gc", "restore", lake, run, "-o", "json")
+
+    assert (done.json["restored"], done.json["bare"]) == (1, 0)
+    assert "without metadata" not in done.err
+    after = shell.ok("object", "stat", uri, "-o", "json").json
+    assert after["metadata"].pop("lakebed-restored-from")
+    same = ("checksum", "content_type", "metadata", "size_bytes")
+    assert [after[name] for name in same] == [before[name] for name in same]
+    assert (before["content_type"], before["metadata"]) == ("text/x-mine", {"owner": "ann"})
+    assert after["physical_address"] != before["physical_address"]
+
+
+def test_a_restore_tells_of_objects_that_no_commit_had(shell: Shell, held: Held, data: Path) -> None:
+    name = held.lake.removeprefix("lakefs://")
+    ranges = [*data.rglob(f"{name}/_lakefs/ranges/*.parquet")]
+    for file in ranges:
+        file.unlink()
+
+    done = shell.ok("gc", "restore", held.lake, held.run, "--to", f"{held.lake}/main/back")
+
+    assert ranges
+    assert "2 objects came back without metadata: no entry of a commit was found" in done.err
+
+
 def test_a_run_is_restored_by_the_beginning_of_its_id_and_the_ledger_asked_by_it(
     shell: Shell, held: Held, data: Path
 ) -> None:
