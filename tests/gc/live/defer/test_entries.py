@@ -285,6 +285,17 @@ async def test_at_a_path_of_an_unknown_range_an_object_has_what_it_had_last(lake
     assert users((await entries_at(lake, "back/"))["b/elsewhere"].metadata) == FACTS["owned"]["metadata"]
 
 
+async def test_what_an_object_had_at_a_path_that_the_user_may_not_restore_stays_there(lake: Story) -> None:
+    run_id, _ = await committed(lake)
+    await forge(lake, run_id, other_paths=["b/elsewhere"])
+    restoring = Restoring(lake.versions, key=b"k", refusal=lambda path, _: "no" if path.startswith("a/") else "")
+
+    page = await restoring.restore(Restore(path="b/elsewhere", prefix="back/"), branch="main")
+
+    assert (page.restored, page.bare) == (1, 1)
+    assert users((await entries_at(lake, "back/"))["b/elsewhere"].metadata) == {}
+
+
 async def test_an_object_never_has_what_another_one_had(lake: Story) -> None:
     run_id, before = await committed(lake)
     await forge(lake, run_id, path="a/typed")

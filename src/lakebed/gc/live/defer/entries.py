@@ -26,15 +26,15 @@ class CommittedEntries:
         self._versions = versions
         self._ranges: dict[int, list[RangeId]] = {}
 
-    async def find(self, row: dict[str, Any]) -> Entry | None:
-        """Return the entry of this row (GARBAGE) at its path, else at the path where its object was seen last.
+    async def find(self, row: dict[str, Any], *, or_last: bool) -> Entry | None:
+        """Return the entry of this row (GARBAGE) at its path, `or_last` at the path where its object was seen last.
 
         None if no commit had the object, an earlier release planned the run, or the range cannot be read.
         """
         if not row.get("seen_in") or not row["path"]:
             return None
-        for path in (row["path"], row.get(LAST_PATH)):
-            if path and (entry := await self._at(row["seen_in"], path, row["address"])):
+        for path in (row["path"], row[LAST_PATH]) if or_last else (row["path"],):
+            if entry := await self._at(row["seen_in"], path, row["address"]):
                 return entry
         return None
 

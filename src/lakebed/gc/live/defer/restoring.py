@@ -253,7 +253,9 @@ class Restoring:
         more_bytes, known = 0, None
         if not outcome:
             try:
-                known = await entries.find(row)
+                # What the object had at a path that the user may not restore is not for them to see.
+                or_last = LAST_PATH in row and not self._refusal(row[LAST_PATH], target)
+                known = await entries.find(row, or_last=or_last)
                 outcome, more_bytes = await self._restore(body, branch, row, target, restore, known)
             except ObjectMissing:
                 # A purge was faster. Only this object fails.
