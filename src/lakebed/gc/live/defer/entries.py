@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lakebed.base import TABLE_METADATA, TABLE_RECORD, Entry, RangeId, from_row, path_to_key
+from lakebed.base import TABLE_METADATA, TABLE_RECORD, Entry, RangeId, from_row, key_inside, path_to_key
 from lakebed.gc.messages import RESTORED_FROM, RestoredFrom, encode_restored_from
 from lakebed.ranges import FileCorrupt, range_beginning
 from lakebed.versions import Versions
@@ -45,7 +45,7 @@ class CommittedEntries:
             except FileCorrupt:
                 continue
             entry = None if found is None else from_row(found)
-            if entry is not None and entry.address in (address, f"{self._versions.objectstore.uri}/{address}"):
+            if entry is not None and key_inside(entry.address, self._versions.objectstore.uri) == address:
                 return entry
         return None
 
