@@ -40,7 +40,7 @@ FAILURES_REPORTED = 1000
 RESTORED_FROM = "lakebed-restored-from"
 """The metadata name that a restore adds. Its value is JSON, a `RestoredFrom`.
 
-It counts as the user's. So a commit never takes the restored object for the one whose bytes a lifecycle run deletes.
+It counts as the user's. So a merge never takes the restored object for the one whose bytes a lifecycle run deletes.
 """
 
 

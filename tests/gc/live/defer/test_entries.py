@@ -35,7 +35,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import days_rules
 from lakebed.gc.runs.context import read_plan
 from lakebed.kv.drivers.memory import MemoryStore
-from lakebed.versions import Commit
+from lakebed.versions import Commit, Note
 from tests.gc.live.defer.test_undoing import Story
 
 MARCH: Final = b"a,b\n1,2\n"
@@ -230,6 +230,20 @@ async def test_what_comes_back_in_place_of_a_taken_entry_outlives_the_purge(lake
         await lake.versions.taken.check(entry)
         assert await lake.objectstore.get(entry.address) == MARCH
         assert (entry.content_type, users(entry.metadata)) == (was.content_type, was.metadata)
+
+
+async def test_what_comes_back_on_another_branch_is_merged_in_place_of_the_taken_entry(lake: Story) -> None:
+    run_id, before = await lifecycle(lake)
+    await lake.versions.refs.create_branch("rescue", "main")
+    await Restoring(lake.versions, key=b"k").restore(Restore(run_id=run_id), branch="rescue")
+    await lake.commit("rescue")
+    await lake.put("main", "a/new", "x")
+    await lake.commit("main")
+
+    await lake.versions.merges.merge("rescue", "main", Note(message="back", committer="me"))
+
+    for path in before:
+        await lake.versions.taken.check(await lake.versions.staging.get("main", path.encode()))
 
 
 async def test_a_restore_that_is_repeated_finds_all_of_its_objects_there(lake: Story) -> None:
