@@ -624,6 +624,16 @@ def test_verifying_finds_what_came_back(lake: Lakeside) -> None:
     assert again.made_by == "bob"
 
 
+def test_what_a_hold_on_a_commit_may_keep_is_said_with_its_name(lake: Lakeside) -> None:
+    versions_of(lake)
+    first = list(lake.wait(lake.versions.history.log("main", limit=9))[0])[1]
+    hold(lake, commits=(first.id,))
+
+    made = certified(lake, "users/ann")
+
+    assert "legal hold case-7 may keep a commit that has it" in stands(made)["object"]
+
+
 def test_a_certificate_that_was_changed_is_none(lake: Lakeside) -> None:
     versions_of(lake)
     data = encode_certificate(certified(lake, "users/ann"))

@@ -41,7 +41,7 @@ from lakebed.gc.messages import (
     decode_certificate,
     encode_certificate,
 )
-from lakebed.gc.rules import Matcher, Selection
+from lakebed.gc.rules import Holds, Matcher, Selection
 from lakebed.gc.runs.context import RunContext, find, read_plan, slice_numbers
 from lakebed.objectstore import Level
 
@@ -309,7 +309,7 @@ async def _look(
         others,
         names,
         closed,
-        _LATER,
+        _not_yet(holds),
     )
     stands += (await copies_that_stand(context, others, copies.content, objects.keys() | kept))[:STANDING_MAX]
     stands += _unsought(objects, there)
@@ -358,6 +358,14 @@ async def _in_queue(
 
 
 _LATER: Final = "is not deleted yet: it was staged, under way, held by a commit, or came after the plan; plan again"
+
+
+def _not_yet(holds: Holds) -> str:
+    """Return the reason that no record names. Only a plan reads which objects the held commits have."""
+    names = ", ".join(hold.name for hold in holds.holds if hold.commit_ids())
+    if not names:
+        return _LATER
+    return f"is not deleted yet: legal hold {names} may keep a commit that has it. A new plan says so, or takes it"
 
 
 def _unsought(objects: Mapping[str, ErasedObject], there: Collection[str]) -> list[Standing]:
