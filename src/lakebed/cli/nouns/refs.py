@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
-from lakebed.base import Conflict, Denied, NotFound
+from lakebed.base import AlreadyExists, Conflict, Denied, NotFound
 from lakebed.cli.kit.arguments import (
     BranchArgument,
     LimitOption,
@@ -234,7 +234,8 @@ def _delete(refs: Branches | Tags, ref: RefUri, *, for_good: bool) -> None:
 def undelete(session: Session, uri: BranchArgument) -> None:
     """Bring a deleted branch back, without its uncommitted changes. It has no end date then."""
     branch = parse_ref(uri)
-    back = session.client.branches.undelete(branch.repository, branch.ref)
+    with _being_gone(branch):
+        back = session.client.branches.undelete(branch.repository, branch.ref)
     session.done(f"{branch} is back at {back.commit_id[:12]}", back)
 
 
@@ -448,11 +449,25 @@ def delete_tag(session: Session, uri: TagArgument, for_good: ForGoodOption = Fal
     session.done(f"deleted {tag}{' for good' * for_good}", deleted=str(tag))
 
 
+@contextlib.contextmanager
+def _being_gone(ref: RefUri) -> Iterator[None]:
+    """Say that a ref is there, where the server says only that its name is taken."""
+    try:
+        yield
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            f"{ref} is there. To bring back an earlier one of this name, rename this: make a branch or tag at it, and "
+            "delete it",
+            **error.facts,
+        ) from error
+
+
 @tags.command("undelete")
 def undelete_tag(session: Session, uri: TagArgument) -> None:
     """Make a deleted tag again."""
     tag = parse_tag(uri)
-    back = session.client.tags.undelete(tag.repository, tag.ref)
+    with _being_gone(tag):
+        back = session.client.tags.undelete(tag.repository, tag.ref)
     session.done(f"{tag} is back at {back.commit_id[:12]}", back)
 
 
