@@ -158,6 +158,18 @@ def test_a_column_that_is_too_wide_stands_below_its_row_wrapped_at_words(monkeyp
     ]
 
 
+def test_sentences_in_the_first_column_are_wrapped_before_others_go_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+
+    assert list(table(("kept by", "size"), [("the rest: history, tags and branches", "12 B"), ("all", "3 B")])) == [
+        "KEPT BY                             SIZE",
+        "the rest: history, tags and         12 B",
+        "  branches",
+        "all                                  3 B",
+    ]
+
+
 def test_a_date_and_its_time_stay_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")

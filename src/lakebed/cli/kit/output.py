@@ -24,6 +24,8 @@ from lakebed.base import SIZE_UNITS
 from lakebed.settings import LAKECTL_VARIABLES, VARIABLES
 
 R = TypeVar("R")
+SENTENCE_MIN: Final = 24
+"""A sentence in fewer columns has a word or two a line."""
 NARROWEST: Final = 20
 """Wrap no text to less than this."""
 WIDTH: Final = 80
@@ -84,28 +86,38 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
     Amounts stand at the right, but for the first column, which has names. A row is one line. Where the terminal is
     narrower, the widest columns stand below their row, each on lines of its own; the first one names the row and stays.
-    A word is never cut: ids and addresses are there to be copied.
+    If it has sentences, these are wrapped first. A word is never cut: ids and addresses are there to be copied.
     """
     body = [[printable(cell) for cell in row] for row in rows]
     if not body:
         return
     lines = [[cell.upper() for cell in header], *body]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    is_amount = [
-        bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in range(len(header))
-    ]
-    beside = _beside(header, widths, terminal_width()) if sys.stdout.isatty() else [*range(len(header))]
-    below = [column for column in range(len(header)) if column not in beside]
+    columns = range(len(header))
+    widths = [max(len(line[column]) for line in lines) for column in columns]
+    is_amount = [bool(column) and all(_AMOUNT.fullmatch(line[column]) for line in body) for column in columns]
+    beside = [*columns]
+    if sys.stdout.isatty():
+        widths[0] = _first_width(lines, widths, terminal_width())
+        beside = _beside(header, widths, terminal_width())
     for number, line in enumerate(lines):
+        name, *more = _wrapped(line[0], widths[0]) or [""]
         cells = [
             line[column].rjust(widths[column]) if is_amount[column] else line[column].ljust(widths[column])
-            for column in beside
+            for column in beside[1:]
         ]
-        yield "  ".join(cells).rstrip()
-        for column in below:
-            if number and line[column] not in {"", "-"}:
+        yield "  ".join([name.ljust(widths[0]), *cells]).rstrip()
+        yield from (f"  {line}" for line in more)
+        for column in columns:
+            if number and column not in beside and line[column] not in {"", "-"}:
                 label = f"    {header[column]}: "
                 yield from hanging(label, line[column], indent=len(label))
+
+
+def _first_width(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> int:
+    """Return what the first column may take: the room that others leave, if its words fit and it is no sliver."""
+    left = room - sum(width + 2 for width in widths[1:])
+    longest = max(len(word) for line in lines for word in _glued(line[0]).split(" "))
+    return min(widths[0], left) if left >= max(longest, SENTENCE_MIN) else widths[0]
 
 
 def _beside(header: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
