@@ -160,7 +160,7 @@ def test_groups_and_policies_come_over_and_no_holder_gets_a_part_of_its_policies
     [_, accounts] = move.ok("empty", "--accounts")
 
     assert (accounts["users"], accounts["groups"], accounts["policies"]) == (2, 1, 1)
-    assert "user bob gets no policy here, because one of them did not come over" in accounts["stays"]
+    assert "user bob gets nothing here: one of its policies denies, and did not come over" in accounts["stays"]
     with move.opened() as lake:
         client = lake.client
         assert [one.id for one in client.users.groups("ann")] == ["team"]
@@ -212,6 +212,41 @@ def test_who_is_here_already_gets_no_right_and_a_name_that_is_taken_gives_none(m
     assert "group team is another one here: it stays as it is, and nobody joins it" in first["stays"]
     assert "user ann is here already, and gets nothing: there it has Admins, team, reads" in first["stays"]
     assert "user bob is here already, and gets nothing: there it has Admins, team" in again["stays"]
+
+
+def test_who_is_denied_something_there_gets_nothing_where_the_denial_does_not_come_over(move: Move) -> None:
+    """Else the rest of the user's rights would be more than the user ever had."""
+    if move.scheme != "local://":
+        pytest.skip("once is enough")
+    odd = [{"effect": "deny", "action": ["fs:*"], "resource": "*", "condition": {"x": {"y": ["z"]}}}]
+    deny = [{"effect": "deny", "action": ["fs:*"], "resource": "*"}]
+    policies = {"reads": ADMIN, "never": odd, "FSReadAll": deny, "denies": deny}
+    shown = {name: {"id": name, "creation_date": 1, "statement": rules} for name, rules in policies.items()}
+    # What a group has there: a policy that is not valid here; a denial that the group of this name here does not have;
+    # a denial below a built-in name, or for a built-in group.
+    groups = {"odd": ["never"], "other": ["denies"], "named": ["FSReadAll"], "Viewers": ["denies"], "whole": ["denies"]}
+    move.old.replace("/auth/groups", page(*({"id": one, "creation_date": 1} for one in groups)))
+    for one, attached in groups.items():
+        move.old.replace(f"/auth/groups/{one}/policies", page(*(shown[name] for name in attached)))
+    move.old.replace("/auth/policies", page(*shown.values()))
+    users = {f"in-{one}": ([one, "whole"], ["reads"]) for one in groups} | {"alone": (["whole"], ["reads", "never"])}
+    move.old.replace("/auth/users", page(*({"id": one, "creation_date": 1} for one in users)))
+    for one, (joined, attached) in users.items():
+        move.old.replace(f"/auth/users/{one}/groups", page(*({"id": each, "creation_date": 1} for each in joined)))
+        move.old.replace(f"/auth/users/{one}/policies", page(*(shown[name] for name in attached)))
+    with move.opened() as lake:
+        lake.client.groups.create("other")
+
+    [_, accounts] = move.ok("empty", "--accounts")
+
+    with move.opened() as lake:
+        rights = {}
+        for one in users:
+            rights[one] = [each.id for each in lake.client.users.groups(one)]
+            rights[one] += [each.id for each in lake.client.users.policies(one)]
+    nothing = {one: [] for one in users if one != "in-whole"}
+    assert rights == {**nothing, "in-whole": ["whole", "reads"]}
+    assert "user in-odd gets nothing here: group odd denies something there, and not here" in accounts["stays"]
 
 
 def test_a_marker_of_another_installation_is_no_old_servers(move: Move) -> None:

@@ -2,7 +2,8 @@
 
 Accounts that exist here are kept unchanged: they may be others of the same name, or rights may have been taken away
 since an earlier call. A policy that is invalid here is reported, and not made. It may be a policy that denies, so its
-holders get no policy here at all: users notice missing rights, and not excessive rights.
+holders get no policy here at all: users notice missing rights, and not excessive rights. For the same reason a user
+whom a policy denies something there, and none here, gets nothing, whether by a policy of the user or of a group.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ async def bring_accounts(source: SourceAccounts, here: AccountsHere, *, dry_run:
 
 
 class _Bringing:
-    """One call. `known`: policies that mean here what they meant there. `joined`: groups that new users may join."""
+    """One call. `known`: policies that mean here what they meant there. `joined`: groups that new users may join.
+    `lenient`: groups that deny less here than there.
+    """
 
     def __init__(self, source: SourceAccounts, here: AccountsHere, *, dry_run: bool) -> None:
         self._source = source
@@ -100,6 +103,7 @@ class _Bringing:
         self._is_dry = dry_run
         self._known: set[str] = set()
         self._joined: set[str] = set()
+        self._lenient: set[str] = set()
         self._stays = ["passwords and access keys of users stay there: users get new keys here"]
         self._stays += [f"{noun} are not shown by the old server, or cannot be read here" for noun in source.hidden]
 
@@ -139,7 +143,7 @@ class _Bringing:
         else:
             if found.statements != statements:
                 self._stays.append(f"policy {policy.id} is another one here, and stays as it is")
-                if not found.is_built_in:
+                if not found.is_built_in or self._deny([policy.id]):
                     return  # It may allow more: nobody gets it in place of the source's.
         self._known.add(policy.id)
 
@@ -155,12 +159,19 @@ class _Bringing:
             if self._may_attach(f"group {group}", wanted):
                 for policy in wanted:
                     await self._here.policies.attach_to_group(group, policy)
+            if self._deny({*wanted} - self._known):
+                self._lenient.add(group)
             return
         policies, _ = await self._here.policies.list_of_group(group, prefix="", after="", limit=ALL)
-        if found.is_built_in or ({one.id for one in policies} == {*wanted} and self._known.issuperset(wanted)):
+        has = {one.id for one in policies}
+        if found.is_built_in or (has == {*wanted} and self._known.issuperset(wanted)):
             self._joined.add(group)
+            lacks = {*wanted} - (has & self._known)
         else:
+            lacks = {*wanted}
             self._stays.append(f"group {group} is another one here: it stays as it is, and nobody joins it")
+        if self._deny(lacks):
+            self._lenient.add(group)
 
     async def _bring_user(self, user: str) -> None:
         """Make the user where it is missing. One who is here may be somebody else, or have lost rights on purpose."""
@@ -174,12 +185,26 @@ class _Bringing:
             return
         if not self._is_dry:
             await self._here.accounts.create_user(user)
+        if lenient := sorted(self._lenient.intersection(groups)):
+            self._stays.append(
+                f"user {user} gets nothing here: group {lenient[0]} denies something there, and not here"
+            )
+            return
+        if self._deny({*policies} - self._known):
+            self._stays.append(f"user {user} gets nothing here: one of its policies denies, and did not come over")
+            return
+        if not self._is_dry:
             for group in groups:
                 if group in self._joined:
                     await self._here.groups.add_member(group, user)
         if self._may_attach(f"user {user}", policies):
             for policy in policies:
                 await self._here.policies.attach_to_user(user, policy)
+
+    def _deny(self, policies: Iterable[str]) -> bool:
+        """Return whether one of these policies denies something there. One that the source does not show may."""
+        found = [self._source.policies.get(one) for one in policies]
+        return any(one is None or any(each.effect != "allow" for each in one.statement) for one in found)
 
     def _may_attach(self, holder: str, policies: Sequence[str]) -> bool:
         if not self._known.issuperset(policies):
