@@ -25,6 +25,7 @@ from lakebed.auth import (
     NotAuthenticated,
     NotGranted,
     NotPermitted,
+    Permissions,
     Policies,
     PolicyExists,
     PolicyNotFound,
@@ -328,6 +329,26 @@ async def test_changes_count_at_once_here_and_in_seconds_elsewhere(roles: Roles,
     await ports.clock.sleep(later_s)
     with pytest.raises(NotPermitted):
         (await elsewhere.permissions(ann)).require("fs:ReadObject", LAKE)
+
+
+async def test_a_right_that_is_taken_while_it_is_read_is_not_cached(
+    roles: Roles, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorizer, ann, read = Authorizer(roles.policies, ports), Identity(user_id="ann"), roles.policies.permissions_of
+    await roles.groups.add_member("Viewers", "ann")
+
+    async def overtaken(user_id: str) -> Permissions:
+        found = await read(user_id)
+        await roles.groups.remove_member("Viewers", user_id)
+        authorizer.forget_all()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(roles.policies, "permissions_of", overtaken)
+        await authorizer.permissions(ann)
+
+    with pytest.raises(NotPermitted):
+        (await authorizer.permissions(ann)).require("fs:ReadObject", LAKE)
 
 
 async def test_permissions_of_an_address_last_as_long_as_those_of_their_user(roles: Roles, ports: Ports) -> None:

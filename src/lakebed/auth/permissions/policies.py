@@ -315,6 +315,7 @@ class Authorizer:
         self._ports = ports
         self._look = look
         self._known: dict[str, tuple[Permissions, int]] = {}
+        self._forgotten = 0
 
     async def permissions(self, identity: Identity) -> Permissions:
         """Return the permissions of the caller's user, or the delegated part. A lent key pair has less.
@@ -332,13 +333,16 @@ class Authorizer:
         now_ms = self._ports.clock.now_ms()
         if known is not None and now_ms < known[1] <= now_ms + CACHE_MS:  # not after the clock was set back
             return known[0]
+        # Do not cache what was read while a right was taken away.
+        forgotten = self._forgotten
         try:
             found = await self._policies.permissions_of(user_id)
         except UserNotFound as error:
             raise NotAuthenticated("the user is gone") from error
-        if len(self._known) >= CACHE_ENTRIES_MAX:
-            self._known.clear()
-        self._known[user_id] = (found, now_ms + CACHE_MS)
+        if self._forgotten == forgotten:
+            if len(self._known) >= CACHE_ENTRIES_MAX:
+                self._known.clear()
+            self._known[user_id] = (found, now_ms + CACHE_MS)
         return found
 
     def under(self, permissions: Permissions, address: str) -> Permissions:
@@ -352,4 +356,5 @@ class Authorizer:
 
     def forget_all(self) -> None:
         """Clear all cached permissions, because a user, a group, a policy or a grant changed."""
+        self._forgotten += 1
         self._known.clear()
