@@ -244,7 +244,7 @@ def test_who_is_denied_something_there_gets_nothing_where_the_denial_does_not_co
         for one in users:
             rights[one] = [each.id for each in lake.client.users.groups(one)]
             rights[one] += [each.id for each in lake.client.users.policies(one)]
-    nothing = {one: [] for one in users if one != "in-whole"}
+    nothing: dict[str, list[str]] = {one: [] for one in users if one != "in-whole"}
     assert rights == {**nothing, "in-whole": ["whole", "reads"]}
     assert "user in-odd gets nothing here: group odd denies something there, and not here" in accounts["stays"]
 
