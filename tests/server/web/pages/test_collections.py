@@ -310,11 +310,16 @@ async def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(
         assert answer.status_code == 200
         return answer, pages
 
+    monkeypatch.setattr("lakebed.versions.history.history.SEARCHED_MAX", 1)
     async with browser.http:
         await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        history, of_history = await followed("commits", ref="main", path="b&/")
+        against_commit = await browser.get(f"{LAKE}/compare", ref="main", base="main~1")
         why, pages = await followed("why", ref="main", path="a/x&y")
         storage, of_storage = await followed("storage", committed="1")
 
     assert (pages > 2, of_storage > 2) == (True, True)
+    assert ("changed this path" in history.text, of_history) == (True, 2)
+    assert ("choose a branch to merge into" in against_commit.text, ">Merge<" in against_commit.text) == (True, False)
     assert ("kept" in why.text, "Looking through" in why.text) == (True, False)
     assert ("Other commits, at most" in storage.text, "Count branches" in storage.text) == (True, False)

@@ -24,6 +24,7 @@ async def show_history(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     path, is_line = visit.query("path"), visit.query("first") == "1"
+    filters = {each: visit.query(each) for each in ("path", "committer", "since", "first")}
     commits = await visit.call(
         history.LOG_COMMITS,
         name,
@@ -36,6 +37,8 @@ async def show_history(visit: Visit) -> Response:
         since=visit.query("since"),
         first_parent=is_line or None,
     )
+    if commits.pagination.has_more and not commits.results:
+        visit.ask_again("repositories", name, "commits", ref=ref, after=commits.pagination.next_offset, **filters)
     # A filter hides commits between the shown ones, so draw no lines between them.
     is_whole = not (path or visit.query("committer"))
     parents = ((each.id, each.parents[:1] if is_line else each.parents) for each in commits.results)

@@ -14,7 +14,7 @@ from lakebed.operations import history, objects, repositories, tables
 from lakebed.server.web.visit import Visit, form_at, page_at
 
 from .changes import COUNTED, tallied
-from .objects import CHOICES, REFS, ROWS, Side, choose_ref, parents_of, side_of
+from .objects import CHOICES, REFS, ROWS, Side, choose_ref, is_branch_of, parents_of, side_of
 
 CONFLICTS: Final = 50
 RUNS: Final = 10
@@ -43,6 +43,7 @@ async def show(visit: Visit) -> Response:
     prefix, is_tree = visit.query("prefix"), visit.query("tree") == "1"
     sides: Literal["two_dot", "three_dot"] = "two_dot" if visit.query("all") == "1" else "three_dot"
     changes = distance = conflicts = tallies = None
+    takes_merge = bool(base) and await is_branch_of(visit, name, base)
     if base:
         distance = await visit.look(history.COUNT_AHEAD, name, ref, base)
         changes = await visit.call(
@@ -71,6 +72,7 @@ async def show(visit: Visit) -> Response:
         counted=COUNTED,
         distance=distance,
         conflicts=conflicts,
+        takes_merge=takes_merge,
         sides=_sides(visit),
         **choices,
     )

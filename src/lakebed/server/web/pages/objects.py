@@ -70,12 +70,15 @@ async def show_folder(visit: Visit) -> Response:
         user_metadata=False,
     )
     size = last = changes = None
+    is_head = False
     if choices["is_branch"]:
         changes = await visit.look(
             history.DIFF_BRANCH, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
         )
     if details := visit.query("details"):
         size = await visit.look(objects.MEASURE_OBJECTS, name, ref, prefix=path)
+        if is_head := size is not None and size.has_more:
+            size = await visit.look(objects.MEASURE_OBJECTS, name, f"{ref}@", prefix=path)
         last = await visit.look(
             objects.LAST_COMMITS,
             name,
@@ -100,6 +103,7 @@ async def show_folder(visit: Visit) -> Response:
         is_cut=changes is not None and changes.pagination.has_more,
         readme=await readme_of(visit, name, ref, folder) if is_told and not visit.query("after") else None,
         size=size,
+        is_head=is_head,
         last=None if last is None else {row.path: row for row in last.results},
         looked_at=None if last is None or last.is_complete else COMMITS if details == "1" else COMMITS_MAX,
         **choices,
@@ -235,17 +239,21 @@ async def choose_ref(visit: Visit, name: str) -> tuple[str, dict[str, object]]:
     ref = visit.query("ref")
     if not ref:
         ref = (await visit.call(repositories.GET_REPOSITORY, name)).default_branch
-    try:
-        branch = await visit.look(history.GET_BRANCH, name, ref)
-    except NotFound:
-        branch = None
+    is_branch = await is_branch_of(visit, name, ref)
     branches = await visit.look(history.LIST_BRANCHES, name, amount=REFS)
     tags = await visit.look(history.LIST_TAGS, name, amount=REFS)
     every = [each for listing in (branches, tags) if listing is not None for each in listing.results]
     heads: dict[str, list[str]] = {}
     for each in every:
         heads.setdefault(each.commit_id, []).append(each.id)
-    return ref, {"is_branch": branch is not None, "refs": [each.id for each in every], "heads": heads}
+    return ref, {"is_branch": is_branch, "refs": [each.id for each in every], "heads": heads}
+
+
+async def is_branch_of(visit: Visit, name: str, ref: str) -> bool:
+    try:
+        return await visit.look(history.GET_BRANCH, name, ref) is not None
+    except NotFound:
+        return False
 
 
 async def show_import(visit: Visit) -> Response:
