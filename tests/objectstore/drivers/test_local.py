@@ -30,6 +30,7 @@ from lakebed.objectstore import (
     ObjectStoreOptions,
     ObjectStoreUnavailable,
 )
+from lakebed.objectstore.drivers import local_files
 from lakebed.objectstore.drivers.local import LocalDeleter, LocalObjectStore
 from lakebed.objectstore.drivers.local_files import Folder
 from lakebed.testing.contracts import ObjectStoreContract
@@ -229,6 +230,25 @@ async def test_a_folder_removed_by_another_process_is_made_again(
         assert await objectstore.get(f"a/b/{n}") == b"by the other"
         assert not await deleter.delete([f"a/b/{n}"])
         assert await keys_of(other) == []
+
+
+def open_descriptors() -> int:
+    return len([*Path("/dev/fd").iterdir()])
+
+
+async def test_many_stores_together_keep_few_directories_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_files, "ALL_FOLDERS_MAX", 16)
+    stores = [LocalObjectStore(f"local://{number}", tmp_path, (str(number),)) for number in range(20)]
+    for store in stores:  # Those of other tests leave the count, too.
+        await store.put("warm", b"x")
+    before = open_descriptors()
+
+    for store in stores:
+        for folder in ("a", "b", "c"):
+            await store.put(f"{folder}/key", b"x")
+
+    assert open_descriptors() <= before + 16
+    assert [await store.get("a/key") for store in stores] == [b"x"] * 20
 
 
 async def test_a_namespace_removed_whole_is_made_again(objectstore: LocalObjectStore, root: Path) -> None:

@@ -15,9 +15,11 @@ import errno
 import fcntl
 import hashlib
 import os
+import resource
 import secrets
 import stat
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +39,8 @@ OPEN_FOLDERS_MAX: Final = 8
 
 For each store: many stores may be open, and descriptors are scarce.
 """
+ALL_FOLDERS_MAX: Final = max(32, min(1_024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
+"""For all stores of this process together: upkeep opens each repository's."""
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -209,7 +213,8 @@ class Folders:
             self._open.move_to_end(path)
             if len(self._open) > OPEN_FOLDERS_MAX:
                 self._open.popitem(last=False)
-            return folder
+        _ALL.note(self, path)
+        return folder
 
     def _make_base(self) -> Folder:
         try:
@@ -222,6 +227,31 @@ class Folders:
                 parent = Folder(os.open(path.parent, _DIRECTORY))
                 os.fsync(parent.fd)
         return Folder(os.open(self._base, _DIRECTORY))
+
+
+class _All:
+    """The directories that stores of this process opened, in that order. They may have closed some since."""
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[tuple[int, str], weakref.ref[Folders]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def note(self, folders: Folders, path: str) -> None:
+        """Note a directory, and let stores forget those that were opened first, where there are too many."""
+        first: list[tuple[weakref.ref[Folders], str]] = []
+        with self._lock:
+            key = (id(folders), path)
+            self._opened[key] = weakref.ref(folders)
+            self._opened.move_to_end(key)
+            while len(self._opened) > ALL_FOLDERS_MAX:
+                (_, other), store = self._opened.popitem(last=False)
+                first.append((store, other))
+        for store, other in first:
+            if (found := store()) is not None:
+                found.forget(other)
+
+
+_ALL: Final = _All()
 
 
 def _make_inside(parent: Folder, name: bytes) -> Folder:
