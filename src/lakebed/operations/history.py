@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed import wire
+from lakebed.base import ACTIONS_FOLDER
 
 from .operation import (
     AT_ANY,
@@ -56,6 +57,8 @@ READ_SOURCE: Final = (
     Permission("fs:ReadCommit", REPOSITORY, AT_REF, when="no statement may deny it, where the source is a commit"),
 )
 """An operation that puts the commit of another ref on a branch or a tag may not lead around a denial of that ref."""
+CHANGE_ACTIONS: Final = on(f"{REPOSITORY}/object/{ACTIONS_FOLDER}", "fs:WriteObject", "fs:DeleteObject")
+"""Nor may it lead around a denial of changes of action files."""
 LIST_BRANCHES: Final = listing(
     "listBranches",
     _BRANCHES,

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec.structs import replace
 
 from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions, Ref, permissions_of_lent
-from lakebed.base import Conflict, Invalid, NotFound
+from lakebed.base import ACTIONS_FOLDER, Conflict, Invalid, NotFound
 from lakebed.catalog import Catalog, Repository
 from lakebed.objectstore import InvalidNamespace, normalise_namespace, split_address
 from lakebed.operations import AnyOperation, At, Permission, history, objects, tables
@@ -203,6 +203,36 @@ async def check_source(permissions: Permissions, repository: Repository, ref: st
     asked = on_commit if kind is None else on_branch if kind is RefKind.BRANCH else on_tag
     names = {"repository": repository.id, "ref": ref}
     _refuse_denied(asked, permissions, names, await _refs_now(asked, permissions, names))
+
+
+async def keep_actions(
+    permissions: Permissions, repository: Repository, ref: str, *, against: str = "", parent: int = 0
+) -> str:
+    """Return the ref whose content a branch gets, for a caller whom a statement denies action files the commit that it
+    names now: by the time of the change, the ref may name another.
+
+    Raises:
+        NotPermitted: the commit changes an action file, against the ref `against` or else its parent of this number.
+    """
+    denied = [
+        (asked.action, folder)
+        for asked in history.CHANGE_ACTIONS
+        for folder in _beginnings(asked, {"repository": repository.id})
+        if permissions.denies_below(asked.action, folder)
+    ]
+    if not denied:
+        return ref
+    versions = repository.versions
+    commit_id = await versions.refs.resolve_commit(ref)
+    parents = (await versions.history.get_commit(commit_id)).parents
+    before = against or next(iter(parents[max(parent - 1, 0) :]), "")
+    if before:  # else the change is refused
+        prefix = ACTIONS_FOLDER.encode()
+        changes, _ = await versions.history.diff_refs(before, commit_id, prefix=prefix, limit=1, three_dot=False)
+        if changes:
+            action, folder = denied[0]
+            raise permissions.not_permitted(action, f"{folder}*")
+    return commit_id
 
 
 async def unreadable(permissions: Permissions, repository: str, ref: str) -> Callable[[str], bool]:

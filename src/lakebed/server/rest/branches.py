@@ -25,7 +25,7 @@ from lakebed.gc.rules import parse_lifetime
 from lakebed.operations import history
 from lakebed.sandboxes import SandboxNotFound
 from lakebed.server.http.errors import Answer, InvalidParameter
-from lakebed.server.http.gate import check_source, require
+from lakebed.server.http.gate import check_source, keep_actions, require
 from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
@@ -103,6 +103,7 @@ class Branches(Resource):
     async def hard_reset(self, request: RestRequest) -> None:
         repository, ref = await self._catalog.get(request.args[0]), request.required("ref")
         await check_source(request.permissions, repository, ref)
+        ref = await keep_actions(request.permissions, repository, ref, against=request.args[1])
         await repository.changes.hard_reset(
             request.args[1],
             ref,

@@ -15,7 +15,7 @@ from lakebed.catalog import Repository
 from lakebed.objectstore import ObjectMissing, ObjectStat
 from lakebed.operations import history
 from lakebed.server.http.errors import Answer, InvalidParameter
-from lakebed.server.http.gate import check_source, refuse_denied, refuse_denied_below
+from lakebed.server.http.gate import check_source, keep_actions, refuse_denied, refuse_denied_below
 from lakebed.server.http.requests import RestRequest, StreamedResponse, page_of, raw_headers
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
@@ -106,11 +106,12 @@ class Commits(Resource):
         with _naming(body.ref):
             # A revert writes content of the commit and its parent, so check read access to the commit.
             await check_source(request.permissions, repository, body.ref)
+            parent = body.parent_number
             await repository.changes.revert(
                 request.args[1],
-                body.ref,
+                await keep_actions(request.permissions, repository, body.ref, parent=parent),
                 note,
-                parent_number=body.parent_number,
+                parent_number=parent,
                 allow_empty=bool(body.allow_empty),
                 force=bool(body.force),
                 refuse_expired=bool(body.refuse_expired),
@@ -121,11 +122,12 @@ class Commits(Resource):
         note = _note(request, body.commit_overrides)
         with _naming(body.ref):
             await check_source(request.permissions, repository, body.ref)
+            parent = body.parent_number or 0
             commit = await repository.changes.cherry_pick(
                 request.args[1],
-                body.ref,
+                await keep_actions(request.permissions, repository, body.ref, parent=parent),
                 note,
-                parent_number=body.parent_number or 0,
+                parent_number=parent,
                 force=bool(body.force),
                 refuse_expired=bool(body.refuse_expired),
             )

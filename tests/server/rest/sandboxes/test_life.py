@@ -152,6 +152,32 @@ async def test_a_key_writes_no_action_files(lake: httpx.AsyncClient, app: App) -
     assert many.status_code == 401 or [one["path"] for one in many.json()["errors"]] == [*checks.values()]
 
 
+async def test_a_key_brings_no_earlier_action_files_back(lake: httpx.AsyncClient, app: App) -> None:
+    """Else a branch could lose its checks by a revert of the commit that brought them, or a reset to the one before."""
+    for name in ("check", "more"):
+        checks = {"path": f"_lakefs_actions/{name}.yaml"}
+        await lake.post(f"{LAKE}/branches/main/objects", params=checks, content=b"on: {post-merge: }\nhooks: []")
+        assert (await lake.post(f"{LAKE}/branches/main/commits", json={"message": "m"})).status_code == 201
+    box = await make(lake)
+    own = f"{LAKE}/branches/{box['id']}"
+    async with holder(app, box) as kim:
+        refused = [
+            await kim.post(f"{own}/revert", json={"ref": f"{box['id']}~1", "parent_number": 0}),
+            await kim.put(f"{own}/hard_reset", params={"ref": f"{box['id']}~1"}),
+            await kim.post(f"{own}/cherry-pick", json={"ref": "main~1"}),
+        ]
+        await kim.post(f"{own}/objects", params={"path": "k"}, content=b"k")
+        await kim.post(f"{own}/commits", json={"message": "k"})
+        done = [
+            await kim.post(f"{own}/revert", json={"ref": box["id"], "parent_number": 0}),
+            await kim.post(f"{own}/cherry-pick", json={"ref": f"{box['id']}~1"}),
+            await kim.put(f"{own}/hard_reset", params={"ref": "main"}),
+        ]
+
+    assert [(one.status_code, one.url.path) for one in refused if one.status_code not in {401, 403}] == []
+    assert [one.status_code for one in done] == [204, 201, 204]
+
+
 async def test_a_sandbox_lends_no_right_that_its_maker_lacks(lake: httpx.AsyncClient, app: App) -> None:
     hidden = allow("fs:ReadObject", resource="arn:lakefs:fs:::repository/lake/object/x", effect="deny")
     rest = ("fs:ReadRepository", "fs:ReadBranch", "fs:ReadTag", "fs:ReadCommit", "fs:ListCommits", "fs:ListObjects")
