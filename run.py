@@ -64,7 +64,7 @@ def set_up(extra: str) -> None:
     if not can_install():
         say("Making the environment in .venv ...")
         make_environment()
-    say("Installing lakebed and what it needs; the first time that takes a few minutes (Spark alone is 450 MB) ...")
+    say("Installing lakebed and what it needs: some minutes the first time (450 MB) ...")
     install(extra)
     (VENV / f".installed-{extra}").write_text(wanted.hexdigest())
 
