@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["added", "removed", "changed", "conflict", "prefix_cha
 TOGETHER: Final = 500
 """Look this many changes up in other trees at once."""
 LOOKED_AT_MAX: Final = 1_000
-SEARCHED_MAX: Final = 4_000
+SEARCHED_MAX: Final = 3_000
 """Look at this many commits for one page of a log that a filter makes thin: some 20 ms. An empty page takes a client
 long to pass, so it may cost more."""
 COMPARED_AS_ONE: Final = 20
