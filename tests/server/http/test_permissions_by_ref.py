@@ -100,6 +100,8 @@ NOT_HELD = {
     "setQuota": {"branch"},
     "removeQuota": {"branch"},
     "explainGcRules": {"branch"},
+    # A number of commits.
+    "lastCommits": {"commits"},
     # A pattern that filters events, each of which is held by its own ref.
     "listEvents": {"ref"},
     "setDeleteProtection": {"branches"},
