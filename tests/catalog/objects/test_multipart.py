@@ -201,6 +201,18 @@ async def test_a_completion_sent_again_after_a_crash_finds_its_object(
 
 
 @pytest.mark.parametrize("parts", [1, 2])
+async def test_an_abort_after_a_completion_that_died_says_that_it_was_completed(
+    repository: Repository, store: HookedStore, parts: int
+) -> None:
+    name, _ = await killed(repository, store, parts, before=("set", b"multipart/"))
+
+    with pytest.raises(MultipartNotFound, match=r"the upload was completed$"):
+        await repository.multipart.abort(name)
+
+    assert await read(repository) == b"mine" * parts
+
+
+@pytest.mark.parametrize("parts", [1, 2])
 async def test_a_completion_that_died_before_its_link_is_done_by_the_next(
     repository: Repository, store: HookedStore, parts: int
 ) -> None:

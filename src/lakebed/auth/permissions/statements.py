@@ -62,7 +62,7 @@ class NotPermitted(Denied):
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Allow or deny. `actions` and `resource` are patterns (globs.py). It applies if all `conditions` hold."""
+    """Allow or deny. `actions` and `resource` are patterns (`compile_glob`). It applies if all `conditions` hold."""
 
     effect: Effect
     actions: tuple[str, ...]

@@ -392,12 +392,19 @@ class Multipart:
             raise CompletionUnderWay("another request is completing this upload", id=multipart_id) from None
 
     async def _interrupted(
-        self, multipart_id: str, record: MultipartRecord, checksum: str, condition: Condition, *, wanted: str = ""
+        self,
+        multipart_id: str,
+        record: MultipartRecord,
+        checksum: str | None,
+        condition: Condition,
+        *,
+        wanted: str = "",
     ) -> Entry | None:
         """Return the object of a completion whose process died before it recorded the object, or None if it linked
         nothing.
 
-        `wanted`: the address that may be linked now, if the earlier completion did not.
+        `checksum`: that of the caller's parts, None if any will do. `wanted`: the address that may be linked now, if
+        the earlier completion did not.
 
         Raises:
             CompletionUnderWay: it may still link its object.
@@ -431,7 +438,7 @@ class Multipart:
                 id=multipart_id,
             )
         await self._note_completed(multipart_id, entry.checksum)
-        if entry.checksum != checksum:
+        if checksum not in (None, entry.checksum):
             raise MultipartNotFound("the upload was completed with other parts", id=multipart_id)
         return entry
 
@@ -462,7 +469,7 @@ class Multipart:
             record = await self._versions.parts.get(multipart_id)
             try:
                 # If nothing was linked, this also expires the address that a completion is about to link.
-                linked = await self._interrupted(multipart_id, record, "", ANY)
+                linked = await self._interrupted(multipart_id, record, None, ANY)
             except CompletionLost:
                 await self._versions.parts.end(multipart_id)
                 raise
