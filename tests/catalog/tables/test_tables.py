@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.base import Conflict, Denied, Entry, from_row
+from lakebed.base import Conflict, Denied, Entry, Invalid, from_row
 from lakebed.catalog import Catalog, FileOfTable, ImportRecord, Location, Repository
 from lakebed.catalog.tables import (
     TABLES,
@@ -111,8 +111,37 @@ async def test_a_commit_of_two_tables_is_whole_or_not_at_all(tables: Repository)
         await tables.tables.commit("main", [second, stale], NOTE)
     assert not await tables.tables.exists("main", second.name)
     fresh = TableChange(name=NAME, expected="u/metadata/0.json", metadata="u/metadata/1.json", uuid="u")
+    with pytest.raises(Invalid, match="names a table twice"):
+        await tables.tables.commit("main", [fresh, fresh], NOTE)
     await tables.tables.commit("main", [second, fresh], NOTE)
-    assert (await tables.tables.list("main", DB))[0] == [NAME, second.name]
+    names = [NAME, second.name]
+    assert [await tables.tables.list("main", DB, limit=limit) for limit in (1, 2)] == [
+        (names[:1], True),
+        (names, False),
+    ]
+
+
+async def test_a_rename_takes_the_place_of_no_table(tables: Repository) -> None:
+    await append(tables, 0)
+    other = TableName(DB, "other")
+    await tables.tables.put("v/m.json", b"1")
+    await tables.tables.commit("main", [TableChange(name=other, expected=None, metadata="v/m.json", uuid="v")], NOTE)
+
+    with pytest.raises(TableExists):
+        await tables.tables.rename("main", NAME, other, NOTE)
+
+    assert [(await tables.tables.load("main", name)).uuid for name in (NAME, other)] == ["u", "v"]
+
+
+async def test_a_namespace_has_the_properties_of_the_ref_that_is_asked(tables: Repository) -> None:
+    await tables.changes.create_tag("v1", "main")
+    await tables.tables.change_namespace("main", DB, lambda _: {"owner": "them"}, NOTE)
+
+    assert [(await tables.tables.namespace(ref, DB))["owner"] for ref in ("v1", "main~1", "main")] == [
+        "us",
+        "us",
+        "them",
+    ]
 
 
 async def test_what_no_engine_wrote_or_is_of_another_table_is_refused(tables: Repository) -> None:

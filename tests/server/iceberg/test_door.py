@@ -5,6 +5,7 @@ Programs of others are in `tests/compat/test_iceberg.py`. Here the application i
 
 from __future__ import annotations
 
+import asyncio
 import re
 import zlib
 from typing import Any
@@ -358,6 +359,11 @@ async def test_several_tables_change_in_one_commit_or_none_of_them(
     def of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         return {"identifier": {"namespace": ["sales"], "name": name}, **changes}
 
+    # All of a table's requirements count.
+    stale["requirements"] = [
+        {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1},
+        *stale["requirements"],
+    ]
     url = f"{ROOT}/lake.main/transactions/commit"
     failed = await client.post(url, json={"table-changes": [of("a", change), of("b", stale)]})
     await refused(failed, 409, "CommitFailedException", "current schema")
@@ -586,3 +592,36 @@ async def test_no_door_deletes_or_writes_a_file_that_a_table_needs_and_each_says
     assert [(one["path"], one["status_code"], words in one["message"]) for one in many] == [(record, 403, True)]
     assert (await client.get(f"{sales}/orders")).status_code == 200
     assert (await client.delete(objects, params={**at, "force": "true"})).status_code == 204
+
+
+async def test_of_two_commits_at_once_the_second_meets_its_requirements_or_fails(
+    client: httpx.AsyncClient, sales: str, state: AppState
+) -> None:
+    """It is made again over what the first one left, so its requirements are checked once more."""
+    await make(client, sales)
+    column = {"id": 2, "name": "b", "required": False, "type": "long"}
+    wider = {**SCHEMA, "schema-id": 1, "fields": [*SCHEMA["fields"], column]}
+    first = {
+        "requirements": [],
+        "updates": [
+            {"action": "add-schema", "schema": wider, "last-column-id": 2},
+            {"action": "set-current-schema", "schema-id": -1},
+        ],
+    }
+    second = {
+        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 0}],
+        "updates": [{"action": "set-properties", "updates": {"k": "1"}}],
+    }
+    queue = (await state.catalog.get("lake")).changes._queue
+    may_go = asyncio.Event()
+    tasks = [asyncio.ensure_future(queue.run("main", may_go.wait))]
+    # Both have read the table when the first one has its turn on the branch.
+    for number, body in enumerate((first, second), 1):
+        tasks.append(asyncio.ensure_future(client.post(f"{sales}/orders", json=body)))
+        while queue.waiting < number:  # noqa: ASYNC110  # the queue has no event of who waits
+            await asyncio.sleep(0.001)
+    may_go.set()
+    _, one, two = await asyncio.gather(*tasks)
+
+    assert one.status_code == 200, one.text
+    await refused(two, 409, "CommitFailedException", "current schema")

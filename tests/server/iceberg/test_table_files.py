@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from bench.embedded.tables import URL, Asked, opened_table
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+
+from bench.embedded.tables import SCHEMA, URL, UUID, Asked, opened_table
+from lakebed import iceberg
 from lakebed.catalog.tables import TableName
+from lakebed.iceberg.exporting import Out
 from lakebed.quotas import Books, of_branch
 from lakebed.quotas.meter import read
 from lakebed.server import AppState
+
+LOCATION = f"s3://lake.tables/{UUID}"
 
 
 async def test_an_expiry_removes_what_no_kept_snapshot_reaches_and_nothing_else(state: AppState) -> None:
@@ -55,3 +77,81 @@ async def test_what_a_merge_that_appends_writes_counts_for_its_branch(state: App
     assert record is not None
     assert len(added) == 4, "the list of manifests and the metadata, and what the source added"
     assert record[0].used_bytes == written
+
+
+class Files:
+    """Files of a table in memory. `at_once`: a read returns the first of those that it is asked for."""
+
+    def __init__(self, *, at_once: int = 64) -> None:
+        self.bytes: dict[str, bytes] = {}
+        self._at_once = at_once
+
+    async def read(self, uris: Sequence[str]) -> Mapping[str, bytes]:
+        return {uri: self.bytes[uri] for uri in uris[: self._at_once]}
+
+    def manifest(self, name: str, *data: str, deleted: Sequence[str] = ()) -> Any:
+        out = Out(f"{LOCATION}/metadata/{name}")
+        with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, Schema.model_validate(SCHEMA), out, 1, "null") as writer:  # type: ignore[arg-type]  # a file in memory
+            for uri in (*data, *deleted):
+                status = ManifestEntryStatus.DELETED if uri in deleted else ManifestEntryStatus.ADDED
+                file = DataFile.from_args(
+                    content=DataFileContent.DATA, file_path=uri, file_format=FileFormat.PARQUET, partition=Record(),
+                    record_count=1, file_size_in_bytes=1,
+                )  # fmt: skip
+                numbers = {"snapshot_id": 1, "sequence_number": 1, "file_sequence_number": 1}
+                # The writer adds entries of any status; its `delete` asks for the snapshot of each.
+                writer.add_entry(ManifestEntry.from_args(status=status, data_file=file, **numbers))
+        made = writer.to_manifest_file()
+        made.sequence_number = made.min_sequence_number = 1
+        self.bytes[made.manifest_path] = out.body
+        return made
+
+    def snapshot(self, number: int, name: str, *manifests: Any, parent: int | None = None) -> dict[str, Any]:
+        out = Out(f"{LOCATION}/metadata/{name}")
+        with write_manifest_list(2, out, number, parent, number, "null") as writer:  # type: ignore[arg-type]  # a file in memory
+            writer.add_manifests(list(manifests))
+        uri = f"{LOCATION}/metadata/{name}"
+        self.bytes[uri] = out.body
+        found = {"snapshot-id": number, "sequence-number": number, "timestamp-ms": number, "manifest-list": uri}
+        more = {} if parent is None else {"parent-snapshot-id": parent}
+        return {**found, **more, "summary": {"operation": "append"}, "schema-id": 0}
+
+
+def metadata(*snapshots: dict[str, Any], **more: object) -> iceberg.Metadata:
+    """Return the metadata of a table with these snapshots, the last one as the current."""
+    made = iceberg.created(
+        location=LOCATION, schema=msgspec.json.encode(SCHEMA), partition_spec=b"", write_order=b"", properties={}
+    )
+    current = snapshots[-1]["snapshot-id"]
+    fields = {"snapshots": snapshots, "current-snapshot-id": current, "last-sequence-number": current, **more}
+    return iceberg.parsed(msgspec.json.encode(msgspec.json.decode(made.encoded()) | fields), "", location=LOCATION)
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+async def test_a_snapshot_brings_its_list_its_new_manifests_and_their_live_files(at_once: int) -> None:
+    files = Files(at_once=at_once)
+    one, two, three = [f"{LOCATION}/data/{number}" for number in (1, 2, 3)]
+    old, new, other = files.manifest("a", one), files.manifest("b", two, deleted=[one]), files.manifest("c", three)
+    before = files.snapshot(1, "s1", old)
+    after = files.snapshot(2, "s2", old, new, other, parent=1)
+    statistics = {"snapshot-id": 2, "statistics-path": f"{LOCATION}/metadata/p", "file-size-in-bytes": 1}
+
+    found = await iceberg.change_of(
+        metadata(before), metadata(before, after, **{"partition-statistics": [statistics]}), files.read
+    )
+
+    manifests = {new.manifest_path, other.manifest_path}
+    assert found.added == {after["manifest-list"], *manifests, two, three, statistics["statistics-path"]}
+    assert found.removed == frozenset()
+
+
+async def test_a_snapshot_with_the_id_of_a_removed_one_is_another() -> None:
+    files = Files()
+    one, two = f"{LOCATION}/data/1", f"{LOCATION}/data/2"
+    old, new = files.manifest("a", one), files.manifest("b", two)
+    before, after = files.snapshot(1, "s1", old), files.snapshot(1, "s1-again", new)
+
+    found = await iceberg.change_of(metadata(before), metadata(after), files.read)
+
+    assert found.added == {after["manifest-list"], new.manifest_path, two}
+    assert found.removed == {before["manifest-list"], old.manifest_path, one}
