@@ -33,10 +33,11 @@ def adopt(move: Move, *words: str) -> Any:
     return shell.json[0] if shell.code == 0 else (shell.code, json.loads(shell.err)["error"]["message"])
 
 
-def stop(move: Move) -> None:
+def stop(move: Move, *, endpoints: tuple[str, str] | None = None) -> None:
     """The double answers for as long as the test lasts, so the log names a server that nothing answers for."""
+    before, after = endpoints or (move.old.endpoint, "http://127.0.0.1:9")
     for path in (move.new / "objects").rglob("_lakefs/old-server/*.json"):
-        path.write_text(path.read_text().replace(move.old.endpoint, "http://127.0.0.1:9"))
+        path.write_text(path.read_text().replace(before, after))
 
 
 @contextmanager
@@ -88,6 +89,14 @@ def test_adoption_is_refused_while_the_old_server_answers(in_place: Move) -> Non
 
     assert code == 4
     assert "still answers: stop it for good" in message
+    if in_place.scheme == "local://":
+        stop(in_place)
+        assert adopt(in_place)["state"] == "adopted"
+        # It was started again, and may have written since.
+        stop(in_place, endpoints=("http://127.0.0.1:9", in_place.old.endpoint))
+        code, message = adopt(in_place, "--final", "--yes")
+        assert (code, "still answers: stop it for good" in message) == (4, True)
+        assert adopt(in_place, "--undo")["state"] == "kept"
 
 
 def test_only_what_came_over_in_place_can_be_adopted(move: Move) -> None:

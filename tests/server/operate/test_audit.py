@@ -207,21 +207,23 @@ class TestLines:
     async def test_a_flood_hides_neither_denials_nor_what_comes_from_elsewhere(
         self, app: App, client: httpx.AsyncClient, repo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        mallory = await user(client, app, "mallory")
+        mallory, vera = [await user(client, app, name) for name in ("mallory", "vera")]
         monkeypatch.setattr("lakebed.server.operate.audit.time.monotonic", lambda: 1.0)
         for number in range(REFUSALS_MAX + 1):
             place = (f"10.0.{number}.1", 1)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app, client=place)) as elsewhere:
                 for _ in range(2 * SOURCE_MAX if number == 0 else 1):
                     await elsewhere.get("http://lake/api/v1/user", headers={"authorization": "Bearer no"})
-        async with mallory:
-            await mallory.get(repo)
+        async with mallory, vera:
+            for _ in range(REFUSALS_MAX + 1):
+                await mallory.get(repo)
+            await vera.get(repo)
 
         written = lines(tmp_path)
 
         assert sum(line["from"] == "10.0.0.1" for line in written) == SOURCE_MAX
         assert sum(line["from"].startswith("10.0.") for line in written) == REFUSALS_MAX
-        assert (written[-1]["user"], written[-1]["allowed"]) == ("mallory", False)
+        assert [(line["user"], line["allowed"]) for line in written[-2:]] == [("mallory", False), ("vera", False)]
 
     async def test_paths_that_protection_refuses_are_written_as_refused(
         self, client: httpx.AsyncClient, repo: str, tmp_path: Path
@@ -328,6 +330,7 @@ class TestQueries:
             (AuditQuery(repository="lake"), ["1"]),
             (AuditQuery(since="2026-11-03T12:00:00.000Z"), ["4", "3"]),
             (AuditQuery(until="2026-11-03T12:00:00.000Z"), ["2", "1"]),
+            (AuditQuery(until="2026-11-02T18:00:00.000Z"), ["2", "1"]),
             (AuditQuery(since="2026-11-02", until="2026-11-03"), ["2"]),
         ],
     )
