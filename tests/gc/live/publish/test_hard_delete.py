@@ -73,8 +73,12 @@ async def test_readers_have_their_grace(lake: Lake) -> None:
     lake.clock.ms += GRACE_MS - 1
 
     await worker(lake).work()
-
     assert first in await objects(lake)
+
+    second = await overwrite(lake, "b")
+    lake.clock.ms += 1
+    await worker(lake).work()
+    assert [one in await objects(lake) for one in (first, second)] == [False, True]
 
 
 async def test_a_page_that_is_not_full_waits_for_more(lake: Lake) -> None:
