@@ -351,19 +351,18 @@ async def test_several_tables_change_in_one_commit_or_none_of_them(
         await make(client, sales, name)
     before = (await client.get(f"{repo}/branches/main")).json()["commit_id"]
     change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "1"}}]}
+    # All of a table's requirements count.
     stale = {
-        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}],
+        "requirements": [
+            {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1},
+            {"type": "assert-current-schema-id", "current-schema-id": 7},
+        ],
         "updates": change["updates"],
     }
 
     def of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         return {"identifier": {"namespace": ["sales"], "name": name}, **changes}
 
-    # All of a table's requirements count.
-    stale["requirements"] = [
-        {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1},
-        *stale["requirements"],
-    ]
     url = f"{ROOT}/lake.main/transactions/commit"
     failed = await client.post(url, json={"table-changes": [of("a", change), of("b", stale)]})
     await refused(failed, 409, "CommitFailedException", "current schema")
@@ -614,14 +613,17 @@ async def test_of_two_commits_at_once_the_second_meets_its_requirements_or_fails
     }
     queue = (await state.catalog.get("lake")).changes._queue
     may_go = asyncio.Event()
-    tasks = [asyncio.ensure_future(queue.run("main", may_go.wait))]
+    holding = asyncio.create_task(queue.run("main", may_go.wait))
+    await asyncio.sleep(0)
+    tasks: list[asyncio.Task[httpx.Response]] = []
     # Both have read the table when the first one has its turn on the branch.
     for number, body in enumerate((first, second), 1):
-        tasks.append(asyncio.ensure_future(client.post(f"{sales}/orders", json=body)))
+        tasks.append(asyncio.create_task(client.post(f"{sales}/orders", json=body)))
         while queue.waiting < number:  # noqa: ASYNC110  # the queue has no event of who waits
             await asyncio.sleep(0.001)
     may_go.set()
-    _, one, two = await asyncio.gather(*tasks)
+    await holding
+    one, two = await asyncio.gather(*tasks)
 
     assert one.status_code == 200, one.text
     await refused(two, 409, "CommitFailedException", "current schema")

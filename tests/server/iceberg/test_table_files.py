@@ -98,7 +98,7 @@ class Files:
                     content=DataFileContent.DATA, file_path=uri, file_format=FileFormat.PARQUET, partition=Record(),
                     record_count=1, file_size_in_bytes=1,
                 )  # fmt: skip
-                numbers = {"snapshot_id": 1, "sequence_number": 1, "file_sequence_number": 1}
+                numbers: dict[str, Any] = {"snapshot_id": 1, "sequence_number": 1, "file_sequence_number": 1}
                 # The writer adds entries of any status; its `delete` asks for the snapshot of each.
                 writer.add_entry(ManifestEntry.from_args(status=status, data_file=file, **numbers))
         made = writer.to_manifest_file()
