@@ -57,7 +57,14 @@ READ_SOURCE: Final = (
     Permission("fs:ReadCommit", REPOSITORY, AT_REF, when="no statement may deny it, where the source is a commit"),
 )
 """An operation that puts the commit of another ref on a branch or a tag may not lead around a denial of that ref."""
-CHANGE_ACTIONS: Final = on(f"{REPOSITORY}/object/{ACTIONS_FOLDER}", "fs:WriteObject", "fs:DeleteObject")
+CHANGE_ACTIONS: Final = tuple(
+    Permission(
+        action,
+        f"{REPOSITORY}/object/{ACTIONS_FOLDER}{{path}}",
+        when="no statement may deny it, at any path, where the commit changes action files",
+    )
+    for action in ("fs:WriteObject", "fs:DeleteObject")
+)
 """Nor may it lead around a denial of changes of action files."""
 LIST_BRANCHES: Final = listing(
     "listBranches",
@@ -109,7 +116,7 @@ HARD_RESET_BRANCH: Final = put(
     Parameter("ref", is_required=True),
     FORCE,
     flag("refuse_expired"),
-    asked_later=READ_SOURCE,
+    asked_later=(*READ_SOURCE, *CHANGE_ACTIONS),
     status=204,
     repeatable=False,
 )
@@ -120,7 +127,7 @@ REVERT_BRANCH: Final = post(
     NOTHING,
     on(BRANCH, "fs:RevertBranch"),
     "Commit the opposite of a commit's changes.",
-    asked_later=READ_SOURCE,
+    asked_later=(*READ_SOURCE, *CHANGE_ACTIONS),
     status=204,
 )
 CHERRY_PICK: Final = post(
@@ -130,7 +137,7 @@ CHERRY_PICK: Final = post(
     wire.Commit,
     (Permission("fs:CreateCommit", BRANCH), Permission("fs:ReadCommit", REPOSITORY, AT_REF)),
     "Repeat the changes of another commit on this branch.",
-    asked_later=READ_SOURCE,
+    asked_later=(*READ_SOURCE, *CHANGE_ACTIONS),
     status=201,
 )
 COMMIT: Final = post(
