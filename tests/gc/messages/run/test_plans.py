@@ -172,6 +172,8 @@ def test_only_files_that_nobody_of_ours_writes_are_unknown_files() -> None:
         "_lakefs/retention/gc/committed/r1/closed.abc0.json",
         "_lakefs/retention/gc/committed/r1/garbage.0123456789abcdef/part-00000-00001.parquet",
         "_lakefs/retention/gc/committed/r1/recheck.0123456789abcdef.json",
+        "_lakefs/retention/gc/erasure/r1/commits.for-good/part-00000.parquet",
+        "_lakefs/retention/gc/erasure/r1/refs.for-good/part-00000.parquet",
         "_lakefs/retention/gc/uncommitted/r1/uncommitted/part-00000.parquet",
         "_lakefs/retention/gc/uncommitted/r1/listed/slices-0123456789abc.parquet",
         "_lakefs/retention/gc/ledger/date=2026-11-21/r1-part-00000-00001.000000.parquet",

@@ -203,7 +203,7 @@ _RUN_FILE: Final = re.compile(
     rf"{_RUN}/(?:"
     r"(?:apply|deferred|plan|purge|report|rules|saved|sweep|closed\.[0-9a-z]+|recheck\.[0-9a-f]{16}|turn\.\d{6})\.json"
     r"|manifests/[0-9a-z._-]+\.json"
-    r"|[0-9a-z._]+/(?:(?:due|stays|versions)/)?[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
+    r"|[0-9a-z._-]+/(?:(?:due|stays|versions)/)?[a-z]+-[0-9a-z-]+\.(?:parquet|arrow))",
     re.ASCII,
 )
 _TREE_FILE: Final = re.compile(r"_lakefs/(?:(?:meta)?ranges|sublists)/([0-9a-f]{64})\.parquet", re.ASCII)
