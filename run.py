@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Sets up everything in `.venv` beside this file, then runs one of the project's commands. Standard library only.
+"""Sets up `.venv` beside this file, then runs one of the project's commands.
 
-    python3 run.py quickstart [--data DIR] [--once]   the main job, on real data
-    python3 run.py test                               format, lint, types, and the tests that a change needs
-    python3 run.py test --all                         every part, as CI runs them
-    python3 run.py test [pytest options]              the tests that these name
-    python3 run.py serve | gc | ...                   any other lakebed command
-    python3 run.py help                               the list of lakebed commands
+    python3 run.py quickstart [--data DIR] [--once]  the main job, on real data
+    python3 run.py test [--all]              what a change needs checked, or all
+    python3 run.py test [pytest options]     the tests that these name
+    python3 run.py serve | gc | ...          any other lakebed command
+    python3 run.py help                      the list of lakebed commands
 
-The set-up is done once for each change of the dependencies; `constraints.txt` pins the versions that were tested.
-It needs Python 3.11 to 3.13 and a package registry that pip can reach, nothing else.
+The set-up is done once for each change of the dependencies; `constraints.txt`
+pins the versions that were tested. It needs Python 3.11 to 3.13 and a package
+registry that pip can reach, nothing else (this file: no package at all).
 """
 
 # No syntax here that Python 3.6 cannot parse: an old Python is to say that it is too old, and not "invalid syntax".
