@@ -104,6 +104,17 @@ def test_a_run_is_restored_by_the_beginning_of_its_id_and_the_ledger_asked_by_it
     assert {row["run_id"] for row in rows} == {held.run}
 
 
+@pytest.mark.parametrize("words", [("latest",), ("events/0", "--run", "latest")])
+def test_the_latest_run_to_restore_is_one_that_may_hold_objects(
+    shell: Shell, held: Held, data: Path, words: tuple[str, ...]
+) -> None:
+    shell.ok("gc", "run", held.lake, "--metadata", "--yes", "--data", str(data))
+
+    done = shell.ok("gc", "restore", held.lake, *words)
+
+    assert f"from run {held.run} to" in done.out
+
+
 def test_who_reads_a_commit_whose_contents_a_run_took_is_sent_to_why(shell: Shell, held: Held) -> None:
     uri = f"{held.lake}/main~1/events/0"
 

@@ -118,7 +118,7 @@ def restore(
     target = _target(to, repository)
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
         collector = Collector(client=client, repository=repository, progress=session.note)
-        run_id, path = (run_named(session, collector, run) if run else "", what)
+        run_id, path = (run_named(session, collector, run, waiting=True) if run else "", what)
         if not run and (found := _run_in(session, collector, what)):
             run_id, path = found, ""
         report = _restored(
@@ -143,7 +143,7 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
 
     with contextlib.closing(connect(session.settings, attempts=3, timeout_s=TIMEOUT_S)) as client:
         collector = Collector(client=client, repository=repository, progress=session.note)
-        run_id = run_named(session, collector, run)
+        run_id = run_named(session, collector, run, waiting=True)
         found = collector.undo(run_id, dry_run=True)
         shown = undone_text
         if not dry_run and found.state is not RunState.UNDONE:
@@ -297,7 +297,7 @@ def _run_in(session: Session, collector: Collector, what: str) -> str:
 
     if "/" in what or (len(what) < PREFIX_MIN and what != LATEST):
         return ""
-    run_id = run_named(session, collector, what)
+    run_id = run_named(session, collector, what, waiting=True)
     try:
         return run_id if collector.status(run_id) is not None else ""
     except InvalidRunId:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, T
 
 import msgspec
 
-from lakebed.base import Denied, NotFound, Unavailable, count_of
+from lakebed.base import Denied, NotFound, RunKind, Unavailable, count_of
 from lakebed.cli.kit.completion import complete_run
 from lakebed.cli.kit.failures import Misuse, describe
 from lakebed.cli.kit.output import human_duration
@@ -158,9 +158,10 @@ def adopt_by(session: Session, uri: str, *, yes: bool, deleted: str = "") -> Non
     session.show(finish(service.adopting()), lambda adopted: [f"adopted by {adopted.adopted_by}"])
 
 
-def run_named(session: Session, collector: Collector, name: str) -> str:
+def run_named(session: Session, collector: Collector, name: str, *, waiting: bool = False) -> str:
     """Return the id of the run with this id, or with an id that begins so; or of the latest run, of any kind or, as
-    `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is.
+    `latest-committed`, of one kind. Notes which it is. An unknown name is returned as it is. `waiting`: `latest` is of
+    a kind that can have a window.
 
     A plan by rules that are not saved is never the latest: it was made to be looked at, by its id. Nor is a plan of
     another user: the right to plan must not decide which plan an operator applies.
@@ -175,9 +176,8 @@ def run_named(session: Session, collector: Collector, name: str) -> str:
         return name
     if name == LATEST or name.removeprefix(f"{LATEST}-") in {one.kind for one in known.values()}:
         kind = name.removeprefix(LATEST).removeprefix("-")
-        found = sorted(run for run, one in known.items() if kind in {"", one.kind} and one.is_own and not one.supposed)[
-            -1:
-        ]
+        kinds = {kind} if kind else {each.value for each in RunKind if each.can_wait or not waiting}
+        found = sorted(run for run, one in known.items() if one.kind in kinds and one.is_own and not one.supposed)[-1:]
     else:
         found = sorted(run for run in known if run.startswith(name))
     if len(found) > 1:

@@ -243,7 +243,9 @@ def listen(host: str, port: int, *, joins: bool = False) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"{host}:{port} is taken: another program listens there. --port takes another", host=host, port=port
+                f"{host}:{port} is taken: a server or another program listens there. --port takes another port",
+                host=host,
+                port=port,
             ) from error
         raise BadAddress(f"cannot listen on {host}:{port}: {error}", host=host, port=port) from error
     return listener
