@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from lakebed.base import Conflict
 from lakebed.examples.quickstart import LocalServer
+from lakebed.migration import adopting
 from tests.cli.conftest import Shell
 
 from .conftest import Move
@@ -152,7 +154,7 @@ def test_what_was_adopted_is_collected_once_it_is_final(in_place: Move, tmp_path
         assert shell.ok("object", "cat", "lakefs://old/main/raw/d=0/f0.txt").out == "changed\n"
 
 
-def test_what_the_old_server_wrote_since_stops_the_adoption(in_place: Move) -> None:
+def test_what_the_old_server_wrote_since_stops_the_adoption(in_place: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here names it, so a collection would take what a user there was told is written."""
     if in_place.scheme != "local://":
         pytest.skip("once is enough")
@@ -166,3 +168,13 @@ def test_what_the_old_server_wrote_since_stops_the_adoption(in_place: Move) -> N
 
     assert code == 4
     assert "1 object came that nothing here names" in message
+
+    late.unlink()
+
+    async def named(*_: object) -> None:
+        raise Conflict("other repositories name 1 object")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adopting, "check_named_nowhere_else", named)
+        assert adopt(in_place) == (4, "other repositories name 1 object")
+    assert adopt(in_place)["state"] == "adopted"

@@ -74,6 +74,12 @@ async def test_a_commit_of_a_table_is_one_commit_that_names_each_file(tables: Re
     assert entry == await tables.versions.staging.get(TABLES, b"u/data/a")
 
 
+async def test_files_go_on_behind_the_last_of_a_page(tables: Repository) -> None:
+    await append(tables, 0, files=["u/data/a", "u/data/b"])
+    rest, _ = await tables.tables.files("main", NAME, after="u/data/a")
+    assert [file for file, _ in rest] == ["u/data/b", "u/metadata/0.json"]
+
+
 async def test_a_table_that_goes_back_to_older_metadata_changed_now(tables: Repository, clock: TurnableClock) -> None:
     await append(tables, 0)
     await append(tables, 1)

@@ -271,7 +271,7 @@ def creation(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_no_table_takes_the_id_of_another_be_it_staged_made_or_dropped(
-    client: httpx.AsyncClient, sales: str
+    client: httpx.AsyncClient, sales: str, state: AppState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever makes a table gets keys for all files below its id."""
     staged = (await make(client, sales, "orders", **{"stage-create": True}))["metadata"]
@@ -285,6 +285,18 @@ async def test_no_table_takes_the_id_of_another_be_it_staged_made_or_dropped(
     other = {"namespace": ["sales"], "name": "secret"}
     body = {"source": {"namespace": ["sales"], "name": "orders"}, "destination": other}
     assert (await client.post(f"{ROOT}/lake.main/tables/rename", json=body)).status_code == 204
+    again = await client.post(f"{sales}/orders", json=creation(staged))
+    await refused(again, 409, "CommitFailedException", "is or was a table")
+
+    # Other files come before its metadata, and fill a page.
+    repository = await state.catalog.get("lake")
+    await repository.tables.put(f"{staged['table-uuid']}/metadata/0.avro", b"")
+    whole = type(repository.versions.staging).list
+
+    async def by_one(self: Any, *args: Any, **how: Any) -> Any:
+        return await whole(self, *args, **{**how, "limit": 1})
+
+    monkeypatch.setattr(type(repository.versions.staging), "list", by_one)
     again = await client.post(f"{sales}/orders", json=creation(staged))
     await refused(again, 409, "CommitFailedException", "is or was a table")
 

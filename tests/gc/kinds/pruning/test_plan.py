@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
+import msgspec
 import pytest
 
-from lakebed.base import EMPTY_METARANGE, Invalid
+from lakebed.base import EMPTY_METARANGE, Invalid, Row
 from lakebed.catalog import Settings
 from lakebed.catalog.tables import TABLES, MissingFile, TableChange, TableCommits, TableName, Tables
 from lakebed.gc.kinds.erasure.plan import Erasure
@@ -24,7 +25,7 @@ from lakebed.gc.messages import (
     Undo,
     manifest_of,
 )
-from lakebed.gc.rules import DAY_MS, Selection
+from lakebed.gc.rules import DAY_MS, Selection, days_rules
 from lakebed.versions import Commit, Note, PathExpired, PathNotFound
 from tests.gc.conftest import Lake
 
@@ -110,6 +111,48 @@ async def test_a_run_with_a_window_is_undone_and_every_file_is_back(tables: Lake
         await tables.versions.staging.open(TABLES, b"u/orphan")
     await tables.service.undo(run_id, Undo())
     assert await tables.versions.staging.open(TABLES, b"u/orphan")
+
+
+async def test_a_settler_reads_every_page_and_leaves_what_was_written_anew(
+    tables: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look and its commit another settler removes the same entries, and a client writes one again."""
+    monkeypatch.setattr("lakebed.catalog.tables.tables.PAGE", 1)
+    await tables.collector().again(await planned(tables))
+    look = Tables._gone
+
+    async def overtaken(self: Tables) -> Mapping[bytes, Row]:
+        gone = await look(self)
+        monkeypatch.setattr(Tables, "_gone", look)
+        assert await settle(tables) == 2
+        await tables.put(TABLES, "u/orphan", "anew")
+        await tables.commit(TABLES)
+        return gone
+
+    monkeypatch.setattr(Tables, "_gone", overtaken)
+    assert await settle(tables) == 2
+    assert await tables.versions.staging.open(TABLES, b"u/orphan")
+
+
+async def test_another_commit_with_a_tree_of_the_hidden_branch_keeps_its_files(tables: Lake) -> None:
+    head = await tables.versions.history.get_commit(await tables.versions.refs.resolve_commit(TABLES))
+    for number in range(8):  # Some come before the head of the hidden branch in a list of commits, and some after it.
+        commit = msgspec.structs.replace(head, parents=(), generation=1, nonce=str(number))
+        await tables.versions.recorder.record(commit.id, commit)
+        await tables.versions.refs.create_branch(f"b{number}", commit.id)
+    assert not (await tables.collector().again(await planned(tables))).garbage
+
+
+async def test_a_commit_that_a_run_swept_keeps_no_file(tables: Lake) -> None:
+    drop = TableChange(name=TABLE, expected="u/0.json", metadata=None)
+    await TableCommits(tables.versions).commit("main", [drop], NOTE)
+    tables.clock.ms += OLD
+    await tables.put("main", "other", "new")
+    await tables.commit("main")
+    await tables.service.rules.write(days_rules(1, {}))
+    assert (await tables.collector().collect_committed()).swept
+    found = await tables.collector().again(await planned(tables))
+    assert await address(tables, "u/data") in found.garbage
 
 
 async def test_a_repository_without_tables_has_nothing_to_prune(lake: Lake) -> None:

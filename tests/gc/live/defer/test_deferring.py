@@ -8,6 +8,7 @@ import pytest
 from lakebed.base import RunId
 from lakebed.gc.live import BadContinuation, RunMoved, ServiceOptions, StalePlan, WindowOpen, WrongKind
 from lakebed.gc.live.reading.inputs import Inputs
+from lakebed.gc.live.reading.reading import Cursor, Reading, ReadPage
 from lakebed.gc.messages import (
     COMMITS,
     EXPIRED,
@@ -37,6 +38,7 @@ from lakebed.gc.messages import (
 from lakebed.gc.rules import DAY_MS, days_rules
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore.drivers.memory import MemoryObjectStore
+from lakebed.versions import Commit
 from tests.clocks import TurnableClock
 from tests.gc.conftest import Lake
 from tests.gc.specified import plan_of
@@ -243,6 +245,43 @@ async def test_what_is_staged_and_committed_now_is_read_before_the_run_deletes(l
     assert staged in named
     assert committed not in named
     assert made.id in (await inputs.read_table(COMMITS, answer.commits))["id"].to_pylist()
+
+
+async def test_what_is_committed_while_a_purge_looks_at_what_is_staged_is_named(
+    lake: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where commits were read first, neither look would have its entry."""
+    run_id, _ = await lake.deferred()
+    lake.days(8)
+    await lake.put("main", "a")
+    made = list[Commit]()
+    read_page = Reading.read_page
+
+    async def committed(self: Reading, inputs: Inputs, cursor: Cursor) -> ReadPage:
+        made.append(await lake.commit("main"))
+        return await read_page(self, inputs, cursor)
+
+    monkeypatch.setattr(Reading, "read_page", committed)
+
+    answer = await lake.service.purge(run_id, Purge())
+
+    assert answer.commits is not None
+    inputs = Inputs(lake.objectstore, RunKind.UNCOMMITTED, RunId(run_id))
+    assert made[0].id in (await inputs.read_table(COMMITS, answer.commits))["id"].to_pylist()
+
+
+async def test_a_purge_counts_on_no_commit_that_an_undo_may_bring_back(lake: Clocked) -> None:
+    run_id, _ = await lake.deferred()
+    later_id, plan, commits = await lake.expiring()
+    await lake.service.sweep(later_id, Sweep(plan=plan, commits=commits))
+    await lake.service.defer(later_id, Defer(plan=plan, window="30d"))
+    lake.days(8)
+
+    answer = await lake.service.purge(run_id, Purge())
+
+    assert answer.commits is not None
+    found = await Inputs(lake.objectstore, RunKind.UNCOMMITTED, RunId(run_id)).read_table(COMMITS, answer.commits)
+    assert found["swept"].to_pylist() == [False] * found.num_rows
 
 
 async def test_a_page_of_one_look_does_not_go_on_in_another() -> None:

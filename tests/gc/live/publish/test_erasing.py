@@ -7,13 +7,22 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import RunKind
+from lakebed.base import RunId, RunKind, RunState
 from lakebed.gc import messages
-from lakebed.gc.live import BadContinuation, CollectionService, ServiceOptions
+from lakebed.gc.live import BadContinuation, CollectionService, RunMoved, ServiceOptions
 from lakebed.gc.live.publish import erasing
 from lakebed.gc.live.reading import reading
-from lakebed.gc.messages import STANDING_MAX, FindStaged, Manifest, Service, StagedEntry, StartRun
+from lakebed.gc.messages import STANDING_MAX, FindStaged, Manifest, Service, StagedEntry, StartRun, Unstage
 from lakebed.gc.rules import InvalidSelection, Selection
+from lakebed.versions import (
+    DOOMED,
+    BranchRecord,
+    MultipartRecord,
+    PartRecord,
+    RunRecord,
+    decode_cells,
+    encode_cell,
+)
 from tests.gc.conftest import Lake
 
 USERS = Selection(globs=("users/",))
@@ -136,3 +145,70 @@ async def test_a_token_of_another_run_or_search_and_too_many_addresses_are_refus
             await lake.service.find_staged(other_run, other_body)
     with pytest.raises(InvalidSelection, match="at most 1,000 addresses"):
         await lake.service.find_staged(run_id, replace(body, addresses=("a",) * (STANDING_MAX + 1)))
+
+
+async def begin_in_parts(lake: Lake, path: str) -> str:
+    """Return the id of an upload with one part."""
+    parts = lake.versions.parts
+    record = MultipartRecord(branch="main", path=path.encode(), created_ms=0, content_type="x")
+    multipart_id = await parts.begin(record)
+    address = await parts.issue(multipart_id)
+    await parts.put(multipart_id, 1, PartRecord(address=address, size_bytes=4, md5="m", modified_ms=1))
+    return multipart_id
+
+
+async def test_a_page_ends_where_it_has_many_entries_and_the_last_one_has_uploads_in_parts(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.service = lake.service_with(ServiceOptions(scan_page=1))
+    monkeypatch.setattr(erasing, "ENTRIES_MAX", 1)
+    for name in ("ann", "bob", "cid"):
+        await lake.put("main", f"users/{name}")
+    upload = await begin_in_parts(lake, "users/dan")
+    run_id, counted = await begun(lake), Counted(lake.service)
+
+    entries = await Service(counted).staged(run_id, USERS)  # type: ignore[arg-type]  # as above
+
+    assert sorted(entry.path for entry in entries) == ["users/ann", "users/bob", "users/cid", "users/dan"]
+    assert [entry.multipart_id for entry in entries if entry.multipart_id] == [upload]
+    assert counted.count >= 3
+
+
+async def test_a_run_that_is_over_ends_no_upload(lake: Lake) -> None:
+    upload = await begin_in_parts(lake, "users/ann")
+    run_id = await begun(lake)
+    entries = await Service(lake.service).staged(run_id, USERS)
+    over = RunRecord(kind=RunKind.ERASURE, state=RunState.ENDED, started_ms=0)
+    await lake.versions.retired.write_run(RunId(run_id), over, None)
+
+    with pytest.raises(RunMoved):
+        await lake.service.unstage(run_id, Unstage(uid=lake.versions.uid, entries=tuple(entries)))
+
+    assert [found for found, _ in await lake.versions.parts.begun_on("")] == [upload]
+
+
+async def test_what_this_process_let_go_a_moment_ago_is_found_in_the_queue(lake: Lake) -> None:
+    await lake.versions.hard_delete.change(by="ann", is_on=True)
+    address = await lake.put("main", "users/ann")
+    await lake.put("main", "users/ann", "new")
+
+    found = await lake.service.find_staged(await begun(lake), FindStaged(selection=USERS, in_queue=True))
+
+    assert [entry.address for entry in found.entries] == [address]
+
+
+async def test_the_object_of_a_delete_in_progress_is_among_the_others(lake: Lake) -> None:
+    """No erasure removes this cell, so what it names stays."""
+    address = await lake.put("main", "users/ann")
+    record = await lake.versions.inventory.find(BranchRecord, "main")
+    assert record is not None
+    partition = lake.versions.context.token_partition(record.staging_token)
+    page = await lake.store.scan(partition, b"", 1)
+    [(flags, row)] = decode_cells(page.values)
+    await lake.store.set(partition, page.keys[0], encode_cell(flags | DOOMED, row))
+
+    entries, others = await found(lake)
+
+    assert not entries
+    assert others is not None
+    assert await addresses_in(lake, others) == {address}

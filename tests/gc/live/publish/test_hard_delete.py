@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import SERVED_S
+from lakebed.base import SERVED_S, RunId, RunKind, RunState
 from lakebed.gc.live import (
     HoldBook,
     Installation,
@@ -19,8 +20,21 @@ from lakebed.gc.live import (
     find_deleted,
     find_queued,
 )
-from lakebed.gc.messages import LEDGER_PREFIX, NewHold, decode_ledger, plain_rows
+from lakebed.gc.live.publish import hard_delete
+from lakebed.gc.messages import (
+    GARBAGE,
+    LEDGER_PREFIX,
+    LedgerState,
+    NewHold,
+    StartRun,
+    arrow_schema,
+    decode_ledger,
+    encode_ledger,
+    ledger_folder,
+    plain_rows,
+)
 from lakebed.gc.rules import DAY_MS
+from lakebed.gc.runs.recording import Outcomes, ledger_rows
 from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
 from lakebed.versions import LetGoBy, QueuedRecord
 from tests.gc.conftest import Lake
@@ -227,6 +241,49 @@ async def test_what_only_the_slower_worker_could_delete_is_recorded_on_its_next_
     assert sorted(await ledger(lake)) == sorted(both)
 
 
+async def test_a_worker_that_deleted_nothing_does_not_turn_the_page_of_a_slower_one(lake: Lake) -> None:
+    """Else the slower one and the next would each write a file of the ledger with the same object."""
+    first = await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+
+    async def others() -> None:
+        await QueueWorker(lake.versions, Refusing(lake.objectstore), linger_ms=0).work()
+        lake.clock.ms += 60_000
+        await worker(lake).work()
+
+    await QueueWorker(lake.versions, Meeting(lake.objectstore, others), linger_ms=0).work()
+
+    assert await ledger(lake) == [first]
+
+
+@pytest.mark.parametrize("days", [0, 5])
+async def test_a_worker_does_not_count_what_a_run_deletes_and_records_meanwhile(lake: Lake, days: int) -> None:
+    """A run that deletes is asked however long ago it began."""
+    run_id = (await lake.service.start(StartRun(kind=RunKind.UNCOMMITTED))).run_id
+    record = await lake.versions.retired.find_run(RunId(run_id))
+    assert record is not None
+    await lake.versions.retired.write_run(
+        RunId(run_id), replace(record[0], state=RunState.MARKED, began=True), record[1]
+    )
+    lake.clock.ms += days * DAY_MS
+    address = await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+
+    async def run() -> None:
+        [row] = await _queued(lake, address)
+        garbage = {"address": address, "size_bytes": 1, "reason": "overwritten", "path": "a", "rule": ""}
+        objects = pa.Table.from_pylist([garbage | {"last_seen_at": row.since_ms}], schema=arrow_schema(GARBAGE))
+        rows = ledger_rows(objects, Outcomes(errors={}, states={}), run_id=run_id, now_ms=lake.clock.ms)
+        began = ledger_folder(lake.clock.ms - days * DAY_MS)
+        await lake.objectstore.put(f"{began}{run_id}-part-00000.000000.parquet", encode_ledger(rows))
+
+    done = await QueueWorker(lake.versions, Meeting(lake.objectstore, run), linger_ms=0).work()
+
+    assert (done.objects_deleted, done.bytes_deleted) == (0, 0)
+    rows = await find_deleted(lake.versions, address=address, path="", limit=10)
+    assert [each.state for each in rows] == [LedgerState.GONE]
+
+
 async def test_a_slow_worker_puts_no_record_back_that_another_one_removed(lake: Lake) -> None:
     first = await overwrite(lake)
     lake.clock.ms += GRACE_MS
@@ -281,6 +338,19 @@ async def test_a_pause_keeps_all_and_goes_on_queueing(lake: Lake) -> None:
     await lake.versions.hard_delete.change(by="ann", is_paused=False)
     await worker(lake).work()
     assert first not in await objects(lake)
+
+
+async def test_a_pause_ends_a_worker_after_its_page(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_delete, "FULL_PAGE", 1)
+    addresses = {await overwrite(lake, "a"), await overwrite(lake, "b")}
+    lake.clock.ms += GRACE_MS
+
+    async def pause() -> None:
+        await lake.versions.hard_delete.change(by="ann", is_paused=True)
+
+    await QueueWorker(lake.versions, Meeting(lake.objectstore, pause), linger_ms=0).work()
+
+    assert len(addresses.intersection(await objects(lake))) == 1
 
 
 async def test_what_was_queued_when_it_went_off_is_still_deleted(lake: Lake) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
+
+from lakebed.base import Entry
+from lakebed.catalog.objects.objects import Objects
 
 DATE = "Mon, 01 Jan 2001 00:00:00 GMT"
 
@@ -93,6 +98,23 @@ async def test_a_copy_replaces_only_the_object_that_it_names(s3: httpx.AsyncClie
     assert (await s3.put("/lake.main/b", headers={**source, "if-match": etag})).status_code == 200
     assert (await s3.put("/lake.main/b", headers={**source, "if-match": etag})).status_code == 412
     assert (await s3.get("/lake.main/b")).content == b"hello"
+
+
+async def test_a_copy_holds_the_conditions_of_a_source_that_is_replaced_meanwhile(
+    s3: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etag = (await s3.get("/lake.main/a")).headers["etag"]
+    copy = Objects.copy
+
+    async def overtaken(self: Objects, *args: Any, **how: Any) -> Entry:
+        (await s3.put("/lake.main/a", content=b"other")).raise_for_status()
+        return await copy(self, *args, **how)
+
+    monkeypatch.setattr(Objects, "copy", overtaken)
+    headers = {"x-amz-copy-source": "/lake.main/a", "x-amz-copy-source-if-match": etag}
+
+    assert (await s3.put("/lake.main/b", headers=headers)).status_code == 412
+    assert (await s3.get("/lake.main/b")).status_code == 404
 
 
 async def test_a_copy_from_another_repository_replaces_only_what_it_names(
