@@ -187,16 +187,6 @@ async def test_a_run_that_is_over_ends_no_upload(lake: Lake) -> None:
     assert [found for found, _ in await lake.versions.parts.begun_on("")] == [upload]
 
 
-async def test_what_this_process_let_go_a_moment_ago_is_found_in_the_queue(lake: Lake) -> None:
-    await lake.versions.hard_delete.change(by="ann", is_on=True)
-    address = await lake.put("main", "users/ann")
-    await lake.put("main", "users/ann", "new")
-
-    found = await lake.service.find_staged(await begun(lake), FindStaged(selection=USERS, in_queue=True))
-
-    assert [entry.address for entry in found.entries] == [address]
-
-
 async def test_the_object_of_a_delete_in_progress_is_among_the_others(lake: Lake) -> None:
     """No erasure removes this cell, so what it names stays."""
     address = await lake.put("main", "users/ann")
