@@ -182,7 +182,8 @@ def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, ne
         claims = [one for one in view.claims() if token in {keys.token_partition(UID, mine) for mine in one.tokens}]
         if any(claim.why is ClaimReason.FREEZE for claim in claims):
             continue
-        taken = [claim.commit_id for claim in claims if claim.commit_id]
+        # A collection of metadata removes the record of a commit that lost its race, and its claim may stay for longer.
+        taken = [claim.commit_id for claim in claims if claim.commit_id and view.has_commit(claim.commit_id)]
         if any((path, row) in _pairs(disk, view, commit_id) for commit_id in taken):
             continue
         if address in committed or named.get(address, set()) - {(token, path)}:

@@ -89,6 +89,9 @@ class View:
         """Return commits that a hard reset is about to name, or was when it died."""
         return {decode_record(IntentRecord, value).commit_id for _, value in self._records(keys.INTENT)}
 
+    def has_commit(self, commit_id: CommitId) -> bool:
+        return self.disk.value(PARTITION, keys.COMMIT + commit_id.encode()) is not None
+
     def commit(self, commit_id: CommitId) -> Commit:
         value = self.disk.value(PARTITION, keys.COMMIT + commit_id.encode())
         if value is None:
