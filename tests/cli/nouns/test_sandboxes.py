@@ -21,7 +21,7 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
 
     def words(line: str, box: str = "") -> list[str]:
         told = line.replace("lakefs://lake", lake).replace("$BOX", box).replace("report.parquet l", "REPORT l")
-        return [str(tmp_path / "report.parquet") if one == "REPORT" else one for one in shlex.split(told)[1:]]
+        return [str(tmp_path / "report.parquet") if one == "REPORT" else one for one in shlex.split(told, comments=True)[1:]]
 
     box = shell.ok(*words(made.strip()), "-o", "json").json
     assert re.fullmatch("sandbox-kim-[0-9a-v]{10}", box["id"])
@@ -34,7 +34,8 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
         assert outcome.code == 0, (line, outcome)
     assert shell("merge", f"{lake}/{box['id']}", f"{lake}/main", **keys).code != 0
     assert shell("object", "cat", f"{lake}/main/a", **keys).out == "a"
-    listed, extended, ended, promoted = after.strip().splitlines()
+    listed, given, extended, ended, promoted = after.strip().splitlines()
+    assert given.startswith("BOX=sandbox-kim-")
     assert box["id"] in shell.ok(*words(listed)).out
     assert "lasts until" in shell.ok(*words(extended, box["id"])).out
     end = shell.ok(*words(ended, box["id"]))
