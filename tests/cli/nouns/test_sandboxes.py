@@ -21,7 +21,9 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
 
     def words(line: str, box: str = "") -> list[str]:
         told = line.replace("lakefs://lake", lake).replace("$BOX", box).replace("report.parquet l", "REPORT l")
-        return [str(tmp_path / "report.parquet") if one == "REPORT" else one for one in shlex.split(told, comments=True)[1:]]
+        return [
+            str(tmp_path / "report.parquet") if one == "REPORT" else one for one in shlex.split(told, comments=True)[1:]
+        ]
 
     box = shell.ok(*words(made.strip()), "-o", "json").json
     assert re.fullmatch("sandbox-kim-[0-9a-v]{10}", box["id"])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from lakebed.base import NotFound
 from lakebed.gc.live import JobBook, JobRunning
 from lakebed.gc.live.records.jobs import KEPT_MAX, LOST_AFTER_MS
-from lakebed.gc.messages import JobState, PlanRequest
+from lakebed.gc.messages import JobState, JobView, PlanRequest
 from tests.gc.conftest import Lake
 
 PLAN = PlanRequest()
@@ -33,6 +33,28 @@ async def test_one_job_runs_in_a_repository_and_the_next_when_it_has_ended(book:
         (first.id, JobState.DONE),
     ]
     assert (await book.get(first.id)).ended_ms is not None
+
+
+async def test_a_job_begins_also_where_the_one_before_ends_in_the_same_moment(
+    book: JobBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await book.begin(PLAN, by="ann")
+    ended, write = replace(first, state=JobState.DONE), book._write
+    await write(ended)
+
+    async def meanwhile(job: JobView) -> None:
+        monkeypatch.setattr(book, "_write", write)
+        await write(job)
+        await book.finish(ended)
+
+    monkeypatch.setattr(book, "_write", meanwhile)
+
+    second = await book.begin(PLAN, by="bob")
+
+    assert [(job.id, job.state) for job in await book.list()] == [
+        (second.id, JobState.RUNNING),
+        (first.id, JobState.DONE),
+    ]
 
 
 async def test_a_beat_keeps_a_job_alive_and_tells_its_progress(book: JobBook, lake: Lake) -> None:

@@ -79,9 +79,10 @@ class JobBook:
         value = encode_record(RunningRecord(job_id=job.id, beat_ms=now_ms))
         try:
             await self._records.set_if(RUNNING, value, held.predicate if held else None)
-        except PredicateFailed as error:
+        except PredicateFailed:
+            # The job before has just ended, or another one began: look again.
             await self._records.delete(JOB + job.id.encode())
-            raise JobRunning("another job begins in this repository") from error
+            return await self.begin(request, by=by)
         await self._forget_old()
         return job
 
