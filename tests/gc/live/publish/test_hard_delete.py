@@ -200,6 +200,25 @@ class Meeting(MemoryDeleter):
         return [*await super().delete(keys)]
 
 
+async def test_a_worker_that_turns_the_page_of_yesterday_and_a_slower_one_write_one_row_for_each_object(
+    lake: Lake,
+) -> None:
+    first = await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+    done = list[Worked]()
+
+    async def other() -> None:
+        lake.clock.ms += DAY_MS
+        done.append(await worker(lake).work())
+
+    done.append(await QueueWorker(lake.versions, Meeting(lake.objectstore, other), linger_ms=0).work())
+    await worker(lake).work()
+
+    assert await ledger(lake) == [first]
+    assert [each.objects_deleted for each in done] == [1, 0]
+    assert (await count_queue(lake.versions)).objects == 0
+
+
 async def test_two_workers_whose_pages_overlap_write_one_row_for_each_object(lake: Lake) -> None:
     first = await overwrite(lake, "a")
     lake.clock.ms += GRACE_MS

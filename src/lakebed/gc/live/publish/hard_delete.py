@@ -126,6 +126,8 @@ class QueueWorker:
                 self._versions.ports.clock.now_ms()
             ):
                 return page
+            # A slower worker may be at this page. With its file there, empty if need be, it records nothing more.
+            await self._record([], page.record)
             await self._queue.turn_page(page)
 
     async def _delete(self, items: Sequence[tuple[bytes, QueuedRecord]]) -> Worked:
