@@ -128,6 +128,28 @@ def test_a_run_says_gone_of_what_hard_delete_deleted_after_its_plan(lake: Lakesi
     assert (report.objects_deleted, report.objects_gone) == (0, 1)
 
 
+def test_an_optimised_run_does_not_count_what_hard_delete_deleted_since_the_run_that_it_goes_on_from(
+    lake: Lakeside,
+) -> None:
+    """That run listed the object and kept it, so the next one does not list it again."""
+    lake.wait(lake.versions.hard_delete.change(by="ann", is_on=True, grace_s=0))
+    address = lake.upload("a", b"one")
+    first = lake.collector.plan(None, RunKind.UNCOMMITTED)
+    lake.collector.apply(None, first.run_id)
+    lake.upload("a", b"two")
+    lake.wait(lake.versions.hard_delete.flush())
+    lake.wait(QueueWorker(lake.versions, open_deleter(URI, lake.options), linger_ms=0).work())
+    assert states(lake) == {(address, "deleted"): 1}
+    pass_days(lake, 1)
+
+    second = lake.collector.plan(None, RunKind.UNCOMMITTED)
+    report = lake.collector.apply(None, second.run_id)
+
+    assert second.based_on == first.run_id
+    assert states(lake)[address, "deleted"] == 1
+    assert report.objects_deleted == 0
+
+
 def test_hard_delete_counts_nothing_that_a_run_deleted_before_it(lake: Lakeside) -> None:
     hard_delete = lake.versions.hard_delete
     lake.wait(hard_delete.change(by="ann", is_on=True, grace_s=0))
@@ -161,8 +183,9 @@ def commit_that_dies(lake: Lakeside, before: str) -> list[Callable[[], Coroutine
 
 
 def pass_days(lake: Lakeside, days: int) -> None:
-    """Let days pass, for the files of the ledger too."""
-    for file in lake.files("_lakefs/retention/gc/ledger/date=*/*.parquet"):
+    """Let days pass, for the files of the ledger and for plans, too."""
+    gc = "_lakefs/retention/gc"
+    for file in [*lake.files(f"{gc}/ledger/date=*/*.parquet"), *lake.files(f"{gc}/uncommitted/*/plan.json")]:
         os.utime(file, (lake.clock.ms / 1000, lake.clock.ms / 1000))
     lake.clock.ms += days * DAY_MS
 

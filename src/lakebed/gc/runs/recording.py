@@ -43,6 +43,7 @@ from lakebed.gc.messages import (
     ledger_folder,
     ledger_name,
     ledger_records,
+    plan_path,
     report_path,
     run_of_record,
 )
@@ -461,7 +462,7 @@ async def _meeting(context: RunContext, plan: Plan, changed_ms: Mapping[str, int
         # A collection of metadata removed the records of old runs.
         views = await context.service.forgotten_runs()
     kinds = {view.run_id: view.kind for view in views}
-    since_ms = plan.now_ms
+    since_ms = min(plan.now_ms, await _listed_ms(context, plan))
     for view in views:
         if view.run_id == plan.run_id and view.unpublished_ms is not None:
             # What such a commit names may have been deleted while it was made, or later. A day is longer than a commit.
@@ -471,6 +472,24 @@ async def _meeting(context: RunContext, plan: Plan, changed_ms: Mapping[str, int
         for names in records
         if _may_meet(plan, kinds, names, is_new=max(changed_ms[name] for name in names) >= since_ms - SLACK_MS)
     ]
+
+
+async def _listed_ms(context: RunContext, plan: Plan) -> int:
+    """Return a time before which nothing deleted objects of the plan: not before one of its runs listed them.
+
+    An optimised run does not list again what the run that it goes on from kept.
+    """
+    if not plan.based_on:
+        return plan.now_ms
+    try:
+        base = await context.store.stat(plan_path(plan.kind, RunId(plan.based_on)))
+    except NotFound:
+        return 0
+    # By the clock of the store, for that of a server may have been ahead. A day is longer than a plan takes.
+    since_ms = base.modified_ms - DAY_MS
+    # What was young was kept without a name, also where hard delete had deleted it.
+    young_ms = None if plan.rules is None else plan.rules.uncommitted_since_ms(since_ms)
+    return since_ms if young_ms is None else young_ms
 
 
 async def _deleted(
