@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from lakebed.client import Client
 from lakebed.wire import Statement
 
 from .conftest import Move
@@ -175,10 +177,18 @@ def page(*rows: Any) -> dict[str, Any]:
     }
 
 
+def rights_of(client: Client, users: Iterable[str]) -> dict[str, list[str]]:
+    """Return the groups and the policies of each user."""
+    rights = {user: [group.id for group in client.users.groups(user)] for user in users}
+    for user, names in rights.items():
+        names += [policy.id for policy in client.users.policies(user)]
+    return rights
+
+
 def test_who_is_here_already_gets_no_right_and_a_name_that_is_taken_gives_none(move: Move) -> None:
-    """The same name may be somebody else, and who lost a right here must not get it back by a second run."""
+    """The same name may be another person, and who lost a right here must not get it back by a second run."""
     if move.scheme != "local://":
-        pytest.skip("once is enough")
+        pytest.skip("this does not depend on the store: once is enough")
     ids = ("ann", "bob")
     old, taken = ({"id": one, "creation_date": 1, "statement": ADMIN} for one in ("reads", "taken"))
     move.old.replace("/auth/users", page(*({"id": one, "creation_date": 1} for one in ids)))
@@ -203,10 +213,7 @@ def test_who_is_here_already_gets_no_right_and_a_name_that_is_taken_gives_none(m
     [_, again] = move.ok("empty", "--accounts")
 
     with move.opened() as lake:
-        rights = {}
-        for one in ids:
-            rights[one] = [each.id for each in lake.client.users.groups(one)]
-            rights[one] += [each.id for each in lake.client.users.policies(one)]
+        rights = rights_of(lake.client, ids)
     assert rights == {"ann": [], "bob": ["reads"]}
     assert "policy taken is another one here, and stays as it is" in first["stays"]
     assert "group team is another one here: it stays as it is, and nobody joins it" in first["stays"]
@@ -217,7 +224,7 @@ def test_who_is_here_already_gets_no_right_and_a_name_that_is_taken_gives_none(m
 def test_who_is_denied_something_there_gets_nothing_where_the_denial_does_not_come_over(move: Move) -> None:
     """Else the rest of the user's rights would be more than the user ever had."""
     if move.scheme != "local://":
-        pytest.skip("once is enough")
+        pytest.skip("this does not depend on the store: once is enough")
     odd = [{"effect": "deny", "action": ["fs:*"], "resource": "*", "condition": {"x": {"y": ["z"]}}}]
     deny = [{"effect": "deny", "action": ["fs:*"], "resource": "*"}]
     policies = {"reads": ADMIN, "never": odd, "FSReadAll": deny, "denies": deny}
@@ -240,10 +247,7 @@ def test_who_is_denied_something_there_gets_nothing_where_the_denial_does_not_co
     [_, accounts] = move.ok("empty", "--accounts")
 
     with move.opened() as lake:
-        rights = {}
-        for one in users:
-            rights[one] = [each.id for each in lake.client.users.groups(one)]
-            rights[one] += [each.id for each in lake.client.users.policies(one)]
+        rights = rights_of(lake.client, users)
     nothing: dict[str, list[str]] = {one: [] for one in users if one != "in-whole"}
     assert rights == {**nothing, "in-whole": ["whole", "reads"]}
     assert "user in-odd gets nothing here: group odd denies something there, and not here" in accounts["stays"]
@@ -252,7 +256,7 @@ def test_who_is_denied_something_there_gets_nothing_where_the_denial_does_not_co
 def test_a_marker_of_another_installation_is_no_old_servers(move: Move) -> None:
     """Doubt means keep: only the very text of the old server is passed over."""
     if move.scheme != "local://":
-        pytest.skip("once is enough")
+        pytest.skip("this does not depend on the store: once is enough")
     (move.new / "objects" / "old" / "_lakefs" / "dummy").write_text("this is dummy data - of another server")
 
     failed = move("old", "--dry-run")

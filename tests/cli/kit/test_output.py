@@ -130,9 +130,13 @@ def test_bytes_that_are_no_unicode_are_escaped_in_json() -> None:
     assert list(json_array([{"path": "\udcff"}])) == ["[", '{"path":"\\\\udcff"}', "]"]
 
 
-def test_what_an_erasure_leaves_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def open_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+def test_what_an_erasure_leaves_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_terminal(monkeypatch, columns=40)
 
     standing = Standing(what="copy", where="data/1/2", why="has an erased checksum, at backup")
     assert list(map(click.unstyle, standing_text(standing))) == [
@@ -147,8 +151,7 @@ def test_what_an_erasure_leaves_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_column_that_is_too_wide_stands_below_its_row_wrapped_at_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "30")
+    open_terminal(monkeypatch, columns=30)
 
     assert list(table(("name", "why", "of"), [("first", "nothing names it any more, so it goes", "ann")])) == [
         "NAME   OF",
@@ -159,8 +162,7 @@ def test_a_column_that_is_too_wide_stands_below_its_row_wrapped_at_words(monkeyp
 
 
 def test_sentences_in_the_first_column_are_wrapped_before_others_go_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
+    open_terminal(monkeypatch, columns=40)
 
     assert list(table(("kept by", "size"), [("the rest: history, tags and branches", "12 B"), ("all", "3 B")])) == [
         "KEPT BY                             SIZE",
@@ -171,8 +173,7 @@ def test_sentences_in_the_first_column_are_wrapped_before_others_go_below(monkey
 
 
 def test_a_date_and_its_time_stay_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
+    open_terminal(monkeypatch, columns=40)
 
     assert list(hanging("why: ", "lasts until the day 2026-11-21 13:05:09Z", indent=5)) == [
         "why: lasts until the day",
@@ -181,8 +182,7 @@ def test_a_date_and_its_time_stay_together_on_a_narrow_terminal(monkeypatch: pyt
 
 
 def test_a_size_and_its_unit_stay_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "20")
+    open_terminal(monkeypatch, columns=20)
 
     assert list(table(("kind", "state", "size"), [("uncommitted", "on", "132 B")])) == [
         "KIND         STATE",
@@ -193,8 +193,7 @@ def test_a_size_and_its_unit_stay_together_on_a_narrow_terminal(monkeypatch: pyt
 
 
 def test_a_condition_stays_together_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "40")
+    open_terminal(monkeypatch, columns=40)
     rule = 'logs: logs/** 2w, main 20d when metadata.class == "pii" and size >= 1'
 
     lines = list(table(("day", "rule"), [("2026-11-21", rule)]))
@@ -207,10 +206,9 @@ def test_a_condition_stays_together_on_a_narrow_terminal(monkeypatch: pytest.Mon
 
 
 def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     run, address = "06h046ar07abcdefghij", "data/1f0279h2rhpv0/00000007"
 
-    monkeypatch.setenv("COLUMNS", "67")
+    open_terminal(monkeypatch, columns=67)
     fits = list(table(("run", "object", "why"), [(run, address, "nothing names it")]))
     monkeypatch.setenv("COLUMNS", "40")
     wide = list(table(("run", "object", "why"), [(run, address, "nothing names it")]))
@@ -223,8 +221,7 @@ def test_ids_are_never_cut_however_narrow_the_terminal(monkeypatch: pytest.Monke
 def test_only_the_longest_columns_of_a_narrow_table_go_below_and_empty_cells_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "24")
+    open_terminal(monkeypatch, columns=24)
     rows = [("main", "1.5 KiB", "s3://bucket/lakebed/main"), ("dev", "12 KiB", "-"), ("x" * 30, "0 B", "")]
 
     assert list(table(("name", "size", "where"), rows[:2])) == [
@@ -237,8 +234,7 @@ def test_only_the_longest_columns_of_a_narrow_table_go_below_and_empty_cells_do_
 
 
 def test_a_field_that_is_too_wide_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "30")
+    open_terminal(monkeypatch, columns=30)
 
     assert list(fields([("why", "nothing names it any more, so it goes")])) == [
         "why:  nothing names it any",
