@@ -119,7 +119,7 @@ class Authenticator:
         fingerprint = hashlib.blake2b(shown, digest_size=16, key=self._keys.fingerprint_key).digest()
         known = self._known.get(fingerprint)
         now_ms = self._ports.clock.now_ms()
-        if known is not None and _is_fresh(known[1], now_ms):
+        if known is not None and is_fresh(known[1], now_ms):
             return known[0]
         # Do not cache the result of a look-up during which a key pair was deleted.
         forgotten = self._forgotten
@@ -194,7 +194,7 @@ class Authenticator:
         """
         now_ms = self._ports.clock.now_ms()
         known = self._owners.get(access_key_id)
-        if known is not None and _is_fresh(known.until_ms, now_ms):
+        if known is not None and is_fresh(known.until_ms, now_ms):
             return known
         forgotten = self._forgotten
         if access_key_id.startswith(PREFIX):
@@ -375,7 +375,7 @@ class Authenticator:
             raise NotAuthenticated("the key pair of this login is gone")
 
 
-def _is_fresh(until_ms: int, now_ms: int) -> bool:
+def is_fresh(until_ms: int, now_ms: int) -> bool:
     """Return whether what is cached until then counts: not where the clock was set back since."""
     return now_ms < until_ms <= now_ms + CACHE_MS
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from lakebed.auth.accounts import Accounts, UserNotFound
-from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated
+from lakebed.auth.authenticator import CACHE_ENTRIES_MAX, CACHE_MS, Identity, NotAuthenticated, is_fresh
 from lakebed.auth.records import (
     GROUP_POLICIES,
     PARTITION,
@@ -331,7 +331,7 @@ class Authorizer:
     async def _of_user(self, user_id: str) -> Permissions:
         known = self._known.get(user_id)
         now_ms = self._ports.clock.now_ms()
-        if known is not None and now_ms < known[1] <= now_ms + CACHE_MS:  # not after the clock was set back
+        if known is not None and is_fresh(known[1], now_ms):
             return known[0]
         # Do not cache what was read while a right was taken away.
         forgotten = self._forgotten
