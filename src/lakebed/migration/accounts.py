@@ -144,7 +144,7 @@ class _Bringing:
             if found.statements != statements:
                 self._stays.append(f"policy {policy.id} is another one here, and stays as it is")
                 if not found.is_built_in or self._deny([policy.id]):
-                    return  # It may allow more: nobody gets it in place of the source's.
+                    return  # It may allow more: no user gets it in place of the source's.
         self._known.add(policy.id)
 
     async def _bring_group(self, group: str, description: str) -> None:
@@ -174,7 +174,7 @@ class _Bringing:
             self._lenient.add(group)
 
     async def _bring_user(self, user: str) -> None:
-        """Make the user where it is missing. One who is here may be somebody else, or have lost rights on purpose."""
+        """Make the user where it is missing. One who is here may be another person, or have lost rights on purpose."""
         groups, policies = self._source.members.get(user, []), self._source.attached.get(("user", user), [])
         if await self._here.accounts.find_user(user) is not None:
             joined, _ = await self._here.groups.list_of(user, prefix="", after="", limit=ALL)

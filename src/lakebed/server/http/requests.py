@@ -44,7 +44,7 @@ _decoders: dict[object, msgspec.json.Decoder[object]] = {}
 
 
 class Page(TypedDict):
-    """The part of a listing that a request asks for: names with this prefix, after this one, and at most so many."""
+    """The part of a listing that a request asks for: names with this prefix, after this one, and at most `limit`."""
 
     prefix: str
     after: str

@@ -77,7 +77,7 @@ class Searches:
     ) -> WhyPage:
         """Return the answer if this page finds it, else a token for the next page. See `Why.steps`.
 
-        `files`: read about so many, by default what takes a second. `deleted` answers for a deleted repository.
+        `files`: the number to read, about; by default what takes a second. `deleted` answers for a deleted repository.
 
         Raises:
             BadContinuation: the token is malformed.

@@ -42,7 +42,7 @@ __all__ = ["Snapshot", "read_snapshot"]
 PART_ROWS: Final = 1 << 17
 RECORDS_A_FILE: Final = 50
 COMMITS_A_FILE: Final = 200
-"""Reading so many records, or judging so many commits, costs as much as reading the end of a range."""
+"""This many records to read, or commits to judge, cost as much as reading the end of a range."""
 METARANGES: Final = "_lakefs/metaranges/"
 SUBLISTS: Final = "_lakefs/sublists/"
 

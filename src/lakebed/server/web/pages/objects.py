@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -18,7 +18,7 @@ from lakebed.server.web.visit import Visit, form_at, page_at
 ROWS: Final = 50
 REFS: Final = 100
 COMMITS: Final = 50
-"""Look first at this many commits for the last ones of a folder's rows: 3 ms each where nobody looked before."""
+"""Look first at this many commits for the last ones of a folder's rows: 3 ms each at the first look."""
 COMMITS_MAX: Final = 500
 """The operation looks at this many."""
 README: Final = "README.md"
@@ -59,36 +59,17 @@ async def show_folder(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     path = visit.query("path")
-    listing = await visit.call(
-        objects.LIST_OBJECTS,
-        name,
-        ref,
-        prefix=path,
-        delimiter="/",
-        after=visit.query("after"),
-        amount=ROWS,
-        user_metadata=False,
-    )
+    rows: dict[str, Any] = {"prefix": path, "delimiter": "/", "after": visit.query("after"), "amount": ROWS}
+    listing = await visit.call(objects.LIST_OBJECTS, name, ref, **rows, user_metadata=False)
     size = last = changes = None
     is_head = False
     if choices["is_branch"]:
-        changes = await visit.look(
-            history.DIFF_BRANCH, name, ref, prefix=path, delimiter="/", after=visit.query("after"), amount=ROWS
-        )
+        changes = await visit.look(history.DIFF_BRANCH, name, ref, **rows)
     if details := visit.query("details"):
         size = await visit.look(objects.MEASURE_OBJECTS, name, ref, prefix=path)
         if is_head := size is not None and size.has_more:
             size = await visit.look(objects.MEASURE_OBJECTS, name, f"{ref}@", prefix=path)
-        last = await visit.look(
-            objects.LAST_COMMITS,
-            name,
-            ref,
-            prefix=path,
-            delimiter="/",
-            after=visit.query("after"),
-            amount=ROWS,
-            commits=COMMITS if details == "1" else None,
-        )
+        last = await visit.look(objects.LAST_COMMITS, name, ref, **rows, commits=COMMITS if details == "1" else None)
     folder = path[: path.rfind("/") + 1]
     is_told = listing.pagination.has_more or any(each.path == folder + README for each in listing.results)
     return visit.render(
