@@ -238,3 +238,34 @@ async def test_a_bucket_that_is_not_there_is_named(s3: httpx.AsyncClient) -> Non
     assert "<Message>The specified bucket does not exist: there is no repository none.</Message>" in missing[0]
     assert all("there is no branch none.</Message>" in text for text in missing[1:])
     assert "there is no ref none.</Message>" in read
+
+
+async def test_a_version_that_is_asked_for_is_refused_and_never_the_newest(s3: httpx.AsyncClient) -> None:
+    source = {"x-amz-copy-source": "/lake.main/a?versionId=v1"}
+    answers = [
+        await s3.get("/lake.main/a?versionId=v1"),
+        await s3.delete("/lake.main/a?versionId=v1"),
+        await s3.put("/lake.main/b", headers=source),
+    ]
+
+    assert [answer.status_code for answer in answers] == [400] * 3
+    assert (await s3.get("/lake.main/a?versionId=null")).content == b"hello"
+
+
+async def test_a_batch_names_each_key_of_a_branch_that_is_not_there(s3: httpx.AsyncClient) -> None:
+    keys = ("none/a", "none/b", "main/a")
+    body = "".join(f"<Object><Key>{key}</Key></Object>" for key in keys)
+
+    answer = await s3.post("/lake?delete", content=f"<Delete>{body}</Delete>".encode())
+
+    assert re.findall("<Error><Key>(.*?)</Key>", answer.text) == ["none/a", "none/b"]
+    assert re.findall("<Deleted><Key>(.*?)</Key>", answer.text) == ["main/a"]
+
+
+async def test_a_listing_of_all_branches_goes_on_inside_the_one_that_its_marker_names(s3: httpx.AsyncClient) -> None:
+    for key in ("a", "b"):
+        (await s3.put(f"/lake/gone/{key}", content=b"x")).raise_for_status()
+
+    for after, keys in (("gone", ["gone/a", "gone/b", "main/a"]), ("gone/a", ["gone/b", "main/a"]), ("h", ["main/a"])):
+        listed = await s3.get(f"/lake?list-type=2&start-after={quote(after, safe='')}")
+        assert re.findall("<Key>(.*?)</Key>", listed.text) == keys

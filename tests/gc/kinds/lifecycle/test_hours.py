@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.gc.kinds.lifecycle.hours import WHOLE, ReadRange, to_read
+from lakebed.gc.kinds.lifecycle.hours import WHOLE, Group, ReadRange, to_read, with_due
 from lakebed.gc.kinds.lifecycle.reaching import DUE_RANGES, Periods, Ranges, Terms
 
 _IDS = st.integers(0, 9)
@@ -64,3 +64,15 @@ def test_what_is_new_or_shares_a_slice_with_what_lets_more_go_is_read(
     for id_, row in rows.items():
         assert (row["range_id"], row["file_bytes"], row["rule"]) == (f"r{id_}", 7, 5)
         assert (None if row["terms"] == WHOLE else ranges.terms[row["terms"]].periods) == now[id_]
+
+
+def test_of_equal_row_groups_one_is_read_of_those_that_have_due_rows() -> None:
+    """The same rows are due at other hours in a range that branches with other periods reach."""
+
+    def read(hour: int) -> ReadRange:
+        return ReadRange(periods=(("1d",),), has_foreign=False, slices=(3,), groups=(Group(b"g" * 32, (hour,)),))
+
+    due = {3: np.array([9], np.int32)}
+
+    assert with_due({"early": read(5), "late": read(9)}, due) == {"late": [0]}
+    assert with_due({"one": read(9), "another": read(9)}, due) == {"one": [0]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,12 +24,23 @@ CHUNKS = (
     (0, "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"),
 )
 SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+SIGNED_TRAILER = f"{SIGNED}-TRAILER"
 UNSIGNED = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
 
-def documented() -> bytes:
+def documented(chunks: Iterable[tuple[int, str]] = CHUNKS) -> bytes:
     """The body of AWS's example: 65 KiB of `a` in signed chunks."""
-    return b"".join(b"%x;chunk-signature=%s\r\n" % (n, s.encode()) + b"a" * n + b"\r\n" for n, s in CHUNKS)
+    return b"".join(b"%x;chunk-signature=%s\r\n" % (n, s.encode()) + b"a" * n + b"\r\n" for n, s in chunks)
+
+
+TRAILER_SEED = "106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e"
+TRAILER_CHUNKS = (
+    (65536, "b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2"),
+    (1024, "1c1344b170168f8e65b41376b44b20fe354e373826ccbbe2c1d40a8cae51e5c7"),
+    (0, "2ca2aba2005185cf7159c6277faf83795951dd77a3a99e6e65d5c9f85863f992"),
+)
+CRC32C = b"x-amz-checksum-crc32c:sOO8/Q==\r\n"
+TRAILER = b"x-amz-trailer-signature:d81f82fc3505edab99d459891051a732e8730629a2e4a59689829ca17fe2e435\r\n"
 
 
 def payload(word: str, body: bytes, piece: int = 1 << 16, /, **headers: str) -> Payload:
@@ -45,7 +57,7 @@ def payload(word: str, body: bytes, piece: int = 1 << 16, /, **headers: str) -> 
         scope="20130524/us-east-1/s3/aws4_request",
         time="20130524T000000Z",
         signed_headers=(b"host",),
-        signature=SEED,
+        signature=TRAILER_SEED if word == SIGNED_TRAILER else SEED,
         payload=word,
     )
     request.key = request.signed.key(SECRET)
@@ -116,6 +128,16 @@ async def test_a_checksum_behind_the_body_is_held_against_it() -> None:
         assert await code_of(UNSIGNED, framed(b"hello", trailer), **headers) == code
 
 
+async def test_a_signed_trailer_is_its_makers_or_is_refused() -> None:
+    """The example of AWS. Who cuts the signature off might put another checksum there."""
+    headers = {"x_amz_decoded_content_length": "66560", "x_amz_trailer": "x-amz-checksum-crc32c"}
+    body = documented(TRAILER_CHUNKS)[: -len(b"\r\n")]
+
+    assert await read(payload(SIGNED_TRAILER, body + CRC32C + TRAILER + b"\r\n", **headers)) == b"a" * 66560
+    for trailer in (CRC32C, CRC32C + TRAILER.replace(b"d81f", b"d81e"), TRAILER):
+        assert await code_of(SIGNED_TRAILER, body + trailer + b"\r\n", **headers) == "SignatureDoesNotMatch"
+
+
 async def test_only_the_last_chunk_may_be_small() -> None:
     body = b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
 
@@ -132,6 +154,7 @@ async def test_only_the_last_chunk_may_be_small() -> None:
         ({"content_length": "5", "content_md5": base64.b64encode(b"0" * 16).decode()}, "BadDigest"),
         ({"content_length": "5", "x_amz_checksum_crc32": "x"}, "InvalidRequest"),
         ({"content_length": "5", "x_amz_checksum_crc99": "x"}, "InvalidRequest"),
+        ({"content_length": "5", "x_amz_checksum_crc32": "NhCmhg==", "x_amz_checksum_crc32c": "x"}, "InvalidRequest"),
         ({"content_length": "5", "x_amz_sdk_checksum_algorithm": "CRC32"}, "InvalidRequest"),
         ({"content_length": "5", "x_amz_sdk_checksum_algorithm": "MD9"}, "InvalidRequest"),
     ],

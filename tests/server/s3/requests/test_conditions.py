@@ -63,6 +63,11 @@ async def test_a_write_holds_its_condition_or_is_refused(
     assert (await s3.get("/lake.main/a")).content == b"hello"
 
 
+async def test_a_write_takes_no_etag_for_the_star_of_if_none_match(s3: httpx.AsyncClient) -> None:
+    for value in ('"*"', "*, *", '"x"'):
+        assert (await s3.put("/lake.main/new", headers={"if-none-match": value}, content=b"x")).status_code == 501
+
+
 async def test_a_copy_holds_its_conditions_or_is_refused(s3: httpx.AsyncClient) -> None:
     source = {"x-amz-copy-source": "/lake.main/a"}
     for header, value, status in (
