@@ -327,8 +327,13 @@ def test_why_says_which_run_took_an_object_that_commits_still_name(spark: SparkS
     assert [(row.run_id, row.rule) for row in found.taken] == [(plan.run_id, "logs: logs/ 10d, dev 2d")]
 
 
-def test_what_was_taken_is_in_no_later_plan(spark: SparkSession | None, lake: Lakeside) -> None:
-    set_policy(lake, LOGS)
+VERSIONS = {"rules": {"logs": {"prefix": "logs/", "days": 10}, "all": {"path": "**", "days": 99, "keep_versions": 1}}}
+"""A policy of which a run saves no hours."""
+
+
+@pytest.mark.parametrize("policy", [LOGS, VERSIONS])
+def test_what_was_taken_is_in_no_later_plan(spark: SparkSession | None, lake: Lakeside, policy: dict[str, Any]) -> None:
+    set_policy(lake, policy)
     lake.collector.apply(spark, lake.collector.plan(spark, RunKind.LIFECYCLE).run_id)
     assert lake.collector.plan(spark, RunKind.LIFECYCLE).totals.all.objects == 0
 

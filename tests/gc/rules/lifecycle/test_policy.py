@@ -298,9 +298,7 @@ def test_the_most_specific_rule_wins_whatever_the_order() -> None:
     st.sampled_from(["1h", "36h", "1d", "10d", "2w", "1mo", "13mo"]),
     st.integers(0, 800 * 24 * 60),
 )
-@example("1d", 0)
-@example("1h", 60)
-@example("1mo", 30 * 24 * 60)
+@example("1mo", 424 * 24 * 60)  # The last of February, to which several days of March go back.
 def test_due_is_the_first_instant_at_which_the_cutoff_is_later(text: str, minutes: int) -> None:
     period = parse_period(text)
     written_ms = at(2024, 1, 1) + minutes * 60_000
