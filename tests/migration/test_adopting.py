@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from lakebed.base import Conflict
+from lakebed.catalog.settings import Settings
 from lakebed.examples.quickstart import LocalServer
-from lakebed.migration import adopting
+from lakebed.migration import adopting, flow
 from tests.cli.conftest import Shell
 
 from .conftest import Move
@@ -145,6 +146,7 @@ def test_what_was_adopted_is_collected_once_it_is_final(in_place: Move, tmp_path
 
         assert adopt(in_place, "--final", "--yes")["state"] == "final"
         assert adopt(in_place, "--undo")[0] == 4
+        assert adopt(in_place)["state"] == "final"
         shell.ok("gc", "apply", "lakefs://old", late["run_id"], *here, "--yes")
         # A certificate over everything would ask for a clean collection first; here the object counts.
         applied = shell("erase", "apply", "lakefs://old", plan["run_id"], *here, *how)
@@ -154,27 +156,56 @@ def test_what_was_adopted_is_collected_once_it_is_final(in_place: Move, tmp_path
         assert shell.ok("object", "cat", "lakefs://old/main/raw/d=0/f0.txt").out == "changed\n"
 
 
+def change_log(move: Move, **fields: Any) -> dict[str, Any]:
+    """Change fields of the last line of the log, and return it as it was."""
+    last = max((move.new / "objects" / "old" / "_lakefs/old-server").glob("*.json"))
+    line: dict[str, Any] = json.loads(last.read_text())
+    last.write_text(json.dumps(line | fields))
+    return line
+
+
 def test_what_the_old_server_wrote_since_stops_the_adoption(in_place: Move, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here names it, so a collection would take what a user there was told is written."""
     if in_place.scheme != "local://":
         pytest.skip("once is enough")
-    in_place.ok("old")
-    stop(in_place)
     late = in_place.new / "objects" / "old" / "data" / "ft32ne9ksducgshadsr0" / "dc4dei1ksducgshadzzz"
-    late.write_bytes(b"late")
-    os.utime(late, (time.time() + 60, time.time() + 60))
+    compare = flow._compare
 
-    code, message = adopt(in_place)
+    async def compared(*args: Any) -> int:
+        late.write_bytes(b"late")  # While the migration compares.
+        return await compare(*args)
 
-    assert code == 4
-    assert "1 object came that nothing here names" in message
+    with monkeypatch.context() as patch:
+        patch.setattr(flow, "_compare", compared)
+        in_place.ok("old")
+    stop(in_place)
+    began_s = change_log(in_place)["compared_ms"] / 1000
+
+    # The clock of a store may have full seconds: what has the same time may have come after it was read.
+    for written_s in (None, began_s, began_s + 60):
+        if written_s is not None:
+            os.utime(late, (written_s, written_s))
+        code, message = adopt(in_place)
+        assert (code, "1 object came that nothing here names" in message) == (4, True), message
 
     late.unlink()
 
     async def named(*_: object) -> None:
         raise Conflict("other repositories name 1 object")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(adopting, "check_named_nowhere_else", named)
-        assert adopt(in_place) == (4, "other repositories name 1 object")
+    async def unfinished(*_: object) -> frozenset[str]:
+        return frozenset({"migration-1"})
+
+    for owner, name, value, message in (
+        (adopting, "check_named_nowhere_else", named, "other repositories name 1 object"),
+        (Settings, "work_branches", unfinished, "no migration ended with equal listings: run it to its end first"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            assert adopt(in_place) == (4, message)
+    before = change_log(in_place, compared_ms=0)
+    assert "no migration ended with equal listings" in adopt(in_place)[1]
+    change_log(in_place, **before | {"marker": "another"})
+    assert "was claimed by another repository" in adopt(in_place)[1]
+    change_log(in_place, **before)
     assert adopt(in_place)["state"] == "adopted"
