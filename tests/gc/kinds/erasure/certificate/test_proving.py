@@ -12,7 +12,17 @@ from msgspec.structs import replace
 
 from lakebed.gc.engines.files import Files, Lake
 from lakebed.gc.mark.holding import HeldBack
-from lakebed.gc.messages import Certificate, Mode, Plan, RunKind
+from lakebed.gc.messages import (
+    PROOF,
+    Certificate,
+    Collected,
+    Mode,
+    Plan,
+    RunKind,
+    Total,
+    certificate_path,
+    encode_certificate,
+)
 from lakebed.gc.rules import DAY_MS, Rules
 from lakebed.gc.runs.context import write_plan
 from lakebed.versions import PathExists, keys
@@ -477,6 +487,20 @@ def test_a_proof_stays_though_the_files_of_the_collection_go(lake: Lakeside) -> 
     assert proven.collected is not None
     assert proven.collected.run_id == run
     assert "garbage" in stands(again(lake, made)), "it was made without the proof"
+
+
+def test_a_proof_that_no_server_signed_is_none(lake: Lakeside) -> None:
+    """Who may write to the store could let a certificate say that no garbage is left."""
+    overwritten(lake)
+    made = erased(lake)
+    total = Total(objects=1, size_bytes=3)
+    proof = Collected(run_id="r", began_ms=1, plan="0" * 64, total=total, proof=PROOF)
+    forged = encode_certificate(replace(made, collected=proof))
+    lake.wait(lake.objectstore.put(certificate_path(made.run_id), forged))
+
+    found = lake.collector.on(None).certify(made.run_id, by="ann")
+
+    assert (found.collected, stands(found).keys()) == (None, {"garbage"})
 
 
 def test_a_proof_of_less_is_sought_again(lake: Lakeside) -> None:
