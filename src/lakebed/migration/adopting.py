@@ -138,7 +138,7 @@ async def _count(repository: Repository, line: Adoption) -> Adopted:
                 left.discard(stat.key)
                 named += 1
             elif stat.modified_ms >= line.compared_ms:
-                # A store's clock may count full seconds, so an object of this very time may have come after it was read.
+                # A store's clock may count full seconds: an object of this very time may have come after it was read.
                 since.append(stat.key)
     # No commit here names these objects, so a collection would delete data that the old server's users wrote.
     if since:
