@@ -3,7 +3,8 @@
 Accounts that exist here are kept unchanged: they may be others of the same name, or rights may have been taken away
 since an earlier call. A policy that is invalid here is reported, and not made. It may be a policy that denies, so its
 holders get no policy here at all: users notice missing rights, and not excessive rights. For the same reason a user
-whom a policy denies something there, and none here, gets nothing, whether by a policy of the user or of a group.
+whom a policy denies something there, and none here, gets nothing, whether by a policy of the user or of a group. Where
+the groups of users are not shown, one of them may deny something.
 """
 
 from __future__ import annotations
@@ -185,6 +186,9 @@ class _Bringing:
             return
         if not self._is_dry:
             await self._here.accounts.create_user(user)
+        if policies and "groups" in self._source.hidden:
+            self._stays.append(f"user {user} gets nothing here: its groups are not shown, and one of them may deny")
+            return
         if lenient := sorted(self._lenient.intersection(groups)):
             self._stays.append(
                 f"user {user} gets nothing here: group {lenient[0]} denies something there, and not here"
