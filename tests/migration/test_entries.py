@@ -47,6 +47,15 @@ def test_an_address_in_another_folder_of_the_old_machine_is_refused(catalog: Cat
         Entries(catalog, "mem://old", old_root=root).of(stats_at("local:///srv/old/repo/data/x"))
 
 
+async def test_an_address_in_a_namespace_is_refused_also_after_one_beside_it(catalog: Catalog, namespace: str) -> None:
+    await catalog.create("other", storage_namespace=namespace)
+    entries = Entries(catalog, "mem://entries-old")
+
+    await entries.checked(stats_at("mem://entries-beside/x"))
+    with pytest.raises(AddressInNamespace):
+        await entries.checked(stats_at(f"{namespace}/data/x"))
+
+
 @pytest.mark.parametrize(
     ("theirs", "here"),
     [
