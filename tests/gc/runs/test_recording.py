@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
+from lakebed.base import RunId
 from lakebed.gc.live import QueueWorker
 from lakebed.gc.messages import (
     GARBAGE,
@@ -19,14 +21,20 @@ from lakebed.gc.messages import (
     Plan,
     RunKind,
     arrow_schema,
+    decode_report,
     encode_ledger,
+    encode_report,
+    giving_way,
     ledger_folder,
     next_file,
+    report_path,
 )
 from lakebed.gc.rules import DAY_MS, Selection
-from lakebed.gc.runs.recording import Gone, Outcomes, ledger_rows
+from lakebed.gc.runs.recording import Gone, Ledger, Outcomes, correct_report, ledger_rows
 from lakebed.objectstore import MemoryObjectStore, open_deleter
 from lakebed.versions import Note
+from tests.cli.gc.test_kept import REPORT
+from tests.gc.garbage import context_of, forged
 from tests.spark.lakeside import URI, Lakeside
 
 
@@ -299,3 +307,20 @@ def test_a_key_in_no_slice_that_was_written_again_counts_twice(lake: Lakeside) -
     lake.collector.apply(None, run_id)
 
     assert states(lake)["old/key", "deleted"] == 2
+
+
+async def test_a_report_is_corrected_by_all_records_of_its_run() -> None:
+    store, ledger = MemoryObjectStore("mem://corrected"), Ledger(run_id="06h2al60tq3sjokfq4u2", date="2026-11-21")
+    for part in ("part-00000.parquet", "part-00001.parquet"):
+        objects = forged([f"data/{part}"], seen_ms=0)
+        rows = ledger_rows(objects, Outcomes(errors={}, states={}), run_id=ledger.run_id, now_ms=0)
+        await store.put(ledger.key(part), encode_ledger(rows))
+        await store.put(ledger.key(part, 1), encode_ledger(giving_way(rows, [f"data/{part}"])))
+    name = report_path(RunKind.COMMITTED, RunId(ledger.run_id))
+    await store.put(name, encode_report(replace(REPORT, run_id=ledger.run_id, objects_deleted=3, bytes_deleted=12)))
+
+    changed = await correct_report(context_of(store), RunKind.COMMITTED, ledger)
+
+    assert changed is not None
+    assert (changed.objects_deleted, changed.objects_gone, changed.bytes_deleted, changed.bytes_gone) == (1, 2, 4, 8)
+    assert decode_report(await store.get(name), name=name) == changed

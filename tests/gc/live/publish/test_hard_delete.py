@@ -35,7 +35,14 @@ from lakebed.gc.messages import (
 )
 from lakebed.gc.rules import DAY_MS
 from lakebed.gc.runs.recording import Outcomes, ledger_rows
-from lakebed.objectstore import DeleteFailure, MemoryDeleter, MemoryObjectStore
+from lakebed.kv import StoreUnavailable
+from lakebed.objectstore import (
+    DeleteFailure,
+    MemoryDeleter,
+    MemoryObjectStore,
+    ObjectExists,
+    ObjectOutcomeUnknown,
+)
 from lakebed.versions import LetGoBy, QueuedRecord
 from tests.gc.conftest import Lake
 from tests.gc.live.installation.test_installation import clone
@@ -135,6 +142,38 @@ async def test_the_ledger_says_what_went_and_why(lake: Lake) -> None:
     assert await find_queued(lake.versions, address=first, path="", limit=10) == []
 
 
+async def test_the_newest_rows_are_found_first(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hard_delete, "FILES_MAX", 1)
+    addresses = []
+    for _ in range(2):
+        addresses.append(await overwrite(lake))
+        lake.clock.ms += DAY_MS
+        await worker(lake).work()
+
+    found = await find_deleted(lake.versions, address="", path="a", limit=10)
+
+    assert {row.address for row in found}.intersection(addresses) == {addresses[1]}
+
+
+async def test_what_could_not_be_queued_is_queued_by_the_next_call(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await overwrite(lake)
+
+    async def refuse(*_: object) -> None:
+        raise StoreUnavailable("later")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.versions.hard_delete, "put", refuse)
+        with pytest.raises(StoreUnavailable):
+            await lake.versions.hard_delete.flush()
+
+    assert [record.address for record in await _queued(lake, first)] == [first]
+
+
+async def test_a_negative_grace_brings_back_that_of_the_store(lake: Lake) -> None:
+    assert (await lake.versions.hard_delete.change(by="ann", grace_s=0)).grace_s == 0
+    assert (await lake.versions.hard_delete.change(by="ann", grace_s=-1)).grace_s is None
+
+
 async def _queued(lake: Lake, address: str) -> list[QueuedRecord]:
     await lake.versions.hard_delete.flush()
     return await find_queued(lake.versions, address=address, path="", limit=10)
@@ -186,6 +225,30 @@ async def test_two_workers_at_one_page_count_its_objects_once(lake: Lake) -> Non
 
     assert [each.objects_deleted for each in done] == [1, 0]
     assert [each.bytes_deleted for each in done] == [1, 0]
+
+
+async def test_a_worker_whose_record_has_no_answer_counts_nothing_that_another_one_recorded(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await overwrite(lake)
+    lake.clock.ms += GRACE_MS
+    done = list[Worked]()
+    put = lake.objectstore.put
+
+    async def unanswered(key: str, data: bytes, **how: bool) -> None:
+        try:
+            await put(key, data, **how)
+        except ObjectExists:
+            raise ObjectOutcomeUnknown("the answer was lost") from None
+
+    async def other() -> None:
+        done.append(await worker(lake).work())
+        lake.clock.ms += 1
+
+    monkeypatch.setattr(lake.objectstore, "put", unanswered)
+    done.append(await QueueWorker(lake.versions, Meeting(lake.objectstore, other), linger_ms=0).work())
+
+    assert [each.objects_deleted for each in done] == [1, 0]
 
 
 class Meeting(MemoryDeleter):

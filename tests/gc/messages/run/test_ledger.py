@@ -115,3 +115,13 @@ def test_a_plan_of_a_version_that_never_was_is_refused(version: int) -> None:
 
     with pytest.raises(BadInput, match="unknown table garbage version"):
         check_manifest(manifest, name="x")
+
+
+def test_the_next_file_of_a_record_follows_its_last_one() -> None:
+    """Hard delete gives its first file no number."""
+    for names, following in (
+        (("hard-delete-1.parquet",), "hard-delete-1.000001.parquet"),
+        (("hard-delete-1.parquet", "hard-delete-1.000001.parquet"), "hard-delete-1.000002.parquet"),
+        (("r1-part-0.000000.parquet",), "r1-part-0.000001.parquet"),
+    ):
+        assert next_file(names) == following
