@@ -6,7 +6,7 @@ import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -17,7 +17,7 @@ from lakebed.auth import Circumstances, NotPermitted, Permissions, Ref, Statemen
 from lakebed.auth.permissions.actions import ACTIONS
 from lakebed.auth.permissions.conditions import conditions_of
 from lakebed.base import Entry
-from lakebed.objectstore import open_objectstore
+from lakebed.objectstore import MemoryDeleter, MemoryObjectStore, open_objectstore
 from lakebed.operations import LOGGED_IN, PUBLIC, AnyOperation, objects
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
@@ -345,6 +345,36 @@ async def test_an_import_writes_only_where_its_caller_may_write(
     assert await import_("object", "in/z", "free") == "completed"
     listed = (await client.get(f"{repo}/refs/main/objects/ls")).json()["results"]
     assert [row["path"] for row in listed] == ["free"]
+
+
+@pytest.mark.parametrize("gone", ["a/secret", "z/secret"], ids=["before others", "behind all"])
+async def test_an_import_removes_only_what_its_caller_may_delete(
+    client: httpx.AsyncClient, repo: str, login: Login, namespace: str, gone: str
+) -> None:
+    ann = await login("ann", "Developers")
+    store = open_objectstore(namespace.replace("server", "elsewhere"))
+    for key in (f"in/{gone}", "in/m"):
+        await store.put(key, b"x")
+    secret = "arn:lakefs:fs:::repository/lake/object/*/secret"
+    await give(client, "ann", allow("fs:ImportFromStorage"), allow("fs:DeleteObject", resource=secret, effect="deny"))
+    paths = [{"type": "common_prefix", "path": f"{store.uri}/in/", "destination": ""}]
+
+    async def import_(who: httpx.AsyncClient) -> Any:
+        url = f"{repo}/branches/main/import"
+        begun = await who.post(url, json={"paths": paths, "commit": {"message": "m"}})
+        while True:
+            status = (await who.get(url, params={"id": begun.json()["id"]})).json()
+            if status["completed"] or "error" in status:
+                return status
+            await asyncio.sleep(0.01)
+
+    assert (await import_(client))["completed"]
+    await MemoryDeleter(cast("MemoryObjectStore", store)).delete([f"in/{gone}"])
+
+    refused = await import_(ann)
+
+    assert "fs:DeleteObject" in refused["error"]["message"]
+    assert (await client.get(f"{repo}/refs/main/objects/stat", params={"path": gone})).status_code == 200
 
 
 async def test_who_is_denied_a_ref_cannot_put_its_commit_elsewhere(

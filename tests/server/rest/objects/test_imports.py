@@ -10,9 +10,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from lakebed.base import OutcomeUnknown
 from lakebed.catalog import ImportRecord, ImportState
 from lakebed.catalog.objects import imports
+from lakebed.catalog.refs.changes import Changes
 from lakebed.objectstore import ObjectStore, open_objectstore
+from lakebed.quotas import Reservation
 from lakebed.server import AppState
 from lakebed.server.process.upkeep_loop import clean_imports
 from lakebed.versions import Note, decode_record
@@ -127,6 +130,61 @@ async def test_what_is_imported_wins_over_what_is_there_and_the_rest_stays(
 
     assert await paths_of(client, repo) == ["logs/a.csv", "logs/b/c.csv", "logs/mine.csv"]
     assert (await client.get(f"{repo}/refs/main/objects", params={"path": "logs/a.csv"})).content == b"logs/a.csv"
+
+
+async def test_of_two_locations_with_one_path_the_last_wins_also_where_it_was_there_before(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    await source.put("others/a.csv", b"other")
+    logs, others = (("common_prefix", f"{source.uri}/{folder}/", "in") for folder in ("logs", "others"))
+    await ended(client, repo, (await start(logs)).json()["id"])
+
+    await ended(client, repo, (await start(others, logs)).json()["id"])
+
+    assert (await client.get(f"{repo}/refs/main/objects", params={"path": "in/a.csv"})).content == b"logs/a.csv"
+
+
+async def test_what_was_imported_from_beside_a_prefix_stays(
+    client: httpx.AsyncClient, repo: str, start: Callable[..., Any], source: ObjectStore
+) -> None:
+    for location in ("logs/b", "logs/a"):
+        await ended(client, repo, (await start(("common_prefix", f"{source.uri}/{location}", "in"))).json()["id"])
+
+    assert await paths_of(client, repo) == ["in/a.csv", "in/b/c.csv"]
+
+
+async def test_nothing_is_imported_into_a_read_only_repository(
+    client: httpx.AsyncClient, repo: str, source: ObjectStore, namespace: str
+) -> None:
+    made = {"name": "frozen", "storage_namespace": f"{namespace}-frozen", "read_only": True}
+    (await client.post("/repositories", json=made)).raise_for_status()
+    path = {"type": "object", "path": f"{source.uri}/one.bin", "destination": "a"}
+
+    answer = await client.post("/repositories/frozen/branches/main/import", json={"paths": [path], "commit": NOTE})
+
+    assert (answer.status_code, "read-only" in answer.text) == (403, True), answer.text
+    assert repo
+
+
+async def test_a_merge_without_an_answer_may_be_done_so_its_bytes_count(
+    client: httpx.AsyncClient,
+    repo: str,
+    start: Callable[..., Any],
+    source: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[object] = []
+
+    async def unanswered(*_: object, **__: object) -> None:
+        raise OutcomeUnknown("the answer was lost")
+
+    monkeypatch.setattr(Changes, "merge", unanswered)
+    monkeypatch.setattr(Reservation, "give_back", given_back.append)
+
+    status = await ended(client, repo, (await start(("object", f"{source.uri}/one.bin", "a"))).json()["id"])
+
+    assert "the history of the branch shows it" in status["error"]["message"]
+    assert given_back == []
 
 
 async def test_many_parts_and_a_branch_that_moves_meanwhile(
@@ -297,6 +355,9 @@ async def test_an_import_that_beats_is_not_lost_and_is_one_of_its_branch(
     await repository.imports.beat(old)
 
     assert (await repository.imports.get("main", "old")).state is ImportState.RUNNING
+    silent = replace(old, id="silent", updated_ms=state.ports.clock.now_ms() - imports.LOST_AFTER_MS * 2 // 3)
+    await context.set(imports.IMPORT + b"silent", silent)
+    assert (await repository.imports.get("main", "silent")).state is ImportState.RUNNING
     url = f"{repo}/branches/side/import"
     assert (await client.get(url, params={"id": "old"})).status_code == 404
     assert (await client.delete(url, params={"id": "old"})).status_code == 404
