@@ -22,7 +22,10 @@ from lakebed.catalog.tables import (
     TableExists,
     TableName,
     TablesNameTaken,
+    commits,
 )
+from lakebed.catalog.tables import tables as tables_
+from lakebed.catalog.tables.commits import place
 from lakebed.objectstore import ObjectStore
 from lakebed.versions import Commit, MergeConflict, Note, PathExists, Versions
 from tests.clocks import TurnableClock
@@ -135,6 +138,8 @@ async def test_a_rename_takes_the_place_of_no_table(tables: Repository) -> None:
 
     with pytest.raises(TableExists):
         await tables.tables.rename("main", NAME, other, NOTE)
+    with pytest.raises(NoSuchNamespace):
+        await tables.tables.rename("main", NAME, TableName(("none",), "t"), NOTE)
 
     assert [(await tables.tables.load("main", name)).uuid for name in (NAME, other)] == ["u", "v"]
 
@@ -163,6 +168,15 @@ async def test_what_no_engine_wrote_or_is_of_another_table_is_refused(tables: Re
         with pytest.raises(OutsideTables):
             tables.tables.file_of(uri)
     assert tables.tables.file_of(tables.tables.location("u") + "/x") == "u/x"
+
+
+@pytest.mark.parametrize("file", ["u/table.json", "u/namespace.json", "u/", "uv/data/x", "v/data/x", "u"])
+def test_no_file_takes_the_place_of_a_record_or_of_another_table(file: str) -> None:
+    change = TableChange(name=NAME, expected=None, metadata="u/metadata/0.json", uuid="u")
+
+    assert place(NAME.folder, change, "u/data/x") == NAME.folder + b"data/x"
+    with pytest.raises(MissingFile):
+        place(NAME.folder, change, file)
 
 
 async def test_branches_and_merges_carry_tables_and_conflicts_stay_conflicts(tables: Repository) -> None:
@@ -197,7 +211,11 @@ async def test_no_strategy_and_no_choice_takes_files_of_the_table_that_wins(tabl
     assert await files_of(tables, "main") == ["u/data/a", "u/data/b", "u/metadata/0.json", "u/metadata/1.json"]
 
 
-async def test_dropping_and_renaming_a_table_keep_its_files(tables: Repository) -> None:
+async def test_dropping_and_renaming_a_table_keep_its_files(
+    tables: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (commits, tables_):
+        monkeypatch.setattr(module, "PAGE", 1)
     await append(tables, 0, files=["u/data/a"])
     other = TableName(DB, "other")
     await tables.tables.rename("main", NAME, other, NOTE)
@@ -206,6 +224,8 @@ async def test_dropping_and_renaming_a_table_keep_its_files(tables: Repository) 
         await tables.tables.load("main", NAME)
     await tables.tables.drop("main", other, NOTE)
     assert not await tables.tables.exists("main", other)
+    below = await tables.versions.staging.list("main", prefix=other.folder, limit=9)
+    assert below.items == []
     assert (await tables.tables.load("main~1", other)).metadata == "u/metadata/0.json"
     assert await tables.tables.sizes(["u/data/a", "u/data/none"]) == [len("u/data/a main"), None]
 

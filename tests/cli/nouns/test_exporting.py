@@ -112,9 +112,13 @@ def test_an_imported_object_that_its_source_overwrote_is_left_out_alone(
     put(f"{lake}/main/own", "own")
     shell.ok("commit", f"{lake}/main", "-m", "own")
     shell.ok("import", f"local://{source.name}/", f"{lake}/main/in/")
+    shell.ok("export", f"{lake}/main", str(tmp_path / "early"))
     (source / "a").write_text("another one")
     shell.ok("import", f"local://{source.name}/", f"{lake}/main/in/")
+    shell.ok("export", f"{lake}/main", str(tmp_path / "early"))
 
+    early = sorted((tmp_path / "early" / "commits").glob("*/"))
+    assert [files_in(folder)["in/a"] for folder in early[-2:]] == ["first", "another one"]
     runs = [shell("export", f"{lake}/main", str(tmp_path / "export")) for _ in range(2)]
 
     folders = sorted((tmp_path / "export" / "commits").glob("*/"))

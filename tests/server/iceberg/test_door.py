@@ -6,6 +6,7 @@ Programs of others are in `tests/compat/test_iceberg.py`. Here the application i
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import zlib
 from typing import Any
@@ -168,6 +169,7 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
             "summary": {"operation": "append"},
         },
     }
+    place = table["metadata"]["location"]
     missing = {**snapshot, "snapshot": {**snapshot["snapshot"], "manifest-list": f"{table['metadata']['location']}/m"}}
     for updates, words in (
         ([{"action": "set-location", "location": "s3://other.tables/x"}], "the table's location is"),
@@ -175,7 +177,11 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
         ([snapshot], "is no file of this table"),
         ([missing], "/m"),
         ([{"action": "do-magic"}], 'unknown update "do-magic"'),
-        ([{"action": "set-properties", "updates": {"write.data.path": "s3://x/y"}}], "below its location"),
+        *(
+            ([{"action": "set-properties", "updates": {"write.data.path": path}}], "below its location")
+            for path in ("s3://x/y", f"{place}-else/x", f"{place}/./x", f"{place}/../x")
+        ),
+        ([{"action": "upgrade-format-version", "format-version": 3}], "table format version: 3"),
     ):
         answer = await client.post(f"{sales}/orders", json={"requirements": [], "updates": updates})
         await refused(answer, 400, "BadRequestException", words)
@@ -194,6 +200,15 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
     register = await client.post(f"{LAKE}/sales/register", json=taken)
     await refused(register, 400, "BadRequestException", "other.tables")
     await refused(await client.get(f"{LAKE}/sales/views"), 406, "UnsupportedOperationException", "no views")
+
+
+async def test_metadata_of_a_later_format_is_no_table_here(client: httpx.AsyncClient, sales: str) -> None:
+    """The library reads it, and could not write it again."""
+    found = (await make(client, sales))["metadata"]
+    later = json.dumps({**found, "format-version": 3, "next-row-id": 0}).encode()
+
+    with pytest.raises(iceberg.InvalidTable, match="tables have format-version 2 here"):
+        metadata.parsed(later, f"{found['location']}/m.json", location=found["location"])
 
 
 async def test_a_file_that_is_larger_than_a_manifest_is_not_read(
@@ -386,6 +401,20 @@ async def test_several_tables_change_in_one_commit_or_none_of_them(
     assert commits[0]["message"] == "sales.a: settings, sales.b: settings"
     for name in ("a", "b"):
         assert (await client.get(f"{sales}/{name}")).json()["metadata"]["properties"]["k"] == "1"
+
+    # Of one table the commit was made already. The other one is another commit's, so the client was not answered.
+    wider = {**SCHEMA, "schema-id": 1, "fields": [*SCHEMA["fields"], {**SCHEMA["fields"][0], "id": 2, "name": "b"}]}
+    once = {
+        "requirements": [{"type": "assert-current-schema-id", "current-schema-id": 0}],
+        "updates": [
+            {"action": "add-schema", "schema": wider, "last-column-id": 2},
+            {"action": "set-current-schema", "schema-id": -1},
+        ],
+    }
+    (await client.post(f"{sales}/a", json=once)).raise_for_status()
+    again = await client.post(url, json={"table-changes": [of("b", once), of("a", once)]})
+    await refused(again, 409, "CommitFailedException", "current schema")
+    assert (await client.get(f"{sales}/b")).json()["metadata"]["current-schema-id"] == 0
 
 
 async def test_lent_keys_open_the_files_of_the_table_and_nothing_else(

@@ -64,6 +64,17 @@ async def test_reading_it_answers_410_and_says_who_took_it(
     assert (await client.get(at, params={"path": "logs/new", **params})).status_code == 200
 
 
+async def test_files_of_symlinks_leave_it_out(client: httpx.AsyncClient, lake: str, state: AppState) -> None:
+    """A reader of the table would fail at an object that is gone."""
+    store = (await state.catalog.get("lake")).objectstore
+
+    made = (await client.post(f"{lake}/refs/main/symlink")).json()["location"]
+
+    listed = await store.get(f"{made.removeprefix(store.uri)}/logs/symlink.txt".replace("//", "/").lstrip("/"))
+    kept = (await client.get(f"{lake}/refs/main/objects/stat", params={"path": "logs/new"})).json()["physical_address"]
+    assert listed.decode().split() == [kept]
+
+
 async def test_stat_and_lists_mark_it_and_nothing_else(client: httpx.AsyncClient, lake: str) -> None:
     at = f"{lake}/refs/main/objects"
 
