@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import Entry, Invalid, from_row
+from lakebed.base import Entry, Invalid, format_address, from_row, slice_number
 from lakebed.gc.live import BadContinuation, NotRestorable, Restoring
-from lakebed.gc.live.defer.restoring import Occupant, Step, decide
+from lakebed.gc.live.defer.restoring import Occupant, Step, _newness, decide
 from lakebed.gc.messages import (
     GARBAGE,
     LEDGER_PREFIX,
@@ -563,6 +563,36 @@ async def test_what_was_deleted_for_good_is_told_with_run_date_and_rule(lake: La
     for body in (Restore(run_id="r1"), Restore(path="events/0"), Restore(path="data/abcd"), Restore(path="events/")):
         with pytest.raises(NotRestorable, match=r"run r1 deleted it at 20..-..-.. ..:..:..Z by the rule main"):
             await restored(lake, body)
+
+
+async def test_a_search_of_the_ledger_goes_on_behind_the_last_file_that_it_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.gc.live.defer.restorable.FILES_LOOKED", 1)
+    for run, key in (("r1", "data/abcd"), ("r2", "data/efgh")):
+        await purge(lake.versions, lake.deleter, await defer(lake.versions, [key], run=run), run=run)
+
+    for run, key in (("r1", "data/abcd"), ("r2", "data/efgh")):
+        with pytest.raises(NotRestorable, match=f"run {run} deleted it at"):
+            await restored(lake, Restore(path=key))
+
+
+def test_of_versions_of_one_date_the_one_that_was_uploaded_last_is_newer() -> None:
+    before, after = (slice_number(opened_at_ms=opened_ms, random_bits=1) for opened_ms in (1_000_000, 2_000_000))
+    ascending = ["s3://elsewhere/a", format_address(before, 7), format_address(after, 1), format_address(after, 2)]
+
+    assert sorted(ascending, key=lambda address: _newness(7, "r1", address)) == ascending
+    assert _newness(8, "r1", ascending[0]) > _newness(7, "r1", ascending[-1])
+
+
+async def test_an_entry_of_another_checksum_than_the_commit_had_is_another_one(lake: Lake) -> None:
+    sums = [hashlib.md5(data, usedforsecurity=False).hexdigest() for data in (b"abcd", b"efgh")]
+    known, there = (Entry(address="data/abcd", size_bytes=4, checksum=one, modified_ms=0) for one in sums)
+    await lake.objectstore.put("data/abcd", b"abcd")
+    restoring = Restoring(lake.versions, key=KEY)
+
+    assert await restoring._is_same(known, "data/abcd", known)
+    assert not await restoring._is_same(there, "data/abcd", known)
 
 
 async def test_what_no_run_ever_took_is_told(lake: Lake) -> None:

@@ -20,9 +20,7 @@ from lakebed.cli.gc.report import certificate_html
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds.erasure.certificate import certifying, contents
 from lakebed.gc.kinds.erasure.certificate.contents import read_checksums
-from lakebed.gc.kinds.erasure.erasing import DeferredRun
 from lakebed.gc.messages import (
-    GARBAGE,
     RESTORED_FROM,
     BadInput,
     Certificate,
@@ -32,26 +30,20 @@ from lakebed.gc.messages import (
     certificate_path,
     decode_certificate,
     encode_certificate,
-    encode_part,
     head_of,
     is_signed,
-    manifest_of,
-    part_of,
     plan_path,
     signed_bytes,
 )
 from lakebed.gc.rules import Selection, digests_in
 from lakebed.objectstore import (
     MemoryObjectStore,
-    ObjectStat,
-    ObjectStoreDenied,
     ObjectStoreOptions,
     keeps_versions,
     open_objectstore,
 )
 from lakebed.operations.gc import collectors
 from lakebed.runtime import live_ports
-from tests.gc.garbage import context_of, forged
 from tests.gc.kinds.erasure.test_plan import deferred, erase, versions_of
 from tests.gc.mark.test_holding import hold
 from tests.objectstore.s3_servers import client_of, make_bucket, serve_moto
@@ -867,29 +859,6 @@ def test_what_is_no_digest_is_asked_for_in_no_staging_area() -> None:
     assert [asked.digests for asked in digests_in(checksums)] == [("a" * 32, "d41d8cd98f00b204e9800998ecf8427e")]
     assert list(digests_in(["x"])) == []
     assert [len(asked.digests) for asked in digests_in(f"{n:032x}" for n in range(100_001))] == [100_000, 1]
-
-
-async def test_an_object_of_unknown_size_may_have_any_content_and_any_object_that_of_one() -> None:
-    store = MemoryObjectStore("mem://sizes")
-    rows = forged(["data/a", "data/b", "data/c"], seen_ms=0)
-    rows = rows.set_column(rows.schema.get_field_index("size_bytes"), rows.schema.field("size_bytes"), [[-1, 4, 9]])
-    data = encode_part(GARBAGE, rows)
-    await store.put("f/part", data)
-    table = manifest_of(GARBAGE, "f/", [part_of("part", data, rows=3)])
-
-    for sizes, addresses in (([4], ["data/a", "data/b"]), ([-1], ["data/a", "data/b", "data/c"]), ([5], ["data/a"])):
-        run = DeferredRun("r", table, has_all_paths=True)
-        found = await contents._of_sizes(context_of(store), run, sizes, ())
-        assert found["address"].to_pylist() == addresses
-
-
-async def test_an_object_that_the_store_does_not_show_is_not_absent() -> None:
-    class Denying(MemoryObjectStore):
-        async def stat(self, key: str) -> ObjectStat:
-            raise ObjectStoreDenied(f"no right to see {key}")
-
-    with pytest.raises(ObjectStoreDenied):
-        await contents.addresses_there(context_of(Denying("mem://denying")), ["data/a"])
 
 
 async def test_the_bytes_of_objects_are_read_for_checksums_share_by_share() -> None:

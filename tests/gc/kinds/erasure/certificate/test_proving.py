@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from lakebed.gc.engines.engine import CLOSED
 from lakebed.gc.engines.files import Files, Lake
+from lakebed.gc.kinds.erasure.certificate import proving
 from lakebed.gc.mark.holding import HeldBack
 from lakebed.gc.messages import (
     PROOF,
     Certificate,
     Collected,
     Mode,
+    Pieces,
     Plan,
     RunKind,
     Total,
@@ -24,8 +28,10 @@ from lakebed.gc.messages import (
     encode_certificate,
 )
 from lakebed.gc.rules import DAY_MS, Rules
-from lakebed.gc.runs.context import write_plan
+from lakebed.gc.runs.context import write_piece, write_plan
+from lakebed.objectstore import MemoryObjectStore
 from lakebed.versions import PathExists, keys
+from tests.gc.garbage import context_of
 from tests.gc.kinds.erasure.certificate.test_certifying import signed
 from tests.gc.kinds.erasure.test_plan import begin_in_parts, erase
 from tests.gc.mark.test_holding import hold
@@ -257,6 +263,27 @@ def test_a_collection_without_its_report_proves_nothing(lake: Lakeside) -> None:
     assert "report.json is missing" in stands(again(lake, made))["garbage"]
 
 
+@pytest.mark.parametrize("left", ["objects_kept", "objects_failed"])
+def test_a_collection_that_left_an_object_proves_nothing(lake: Lakeside, left: str) -> None:
+    lost(lake)
+    made = erased(lake)
+    run = collect(lake)
+    report = lake.folder / f"_lakefs/retention/gc/uncommitted/{run}/report.json"
+    report.write_text(json.dumps({**json.loads(report.read_text()), left: 1}))
+
+    assert "left 1 object" in stands(again(lake, made))["garbage"]
+
+
+async def test_all_parts_of_the_slices_of_a_plan_are_read() -> None:
+    store = MemoryObjectStore("mem://slices")
+    parts = [
+        (await write_piece(store, "f/", f"part-{number}.parquet", CLOSED, CLOSED.rows({"bucket": [number]}))).parts
+        for number in (7, 9)
+    ]
+
+    assert await proving._slices(context_of(store), Pieces(folder="f/", parts=(*parts[0], *parts[1]))) == [7, 9]
+
+
 def test_an_address_that_is_still_handed_out_stands(lake: Lakeside) -> None:
     lost(lake)
     old = handed_out(lake)
@@ -323,6 +350,15 @@ def test_what_lies_in_a_folder_on_no_record_stands_until_it_is_removed(lake: Lak
     (lake.folder / folder / "00000000").unlink()
 
     assert stands(again(lake, made)) == {}
+
+
+def test_a_file_of_data_beside_the_folders_stands(lake: Lakeside) -> None:
+    lake.wait(lake.objectstore.put("data/stray", b"one"))
+    lost(lake)
+    made = erased(lake)
+    collect(lake)
+
+    assert [(one.what, one.where) for one in again(lake, made).stands] == [("unlisted", "data/stray")]
 
 
 def test_a_slice_that_comes_on_record_after_the_collection_stands(lake: Lakeside) -> None:
