@@ -109,8 +109,9 @@ def test_an_object_keeps_the_paths_of_an_earlier_certificate(lake: Lakeside) -> 
     versions_of(lake)
     made = certified(lake, "users/ann")
     first = made.objects[0]
-    facts = {"address": first.address, "size_bytes": 1, "checksum": "", "modified_ms": 0}
-    staged = StagedEntry(branch="main", path="users/eve", **facts)
+    staged = StagedEntry(
+        branch="main", path="users/eve", address=first.address, size_bytes=1, checksum="", modified_ms=0
+    )
 
     found = certifying._with_named(made, [staged], NAMES.schema.empty_table())
 
