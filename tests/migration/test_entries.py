@@ -82,6 +82,15 @@ async def test_the_old_servers_marker_is_told_by_its_content(catalog: Catalog, i
         await catalog.namespaces.check_outside(address.replace("/old/", "/new/"), is_folder=is_folder)
 
 
+async def test_of_a_namespace_that_is_a_whole_bucket_every_object_counts(catalog: Catalog, namespace: str) -> None:
+    other = await catalog.create("other", storage_namespace=namespace)
+    entry = Entry(address=f"{namespace}-bucket/x/y", size_bytes=1, checksum="0", modified_ms=0)
+    await other.versions.staging.put("main", b"a", entry)
+
+    with pytest.raises(Conflict, match="by other"):
+        await check_named_nowhere_else(catalog, "", f"{namespace}-bucket")
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_a_namespace_of_which_another_repository_names_an_object_is_not_adopted(
     catalog: Catalog, namespace: str, is_committed: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,7 +27,7 @@ from lakebed.catalog.tables import (
 from lakebed.catalog.tables import tables as tables_
 from lakebed.catalog.tables.commits import place
 from lakebed.objectstore import ObjectStore
-from lakebed.versions import Commit, MergeConflict, Note, PathExists, Versions
+from lakebed.versions import Commit, MergeConflict, Note, PathExists, Sides, Versions
 from tests.clocks import TurnableClock
 
 NOTE = Note(message="tables", committer="tester")
@@ -194,6 +194,19 @@ async def test_branches_and_merges_carry_tables_and_conflicts_stay_conflicts(tab
         await tables.changes.merge("other", "main", NOTE)
     await tables.changes.revert("main", "main", NOTE, parent_number=1)
     assert await files_of(tables, "main") == ["u/data/a", "u/metadata/0.json"]
+
+
+async def test_a_merge_that_conflicts_beside_its_tables_is_not_settled(tables: Repository) -> None:
+    async def changed(*_: object) -> TableChange:
+        raise AssertionError("no table of it is asked for")
+
+    settle = tables.tables.settling(changed)
+
+    for keys in ([b"db/t.iceberg/table.json", b"db/plain"], [b"db/plain"]):
+        conflict = MergeConflict("both sides", conflicts=keys)
+        with pytest.raises(MergeConflict) as refused:
+            await settle(cast("Sides", None), conflict)
+        assert refused.value is conflict
 
 
 async def test_no_strategy_and_no_choice_takes_files_of_the_table_that_wins(tables: Repository) -> None:

@@ -56,6 +56,25 @@ class TestDynamoDB(OnServer):
     pass
 
 
+async def test_a_page_goes_on_where_dynamodb_answers_less_than_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends an answer after 1 MB."""
+    asked: list[dict[str, object]] = []
+
+    async def ask(_: object, action: str, query: dict[str, object], __: object) -> object:
+        asked.append({**query})
+        number = len(asked)
+        row = dynamodb_driver._Row(k=dynamodb_driver._Binary(b"%d" % number), v=dynamodb_driver._Binary(b"v"))
+        return dynamodb_driver._Rows([row], last_key=number if number < 3 else None)
+
+    monkeypatch.setattr(dynamodb_driver.DynamoDatabase, "_ask", ask)
+    database = dynamodb_driver._from(StoreUri("dynamodb://eu-central-1/pages"), 1)
+
+    assert await database.scan(b"p", b"", 9) == [(b"1", b"v"), (b"2", b"v"), (b"3", b"v")]
+    assert [query.get("ExclusiveStartKey") for query in asked] == [None, 1, 2]
+
+
 async def test_a_value_that_was_put_back_is_noticed(server: Server) -> None:
     await a_value_put_back_is_noticed(uri_of(server.port, name="back"))
 

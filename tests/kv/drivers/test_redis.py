@@ -85,6 +85,54 @@ async def command(server: Server, *parts: str | int) -> None:
     await pool.aclose()
 
 
+async def test_a_write_that_some_of_the_replicas_have_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def lent(_: object) -> AsyncIterator[None]:
+        yield
+
+    async def written(*_: object) -> list[object]:
+        return [1]
+
+    async def reached(*_: object) -> int:
+        return 1
+
+    for name, double in (("_lent", lent), ("_call_each", written), ("_call", reached)):
+        monkeypatch.setattr(redis_driver, name, double)
+
+    def database(replicas: int) -> redis_driver.RedisDatabase:
+        return redis_driver.RedisDatabase(
+            "redis://127.0.0.1:1", name="a", fsync="always", replicas=replicas, connections=1, timeout_s=1
+        )
+
+    await database(1).write(b"p", [(b"k", b"v")])
+    with pytest.raises(OutcomeUnknown, match="1 replicas have the write, and 2 should"):
+        await database(2).write(b"p", [(b"k", b"v")])
+
+
+async def test_a_connection_whose_command_was_cancelled_meets_no_other() -> None:
+    class Connection:
+        socket_connect_timeout = 60
+        is_ended = False
+
+        def pack_commands(self, commands: object) -> object:
+            return commands
+
+        async def send_packed_command(self, _: object) -> None:
+            await asyncio.Event().wait()
+
+        async def disconnect(self, *, nowait: bool) -> None:
+            self.is_ended = nowait
+
+    connection = Connection()
+    asked = asyncio.create_task(redis_driver._call_each(connection, (b"GET", b"a")))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+    assert connection.is_ended
+
+
 async def test_a_primary_that_has_become_a_replica_is_not_read() -> None:
     with redis() as server, held_port() as nowhere:
         uri = uri_of(server.port, name="demoted")

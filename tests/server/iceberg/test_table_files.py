@@ -89,13 +89,15 @@ class Files:
     async def read(self, uris: Sequence[str]) -> Mapping[str, bytes]:
         return {uri: self.bytes[uri] for uri in uris[: self._at_once]}
 
-    def manifest(self, name: str, *data: str, deleted: Sequence[str] = ()) -> Any:
+    def manifest(
+        self, name: str, *data: str, deleted: Sequence[str] = (), content: DataFileContent = DataFileContent.DATA
+    ) -> Any:
         out = Out(f"{LOCATION}/metadata/{name}")
         with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, Schema.model_validate(SCHEMA), out, 1, "null") as writer:  # type: ignore[arg-type]  # a file in memory
             for uri in (*data, *deleted):
                 status = ManifestEntryStatus.DELETED if uri in deleted else ManifestEntryStatus.ADDED
                 file = DataFile.from_args(
-                    content=DataFileContent.DATA, file_path=uri, file_format=FileFormat.PARQUET, partition=Record(),
+                    content=content, file_path=uri, file_format=FileFormat.PARQUET, partition=Record(),
                     record_count=1, file_size_in_bytes=1,
                 )  # fmt: skip
                 numbers: dict[str, Any] = {"snapshot_id": 1, "sequence_number": 1, "file_sequence_number": 1}
@@ -155,3 +157,21 @@ async def test_a_snapshot_with_the_id_of_a_removed_one_is_another() -> None:
 
     assert found.added == {after["manifest-list"], new.manifest_path, two}
     assert found.removed == {before["manifest-list"], old.manifest_path, one}
+
+
+def test_a_table_with_deletes_by_position_is_not_exported() -> None:
+    """They name files inside their own bytes, by addresses that nothing outside of the catalog resolves."""
+    files = Files()
+    data, deletes = (f"{LOCATION}/data/{name}.parquet" for name in ("a", "deletes"))
+    plain = files.manifest("m1.avro", data)
+    by_position = files.manifest("m2.avro", deletes, content=DataFileContent.POSITION_DELETES)
+
+    def export(*manifests: Any) -> list[str]:
+        table = metadata(files.snapshot(1, f"list-{len(manifests)}.avro", *manifests))
+        place = {"location": LOCATION, "target": "s3://out/t"}
+        read, address_of = files.bytes.__getitem__, str
+        return [name for name, _ in iceberg.exported(table.encoded(), "", read=read, address_of=address_of, **place)]
+
+    assert export(plain)[-1] == "table.metadata.json"
+    with pytest.raises(iceberg.InvalidTable, match="deletes by position"):
+        export(plain, by_position)

@@ -269,3 +269,14 @@ async def test_a_listing_of_all_branches_goes_on_inside_the_one_that_its_marker_
     for after, keys in (("gone", ["gone/a", "gone/b", "main/a"]), ("gone/a", ["gone/b", "main/a"]), ("h", ["main/a"])):
         listed = await s3.get(f"/lake?list-type=2&start-after={quote(after, safe='')}")
         assert re.findall("<Key>(.*?)</Key>", listed.text) == keys
+
+
+async def test_an_object_without_a_type_is_bytes_and_no_page_of_this_server(s3: httpx.AsyncClient) -> None:
+    """A page that runs in the browser would have the cookie of its user."""
+    (await s3.put("/lake.main/b", content=b"<script>", headers={"content-type": ""})).raise_for_status()
+
+    got = await s3.get("/lake.main/b")
+
+    assert got.headers["content-type"] == "application/octet-stream"
+    assert got.headers["content-security-policy"].split(";")[0] == "sandbox"
+    assert got.headers["x-content-type-options"] == "nosniff"
