@@ -295,7 +295,7 @@ def test_a_copy_has_a_date_of_its_own(s3: Any, lake: str) -> None:
 
     copied = s3.copy_object(Bucket=lake, Key="main/b", CopySource=f"{lake}/main/a")["CopyObjectResult"]["LastModified"]
 
-    assert first < copied
+    assert first < copied.replace(microsecond=0)
     assert s3.head_object(Bucket=lake, Key="main/b")["LastModified"] == copied.replace(microsecond=0)
 
 

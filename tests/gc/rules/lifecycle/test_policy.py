@@ -127,6 +127,7 @@ def test_a_bad_rule_is_refused_with_its_place(rule: TEXT, place: str, words: str
         ({"path": "a", "period": "5"}, "rules.r.period", "has no unit"),
         ({"path": "a", "period": "5d", "days": 5}, "rules.r.period", "not both"),
         ({"path": "a", "branches": {"b": "5d"}, "branch_days": {"b": 5}}, "rules.r.branches.b", "two periods"),
+        ({"path": "a", "branches": {"b": "6d"}, "branch_days": {"b": 5}}, "rules.r.branches.b", "two periods"),
         ({"path": "a", "branches": {"a.b": "5d"}}, "rules.r.branches.a.b", "matches no branch"),
         ({"path": "a", "period": "5d", "min_size": -1}, "rules.r.min_size", "-1 is not a whole number"),
         ({"path": "a", "period": "5d", "keep_versions": 1001}, "rules.r.keep_versions", "1001 is not a whole number"),
