@@ -47,9 +47,9 @@ _PLANNING: Final = on(REPOSITORY, "gc:Plan")
 _APPLYING: Final = on(REPOSITORY, "gc:Apply")
 _ERASING: Final = on(REPOSITORY, "gc:Erase")
 _DELETED: Final = Parameter("deleted")
+"""The uid of a deleted repository that had the name, or `only` where one had it: ask after that one."""
 _FILES: Final = Parameter("files", "integer", default=0)
 """End a page of a search after about this number of files. By default after what takes a second."""
-"""The uid of a deleted repository that had the name, or `only` where one had it: ask after that one."""
 _READ_RUNS: Final = on(REPOSITORY, "gc:ReadRuns")
 _READ_RULES: Final = on(REPOSITORY, "gc:ReadRules")
 _WRITE_RULES: Final = on(REPOSITORY, "gc:WriteRules")
