@@ -23,6 +23,7 @@ from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
 from lakebed.server.http.gate import readable, refuse_denied, require, unreadable
 from tests.gc.deferred import defer
+from tests.server.rest.objects.test_imports import ended
 
 BODIES: dict[type, Any] = {
     wire.UserCreation: {"id": "x"},
@@ -333,11 +334,8 @@ async def test_an_import_writes_only_where_its_caller_may_write(
         begun = await ann.post(url, json={"paths": [path], "commit": {"message": "m"}})
         if begun.status_code == 401:
             return str(begun.json()["message"])
-        while True:
-            status = (await ann.get(url, params={"id": begun.json()["id"]})).json()
-            if status["completed"] or "error" in status:
-                return str(status["error"]["message"]) if "error" in status else "completed"
-            await asyncio.sleep(0.01)
+        status = await ended(ann, repo, begun.json()["id"])
+        return str(status["error"]["message"]) if "error" in status else "completed"
 
     planted = "arn:lakefs:fs:::repository/lake/object/_lakefs_actions/planted.yaml"
     assert (await import_("object", "in/z", "_lakefs_actions/planted.yaml")).endswith(f"fs:WriteObject on {planted}")
@@ -359,14 +357,9 @@ async def test_an_import_removes_only_what_its_caller_may_delete(
     await give(client, "ann", allow("fs:ImportFromStorage"), allow("fs:DeleteObject", resource=secret, effect="deny"))
     paths = [{"type": "common_prefix", "path": f"{store.uri}/in/", "destination": ""}]
 
-    async def import_(who: httpx.AsyncClient) -> Any:
-        url = f"{repo}/branches/main/import"
-        begun = await who.post(url, json={"paths": paths, "commit": {"message": "m"}})
-        while True:
-            status = (await who.get(url, params={"id": begun.json()["id"]})).json()
-            if status["completed"] or "error" in status:
-                return status
-            await asyncio.sleep(0.01)
+    async def import_(who: httpx.AsyncClient) -> dict[str, Any]:
+        begun = await who.post(f"{repo}/branches/main/import", json={"paths": paths, "commit": {"message": "m"}})
+        return await ended(who, repo, begun.json()["id"])
 
     assert (await import_(client))["completed"]
     await MemoryDeleter(cast("MemoryObjectStore", store)).delete([f"in/{gone}"])
@@ -429,17 +422,14 @@ async def test_no_spelling_and_no_folder_leads_around_a_denial_of_what_lies_else
 
     async def import_(source: str) -> str:
         path = {"type": "common_prefix", "path": source, "destination": "in/"}
-        url = f"{repo}/branches/main/import"
-        begun = await ann.post(url, json={"paths": [path], "commit": {"message": "m"}})
+        body = {"paths": [path], "commit": {"message": "m"}}
+        begun = await ann.post(f"{repo}/branches/main/import", json=body)
         if begun.status_code == 401:
             return "refused at once"
         assert begun.status_code == 202, begun.text
         async with asyncio.timeout(60):
-            while True:
-                status = (await ann.get(url, params={"id": begun.json()["id"]})).json()
-                if status["completed"] or "error" in status:
-                    return str(status["error"]["message"]) if "error" in status else "completed"
-                await asyncio.sleep(0.01)
+            status = await ended(ann, repo, begun.json()["id"])
+        return str(status["error"]["message"]) if "error" in status else "completed"
 
     assert await import_(f"{shouted}/secret/") == "refused at once"
     assert await import_(f"{store.uri}/open/") == "completed"

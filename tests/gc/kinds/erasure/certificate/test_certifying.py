@@ -25,6 +25,7 @@ from lakebed.gc.messages import (
     BadInput,
     Certificate,
     CertificateHead,
+    Plan,
     RestoredFrom,
     RunKind,
     certificate_path,
@@ -36,12 +37,7 @@ from lakebed.gc.messages import (
     signed_bytes,
 )
 from lakebed.gc.rules import Selection, digests_in
-from lakebed.objectstore import (
-    MemoryObjectStore,
-    ObjectStoreOptions,
-    keeps_versions,
-    open_objectstore,
-)
+from lakebed.objectstore import MemoryObjectStore, ObjectStoreOptions, keeps_versions, open_objectstore
 from lakebed.operations.gc import collectors
 from lakebed.runtime import live_ports
 from tests.gc.kinds.erasure.test_plan import deferred, erase, versions_of
@@ -665,6 +661,14 @@ def erased_and_forgotten(lake: Lakeside) -> Certificate:
     return first
 
 
+def erased_without_a_certificate(lake: Lakeside) -> Plan:
+    """An erasure takes what is staged at `users/ann`, and its command dies before it asks for a certificate."""
+    lake.upload("users/ann", b"secret")
+    first = erase(lake, "users/ann")
+    lake.collector.apply(None, first.run_id)
+    return first
+
+
 def test_a_second_erasure_finds_copies_of_what_only_the_first_named(lake: Lakeside) -> None:
     first = erased_and_forgotten(lake)
 
@@ -737,9 +741,7 @@ def test_by_metadata_alone_what_other_erasures_named_is_not_among_the_objects(la
 
 
 def test_copies_are_sought_of_what_an_erasure_took_whose_command_died_before_its_certificate(lake: Lakeside) -> None:
-    lake.upload("users/ann", b"secret")
-    first = erase(lake, "users/ann")
-    lake.collector.apply(None, first.run_id)
+    erased_without_a_certificate(lake)
     lake.upload("users/ann", b"another")
     lake.upload("backup/ann", b"secret")
     lake.upload("users/bob", b"other")
@@ -750,9 +752,7 @@ def test_copies_are_sought_of_what_an_erasure_took_whose_command_died_before_its
 
 
 def test_what_an_erasure_without_a_certificate_took_stands_where_its_plan_cannot_be_read(lake: Lakeside) -> None:
-    lake.upload("users/ann", b"secret")
-    first = erase(lake, "users/ann")
-    lake.collector.apply(None, first.run_id)
+    first = erased_without_a_certificate(lake)
     lake.upload("users/bob", b"other")
     lake.commit()
     lake.wait(lake.objectstore.put(plan_path(first.kind, first.run_id), b"damaged"))

@@ -18,6 +18,7 @@ from tests.gc.garbage import context_of, forged
 from tests.gc.kinds.erasure.certificate.test_certifying import (
     certified,
     erased_and_forgotten,
+    erased_without_a_certificate,
     kept_for_a_window,
     stands,
 )
@@ -30,9 +31,7 @@ lake = lake_
 
 
 def test_copies_are_sought_of_what_an_erasure_takes_that_still_deletes(lake: Lakeside) -> None:
-    lake.upload("users/ann", b"secret")
-    first = erase(lake, "users/ann")
-    lake.collector.apply(None, first.run_id)
+    first = erased_without_a_certificate(lake)
     lake.upload("users/ann", b"another")
     lake.upload("backup/ann", b"secret")
     lake.commit()
