@@ -60,10 +60,10 @@ async def make(here: AccountsHere, group: str, *policies: str) -> None:
     """Make a group here with policies that mean what those of the old server mean, but for `other-…`."""
     await here.groups.create(group, description="")
     for name in policies:
-        action = f"fs:{name.removeprefix('other-').title()}Object" if not name.startswith("other-") else "fs:*"
-        statements = (Statement(effect="allow", actions=(action,), resource="*"),)
-        await here.policies.create(name.removeprefix("other-"), statements)
-        await here.policies.attach_to_group(group, name.removeprefix("other-"))
+        id_ = name.removeprefix("other-")
+        action = f"fs:{name.title()}Object" if id_ == name else "fs:*"
+        await here.policies.create(id_, (Statement(effect="allow", actions=(action,), resource="*"),))
+        await here.policies.attach_to_group(group, id_)
 
 
 async def rights(here: AccountsHere) -> tuple[list[str], list[str]]:
