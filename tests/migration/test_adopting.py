@@ -179,12 +179,12 @@ def test_what_the_old_server_wrote_since_stops_the_adoption(in_place: Move, monk
         patch.setattr(flow, "_compare", compared)
         in_place.ok("old")
     stop(in_place)
-    began_s = change_log(in_place)["compared_ms"] / 1000
+    began_ms = change_log(in_place)["compared_ms"]
 
     # The clock of a store may have full seconds: what has the same time may have come after it was read.
-    for written_s in (None, began_s, began_s + 60):
-        if written_s is not None:
-            os.utime(late, (written_s, written_s))
+    for written_ms in (None, began_ms, began_ms + 60_000):
+        if written_ms is not None:
+            os.utime(late, ns=(written_ms * 1_000_000,) * 2)
         code, message = adopt(in_place)
         assert (code, "1 object came that nothing here names" in message) == (4, True), message
 
