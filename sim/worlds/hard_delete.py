@@ -13,7 +13,7 @@ from typing import Final
 
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
-from lakebed.gc.messages import RunKind
+from lakebed.gc.messages import Mode, RunKind
 from lakebed.gc.rules import DAY_MS
 from lakebed.versions import Condition, Versions
 from sim.checkers.ledgers import (
@@ -30,6 +30,7 @@ from sim.scenes.collecting import PRIVATE, STEPS
 from sim.scenes.deeds import (
     apply_planned,
     clean_records,
+    close,
     commit_in_vain,
     committed_run,
     copy,
@@ -203,6 +204,10 @@ def hard_delete_scenes() -> Iterator[Scene]:
     both = _scene("worker, overwriter that works", x, y, staged=waiting, private=STEPS, quick=Quick.NO_FAULT)
     counted = (what_is_recorded_is_gone, deletions_count_once, _what_went_is_recorded)
     yield replace(both, checks=(*both.checks, *counted))
+    # It turns the page that a slower worker is at.
+    morning = client("y", days_later(work("y1"), days=1))
+    both = _scene("worker, worker of the next day", x, morning, staged=waiting, private=STEPS, quick=Quick.NO_FAULT)
+    yield replace(both, checks=(*both.checks, *counted))
     r = client("r", uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
     r, planned = client("r", apply_planned("r1")), [a1, a2, plan_only("p1", RunKind.UNCOMMITTED)]
@@ -215,6 +220,11 @@ def hard_delete_scenes() -> Iterator[Scene]:
     ahead = [a1, days_later(hard(upload("w2", "a", "2")), days=1), uncommitted_run("r0")]
     worker = client("x", days_later(work("x1"), days=2))
     yield _counting_once("worker of what a clock that was ahead queued, after a run", worker, staged=ahead)
+    # It lists nothing again of what the run before it listed, so it does not see that an object went since.
+    next_run = client("r", uncommitted_run("r1", mode=Mode.AUTOMATIC, days=1))
+    since = [a1, close("k0"), uncommitted_run("r0", mode=Mode.AUTOMATIC), a2, work("x0")]
+    name = "run a day after a worker, which goes on from an earlier one"
+    yield _counting_once(name, next_run, staged=since)
     before = [a1, reset("s0"), plan_only("p1", RunKind.UNCOMMITTED)]
     yield _counting_once(
         "queueing cleaner that works, apply of a plan that is days old",
