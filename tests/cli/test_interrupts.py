@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from lakebed.client.transfers import Files
@@ -146,6 +147,45 @@ def test_a_migration_that_is_stopped_says_how_to_go_on(
     assert (found.code, found.out) == (130, "")
     assert "run the same command again" in found.err
     assert ("no repository was written" if option else "the commits that came over stay") in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "stops_at", "expected"),
+    [
+        (
+            "object rm -r LAKE/main/ --yes",
+            1,
+            "stopped: 0 objects or more deleted; run the same command again: it deletes",
+        ),
+        (
+            "object mv -r LAKE/main/a LAKE/main/b",
+            2,
+            "stopped: 1 of 2 objects moved; run the same command again: it takes",
+        ),
+        ("commit LAKE/main -m x", 1, "stopped: one was on its way, and the server may carry it out. Look before you"),
+        ("object rm LAKE/main/a/1", 1, "stopped: one was on its way, and the server may carry it out. Look before you"),
+        ("log LAKE/main", 0, ""),
+    ],
+)
+def test_a_change_that_is_stopped_on_its_way_says_so(
+    shell: Shell, lake: str, put: Put, monkeypatch: pytest.MonkeyPatch, words: str, stops_at: int, expected: str
+) -> None:
+    """The user stops while the server has this change, counted from 1, or a read where it is 0."""
+    for name in "12":
+        put(f"{lake}/main/a/{name}", name)
+    send, changes = httpx.Client.send, 0
+
+    def stopping(self: httpx.Client, request: httpx.Request, **more: Any) -> Any:
+        nonlocal changes
+        changes += request.method != "GET"
+        return stop() if changes == stops_at else send(self, request, **more)
+
+    monkeypatch.setattr(httpx.Client, "send", stopping)
+
+    found = shell(*words.replace("LAKE", lake).split())
+
+    assert (found.code, found.out, found.err.count("\n")) == (130, "", bool(expected))
+    assert found.err.startswith(expected)
 
 
 STARTING = """

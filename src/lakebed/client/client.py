@@ -87,6 +87,11 @@ class Client:
     def close(self) -> None:
         self._connection.close()
 
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Return how many requests other than reads were sent, and how many of them were answered."""
+        return self._connection.changes_sent, self._connection.changes_answered
+
     def setup_state(self) -> str:
         """Return `initialized` or `not_initialized`."""
         return self._connection.do(installation.GET_SETUP_STATE).state

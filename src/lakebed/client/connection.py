@@ -159,6 +159,7 @@ class Connection:
     forked from this one; close it when done.
 
     `transport` and `sleep` are for tests. `timeout_s` is the longest silence of the server, not of a whole call.
+    `changes_sent` counts requests other than reads, and `changes_answered` those of them with an answer.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class Connection:
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self._trace = trace
+        self.changes_sent = self.changes_answered = 0
         self.endpoint = checked_endpoint(endpoint)
         self._retries = retries
         self._sleep = sleep
@@ -377,6 +379,7 @@ class Connection:
     ) -> httpx.Response:
         """`whom`: who is asked, where it is not the endpoint."""
         failures = 0
+        self.changes_sent += changes
         while True:
             last = not again or failures + 1 >= self._retries.attempts
             wait_s, began_s = 0.0, time.monotonic()
@@ -393,6 +396,7 @@ class Connection:
                 raise _closed(request) from error
             else:
                 if last or response.status_code not in _STATUS_TO_RETRY:
+                    self.changes_answered += changes
                     return response
                 wait_s = retry_after_s(response)
                 response.close()

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, Protoc
 import click
 
 from lakebed import interrupts
-from lakebed.base import Conflict, Denied, LakebedError, NotFound, Unavailable, exit_code
+from lakebed.base import Conflict, Denied, LakebedError, NotFound, Unavailable, count_of, exit_code
 from lakebed.settings import PROFILE_VARIABLE, Settings, effective_settings, source_of
 
 from .failures import (
@@ -96,7 +96,7 @@ class Session:
         self.is_quiet = quiet
         self.before_answer: Callable[[], None] = lambda: None
         """Called before each line of an answer: what shows progress at the terminal erases it there."""
-        self.when_stopped: Callable[[], str] = str
+        self.when_stopped: Callable[[], str] | None = None
         """Returns the line for Ctrl-C: what was done, what was not, and how to go on. A long command sets it."""
 
     @cached_property
@@ -257,9 +257,18 @@ class Session:
 
     def stopped(self, message: str = "") -> None:
         """Write the one line for Ctrl-C, --quiet or not: the message, else that of the command."""
-        if line := message or self.when_stopped():
+        if line := message or (self.when_stopped or self._sent)():
             self.warn(line)
         self.when_stopped = str
+
+    def _sent(self) -> str:
+        """Return the line of a command that has none of its own: empty where it only read."""
+        sent, answered = self.client.changes if "client" in self.__dict__ else (0, 0)
+        if not sent:
+            return ""
+        done = [f"{count_of(answered, 'request')} {'was' if answered == 1 else 'were'} answered"] if answered else []
+        on_its_way = ["one was on its way, and the server may carry it out"] if sent > answered else []
+        return f"stopped: {'; '.join(done + on_its_way)}. Look before you run the command again"
 
     @contextlib.contextmanager
     def bar(self, description: str, total: int = 0) -> Iterator[Bar]:

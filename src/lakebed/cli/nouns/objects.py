@@ -37,6 +37,7 @@ from lakebed.cli.kit.uris import SCHEME, ObjectUri, parse_object, parse_prefix
 from lakebed.wire import ObjectStats
 
 from .transfers import (
+    GOES_ON,
     Moved,
     delete_objects,
     download_objects,
@@ -410,10 +411,16 @@ def mv(
         _stat(session, parse_object(source))
         is_folder = not there.path or there.path.endswith("/")
         pairs = [(here.path, there.path + _base_name(here) if is_folder else there.path)]
-    copied, taken = [], []
+    copied, taken, done = [], [], 0
+    if recursive:
+        verb = "moved" if here.repository == there.repository else "copied"
+        session.when_stopped = lambda: (
+            f"stopped: {done:,} of {count_of(len(pairs), 'object')} {verb}; {GOES_ON}: it takes the rest"
+        )
     for path, to in pairs:
         try:
             _move_one(session, here, path, there, to, if_absent)
+            done += 1
         except MovedAsCopy:
             copied.append(path)
         except Taken:

@@ -236,6 +236,10 @@ def delete_objects(session: Session, place: ObjectUri, paths: Iterable[str]) -> 
         Failed: one could not be deleted.
     """
     left, deleted = iter(paths), 0
+    # The batch that was on its way may be deleted, too: the next call finds what is left.
+    session.when_stopped = lambda: (
+        f"stopped: {count_of(deleted, 'object')} or more deleted; {GOES_ON}: it deletes the rest"
+    )
     while batch := [*islice(left, DELETE_BATCH)]:
         errors = session.client.objects.delete_many(place.repository, place.ref, batch)
         deleted += len(batch) - len(errors)
