@@ -93,7 +93,8 @@ class Entries:
             stat = await objectstore.stat(key)
         except ObjectMissing as error:
             advice = (
-                "copy the old folder there, or set LAKEBED_BLOCKS_LOCAL_ROOT to it"
+                "copy what is in the old root into the folder `objects` of the data folder"
+                " (cp -a OLD-ROOT/. DATA/objects/), or set LAKEBED_BLOCKS_LOCAL_ROOT to the old root"
                 if address != stats.physical_address
                 else "it must use the source's object store"
             )

@@ -136,7 +136,7 @@ def migrate(
         verb, total = "would" if dry_run else "did", count_of(len(sources), "repository", "repositories")
         raise Failed(
             f"{len(failed)} of {total} {verb} not come over: {', '.join(failed)}."
-            " A line for each says why; run the same command again, and it goes on",
+            f" A line for each says why{'' if dry_run else '; run the same command again, and it goes on'}",
             repositories=failed,
         )
 
@@ -172,7 +172,8 @@ def _adopt(
     user = getpass.getuser()
     if final and not dry_run:
         session.confirm(
-            f"The old server is gone for good, and collections may delete what it wrote in {', '.join(repositories)}?",
+            f"Let collections delete what the old server wrote in {', '.join(repositories)}?"
+            " It must be gone for good, and there is no way back.",
             yes=yes,
         )
     session.show_table(
