@@ -196,13 +196,14 @@ def test_the_tour_of_the_command_line_runs_as_it_stands(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "guide" / "cli.md").read_text()
-    [tour] = re.findall(r"## A tour.*?```sh\n(.*?)```", page, re.DOTALL)
+    section = page.split("\n## A tour\n", 1)[1].split("\n## ", 1)[0]
+    serving, tour = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "a.csv").write_text("a,1\n")
     (tmp_path / "notes.txt").write_text("the old words\n")
     # The page's server is the reader's own.
-    serving, setting_up, *lines = tour.replace("://lake", "://tour").splitlines()
+    setting_up, *lines = tour.replace("://lake", "://tour").splitlines()
     assert (serving.split()[:2], setting_up) == (["lakebed", "serve"], "lakebed setup")
 
     for line in lines:
