@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
 import numpy as np
 from msgspec.structs import replace
@@ -47,12 +47,14 @@ LATER_KIB: Final = 40.0
 LAKE: Final = "/repositories/lake"
 FOLDER: Final = "events/day=00001/"
 FILE: Final = "events/day=00000/part-00000-0.parquet"
+RULES: Final = '{"default":"30d","branches":[{"pattern":"branch-0001*","period":"7d"}]}'
 FORMS: Final = (
     f"{LAKE}/objects?ref=main&path={FOLDER}",
     f"{LAKE}/objects?ref=main&path={FOLDER}&details=1",
     f"{LAKE}/compare?base=main~5&ref=main",
     f"{LAKE}/compare?base=main&ref=branch-00007",
     f"{LAKE}/why?ref=main&path={FILE}",
+    f"{LAKE}/rules/try?rules={quote(RULES)}",
     f"{LAKE}/branches?prefix=branch-001",
     f"{LAKE}/commits?ref=main&path={FILE}",
     "/search?repository=lake&text=branch-001",
@@ -65,7 +67,7 @@ FURTHER: Final = {
     f"{LAKE}/commits?ref=main&committer=nobody": "history by a committer who made none",
 }
 """Pages like those that are walked to, where they take the longest."""
-_SEARCHES: Final = re.compile(r"/why\?.*(path|address)=|[?&]committed=1")
+_SEARCHES: Final = re.compile(r"/why\?.*(path|address)=|[?&]committed=1|/rules/try\?")
 _FOLLOWING: Final = re.compile(r' href="([^"]*continuation_token=[^"]*)"')
 """A page of a search names the next one."""
 TREES: Final = 16

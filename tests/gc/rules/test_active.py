@@ -18,10 +18,10 @@ from lakebed.gc.rules import (
     KeepLast,
     Rules,
     days_rules,
-    first_parent_indices,
     kept_commits,
     kept_indices,
-    rows_of,
+    lines_of,
+    places_of,
 )
 
 NOW = 100 * DAY_MS
@@ -66,19 +66,26 @@ RULES = st.builds(
 )
 
 
-def fast(history: History, rules: Rules) -> set[CommitId]:
+def fast(history: History, rules: Rules, *, now_ms: int = NOW, drawn_ms: int | None = None) -> set[CommitId]:
+    """Return the kept commits. `drawn_ms`: the time at which the lines of branches are drawn, if not now."""
     commits = list(history.commits.values())
     ids = pa.array([commit.id for commit in commits])
     pinned = [*history.held, *(history.tags.values() if rules.tags_pin else ())]
+    parents = pa.array([list(commit.parents) for commit in commits], pa.list_(pa.string()))
+    named = [("a branch", head) for head in history.heads.values()] + [("a tag", commit) for commit in pinned]
+    first_parent, rows = places_of(ids, parents, named)
+    heads = dict(zip(history.heads, rows[: len(history.heads)], strict=True))
+    drawn = None
+    if drawn_ms is not None:
+        drawn = lines_of(first_parent=first_parent, heads=heads, rules=rules, now_ms=drawn_ms).at(now_ms)
     kept = kept_indices(
-        first_parent=first_parent_indices(
-            ids, pa.array([list(commit.parents) for commit in commits], pa.list_(pa.string()))
-        ),
+        first_parent=first_parent,
         created_ms=np.array([commit.created_ms for commit in commits], np.int64),
-        heads=dict(zip(history.heads, rows_of(ids, list(history.heads.values()), who="a branch"), strict=True)),
-        pinned=rows_of(ids, pinned, who="a tag"),
+        heads=heads,
+        pinned=rows[len(heads) :],
         rules=rules,
-        now_ms=NOW,
+        now_ms=now_ms,
+        lines=drawn,
     )
     return {commit.id for commit, is_kept in zip(commits, kept, strict=True) if is_kept}
 
@@ -87,6 +94,29 @@ def fast(history: History, rules: Rules) -> set[CommitId]:
 @given(history=histories(), rules=RULES)
 def test_the_fast_verdict_equals_the_specification(history: History, rules: Rules) -> None:
     assert fast(history, rules) == kept_commits(history, rules, now_ms=NOW)
+
+
+@settings(deadline=None)
+@given(history=histories(), rules=RULES, days=st.integers(0, 70))
+def test_lines_that_were_drawn_earlier_give_the_verdict_of_a_later_day(
+    history: History, rules: Rules, days: int
+) -> None:
+    later_ms = NOW + days * DAY_MS
+
+    assert fast(history, rules, now_ms=later_ms, drawn_ms=NOW) == kept_commits(history, rules, now_ms=later_ms)
+
+
+def test_lines_are_drawn_anew_where_a_month_and_days_change_places() -> None:
+    march, april = 59 * DAY_MS, 89 * DAY_MS  # 1 March: a month is 28 days; 31 March: it is 31.
+    rules = Rules(default="1d", branches=(BranchRule(pattern="a", period="1mo"), BranchRule(pattern="b", period="30d")))
+    first_parent, heads = np.array([-1, 0], np.int64), {"a": 1, "b": 1}
+
+    drawn = lines_of(first_parent=first_parent, heads=heads, rules=rules, now_ms=march)
+
+    assert drawn.branches == ["b", "a"]
+    assert drawn.at(april) is None
+    later = lines_of(first_parent=first_parent, heads=heads, rules=rules, now_ms=april)
+    assert later.branches == ["a", "b"]
 
 
 def test_a_commit_of_two_branches_stays_as_long_as_the_longer_period_says() -> None:
@@ -110,16 +140,16 @@ def test_a_repository_without_commits_has_none_to_keep() -> None:
 
 def test_a_first_parent_that_was_not_read_stops_the_run() -> None:
     with pytest.raises(BrokenHistory, match="gone"):
-        first_parent_indices(pa.array(["a"]), pa.array([["gone"]]))
+        places_of(pa.array(["a"]), pa.array([["gone"]]), [])
 
 
 def test_a_head_that_was_not_read_stops_the_run() -> None:
     with pytest.raises(BrokenHistory, match="branch main names commit gone"):
-        rows_of(pa.array(["a"]), ["gone"], who="branch main")
+        places_of(pa.array(["a"]), pa.array([[]], pa.list_(pa.string())), [("branch main", "gone")])
 
 
 def test_first_parents_of_a_part_of_a_table_are_found() -> None:
     ids = pa.array(["a", "b", "c"])
     parents = pa.array([["x"], [], ["a", "b"], ["b"]]).slice(1)
 
-    assert first_parent_indices(ids, parents).tolist() == [-1, 0, 1]
+    assert places_of(ids, parents, [])[0].tolist() == [-1, 0, 1]

@@ -427,6 +427,12 @@ CASES = (
     ),
     Case(
         "/repositories/{repository}/rules/try",
+        f"{LAKE}/rules/try?rules=%7B%22default%22%3A%221h%22%7D",
+        f"POST {LAKE}/gc/rules/try",
+        json={"default": "1h"},
+    ),
+    Case(
+        "/repositories/{repository}/rules/try",
         f"{LAKE}/rules/try",
         f"POST {LAKE}/gc/rules/try",
         form={"rules": '{"default": "1h"}'},

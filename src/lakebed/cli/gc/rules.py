@@ -356,7 +356,7 @@ def planned_change(
 
 
 def trial_text(found: RulesTrial) -> Iterator[str]:
-    before = "" if found.expired_in_force is None else f"; {found.expired_in_force:,} by the rules in force"
+    before = f"; {found.in_force[0].expired:,} by the rules in force" if found.in_force else ""
     most = found.at_most
     facts = [
         ("expire", f"{count_of(found.expired, 'commit')} of {found.kept + found.expired:,}{before}"),

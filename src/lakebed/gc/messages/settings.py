@@ -10,6 +10,7 @@ from lakebed.gc.rules import Hold, Rules
 from lakebed.gc.rules.lifecycle import Problem
 
 from .run.plans import Total
+from .why import WhyProgress
 
 __all__ = [
     "HoldsHistory",
@@ -93,8 +94,8 @@ class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):
     expired: int
     # Commits swept before.
     gone: int
-    # The number by the rules in force, or None without rules.
-    expired_in_force: int | None
+    # By the rules in force, now (0 days) and on the days of `days`; empty without rules.
+    in_force: tuple[TriedDay, ...]
     # The largest; `commits`: the newest.
     branches: tuple[TriedBranch, ...]
     branches_count: int
@@ -104,6 +105,9 @@ class RulesTrial(msgspec.Struct, frozen=True, kw_only=True):
     # the holds named by `path_holds` may keep some of them.
     at_most: Total | None
     path_holds: tuple[str, ...]
+    # Ask again with it: no number is here yet. `progress`: how far the search is.
+    continuation_token: str | None = None
+    progress: WhyProgress | None = None
 
 
 NAMES_MAX: Final = 1_000

@@ -9,6 +9,7 @@ import msgspec
 from lakebed.base import RunKind
 
 from .run.plans import Total
+from .why import WhyProgress
 
 __all__ = ["Keeper", "Storage", "StoragePart"]
 
@@ -55,5 +56,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     # The keepers with too many trees to count. A head's count includes an object once for each of its paths, and
     # objects outside the namespace.
     uncounted: tuple[Keeper, ...] = ()
-    # Ask again with it: nothing else is here yet.
+    # Ask again with it: nothing else is here yet. `progress`: how far the search is.
     continuation_token: str | None = None
+    progress: WhyProgress | None = None

@@ -173,9 +173,11 @@ class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a search. `stage`: `commits`, `staging`, `deferred`, `ledger` or `elsewhere`.
+    """The progress of a search. `stage`: `commits`, `staging`, `deferred`, `ledger` or `elsewhere`; where what commits
+    keep is counted, or rules are tried, `commits`, `rules`, `trees` or `ranges`.
 
-    `done` counts finished trees, branches or files, and `of` all (0: unknown). `files` were read since the last report.
+    `done` counts finished records, days, trees, branches or files, and `of` all (0: unknown). `files` were read since
+    the last report.
     """
 
     stage: str

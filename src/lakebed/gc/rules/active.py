@@ -11,32 +11,50 @@ A property test holds this equal to the specification.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from lakebed.base import np, npt, pa, pc
 
 from .history import BrokenHistory
-from .rules import Rules
+from .rules import Rules, parse_duration
 
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 
-__all__ = ["Lines", "first_parent_indices", "kept_indices", "lines_of", "one_piece", "places_of", "repeated", "rows_of"]
+__all__ = [
+    "Lines",
+    "kept_indices",
+    "lines_of",
+    "newest_of",
+    "one_piece",
+    "places_of",
+    "repeated",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """List branches, longest retention first, each with the beginning of its period. `branch_of`: for each commit the
-    first branch whose main ancestry has it, -1 for a dangling commit."""
+    """List branches, longest retention first, each with its period and the beginning of it. `branch_of`: for each
+    commit the first branch whose main ancestry has it, -1 for a dangling commit."""
 
     branches: list[str]
+    periods: list[str]
     since_ms: npt.NDArray[np.int64]
     branch_of: npt.NDArray[np.int32]
+
+    def at(self, now_ms: int) -> Lines | None:
+        """Return these lines at another time, or None if the branches have another order then: months differ."""
+        begins = {period: parse_duration(period).before_ms(now_ms) for period in set(self.periods)}
+        since_ms = np.array([begins[period] for period in self.periods], np.int64)
+        is_ordered = bool((np.diff(since_ms) >= 0).all())
+        return replace(self, since_ms=since_ms) if is_ordered else None
 
 
 def lines_of(*, first_parent: npt.NDArray[np.int64], heads: Mapping[str, int], rules: Rules, now_ms: int) -> Lines:
     """Return the lines. Takes less than 0.1 µs a commit. The arguments are those of `kept_indices`."""
-    walks = sorted((rules.since_ms(branch, now_ms), branch) for branch in heads)
+    periods = {branch: rules.period_of(branch) for branch in heads}
+    begins = {period: parse_duration(period).before_ms(now_ms) for period in set(periods.values())}
+    walks = sorted((begins[period], branch) for branch, period in periods.items())
     found = np.full(len(first_parent), -1, np.int32)
     # Memory views give numbers as fast as lists do, and four bytes a commit stay in the processor's cache.
     parents, branch_of = first_parent.astype(np.int32).data, found.data
@@ -48,6 +66,7 @@ def lines_of(*, first_parent: npt.NDArray[np.int64], heads: Mapping[str, int], r
             commit = parents[commit]
     return Lines(
         branches=[branch for _, branch in walks],
+        periods=[periods[branch] for _, branch in walks],
         since_ms=np.array([since for since, _ in walks], np.int64),
         branch_of=found,
     )
@@ -79,10 +98,14 @@ def kept_indices(
     kept[above[above >= 0]] = True
     kept[list(heads.values())] = True
     kept[list(pinned)] = True
-    pins = [(rules.keep_last_of(branch), head) for branch, head in heads.items()]
-    if any(count for count, _ in pins):
-        kept[_last_of_branches(first_parent.tolist(), pins)] = True
+    kept[newest_of(first_parent, heads, rules)] = True
     return kept
+
+
+def newest_of(first_parent: npt.NDArray[np.int64], heads: Mapping[str, int], rules: Rules) -> list[int]:
+    """Return the newest commits of each branch that the rules keep whatever their age. The time does not matter."""
+    pins = [(rules.keep_last_of(branch), head) for branch, head in heads.items()] if rules.keep_last else []
+    return _last_of_branches(first_parent.tolist(), pins) if any(count for count, _ in pins) else []
 
 
 def _lower(
@@ -120,29 +143,12 @@ def _last_of_branches(parents: list[int], walks: Iterable[tuple[int, int]]) -> l
     return found
 
 
-def first_parent_indices(ids: pa.Array, parents: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the row of each commit's first parent, -1 without one. `parents` is a list column, first parent first.
-
-    Raises:
-        BrokenHistory: a first parent is not among `ids`.
-    """
-    return places_of(ids, parents, [])[0]
-
-
-def rows_of(ids: pa.Array, names: Sequence[str], *, who: str) -> list[int]:
-    """Return the rows of these commits, in the order given.
-
-    Raises:
-        BrokenHistory: a commit is not among `ids`; the error says that `who` names it.
-    """
-    nothing = pa.array([], pa.list_(pa.string()))
-    return places_of(ids, nothing, [(who, name) for name in names])[1]
-
-
 def places_of(
     ids: pa.Array, parents: pa.Array, refs: Sequence[tuple[str, str]]
 ) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Return `first_parent_indices`, and the rows of the commits in `refs`: pairs of the naming ref and a commit.
+    """Return the row of each commit's first parent, -1 without one, and the rows of the commits in `refs`.
+
+    `parents` is a list column, first parent first. `refs` are pairs of the naming ref and a commit.
 
     Raises:
         BrokenHistory: a named commit is not among `ids`.

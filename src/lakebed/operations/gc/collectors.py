@@ -112,7 +112,10 @@ TRY_GC_RULES: Final = post(
     Rules,
     messages.RulesTrial,
     (*_READ_RULES, *_PLANNING),
-    "Return which commits retention rules would let expire now, and at most how many objects. Saves nothing.",
+    "Return which commits retention rules would let expire now, and at most how many objects. Saves nothing. With "
+    "`files`, they are tried page by page: only the last one, which has no token, has numbers.",
+    _FILES,
+    Parameter("continuation_token"),
     repeatable=True,
     body_bytes_max=LONG_BYTES_MAX,
 )

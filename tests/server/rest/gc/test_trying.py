@@ -48,7 +48,7 @@ async def test_rules_that_are_not_saved_say_what_would_expire_and_why(
     assert sum(row["commits"] for row in found["branches"]) == found["expired"] + found["kept"]
     # `a` of 1,000 bytes is named by etl-1, too; that of 100 is lost, and nothing else.
     assert found["at_most"] == {"objects": 1, "size_bytes": 100}
-    assert found["expired_in_force"] is None
+    assert found["in_force"] == []
     assert [day["days"] for day in found["days"]] == [1, 2, 7, 14, 30, 60]
     versions = (await state.catalog.get("lake")).versions
     snapshot = await read_snapshot(versions)
@@ -68,13 +68,44 @@ async def test_nothing_expires_by_long_rules_and_more_days_never_keep_more(
     short = await tried(client, repo, {"default": "20d"})
 
     assert (long["expired"], long["at_most"]) == (0, {"objects": 0, "size_bytes": 0})
-    assert long["expired_in_force"] == 2
+    assert [day["days"] for day in long["in_force"]] == [0, 1, 2, 7, 14, 30, 60]
+    assert long["in_force"][0] == {"days": 0, "expired": 2, "at_most": {"objects": 2, "size_bytes": 80}}
+    assert long["in_force"] == short["in_force"]
     counts = [short["expired"], *(day["expired"] for day in short["days"])]
     assert counts == sorted(counts)
     assert counts[-1] == 3
     # `same` of the commit before the period stays as long as a commit of the period follows it.
     sizes = [short["at_most"]["size_bytes"], *(day["at_most"]["size_bytes"] for day in short["days"])]
     assert sizes == [50, 50, 50, 50, 80, 80, 80]
+
+
+async def test_rules_that_are_tried_page_by_page_have_the_answer_of_one_request(
+    client: httpx.AsyncClient, repo: str
+) -> None:
+    for days in (50, 30, 10):
+        await commit(client, repo, {f"of-{days}": b"x", "same": b"y" * days}, days=days)
+    await client.put(f"{repo}/gc/rules/full", json={"default": "1h", "keep_last": [{"pattern": "main", "commits": 2}]})
+    rules = {"default": "20d", "branches": [{"pattern": "etl-*", "period": "1mo"}]}
+    whole = await tried(client, repo, rules)
+
+    pages = [(await client.post(f"{repo}/gc/rules/try", params={"files": 1}, json=rules)).json()]
+    while token := pages[-1].get("continuation_token"):
+        asked = {"files": 1, "continuation_token": token}
+        pages.append((await client.post(f"{repo}/gc/rules/try", params=asked, json=rules)).json())
+    *others, last = pages
+
+    assert last | {"now_ms": 0} == whole | {"now_ms": 0}
+    assert len({page["continuation_token"] for page in others}) == 1
+    assert {page["progress"]["stage"] for page in others} == {"commits", "rules", "trees", "ranges"}
+    # No number of a page that is not the last could be taken for an answer.
+    assert {(page["expired"], page["kept"], page["at_most"]) for page in others} == {(0, 0, None)}
+    repeated = await client.post(f"{repo}/gc/rules/try", params=asked, json=rules)
+    assert repeated.json() == last
+    asked = {"files": 1000, "continuation_token": "0" * 20}  # It began in a process that is gone.
+    again = await client.post(f"{repo}/gc/rules/try", params=asked, json=rules)
+    assert again.json()["expired"] == last["expired"]
+    bad = await client.post(f"{repo}/gc/rules/try", params={"files": 1, "continuation_token": "-"}, json=rules)
+    assert bad.status_code == 400
 
 
 async def test_holds_and_tags_keep_commits_and_holds_on_paths_are_named(client: httpx.AsyncClient, repo: str) -> None:

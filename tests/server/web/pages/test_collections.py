@@ -323,3 +323,50 @@ async def test_a_search_that_takes_longer_than_a_page_goes_on_by_itself(
     assert ("choose a branch to merge into" in against_commit.text, ">Merge<" in against_commit.text) == (True, False)
     assert ("kept" in why.text, "Looking through" in why.text) == (True, False)
     assert ("Other commits, at most" in storage.text, "Count branches" in storage.text) == (True, False)
+
+
+async def test_rules_are_tried_page_by_page_and_saved_by_the_number_that_was_shown(
+    app: App, client: httpx.AsyncClient, repo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.server.web.pages.keeping.SEARCHED_FILES", 1)
+    for date, path in enumerate(("old", "new", "newest"), 1_700_000_000):
+        await client.post(f"{repo}/branches/main/objects", params={"path": path}, content=path.encode())
+        await client.post(f"{repo}/branches/main/commits", json={"message": path, "date": date})
+        await client.delete(f"{repo}/branches/main/objects", params={"path": path})
+    await client.post(f"{repo}/branches/main/commits", json={"message": "gone", "date": 1_700_000_003})
+    pair = (await client.post("/auth/users/esti/credentials")).json()
+    browser = Browser(app)
+
+    async def followed(answer: httpx.Response) -> tuple[httpx.Response, int]:
+        answer, pages = await browser.follow(answer), 1
+        while found := re.search(r'<noscript><meta http-equiv="refresh" content="0; url=([^"]+)">', answer.text):
+            assert "Nothing is saved or deleted" in answer.text
+            answer, pages = await browser.http.get(urljoin(str(answer.url), html.unescape(found[1]))), pages + 1
+        assert answer.status_code == 200, answer.text
+        return answer, pages
+
+    async with browser.http:
+        await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
+        page = await browser.get(f"{LAKE}/rules")
+        tried, pages = await followed(await browser.fill(page, "rules/try?by=fields", default="2d", tags_pin="1"))
+        shared = await browser.http.get(str(tried.url))
+        asked, _ = await followed(await browser.fill(page, "rules?by=fields", default="2d", tags_pin="1"))
+        wrong, _ = await followed(await browser.fill(asked, "rules?by=fields", typed="4"))
+        other, _ = await followed(await browser.fill(asked, "rules?by=fields", typed="3", default="1d"))
+        before = (await client.get(f"{repo}/gc/rules/full")).json()["version"]
+        saved = await browser.follow(await browser.fill(asked, "rules?by=fields", typed="3"))
+        long = json.dumps({"default": "2d", "branches": [{"pattern": f"b-{n:03}", "period": "2d"} for n in range(200)]})
+        whole = await browser.fill(saved, "rules/try?by=json", rules=long)
+        nothing = await browser.follow(await browser.get(f"{LAKE}/rules/try"))
+
+    assert pages > 5
+    assert "Would expire now" in tried.text
+    assert ("Nothing is saved yet" in tried.text, "Nothing is saved yet" in asked.text) == (False, True)
+    # The address has the rules, so another person sees the same trial.
+    assert "rules=%7B%22default%22%3A%222d%22" in str(tried.url)
+    assert 'value="2d"' in shared.text
+    assert "Type <strong><bdi>3</bdi></strong>, the number of objects that become due," in asked.text
+    assert ["Nothing is saved yet" in answer.text for answer in (wrong, other)] == [True, True]
+    assert (before, "Version 1 is in force" in saved.text) == (0, True)
+    assert (whole.status_code, "Would expire now" in whole.text) == (200, True)
+    assert "Try and change" in nothing.text

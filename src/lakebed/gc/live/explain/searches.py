@@ -1,4 +1,4 @@
-"""Cut searches of minutes into pages of seconds or less, for `gc why`, `gc missing`, `gc deleted` and `gc storage`.
+"""Cut searches of minutes into pages of seconds or less, for `gc why`, `missing`, `deleted`, `storage`, `rules try`.
 
 A search remembers up to a hundred thousand files and their names, too much for a token. So its state is in the memory
 of its process, and the token is its id. A page ends after a number of files, about a second's work.
@@ -18,10 +18,12 @@ from lakebed.gc.live.errors import BadContinuation
 from lakebed.gc.live.installation.missing import Lacking, Looked, Missing
 from lakebed.gc.live.reading.elsewhere import Elsewhere, NamedElsewhere
 from lakebed.gc.live.records.settings import RuleBook
-from lakebed.gc.messages import MissingCommits, Question, WhyAnswer, WhyPage, WhyProgress
+from lakebed.gc.messages import MissingCommits, Question, RulesTrial, WhyAnswer, WhyPage, WhyProgress
+from lakebed.gc.rules import Rules
 from lakebed.versions import Versions
 
 from .trees import CommittedParts, committed_steps
+from .trying import trial_steps
 from .why import Why
 from .why_deleted import DeletedWhy
 
@@ -37,7 +39,7 @@ _TOKEN_CHARS_MAX: Final = 64
 _PAGE_DIGITS_MAX: Final = 9
 
 
-Answer: TypeAlias = WhyAnswer | Lacking | NamedElsewhere | CommittedParts
+Answer: TypeAlias = WhyAnswer | Lacking | NamedElsewhere | CommittedParts | RulesTrial
 
 
 class _Step(Protocol):
@@ -131,15 +133,42 @@ class Searches:
 
     async def committed(
         self, versions: Versions, default_branch: str, token: str | None, *, files: int
-    ) -> tuple[str, CommittedParts | None]:
-        """Return the token for the next page, and the parts if this page finds them. See `committed_steps`.
+    ) -> tuple[str, CommittedParts | WhyProgress | None]:
+        """Return the token for the next page, and the parts if this page finds them, else the progress. See
+        `committed_steps`.
 
         Raises:
             BadContinuation, Unavailable: see `page`.
         """
         steps = partial(committed_steps, versions, default_branch=default_branch)
         search = await self._step(versions.uid, "committed", token, steps, files)
-        return search.token, search.answer if isinstance(search.answer, CommittedParts) else None
+        found = search.answer or search.progress
+        return search.token, found if isinstance(found, CommittedParts | WhyProgress) else None
+
+    async def tried(self, versions: Versions, rules: Rules, token: str | None, *, files: int) -> RulesTrial:
+        """Return the trial if this page finds it, else one that has only progress and a token. See `trial_steps`.
+
+        Raises:
+            BadContinuation, Unavailable: see `page`.
+        """
+        search = await self._step(versions.uid, rules, token, partial(trial_steps, versions, rules), files)
+        if isinstance(search.answer, RulesTrial):
+            return search.answer
+        return RulesTrial(
+            now_ms=search.touched_ms,
+            kept=0,
+            expired=0,
+            gone=0,
+            in_force=(),
+            branches=(),
+            branches_count=0,
+            commits=(),
+            days=(),
+            at_most=None,
+            path_holds=(),
+            continuation_token=search.token,
+            progress=search.progress if isinstance(search.progress, WhyProgress) else None,
+        )
 
     async def _step(
         self,
@@ -193,7 +222,7 @@ class Searches:
         left = min(files, self._files_a_page) if files > 0 else self._files_a_page
         while search.answer is None and left > 0:
             step = await anext(search.steps)
-            if isinstance(step, WhyAnswer | Lacking | NamedElsewhere | CommittedParts):
+            if isinstance(step, WhyAnswer | Lacking | NamedElsewhere | CommittedParts | RulesTrial):
                 search.answer = step
                 await search.steps.aclose()
             else:

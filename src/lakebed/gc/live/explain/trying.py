@@ -1,11 +1,13 @@
 """Answer `lakebed gc rules try`: list the commits that would expire by retention rules, before they are saved.
 
 The answer is informational, and writes nothing. It judges commits as a plan does (`kept_indices`). It reads every
-commit record into columns of 130 bytes a commit. The number of objects is a cheap upper bound (trees.py).
+commit record into columns of 130 bytes a commit. The number of objects is a cheap upper bound (trees.py). It comes in
+steps of some milliseconds, so that a page can end between them (searches.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -14,20 +16,25 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from lakebed.base import MetarangeId
-from lakebed.gc.live.reading.commits import Roots, Snapshot, read_snapshot
+from lakebed.gc.live.reading.commits import COMMITS_A_FILE, Roots, Snapshot
 from lakebed.gc.live.reading.inputs import packed, texts
-from lakebed.gc.messages import RulesTrial, Total, TriedBranch, TriedCommit, TriedDay
-from lakebed.gc.rules import Holds, Lines, Rules, lines_of
+from lakebed.gc.live.records.settings import HoldBook, RuleBook
+from lakebed.gc.messages import RulesTrial, Total, TriedBranch, TriedCommit, TriedDay, WhyProgress
+from lakebed.gc.rules import Holds, Lines, Rules, kept_indices, lines_of, newest_of
 from lakebed.versions import Versions
 
-from .trees import leaving, only_in
+from .trees import counted_snapshot, leaving_steps
 
-__all__ = ["try_rules"]
+__all__ = ["trial_steps"]
 
 DAYS: Final = (1, 2, 7, 14, 30, 60)
 SHOWN: Final = 100
+LINES_A_FILE: Final = 400
+VERDICTS_A_FILE: Final = 1_200
+"""To draw the lines of branches through this many commits, or to judge as many, takes as long as to read a file."""
 _DAY_MS: Final = 86_400_000
 
 Flags = npt.NDArray[np.bool_]
@@ -35,82 +42,126 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
+    """A verdict on each commit, now and after each of DAYS. `is_there`: it was not swept before."""
+
     roots: Roots
     lines: Lines
-    there: Flags
+    is_there: Flags
     gone: tuple[Flags, ...]
-    expired_in_force: int | None
 
     @property
     def expired(self) -> Flags:
         return self.gone[0]
 
 
-async def try_rules(versions: Versions, rules: Rules, *, in_force: Rules | None, holds: Holds) -> RulesTrial:
-    """Return the commits that would expire by `rules` now and after DAYS.
+async def trial_steps(versions: Versions, rules: Rules) -> AsyncGenerator[WhyProgress | RulesTrial, None]:
+    """Find the commits that would expire by `rules` now and after DAYS, and by the rules in force. Yields progress,
+    then the answer.
 
     Raises:
         BrokenHistory: a ref or a commit names a commit that has no record.
         Corrupt: a file of a tree is missing or altered.
     """
     now_ms = versions.ports.clock.now_ms()
-    snapshot = await read_snapshot(versions)
-    judge = partial(_judge, snapshot, rules, in_force, holds, now_ms)
-    judged = await versions.ports.tasks.apart(judge)
-    branches = _branches(judged, rules)
-    totals = await _at_most(versions, snapshot, judged)
-    return RulesTrial(
+    in_force = (await RuleBook(versions).read()).rules
+    holds = await HoldBook(versions).in_force()
+    snapshot: Snapshot | None = None
+    async for step in counted_snapshot(versions):
+        if isinstance(step, Snapshot):
+            snapshot = step
+        else:
+            yield step
+    assert snapshot is not None, "the last step is the snapshot"
+    found: dict[Rules, tuple[_Judged, tuple[TriedDay, ...]]] = {}
+    for each in [rules] if in_force is None else [rules, in_force]:
+        if each in found:
+            continue
+        judged: _Judged | None = None
+        async for verdict in _judge_steps(versions, snapshot, each, holds, now_ms):
+            if isinstance(verdict, _Judged):
+                judged = verdict
+            else:
+                yield verdict
+        assert judged is not None, "the last step is the verdict"
+        async for counted in _days_steps(versions, snapshot, judged):
+            if isinstance(counted, WhyProgress):
+                yield counted
+            else:
+                found[each] = judged, counted
+    judged, days = found[rules]
+    branches = _branches(judged)
+    yield RulesTrial(
         now_ms=now_ms,
-        kept=int((judged.there & ~judged.expired).sum()),
+        kept=int((judged.is_there & ~judged.expired).sum()),
         expired=int(judged.expired.sum()),
-        gone=int((~judged.there).sum()),
-        expired_in_force=judged.expired_in_force,
-        branches=tuple(branches[:SHOWN]),
+        gone=int((~judged.is_there).sum()),
+        in_force=() if in_force is None else found[in_force][1],
+        branches=tuple(
+            TriedBranch(branch=branch, rule=_rule(rules, branch), commits=commits, expired=expired)
+            for branch, commits, expired in branches[:SHOWN]
+        ),
         branches_count=len(branches),
         commits=_commits(snapshot, judged, rules),
-        days=tuple(
-            TriedDay(days=day, expired=int(gone.sum()), at_most=total)
-            for day, gone, total in zip(DAYS, judged.gone[1:], totals[1:], strict=True)
-        ),
-        at_most=totals[0],
+        days=days[1:],
+        at_most=days[0].at_most,
         path_holds=tuple(hold.name for hold in holds.holds if hold.globs),
     )
 
 
-def _judge(snapshot: Snapshot, rules: Rules, in_force: Rules | None, holds: Holds, now_ms: int) -> _Judged:
-    there = snapshot.there().to_numpy(zero_copy_only=False)
-    is_held = pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(holds.commit_ids())))
-    may_go = there & ~is_held.to_numpy(zero_copy_only=False)
+async def _judge_steps(
+    versions: Versions, snapshot: Snapshot, rules: Rules, holds: Holds, now_ms: int
+) -> AsyncIterator[WhyProgress | _Judged]:
+    count = len(snapshot.commits)
 
-    def expired(roots: Roots, rules: Rules, at_ms: int) -> Flags:
-        gone: Flags = may_go & ~roots.kept(rules, now_ms=at_ms)
+    def done(days: int, commits_a_file: int) -> WhyProgress:
+        return WhyProgress(stage="rules", done=days, of=1 + len(DAYS), files=1 + count // commits_a_file)
+
+    def draw() -> tuple[Roots, Flags, Flags]:
+        roots = snapshot.roots(tags_pin=rules.tags_pin)
+        is_there = snapshot.there().to_numpy(zero_copy_only=False)
+        is_held = pc.is_in(snapshot.commits.column("id"), value_set=packed(sorted(holds.commit_ids())))
+        # The newest commits of branches are the same on all days.
+        pinned = [*roots.pinned, *newest_of(roots.first_parent, roots.heads, rules)]
+        pinned_roots = Roots(
+            first_parent=roots.first_parent, created_ms=roots.created_ms, heads=roots.heads, pinned=pinned
+        )
+        return pinned_roots, is_there, is_there & ~is_held.to_numpy(zero_copy_only=False)
+
+    apart = versions.ports.tasks.apart
+    roots, is_there, may_go = await apart(draw)
+    yield done(0, COMMITS_A_FILE)
+    line_up = partial(lines_of, first_parent=roots.first_parent, heads=roots.heads, rules=rules)
+    first = await apart(partial(line_up, now_ms=now_ms))
+    yield done(0, LINES_A_FILE)
+
+    def judge(at_ms: int) -> Flags:
+        kept = kept_indices(
+            first_parent=roots.first_parent,
+            created_ms=roots.created_ms,
+            heads=roots.heads,
+            pinned=roots.pinned,
+            rules=replace(rules, keep_last=()),  # They are pinned.
+            now_ms=at_ms,
+            lines=first.at(at_ms) or line_up(now_ms=at_ms),
+        )
+        gone: Flags = may_go & ~kept
         return gone
 
-    # Once for all days, because the roots need the parents of every commit.
-    roots = snapshot.roots(tags_pin=rules.tags_pin)
-    gone = tuple(expired(roots, rules, now_ms + day * _DAY_MS) for day in (0, *DAYS))
-    before = None if in_force is None else expired(snapshot.roots(tags_pin=in_force.tags_pin), in_force, now_ms)
-    return _Judged(
-        roots=roots,
-        lines=lines_of(first_parent=roots.first_parent, heads=roots.heads, rules=rules, now_ms=now_ms),
-        there=there,
-        gone=gone,
-        expired_in_force=None if before is None else int(before.sum()),
-    )
+    gone: list[Flags] = []
+    for day in (0, *DAYS):
+        gone.append(await apart(partial(judge, now_ms + day * _DAY_MS)))
+        yield done(len(gone), VERDICTS_A_FILE)
+    yield _Judged(roots=roots, lines=first, is_there=is_there, gone=tuple(gone))
 
 
-def _branches(judged: _Judged, rules: Rules) -> list[TriedBranch]:
-    """Return a row for each branch, most expired commits first."""
+def _branches(judged: _Judged) -> list[tuple[str, int, int]]:
+    """Return each branch with its commits and those that expire, most expired commits first."""
     names = ["", *judged.lines.branches]  # Index 0 is -1 + 1: no branch.
     numbers = judged.lines.branch_of + 1
-    counts = np.bincount(numbers[judged.there], minlength=len(names)).tolist()
+    counts = np.bincount(numbers[judged.is_there], minlength=len(names)).tolist()
     expired = np.bincount(numbers[judged.expired], minlength=len(names)).tolist()
-    rows = [
-        TriedBranch(branch=name, rule=_rule(rules, name), commits=count, expired=gone)
-        for name, count, gone in zip(names, counts, expired, strict=True)
-        if count
-    ]
-    return sorted(rows, key=lambda row: (-row.expired, -row.commits, row.branch))
+    rows = [row for row in zip(names, counts, expired, strict=True) if row[1]]
+    return sorted(rows, key=lambda row: (-row[2], -row[1], row[0]))
 
 
 def _commits(snapshot: Snapshot, judged: _Judged, rules: Rules) -> tuple[TriedCommit, ...]:
@@ -134,19 +185,36 @@ def _rule(rules: Rules, branch: str) -> str:
 # Objects
 
 
-async def _at_most(versions: Versions, snapshot: Snapshot, judged: _Judged) -> list[Total | None]:
-    """Return an upper bound of objects that only expired commits name: now, and after each of DAYS. See `leaving`."""
-    earlier = np.zeros_like(judged.there)
-    steps = []
-    for gone in judged.gone:
-        steps.append(_trees(snapshot, judged, gone & ~earlier))
-        earlier = gone
-    totals = await leaving(versions, steps, _trees(snapshot, judged, judged.there & ~earlier))
-    if totals is not None:
-        return list(totals)
-    # The trees of all days are too many. Count at least those of now.
-    kept = _trees(snapshot, judged, judged.there & ~judged.expired)
-    return [await only_in(versions, steps[0], kept), *[None] * len(DAYS)]
+async def _days_steps(
+    versions: Versions, snapshot: Snapshot, judged: _Judged
+) -> AsyncIterator[WhyProgress | tuple[TriedDay, ...]]:
+    """Count what only expired commits name, at most: now, and after each of DAYS. See `leaving_steps`."""
+
+    def sort() -> tuple[list[list[MetarangeId]], list[MetarangeId], list[MetarangeId]]:
+        earlier = np.zeros_like(judged.is_there)
+        leaving = []
+        for gone in judged.gone:
+            leaving.append(_trees(snapshot, judged, gone & ~earlier))
+            earlier = gone
+        last = _trees(snapshot, judged, judged.is_there & ~earlier)
+        return leaving, last, _trees(snapshot, judged, judged.is_there & ~judged.expired)
+
+    leaving, kept_to_the_end, kept_now = await versions.ports.tasks.apart(sort)
+    yield WhyProgress(stage="trees", files=1 + len(snapshot.commits) // VERDICTS_A_FILE)
+    totals: list[Total | None] = [None] * len(judged.gone)
+    # If the trees of all days are too many, count at least those of now.
+    for steps, kept in ((leaving, kept_to_the_end), (leaving[:1], kept_now)):
+        async for counted in leaving_steps(versions, steps, kept):
+            if isinstance(counted, WhyProgress):
+                yield counted
+            elif counted is not None:
+                totals[: len(counted)] = counted
+        if totals[0] is not None:
+            break
+    yield tuple(
+        TriedDay(days=day, expired=int(gone.sum()), at_most=total)
+        for day, gone, total in zip((0, *DAYS), judged.gone, totals, strict=True)
+    )
 
 
 def _trees(snapshot: Snapshot, judged: _Judged, wanted: Flags) -> list[MetarangeId]:

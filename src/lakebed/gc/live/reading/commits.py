@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakebed.base import CommitId, MetarangeId, RangeId, RunId, RunState, SublistId
 from lakebed.catalog.tables import TABLES
 from lakebed.gc.messages import COMMITS, REFS, arrow_schema
-from lakebed.gc.rules import Rules, deleted_name, first_parent_indices, kept_indices, merge_bases, rows_of
+from lakebed.gc.rules import Rules, deleted_name, kept_indices, merge_bases, places_of
 from lakebed.objectstore import ObjectMissing
 from lakebed.ranges import MetarangeCorrupt, metarange_key, range_key, sublist_key
 from lakebed.versions import (
@@ -125,11 +125,16 @@ class Snapshot:
             BrokenHistory: a ref or a commit names a commit without a record.
         """
         ids = texts(self.commits.column("id"))
+        heads = [(name, commit) for kind, name, commit, _ in self.refs if kind == "branch"]
+        pins = ("intent", "tag") if tags_pin else ("intent",)
+        pinned = [(f"the {kind} {name}", commit) for kind, name, commit, _ in self.refs if kind in pins]
+        named = [*((f"branch {name}", commit) for name, commit in heads), *pinned]
+        first_parent, rows = places_of(ids, text_lists(self.commits.column("parents")), named)
         return Roots(
-            first_parent=first_parent_indices(ids, text_lists(self.commits.column("parents"))),
+            first_parent=first_parent,
             created_ms=self.commits.numbers("created_ms"),
-            heads=self._rows(ids, "branch"),
-            pinned=[*self._rows(ids, "intent").values(), *(self._rows(ids, "tag").values() if tags_pin else ())],
+            heads=dict(zip((name for name, _ in heads), rows[: len(heads)], strict=True)),
+            pinned=rows[len(heads) :],
         )
 
     def swept_bases(self) -> list[tuple[CommitId, MetarangeId]]:
@@ -158,11 +163,6 @@ class Snapshot:
     def there(self) -> pa.Array:
         """Return a flag for each commit: it was not swept."""
         return pc.invert(pc.is_in(self.commits.column("id"), value_set=packed(sorted(self.swept))))
-
-    def _rows(self, ids: pa.Array, *kinds: str) -> dict[str, int]:
-        chosen = [(name, commit) for kind, name, commit, _ in self.refs if kind in kinds]
-        rows = rows_of(ids, [commit for _, commit in chosen], who=f"a {' or '.join(kinds)}")
-        return dict(zip((name for name, _ in chosen), rows, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from lakebed import wire
 from lakebed.base import check_branch
 from lakebed.catalog import Repository
-from lakebed.gc.live import HoldBook, RuleBook, RulesNotFound, RulesSet, rules_version, try_rules
+from lakebed.gc.live import RuleBook, RulesNotFound, RulesSet, Searches, rules_version, trial_steps
 from lakebed.gc.messages import RulesHistory, RulesTrial, RulesVersion, RulesWritten
 from lakebed.gc.rules import Explanation, Rules, check_rules, explain, in_days
 from lakebed.operations.gc import collections, collectors
@@ -69,6 +69,10 @@ def _done(written: RulesSet) -> Response:
 class FullRules(Resource):
     """Our full form of the rules (`lakebed.gc.messages`, settings.py)."""
 
+    def __init__(self, state: AppState) -> None:
+        super().__init__(state)
+        self._searches = Searches(state.ports)
+
     async def get(self, request: RestRequest) -> RulesVersion:
         book = RuleBook((await self._catalog.get(request.args[0])).versions)
         version = request.integer("version", -1)
@@ -100,8 +104,14 @@ class FullRules(Resource):
     async def try_(self, request: RestRequest, body: Rules) -> RulesTrial:
         rules = check_rules(body)
         versions = (await self._catalog.get(request.args[0])).versions
-        in_force = (await RuleBook(versions).read()).rules
-        return await try_rules(versions, rules, in_force=in_force, holds=await HoldBook(versions).in_force())
+        if files := request.integer("files", 0):
+            token = request.query("continuation_token") or None
+            return await self._searches.tried(versions, rules, token, files=files)
+        trial: RulesTrial | None = None
+        async for step in trial_steps(versions, rules):
+            trial = step if isinstance(step, RulesTrial) else None
+        assert trial is not None, "the last step is the trial"
+        return trial
 
 
 async def _write(repository: Repository, request: RestRequest, rules: Rules | None) -> RulesWritten:

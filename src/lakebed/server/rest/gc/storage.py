@@ -12,7 +12,7 @@ from typing import Final
 from lakebed.base import RunId
 from lakebed.catalog import Repository
 from lakebed.gc.live import CommittedParts, Searches, committed_steps
-from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storage, StoragePart, Total
+from lakebed.gc.messages import Keeper, Plan, RunKind, RunMode, RunState, Storage, StoragePart, Total, WhyProgress
 from lakebed.objectstore import ObjectStore
 from lakebed.operations.gc import collectors
 from lakebed.server.http.requests import RestRequest
@@ -36,9 +36,18 @@ class Storages(Resource):
         repository = await self._catalog.get(request.args[0])
         counted: dict[Keeper, Total | None] | None = None
         if request.flag("committed"):
-            token, counted = await self._committed(repository, request)
-            if counted is None:
-                return Storage(listed=None, listed_by="", listed_ms=0, parts=(), rest=None, continuation_token=token)
+            token, found = await self._committed(repository, request)
+            if not isinstance(found, CommittedParts):
+                return Storage(
+                    listed=None,
+                    listed_by="",
+                    listed_ms=0,
+                    parts=(),
+                    rest=None,
+                    continuation_token=token,
+                    progress=found,
+                )
+            counted = found.totals
         objectstore = repository.versions.objectstore
         names = await run_names(objectstore)
         runs = dict(await repository.versions.retired.runs())
@@ -70,18 +79,16 @@ class Storages(Resource):
 
     async def _committed(
         self, repository: Repository, request: RestRequest
-    ) -> tuple[str, dict[Keeper, Total | None] | None]:
-        """Count what commits keep, or a page of it where the request says how many files. None: not yet."""
+    ) -> tuple[str, CommittedParts | WhyProgress | None]:
+        """Count what commits keep. Where the request says how many files, return the progress of the count."""
         versions, branch = repository.versions, repository.record.default_branch
         if files := request.integer("files", 0):
             token = request.query("continuation_token") or None
-            token, found = await self._searches.committed(versions, branch, token, files=files)
-            return token, None if found is None else found.totals
-        totals: dict[Keeper, Total | None] = {}
+            return await self._searches.committed(versions, branch, token, files=files)
+        parts: CommittedParts | None = None
         async for step in committed_steps(versions, default_branch=branch):
-            if isinstance(step, CommittedParts):
-                totals = step.totals
-        return "", totals
+            parts = step if isinstance(step, CommittedParts) else None
+        return "", parts
 
     async def _head(self, repository: Repository) -> list[StoragePart]:
         refs = repository.versions.refs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -37,6 +38,11 @@ _FIRST: Final = Rules(default="30d")
 ROWS_DRAWN: Final = 45
 """Draw at most this many rows of time lines on a page: each takes 0.6 KB."""
 ROWS_MIN: Final = 5
+ADDRESSED_CHARS: Final = 4_000
+"""Longer rules are not put into an address."""
+UNCONFIRMED: Final = "Nothing is saved yet: look at what these rules would do, and confirm below."
+SEALED_S: Final = 600
+"""For this long a person may look at a trial before its rules are saved."""
 
 
 async def show_rules(visit: Visit) -> Response:
@@ -45,11 +51,49 @@ async def show_rules(visit: Visit) -> Response:
 
 async def try_rules(visit: Visit) -> Response:
     """Show which commits the rules of the form would expire. The rules remain in the form, and are not saved."""
-    trial = await visit.call(collectors.TRY_GC_RULES, visit.args[0], body=_rules_of(visit))
-    return await _rules_page(visit, trial)
+    rules = _rules_of(visit)
+    trial = await _try(visit, rules)
+    if trial.continuation_token is None:
+        return await _rules_page(visit, trial)
+    return visit.go_to(visit.url("repositories", visit.args[0], "rules", "try", **_address_of(visit, rules, trial)))
 
 
-async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response:
+async def show_trial(visit: Visit) -> Response:
+    """Try the rules that the address has. Until the trial is complete, the browser asks again."""
+    [name] = visit.args
+    text, token = visit.query("rules"), visit.query("continuation_token")
+    if not text:
+        return visit.go("repositories", name, "rules")
+    rules = _decoded(text)
+    trial = await _try(visit, rules, token)
+    if trial.continuation_token is not None:
+        visit.ask_again("repositories", name, "rules", "try", **_address_of(visit, rules, trial))
+        return visit.render("trying", name=name, progress=trial.progress)
+    if visit.query("saving"):
+        visit.problem = UNCONFIRMED
+    return await _rules_page(visit, trial, rules)
+
+
+async def _try(visit: Visit, rules: Rules, token: str = "") -> RulesTrial:
+    """Try for some milliseconds. An address has no room for long rules: these are tried in one request."""
+    files = SEARCHED_FILES if len(_text_of(rules)) <= ADDRESSED_CHARS else 0
+    return await visit.call(
+        collectors.TRY_GC_RULES, visit.args[0], body=rules, files=files, continuation_token=token or None
+    )
+
+
+def _address_of(visit: Visit, rules: Rules, trial: RulesTrial, saving: str = "") -> dict[str, str | None]:
+    """Return the query of the address where the trial goes on."""
+    return {
+        "by": visit.query("by", "fields"),
+        "saving": visit.query("saving", saving) or None,
+        "rules": _text_of(rules),
+        "continuation_token": trial.continuation_token,
+    }
+
+
+async def _rules_page(visit: Visit, trial: RulesTrial | None = None, tried: Rules | None = None) -> Response:
+    """Render the rules in force, a form with those that were entered or `tried`, and their trial."""
     [name] = visit.args
     version = await visit.call(collectors.GET_FULL_GC_RULES, name, version=visit.query("version"))
     history = await visit.look(collectors.LIST_GC_RULES_HISTORY, name, amount=20)
@@ -57,11 +101,8 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
     meaning = None
     if version.rules is not None:
         meaning = await visit.look(collectors.EXPLAIN_GC_RULES, name, branch=branch)
-    shown = _entered_rules(visit) or version.rules or _FIRST
+    shown = tried or _entered_rules(visit) or version.rules or _FIRST
     text = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
-    today = None
-    if trial is not None and version.rules is not None and version.rules != shown:
-        today = await visit.call(collectors.TRY_GC_RULES, name, body=version.rules)
     return visit.render(
         "rules",
         name=name,
@@ -74,8 +115,8 @@ async def _rules_page(visit: Visit, trial: RulesTrial | None = None) -> Response
         keep_rows=[*((rule.pattern, rule.commits) for rule in shown.keep_last), ("", "")],
         text=visit.entry("rules") or text,
         trial=trial,
-        today=today,
-        tried=None if trial is None else _tried(trial, today),
+        tried=None if trial is None else _tried(trial, is_change=version.rules != shown),
+        sealed="" if trial is None or tried is None else _seal(visit, tried, _confirmed_by(trial, name)),
         confirmed_by=_confirmed_by(trial, name) if trial is not None else name if visit.problem else "",
     )
 
@@ -93,10 +134,10 @@ class Tried:
     ticks: list[int]
 
 
-def _tried(trial: RulesTrial, today: RulesTrial | None) -> Tried:
-    rows = _days(trial)
+def _tried(trial: RulesTrial, *, is_change: bool) -> Tried:
+    rows = [TriedDay(days=0, expired=trial.expired, at_most=trial.at_most), *trial.days]
     sizes = _sizes(rows)
-    earlier = _sizes([] if today is None else _days(today))
+    earlier = _sizes(trial.in_force if is_change else ())
     ticks = size_ticks(max([*sizes, *earlier], default=0))
     days = [day.days for day in rows]
     return Tried(
@@ -105,10 +146,6 @@ def _tried(trial: RulesTrial, today: RulesTrial | None) -> Tried:
         before=curve(days, earlier, highest=ticks[-1]) if earlier else [],
         ticks=ticks,
     )
-
-
-def _days(trial: RulesTrial) -> list[TriedDay]:
-    return [TriedDay(days=0, expired=trial.expired, at_most=trial.at_most), *trial.days]
 
 
 def _sizes(days: Sequence[TriedDay]) -> list[int]:
@@ -120,20 +157,23 @@ def _sizes(days: Sequence[TriedDay]) -> list[int]:
 async def save_rules(visit: Visit) -> Response:
     """Save the rules of either form, if the saved version did not change.
 
-    First they are tried. The user confirms by the number of objects that become due, which the page then shows.
+    First they are tried. The user confirms by the number of objects that become due, which the page then shows. A trial
+    of several pages is not repeated for that: the form has its number, sealed.
     """
     [name] = visit.args
     rules = _rules_of(visit)
-    try:
-        trial = await visit.call(collectors.TRY_GC_RULES, name, body=rules)
-    except NotPermitted:  # One may write rules and not try them.
-        trial = None
-    if trial is not None and visit.entry("typed").strip() != _confirmed_by(trial, name):
-        visit.status = 400
-        visit.problem = "Nothing is saved yet: look at what these rules would do, and confirm below."
-        return await _rules_page(visit, trial)
-    if trial is None:
-        visit.check_typed(name)
+    if not _is_sealed(visit, rules):
+        try:
+            trial = await _try(visit, rules)
+        except NotPermitted:  # One may write rules and not try them.
+            visit.check_typed(name)
+        else:
+            if trial.continuation_token is not None:
+                where = _address_of(visit, rules, trial, saving="1")
+                return visit.go_to(visit.url("repositories", name, "rules", "try", **where))
+            if visit.entry("typed").strip() != _confirmed_by(trial, name):
+                visit.status, visit.problem = 400, UNCONFIRMED
+                return await _rules_page(visit, trial)
     written = await visit.call(
         collectors.SET_FULL_GC_RULES, name, body=rules, if_version=visit.entry("if_version") or "0"
     )
@@ -145,6 +185,26 @@ def _confirmed_by(trial: RulesTrial, name: str) -> str:
     """Return what confirms the rules: the objects that become due, or the repository's name if there are none."""
     count = trial.expired if trial.at_most is None else trial.at_most.objects
     return str(count) if count else name
+
+
+def _seal(visit: Visit, rules: Rules, number: str) -> str:
+    """Return what proves to `_is_sealed` that this browser was shown the number of a trial of these rules, now."""
+    return _sealed_at(visit, rules, number, visit.now())
+
+
+def _is_sealed(visit: Visit, rules: Rules) -> bool:
+    """Return whether the user typed the number that a trial of just these rules had some minutes ago."""
+    sealed = visit.entry("sealed")
+    at_s = sealed.partition(".")[0]
+    if not (at_s.isascii() and at_s.isdigit() and len(at_s) < 12 and 0 <= visit.now() - int(at_s) <= SEALED_S):
+        return False
+    expected = _sealed_at(visit, rules, visit.entry("typed").strip(), int(at_s))
+    return hmac.compare_digest(sealed.encode(errors="surrogatepass"), expected.encode())
+
+
+def _sealed_at(visit: Visit, rules: Rules, number: str, at_s: int) -> str:
+    facts = msgspec.json.encode((visit.args, visit.visitor, rules, number, at_s))
+    return f"{at_s}.{hmac.digest(visit.state.login_key, b'tried ' + facts, 'sha256').hex()}"
 
 
 async def plan_rules(visit: Visit) -> Response:
@@ -160,10 +220,18 @@ def _rules_of(visit: Visit) -> Rules:
     """Read the rules of either form: its fields, or JSON."""
     if visit.query("by") == "fields":
         return _rules_of_fields(visit)
+    return _decoded(visit.entry("rules"))
+
+
+def _decoded(text: str) -> Rules:
     try:
-        return msgspec.json.decode(visit.entry("rules").encode(), type=Rules)
+        return msgspec.json.decode(text.encode(), type=Rules)
     except MALFORMED as error:
         raise Answer(400, f"These are no rules: {error}") from error
+
+
+def _text_of(rules: Rules) -> str:
+    return msgspec.json.encode(rules).decode()
 
 
 def _rules_of_fields(visit: Visit) -> Rules:
@@ -392,9 +460,11 @@ _RULES: Final = page_at(
     collectors.LIST_GC_RULES_HISTORY,
     collectors.EXPLAIN_GC_RULES,
 )
+_TRIAL: Final = page_at(ROOT + "/rules/try", show_trial, *_RULES.operations, collectors.TRY_GC_RULES)
 _HOLDS: Final = page_at(ROOT + "/holds", show_holds, holds.GET_LEGAL_HOLDS, holds.LIST_LEGAL_HOLD_HISTORY)
 PAGES: Final = (
     _RULES,
+    _TRIAL,
     form_at(
         ROOT + "/rules",
         save_rules,
