@@ -54,7 +54,6 @@ from lakebed.versions.refs.reflog import Reflog
 from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired
 from lakebed.versions.taken import Taken
-from lakebed.versions.trees import Applied
 
 IN_ONE_GO_MS: Final = 3_600_000
 """The shortest period that a retention rule may have: no rule misses a commit that was a head for less."""
@@ -242,13 +241,17 @@ class Committer:
             joined = layers[0] if len(layers) == 1 else await self._context.ports.tasks.apart(partial(overlay, layers))
             changes = await self._spare(base, layers, joined)
             # The tree of each part is a step to the next, and nothing names it. A collection takes it as any other.
-            applied = await self._context.trees.apply(metarange, changes, retired_by=self._retired.retired_by)
-            if applied.added + applied.changed + applied.removed < changes.num_rows:
-                applied = await self._renewed(metarange, changes, applied)
-            metarange = applied.metarange_id
+            metarange = await self.applied(metarange, changes)
         return metarange
 
-    async def _renewed(self, before: MetarangeId, changes: pa.Table, applied: Applied) -> Applied:
+    async def applied(self, before: MetarangeId, changes: pa.Table) -> MetarangeId:
+        """Return the tree of `before` with these changes (CHANGES_SCHEMA) over it."""
+        applied = await self._context.trees.apply(before, changes, retired_by=self._retired.retired_by)
+        if applied.added + applied.changed + applied.removed < changes.num_rows:
+            return await self._renewed(before, changes, applied.metarange_id)
+        return applied.metarange_id
+
+    async def _renewed(self, before: MetarangeId, changes: pa.Table, applied: MetarangeId) -> MetarangeId:
         """Apply the changes again, if some were none, so that they take the place of entries whose objects runs take.
 
         An equal entry is no change, and the head's entry stays. But where a run takes the object of that entry, the
@@ -269,14 +272,16 @@ class Committer:
             by = await self._taken.find_rows([row for _, row in same])
             places += [path for (path, _), run in zip(same, by, strict=True) if may_take or run is not None]
             await self._context.ports.clock.sleep(0)  # Lookups in the cache let no other task have a turn.
-        if not places:
-            return applied
-        gone = changes.filter(pc.is_in(changes["key"], value_set=pa.array(places, pa.binary())))
+        return await self.replaced(before, changes, places) if places else applied
+
+    async def replaced(self, before: MetarangeId, changes: pa.Table, keys: Sequence[bytes]) -> MetarangeId:
+        """Return the tree of `before` with these changes, which take the place even of equal entries at these keys."""
+        gone = changes.filter(pc.is_in(changes["key"], value_set=pa.array(keys, pa.binary())))
         at = gone.schema.get_field_index("tombstone")
         gone = gone.set_column(at, gone.schema.field(at), pa.repeat(pa.scalar(True), gone.num_rows))
         trees, retired_by = self._context.trees, self._retired.retired_by
         without = await trees.apply(before, gone, retired_by=retired_by)
-        return await trees.apply(without.metarange_id, changes, retired_by=retired_by)
+        return (await trees.apply(without.metarange_id, changes, retired_by=retired_by)).metarange_id
 
     async def _laid_aside(
         self, base: MetarangeId, tokens: Sequence[StagingToken], done: MetarangeId, start: bytes, first: Page

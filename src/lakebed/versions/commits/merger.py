@@ -9,16 +9,16 @@ that the history does not prove is `OutcomeUnknown`, never repeated.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.base import CommitId, Conflict, MetarangeId, OutcomeUnknown
+from lakebed.base import CommitId, Conflict, MetarangeId, OutcomeUnknown, Row
 from lakebed.kv import PredicateFailed
-from lakebed.ranges import Choices
+from lakebed.ranges import Choices, changes_from_rows
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.errors import BadRef, MergeConflict, NoChanges
 from lakebed.versions.history.history import History
@@ -28,7 +28,7 @@ from lakebed.versions.refs.refs import Refs
 from lakebed.versions.retired import Retired, says_who_took
 from lakebed.versions.taken import Taken
 
-from .committer import Committer, Note
+from .committer import LOOKED_UP_TOGETHER, Committer, Note
 
 Strategy: TypeAlias = Literal["none", "source-wins", "dest-wins"]
 STRATEGY_KEY: Final = ".lakefs.merge.strategy"
@@ -267,7 +267,7 @@ class Merger:
 
     @says_who_took
     async def _applied(self, tree: MetarangeId, changes: pa.Table) -> MetarangeId:
-        return (await self._context.trees.apply(tree, changes, retired_by=self._retired.retired_by)).metarange_id
+        return await self._committer.applied(tree, changes)
 
     @says_who_took
     async def _three_way(
@@ -281,17 +281,57 @@ class Merger:
         tree: MetarangeId | None = None,
     ) -> MetarangeId:
         """Return the merged tree. `tree` takes the place of the source's."""
+        of_base, of_source, of_head = [await self._context.commits.metarange(id_) for id_ in (base, source, head)]
+        if tree is not None:
+            of_source = tree
         merged = await self._context.trees.merge(
-            base=await self._context.commits.metarange(base),
-            source=await self._context.commits.metarange(source) if tree is None else tree,
-            destination=await self._context.commits.metarange(head),
+            base=of_base,
+            source=of_source,
+            destination=of_head,
             strategy=strategy,
             choices=choices,
             retired_by=self._retired.retired_by,
         )
         if merged.conflicts:
             raise MergeConflict("update branch: conflict found", conflicts=merged.conflicts)
-        return merged.metarange_id
+        return await self._readable(merged.metarange_id, of_base, of_source, of_head)
+
+    async def _readable(
+        self, merged: MetarangeId, base: MetarangeId, source: MetarangeId, head: MetarangeId
+    ) -> MetarangeId:
+        """Return the merged tree, where equal content of a side takes the place of entries whose objects runs took.
+
+        Equal content is no change to a merge, so either side's entry may have stayed. Looks where the source changed
+        something. Costs one `get_many` where no policy was ever set and nothing erased, else what a diff does.
+        """
+        if not await self._taken.is_ever_used():
+            return merged
+        trees, tree = self._context.trees, merged
+        async for batch in trees.rows_unlike(base, source):
+            live: dict[bytes, Row] = {}
+            for start in range(0, len(batch), LOOKED_UP_TOGETHER):
+                of_source = dict(batch[start : start + LOOKED_UP_TOGETHER])
+                keys = [*of_source]
+                now = dict(zip(keys, await trees.lookup_many(merged, keys), strict=True))
+                gone, _ = await self._taken_and_live(now)
+                of_head = dict(zip(gone, await trees.lookup_many(head, [*gone]), strict=True))
+                for side in (of_head, of_source):
+                    equal = {key: row for key, was in gone.items() if (row := side[key]) and row[0] == was[0]}
+                    live |= (await self._taken_and_live(equal))[1]
+                await self._context.ports.clock.sleep(0)  # Lookups in the cache let no other task have a turn.
+            if live:
+                changes = changes_from_rows(*zip(*sorted(live.items()), strict=True))
+                tree = await self._committer.replaced(tree, changes, sorted(live))
+        return tree
+
+    async def _taken_and_live(self, rows: Mapping[bytes, Row | None]) -> tuple[dict[bytes, Row], dict[bytes, Row]]:
+        """Return the rows whose objects runs took, and the others."""
+        there = {key: row for key, row in rows.items() if row is not None}
+        by = dict(zip(there, await self._taken.find_rows([*there.values()]), strict=True))
+        return (
+            {key: row for key, row in there.items() if by[key] is not None},
+            {key: row for key, row in there.items() if by[key] is None},
+        )
 
     async def _advance(
         self, branch: str, plan: Callable[[CommitId], Awaitable[Plan]], operation: str, *, refuse_expired: bool = False

@@ -44,7 +44,7 @@ from lakebed.ranges import (
 
 from .builder import RetiredBy, TreeBuilder, none_retired
 from .cache import TreeCache
-from .diff import Apart, DiffRow, apart_at_keys, apart_trees, diff_trees
+from .diff import Apart, DiffRow, apart_at_keys, apart_trees, diff_trees, rows_unlike
 from .files import ROWS_APART, Ahead, Item, TreeFiles, ids_of
 from .merge import merge_trees
 
@@ -246,6 +246,15 @@ class Trees:
         trees = [await self._files.tree(id_) for id_ in (left, right)]
         async for batch in diff_trees(self._files, *trees, start=start, prefix=prefix):
             yield batch
+
+    async def rows_unlike(self, left: MetarangeId, right: MetarangeId) -> AsyncIterator[list[tuple[bytes, Row]]]:
+        """Yield (key, row) of what `right` has and `left` has not: as a diff, and equal content at another address.
+
+        Reads what a diff reads, and of the ranges that differ the addresses.
+        """
+        if left != right:
+            async for batch in rows_unlike(self._files, *[await self._files.tree(id_) for id_ in (left, right)]):
+                yield batch
 
     async def merge(
         self,

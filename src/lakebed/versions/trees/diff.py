@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lakebed.base import Row
 from lakebed.kv import prefix_end
-from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeList, RangeView, differing
+from lakebed.ranges import ENTRIES_SCHEMA, RangeFile, RangeInfo, RangeList, RangeView, chunk, differing
 
 from .files import Ahead, Item, Tree, TreeFiles
 
@@ -55,17 +55,37 @@ async def diff_trees(
     def is_asked(info: Item) -> bool:
         return info.max_key >= first and (behind is None or info.min_key < behind)
 
-    # Ids first: they cost a tenth of the ranges, and most are in both.
-    sides = [Side(files, infos, ahead=True) for infos in await _unlike(files, left, right, is_asked)]
-    while ends := [side.info.max_key for side in sides if side.info]:
-        # One after the other: each side reads ahead by itself.
-        stretches = [await side.until(min(ends)) for side in sides]
+    async for one, other in _stretches(files, left, right, is_asked):
         with files.naming():
-            rows = _compare(stretches[0], stretches[1])
+            rows = _compare(one, other)
         # A range may reach beyond the wanted keys, where its counterpart was not read.
         batch = [row for row in rows if first <= row.key and (behind is None or row.key < behind)]
         if batch:
             yield batch
+
+
+async def rows_unlike(files: TreeFiles, left: Tree, right: Tree) -> AsyncIterator[list[tuple[bytes, Row]]]:
+    """Yield (key, row) of the right tree's rows that the left one has not, in batches that are never empty.
+
+    In key order. A row of equal content at another address counts, which is no difference to a diff.
+    """
+    async for one, other in _stretches(files, left, right, lambda _: True):
+        with files.naming():
+            batch = _unlike_rows(one, other)
+        if batch:
+            yield batch
+
+
+async def _stretches(
+    files: TreeFiles, left: Tree, right: Tree, is_asked: Callable[[Item], bool]
+) -> AsyncIterator[tuple[Stretch, Stretch]]:
+    """Yield the same stretch of keys of both trees, ascending, where the ranges asked for are not the same."""
+    # Ids first: they cost a tenth of the ranges, and most are in both.
+    sides = [Side(files, infos, ahead=True) for infos in await _unlike(files, left, right, is_asked)]
+    while ends := [side.info.max_key for side in sides if side.info]:
+        # One after the other: each side reads ahead by itself.
+        one, other = [await side.until(min(ends)) for side in sides]
+        yield one, other
 
 
 async def _unlike(
@@ -176,6 +196,17 @@ def _replaced(
     # A replaced row has the key that is there now, so nothing of the left must be read.
     known = left.has_keys_of(right, of_left) & np.array([row in keys for row in of_left.tolist()], np.bool_)
     return {keys[row] for row in of_left[known].tolist()}, of_left[~known]
+
+
+def _unlike_rows(left: Stretch, right: Stretch) -> list[tuple[bytes, Row]]:
+    of_left, of_right = differing(left.digests(), right.digests())
+    # A digest covers the key. So the other rows of both sides are the same ones, in the same order.
+    same = [np.delete(np.arange(side.stop - side.start), own) for side, own in ((left, of_left), (right, of_right))]
+    here, there = (side.take(rows) for side, rows in zip((left, right), same, strict=True))
+    is_moved = np.zeros(len(same[1]), np.bool_)
+    for name in ("slice", "sequence", "address"):
+        is_moved |= pc.not_equal(chunk(here, name), chunk(there, name)).to_numpy(zero_copy_only=False)
+    return right.rows(np.union1d(of_right, same[1][is_moved]))
 
 
 class Stretch(NamedTuple):
