@@ -34,12 +34,13 @@ from lakebed.catalog import Repository
 from lakebed.catalog.tables import TableChange, TableCommits, TableName
 from lakebed.gc.messages import RunKind, UncommittedOptions
 from lakebed.gc.runs.context import read_plan
-from lakebed.iceberg.exporting import Out
+from lakebed.iceberg.exporting import MemoryFile
 from lakebed.kv.drivers.memory import MemoryStore
 from lakebed.objectstore import MemoryObjectStore
 from lakebed.server import App, AppState, ServerOptions, create_app, opened
 from lakebed.versions import Commit, Note, Versions, keys
 from lakebed.versions.records import SliceRecord, SliceState, encode_record
+from lakebed.wire import TableCreation
 from tests.gc.conftest import Lake
 
 SIZES: Final = {
@@ -122,7 +123,7 @@ class Table:
 
     async def manifest(self, snapshot: int, uris: Sequence[str]) -> Any:
         name = f"metadata/m-{snapshot}-{len(self.known)}.avro"
-        out = Out(f"{self.location}/{name}")
+        out = MemoryFile(f"{self.location}/{name}")
         schema = Schema.model_validate(SCHEMA)
         numbers: dict[str, Any] = {"snapshot_id": snapshot, "sequence_number": 1, "file_sequence_number": 1}
         with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, out, snapshot, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
@@ -134,19 +135,19 @@ class Table:
                 entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file, **numbers)
                 writer.add_entry(entry)
         made = writer.to_manifest_file()
-        await self.put(name, out.body)
+        await self.put(name, out.getvalue())
         return made
 
     async def snapshot(self, number: int, manifests: Sequence[Any]) -> dict[str, Any]:
         """Write a list of manifests, and return its snapshot as metadata have it."""
         name = f"metadata/snap-{number}.avro"
-        out = Out(f"{self.location}/{name}")
+        out = MemoryFile(f"{self.location}/{name}")
         with write_manifest_list(2, out, number, None, number, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
             for each in manifests:
                 each.sequence_number = each.sequence_number if each.sequence_number > 0 else number
                 each.min_sequence_number = 1
             writer.add_manifests(list(manifests))
-        uri = await self.put(name, out.body)
+        uri = await self.put(name, out.getvalue())
         summary = {"operation": "append", "added-data-files": "10", "added-records": "10000", "total-records": "1000"}
         return {
             "snapshot-id": number, "sequence-number": number, "timestamp-ms": OLD_MS + number,
@@ -156,13 +157,8 @@ class Table:
     async def commit(self, name: str, snapshots: Sequence[dict[str, Any]]) -> None:
         """Commit the table with these snapshots, the last one as the current."""
         current = snapshots[-1]["snapshot-id"]
-        made = iceberg.created(
-            location=self.location,
-            schema=msgspec.json.encode(SCHEMA),
-            partition_spec=b"",
-            write_order=b"",
-            properties={},
-        )
+        asked = TableCreation(name=name, schema=msgspec.Raw(msgspec.json.encode(SCHEMA)))
+        made = iceberg.created(asked, location=self.location)
         metadata = msgspec.json.decode(made.encoded()) | {
             "snapshots": snapshots, "current-snapshot-id": current, "last-sequence-number": current,
             "refs": {"main": {"snapshot-id": current, "type": "branch"}},

@@ -6,9 +6,11 @@ The figures are those that were reached last. Lower them when a change allows it
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -28,6 +30,14 @@ HEAD_LINES_MAX = 12
 MENTIONS_MAX = 15
 """How often a file outside gc/kinds asks for a kind by name."""
 
+
+TABLES_LINES_MAX = 4_000
+"""Lines of code of the catalog of Iceberg tables (docs/design/0016-tables.md, "Size")."""
+WITHOUT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+TABLES = (
+    *("iceberg/*.py", "server/iceberg/*.py", "catalog/tables/*.py", "cli/tables/*.py", "gc/kinds/pruning/*.py"),
+    *(f"{part}/tables.py" for part in ("operations", "wire", "client", "gc/mark", "gc/live/explain")),
+)
 
 TESTS = ROOT / "tests"
 BESIDE = {"bench", "compat", "deploy", "formats", "sim", "spark", "tidy"}
@@ -127,6 +137,26 @@ def test_few_files_outside_of_the_kinds_know_one_by_name() -> None:
     files = [file for file in (ROOT / "src").rglob("*.py") if not file.is_relative_to(GC / "kinds")]
 
     assert sum(len(re.findall(r"\bRunKind\.[A-Z]", file.read_text())) for file in files) <= MENTIONS_MAX
+
+
+def test_the_catalog_of_tables_stays_small() -> None:
+    files = [file for pattern in TABLES for file in sorted((ROOT / "src" / "lakebed").glob(pattern))]
+
+    assert len(files) > len(TABLES)
+    assert sum(map(code_lines, files)) <= TABLES_LINES_MAX
+
+
+def code_lines(file: Path) -> int:
+    """Count the lines that have a token: no blank line, no comment, no docstring."""
+    texts = {
+        line
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(file.read_text()).readline)
+    spans = [range(one.start[0], one.end[0] + 1) for one in tokens if one.type not in WITHOUT_CODE]
+    return len({line for span in spans for line in span} - texts)
 
 
 def test_each_kind_has_a_folder_of_its_name_that_makes_it() -> None:

@@ -35,7 +35,15 @@ from .records import CredentialsRecord, ServerKeys, UserRecord
 if TYPE_CHECKING:
     from jwt.types import Options
 
-__all__ = ["SESSION_COOKIE", "TOKEN_LIFETIME_S", "Authenticator", "Identity", "NotAuthenticated", "UnknownAccessKey"]
+__all__ = [
+    "SESSION_COOKIE",
+    "TOKEN_LIFETIME_S",
+    "Authenticator",
+    "Identity",
+    "NotAuthenticated",
+    "UnknownAccessKey",
+    "decode_basic",
+]
 
 K = TypeVar("K")
 
@@ -327,7 +335,7 @@ class Authenticator:
         scheme, _, rest = header.partition(b" ")
         match scheme.lower():
             case b"basic":
-                access_key_id, secret_access_key = _decode_basic(rest)
+                access_key_id, secret_access_key = decode_basic(rest)
                 return await self.check_key_pair(access_key_id, secret_access_key)
             case b"bearer":
                 return await self._from_token(rest.strip())
@@ -406,7 +414,12 @@ class Slowdown:
         self._failures.pop(access_key_id, None)
 
 
-def _decode_basic(encoded: bytes) -> tuple[str, str]:
+def decode_basic(encoded: bytes) -> tuple[str, str]:
+    """Return the key pair of a Basic header, from what follows its scheme.
+
+    Raises:
+        NotAuthenticated: it is malformed.
+    """
     try:
         access_key_id, colon, secret = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError) as error:

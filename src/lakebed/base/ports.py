@@ -8,9 +8,10 @@ same code by hand, one effect at a time (`sim`).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["AT_ONCE", "ROWS_A_TURN", "Clock", "Event", "Ids", "Ports", "Tasks", "each_item", "in_waves"]
+__all__ = ["AT_ONCE", "ROWS_A_TURN", "Clock", "Event", "Ids", "Ports", "Tasks", "again", "each_item", "in_waves"]
 
 A = TypeVar("A")
 K = TypeVar("K", str, bytes)
@@ -113,3 +114,11 @@ async def each_item(
         for item in items:
             yield item
         after = key_of(items[-1]) if items else after
+
+
+async def again(work: Callable[[], Awaitable[T]], *errors: type[Exception], most: int) -> T:
+    """Return the result of `work`, which is called once more after each of these errors, `most` times in all."""
+    for _ in range(most - 1):
+        with suppress(*errors):
+            return await work()
+    return await work()

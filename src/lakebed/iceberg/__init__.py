@@ -12,7 +12,7 @@ callers do both in threads. Nothing here reads or writes storage: they hand in b
 """
 
 from .appending import Appended, NotAppended, appended
-from .exporting import exported
+from .exporting import TableFiles, exported
 from .files import MANIFEST_BYTES_MAX, Change, Counted, change_of, files_apart, reached_by
 from .metadata import (
     METADATA_BYTES_MAX,
@@ -28,5 +28,6 @@ from .metadata import (
     load,
     metadata_name,
     parsed,
+    snapshot_set,
 )
-from .shown import Shown, changed_fields, shown, snapshots_only_in
+from .shown import NO_TABLE, Shown, changed_fields, shown, snapshots_only_in

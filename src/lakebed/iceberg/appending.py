@@ -8,17 +8,17 @@ that the destination has, as rows that are appended now.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lakebed.base import Conflict
+from lakebed.wire import TableCommit
 
 from . import avro
 from .exporting import list_of, listed
-from .files import Read
-from .metadata import Metadata, refusing
+from .files import Read, list_in
+from .metadata import Metadata, refusing, snapshot_set
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -50,10 +50,9 @@ class NotAppended(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The commit of the destination (JSON): its requirements, its updates; and the list of manifests to write first."""
+    """The commit of the destination, and the list of manifests to write first."""
 
-    requirements: Sequence[bytes]
-    updates: Sequence[bytes]
+    commit: TableCommit
     manifest_list: bytes
 
 
@@ -66,6 +65,8 @@ async def appended(
         NotAppended: one side did more than append, or its manifests cannot be listed again.
         InvalidTable, LakebedError: see `change_of`.
     """
+    from pyiceberg.manifest import UNASSIGNED_SEQ
+
     fresh = _appends(base, source, "the source")
     head = source.value.current_snapshot_id
     _appends(base, destination, "the destination")
@@ -79,28 +80,30 @@ async def appended(
         if manifest.content != 0 or manifest.existing_files_count != 0 or manifest.deleted_files_count != 0:
             raise NotAppended(f"{manifest.manifest_path} does more than add files: repeat its appends by hand")
     number = (getattr(destination.value, "last_sequence_number", None) or 0) + 1
-    body = _list_of(destination, [*added, *theirs.values()], added, uri=uri, number=number, snapshot_id=snapshot_id)
+    for manifest in added:
+        # The writer gives them the number of the new snapshot.
+        manifest.sequence_number = manifest.min_sequence_number = UNASSIGNED_SEQ
+        manifest[_ADDED_SNAPSHOT] = snapshot_id
+    current = None if newest is None else newest.snapshot_id
+    body = list_of(
+        [*added, *theirs.values()],
+        uri,
+        format_version=2,
+        snapshot_id=snapshot_id,
+        sequence_number=number,
+        parent_snapshot_id=current,
+    )
     snapshot = {
         "snapshot-id": snapshot_id,
-        "parent-snapshot-id": None if newest is None else newest.snapshot_id,
+        **({} if current is None else {"parent-snapshot-id": current}),
         "sequence-number": number,
         "timestamp-ms": max(now_ms, destination.value.last_updated_ms),
         "manifest-list": uri,
         "summary": _summary(fresh, newest) | ({} if head is None else {MERGED: str(head)}),
         "schema-id": destination.value.current_schema_id,
     }
-    current = None if newest is None else newest.snapshot_id
-    return Appended(
-        requirements=[
-            _json({"type": "assert-table-uuid", "uuid": destination.uuid}),
-            _json({"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": current}),
-        ],
-        updates=[
-            _json({"action": "add-snapshot", "snapshot": {k: v for k, v in snapshot.items() if v is not None}}),
-            _json({"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}),
-        ],
-        manifest_list=body,
-    )
+    commit = snapshot_set(destination.uuid, current, snapshot_id, {"action": "add-snapshot", "snapshot": snapshot})
+    return Appended(commit=commit, manifest_list=body)
 
 
 def _appends(base: Metadata, side: Metadata, label: str) -> list[Snapshot]:
@@ -131,34 +134,11 @@ def _appends(base: Metadata, side: Metadata, label: str) -> list[Snapshot]:
 async def _listed(snapshot: Snapshot | None, read: Read) -> dict[str, ManifestFile]:
     if snapshot is None:
         return {}
-    if snapshot.manifest_list is None:
-        raise NotAppended(f"snapshot {snapshot.snapshot_id} names no manifest list: such tables are too old")
-    uri = snapshot.manifest_list
+    uri = list_in(snapshot)
     data = (await read([uri]))[uri]
     with refusing(f"{uri} is no list of manifests", words=avro.words_of, uri=uri):
         found = await asyncio.to_thread(listed, uri, data)
     return {manifest.manifest_path: manifest for manifest in found}
-
-
-def _list_of(
-    table: Metadata,
-    manifests: Sequence[ManifestFile],
-    added: Sequence[ManifestFile],
-    *,
-    uri: str,
-    number: int,
-    snapshot_id: int,
-) -> bytes:
-    from pyiceberg.manifest import UNASSIGNED_SEQ
-
-    for manifest in added:
-        # The writer gives them the number of the new snapshot.
-        manifest.sequence_number = manifest.min_sequence_number = UNASSIGNED_SEQ
-        manifest[_ADDED_SNAPSHOT] = snapshot_id
-    parent = table.value.current_snapshot_id
-    return list_of(
-        manifests, uri, format_version=2, snapshot_id=snapshot_id, sequence_number=number, parent_snapshot_id=parent
-    )
 
 
 def _summary(fresh: Sequence[Snapshot], newest: Snapshot | None) -> dict[str, str]:
@@ -186,7 +166,3 @@ def _merged(snapshot: Snapshot) -> int | None:
 def _number(snapshot: Snapshot, name: str) -> int | None:
     text = None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
     return int(text) if text is not None and text.isdecimal() else None
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value).encode()

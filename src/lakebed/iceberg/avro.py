@@ -17,6 +17,8 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -69,25 +71,21 @@ class Budget:
     """
 
     def __init__(self) -> None:
-        self._bytes = FREE_BYTES
+        self.left_bytes = FREE_BYTES
         self._records = FREE_RECORDS
 
     def add(self, file_bytes: int) -> None:
-        self._bytes += RATIO_MAX * file_bytes
+        self.left_bytes += RATIO_MAX * file_bytes
         self._records += file_bytes
-
-    @property
-    def left_bytes(self) -> int:
-        return self._bytes
 
     def take(self, uri: str, block_bytes: int, records: int) -> None:
         """
         Raises:
             InvalidTable: that is more than is left.
         """
-        self._bytes -= block_bytes
+        self.left_bytes -= block_bytes
         self._records -= records
-        if self._bytes < 0 or self._records < 0:
+        if min(self.left_bytes, self._records) < 0:
             raise InvalidTable(f"{uri} decompresses to far more than its size", uri=uri)
 
 
@@ -122,22 +120,14 @@ def checked(uri: str, data: bytes) -> bytes:
             another number of bytes than Avro has for a type.
     """
     with refusing(f"{uri} cannot be read", words=words_of, uri=uri):
-        return _checked(uri, data)
-
-
-def _checked(uri: str, data: bytes) -> bytes:
-    header = _header(data)
-    record = _Schema(is_for_library=True).skip(msgspec.json.decode(header.schema))
-    settings = (b"avro.schema", header.schema, b"avro.codec", b"null")
-    found = [_MAGIC, _long(2), *map(_text, settings), _long(0), header.sync]
-    for count, block in _blocks(uri, data, header, Budget()):
-        at = 0
-        _check(record is not None or not count, "the records have no bytes")
-        for _ in range(count if record is not None else 0):
-            at = record(block, at)  # type: ignore[misc]  # it is none only without records
-        _check(at == len(block), "a block is longer than its records")
-        found += [_long(count), _text(block), header.sync]
-    return b"".join(found)
+        header = _header(data)
+        skip_records = _many(_Schema(is_for_library=True).skip(msgspec.json.decode(header.schema)))
+        settings = (b"avro.schema", header.schema, b"avro.codec", b"null")
+        found = [_MAGIC, _long(2), *map(_text, settings), _long(0), header.sync]
+        for count, block in _blocks(uri, data, header, Budget()):
+            _check(skip_records(block, 0, count) == len(block), "a block is longer than its records")
+            found += [_long(count), _text(block), header.sync]
+        return b"".join(found)
 
 
 # The frame of a file
@@ -239,7 +229,8 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = _read_long(data, at)
-    _check(0 <= size <= len(data) - at, "a value does not end in the file")
+    if not 0 <= size <= len(data) - at:
+        raise Malformed("a value does not end in the file")
     return data[at : at + size], at + size
 
 
@@ -300,16 +291,7 @@ class _Fixed:
 
 
 def _skip_bytes(data: bytes, at: int) -> int:
-    twice = data[at]
-    if twice <= _ONE_BYTE_MAX and not twice & 1:
-        end = at + 1 + (twice >> 1)
-    else:
-        size, at = _read_long(data, at)
-        _check(size >= 0, "a size is negative")
-        end = at + size
-    if end > len(data):
-        raise Malformed("a value does not end in the file")
-    return end
+    return _read_bytes(data, at)[1]
 
 
 def _skip_pairs(data: bytes, at: int, count: int) -> int:
@@ -434,12 +416,26 @@ def _joined(skips: Sequence[Skip | None]) -> Skip | None:
     return _Joined(tuple(steps))
 
 
+def _many(item: Skip | None) -> Callable[[bytes, int, int], int]:
+    """Return a function that skips a number of values. The number costs nothing to write, so each must have a byte."""
+    if item is None:
+        raise Malformed("values without bytes are counted")
+    if isinstance(item, _Longs):
+        return lambda data, at, count: skip_longs(data, at, count * item.count)
+    if isinstance(item, _Joined) and item.steps == (_Longs(1), _skip_bytes):
+        return _skip_pairs
+
+    def skip(data: bytes, at: int, count: int) -> int:
+        for _ in range(count):
+            at = item(data, at)
+        return at
+
+    return skip
+
+
 def _items(item: Skip | None) -> Skip:
-    """Return a function for arrays. The number of items costs nothing to write, so each must have a byte."""
-    _check(item is not None, "the items of an array have no bytes")
-    assert item is not None, "checked"
-    longs = item.count if isinstance(item, _Longs) else 0
-    are_pairs = isinstance(item, _Joined) and item.steps == (_Longs(1), _skip_bytes)
+    """Return a function for arrays."""
+    skip_items = _many(item)
 
     def skip(data: bytes, at: int) -> int:
         while count := data[at]:
@@ -450,13 +446,7 @@ def _items(item: Skip | None) -> Skip:
             at = start
             if count > len(data) - at:
                 raise Malformed("an array has more items than bytes")
-            if longs:
-                at = skip_longs(data, at, count * longs)
-            elif are_pairs:
-                at = _skip_pairs(data, at, count)
-            else:
-                for _ in range(count):
-                    at = item(data, at)
+            at = skip_items(data, at, count)
             if size >= 0 and at != start + size:
                 raise Malformed("the items of an array have another size")
         return at + 1
@@ -486,25 +476,22 @@ def _record(schema: bytes, fields: tuple[int, ...], within: int) -> Callable[[by
     of = _Schema(is_for_library=False)
     places = {field: place for place, field in enumerate(fields)}
 
-    def steps_of(record: dict[str, Any], *, is_inner: bool = False) -> list[tuple[int, Any]]:
+    def fields_of(record: dict[str, Any], *, is_inner: bool = False) -> Iterator[tuple[int, Any]]:
+        """Yield the place and the type of each field, or those in the field `within`. Below 0: it is not wanted."""
         _check(record["type"] == "record", "the schema is no record")
-        steps: list[tuple[int, Any]] = []
-        skips: list[Skip | None] = []
         for field in record["fields"]:
-            kind, place = field["type"], places.get(field.get("field-id"), -1)
-            is_wanted = not is_inner and field.get("field-id") == within and isinstance(kind, dict)
-            if place < 0 and not is_wanted:
-                skips.append(of.skip(kind, 1))
-                continue
-            if skip := _joined(skips):
-                steps.append((-1, skip))
-            skips = []
-            steps += steps_of(kind, is_inner=True) if is_wanted else [(place, of.load(kind))]
-        if skip := _joined(skips):
-            steps.append((-1, skip))
-        return steps
+            kind, id_ = field["type"], field.get("field-id")
+            if id_ == within and isinstance(kind, dict) and not is_inner:
+                yield from fields_of(kind, is_inner=True)
+            else:
+                yield places.get(id_, -1), kind
 
-    steps = steps_of(msgspec.json.decode(schema))
+    steps: list[tuple[int, Any]] = []
+    for place, group in groupby(fields_of(msgspec.json.decode(schema)), key=itemgetter(0)):
+        if place >= 0:
+            steps += [(place, of.load(kind)) for _, kind in group]
+        elif skip := _joined([of.skip(kind, 1) for _, kind in group]):
+            steps.append((-1, skip))
     _check(bool(steps), "the records have no bytes")
 
     def read(data: bytes, at: int, values: list[Any]) -> int:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from . import avro
-from .files import Bytes
 from .metadata import InvalidTable, parsed
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestEntry, ManifestFile
+    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import TableVersion
@@ -27,61 +27,61 @@ _FILE_PATH: Final = 1
 """The place of the field in a record of the library."""
 
 
-def exported(
-    data: bytes, uri: str, *, location: str, read: Callable[[str], bytes], address_of: Callable[[str], str], target: str
-) -> Iterator[tuple[str, bytes]]:
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files of a table, by URI: `read` returns the bytes of one, and `address_of` where its object lies."""
+
+    read: Callable[[str], bytes]
+    address_of: Callable[[str], str]
+
+    def new_input(self, uri: str) -> MemoryFile:
+        """Open a file as the library asks for it."""
+        return MemoryFile(uri, avro.checked(uri, self.read(uri)))
+
+
+def exported(uri: str, files: TableFiles, *, location: str, target: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an export, each with its name below `target`; the metadata file last.
 
-    `read` returns the bytes of a file of the table, by its URI. `address_of` returns where its object lies.
+    `uri`: of the table's metadata.
 
     Raises:
         InvalidTable: the table is at no snapshot, has deletes by position, or makes no sense.
     """
+    data = files.read(uri)
     metadata = parsed(data, uri, location=location).value
     snapshot = metadata.current_snapshot()
     if snapshot is None or not snapshot.manifest_list:
         raise InvalidTable("the table has no snapshot to export: it is empty")
     manifests: list[ManifestFile] = []
-    for number, manifest in enumerate(listed(snapshot.manifest_list, read(snapshot.manifest_list))):
-        body, made = _manifest(metadata, manifest, read, address_of, f"{target}/manifest-{number:05d}.avro")
+    for index, manifest in enumerate(listed(snapshot.manifest_list, files.read(snapshot.manifest_list))):
+        body, made = _manifest(metadata, manifest, files, f"{target}/manifest-{index:05d}.avro")
         if made is not None:
             manifests.append(made)
-            yield f"manifest-{number:05d}.avro", body
-    name = f"snap-{snapshot.snapshot_id}.avro"
-    yield (
-        name,
-        list_of(
-            manifests,
-            f"{target}/{name}",
-            format_version=metadata.format_version,
-            snapshot_id=snapshot.snapshot_id,
-            sequence_number=snapshot.sequence_number,
-        ),
-    )
-    yield "table.metadata.json", _metadata(data, snapshot, target, f"{target}/{name}")
+            yield f"manifest-{index:05d}.avro", body
+    id_, number, version = snapshot.snapshot_id, snapshot.sequence_number, metadata.format_version
+    name = f"snap-{id_}.avro"
+    place = f"{target}/{name}"
+    yield name, list_of(manifests, place, format_version=version, snapshot_id=id_, sequence_number=number)
+    yield "table.metadata.json", _metadata(data, snapshot, target, place)
 
 
 def listed(uri: str, data: bytes) -> list[ManifestFile]:
     """Return the manifests of a list. The library raises its own errors for a file in Avro that is no list."""
     from pyiceberg.manifest import read_manifest_list
 
-    return list(read_manifest_list(Bytes(uri, avro.checked(uri, data))))  # type: ignore[arg-type]  # it needs no more of a file
+    return list(read_manifest_list(MemoryFile(uri, avro.checked(uri, data))))  # type: ignore[arg-type]  # it needs no more of a file
 
 
 def _manifest(
-    metadata: TableMetadata,
-    manifest: ManifestFile,
-    read: Callable[[str], bytes],
-    address_of: Callable[[str], str],
-    uri: str,
+    metadata: TableMetadata, manifest: ManifestFile, files: TableFiles, uri: str
 ) -> tuple[bytes, ManifestFile | None]:
     """Return a manifest with other addresses; None where it has no live file."""
     from pyiceberg.manifest import ManifestEntryStatus, write_manifest
 
-    entries = _entries(manifest, read)
+    entries = manifest.fetch_manifest_entry(files)  # type: ignore[arg-type]  # it opens one file
     if not entries:
         return b"", None
-    spec, out = metadata.specs()[manifest.partition_spec_id], Out(uri)
+    spec, out = metadata.specs()[manifest.partition_spec_id], MemoryFile(uri)
     sources = {field.source_id for field in spec.fields}
     # The spec of an old manifest may name a column that was dropped since.
     schemas = (metadata.schema(), *metadata.schemas)
@@ -103,7 +103,7 @@ def _manifest(
                 "the table has deletes by position, whose bytes name files by their old addresses: "
                 "rewrite its data files first"
             )
-        entry.data_file[_FILE_PATH] = address_of(entry.data_file.file_path)
+        entry.data_file[_FILE_PATH] = files.address_of(entry.data_file.file_path)
         entry.status = ManifestEntryStatus.EXISTING
     with writer:
         for entry in entries:
@@ -111,16 +111,7 @@ def _manifest(
     made = writer.to_manifest_file()
     # Sequence numbers say which deletes are newer than which rows: they stay.
     made.sequence_number, made.min_sequence_number = manifest.sequence_number, manifest.min_sequence_number
-    return out.body, made
-
-
-def _entries(manifest: ManifestFile, read: Callable[[str], bytes]) -> list[ManifestEntry]:
-    class Files:
-        @staticmethod
-        def new_input(uri: str) -> Bytes:
-            return Bytes(uri, avro.checked(uri, read(uri)))
-
-    return manifest.fetch_manifest_entry(Files())  # type: ignore[arg-type]  # it opens one file
+    return out.getvalue(), made
 
 
 def list_of(
@@ -135,7 +126,7 @@ def list_of(
     """Return the list of a snapshot's manifests, as the file at `uri`."""
     from pyiceberg.manifest import write_manifest_list
 
-    out = Out(uri)
+    out = MemoryFile(uri)
     with write_manifest_list(
         format_version=format_version,
         output_file=out,  # type: ignore[arg-type]  # it needs no more of a file
@@ -145,7 +136,7 @@ def list_of(
         avro_compression="deflate",
     ) as writer:
         writer.add_manifests([*manifests])
-    return out.body
+    return out.getvalue()
 
 
 def _metadata(data: bytes, snapshot: Snapshot, target: str, manifest_list: str) -> bytes:
@@ -167,25 +158,21 @@ def _metadata(data: bytes, snapshot: Snapshot, target: str, manifest_list: str) 
     return json.dumps(value | changed).encode()
 
 
-class Out:
-    """A file in memory, as the library's writer wants it."""
+class MemoryFile(io.BytesIO):
+    """A file in memory, as the library's readers and writers want it."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, data: bytes = b"") -> None:
+        super().__init__(data)
         self.location = location
-        self.body = b""
 
     def __len__(self) -> int:
-        return len(self.body)
+        return len(self.getbuffer())
 
-    def create(self, overwrite: bool = False) -> _Stream:  # noqa: ARG002 - the library's signature
-        return _Stream(self)
+    def open(self, seekable: bool = True) -> MemoryFile:  # noqa: ARG002 - the library's signature
+        return self
 
-
-class _Stream(io.BytesIO):
-    def __init__(self, out: Out) -> None:
-        super().__init__()
-        self._out = out
+    def create(self, overwrite: bool = False) -> MemoryFile:  # noqa: ARG002 - the library's signature
+        return self
 
     def close(self) -> None:
-        self._out.body = self._out.body if self.closed else self.getvalue()
-        super().close()
+        """Keep the bytes: the library closes what it has written, and asks for the size then."""

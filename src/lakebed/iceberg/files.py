@@ -13,10 +13,10 @@ stay are read, too: a file goes only if none of them has it.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from . import avro
 from .metadata import InvalidTable, Metadata, is_below, refusing
@@ -30,8 +30,8 @@ Read: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bytes]]]
 It raises an error of its own for a file that is not there, or larger than MANIFEST_BYTES_MAX.
 """
 
-T = TypeVar("T")
-Parse: TypeAlias = Callable[[str, bytes, str, avro.Budget | None], T]
+Entries: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""The paths of entries that are not deleted, each with some of its fields."""
 
 MANIFEST_BYTES_MAX: Final = 64 << 20
 """The size of a manifest, or of a list of manifests: a writer of a table may name any file of it as one.
@@ -50,8 +50,8 @@ _AT_ONCE: Final = 64
 """Manifests that are in memory at the same time."""
 
 
-Counted: TypeAlias = dict[str, tuple[int, int, int]]
-"""Files by URI, with the number of their rows, their bytes, and their content: 0 for data, more for deletes."""
+Counted: TypeAlias = Entries
+"""Files by URI, with the number of their rows, their bytes, and their content: 0 or None for data, more for deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,10 @@ async def change_of(old: Metadata | None, new: Metadata, read: Read) -> Change:
 
 
 async def files_apart(
-    left: str, right: str, read: Read, *, locations: tuple[str, str], files_max: int
+    left: tuple[str, str], right: tuple[str, str], read: Read, *, files_max: int
 ) -> tuple[Counted, Counted] | None:
-    """Return the live files that only one of two lists of manifests has, of each side. An empty list is of no snapshot.
+    """Return the live files that only one of two lists of manifests has, of each side. A side is a list, empty for no
+    snapshot, and the location of its table.
 
     Only manifests that are in one of the lists are read. None: they have more than `files_max` files.
 
@@ -103,8 +104,8 @@ async def files_apart(
         InvalidTable: a file lies outside its table's location, or a manifest is no manifest.
         LakebedError: an error of `read`.
     """
-    sides = [_Manifests(read, location) for location in locations]
-    lists = [await side.listed([uri] if uri else []) for side, uri in zip(sides, (left, right), strict=True)]
+    sides = [_Manifests(read, location) for _, location in (left, right)]
+    lists = [await side.listed([uri] if uri else []) for side, (uri, _) in zip(sides, (left, right), strict=True)]
     only_left = await sides[0].counted(lists[0] - lists[1], files_max)
     only_right = await sides[1].counted(lists[1] - lists[0], files_max)
     if only_left is None or only_right is None:
@@ -135,9 +136,9 @@ async def reached_by(metadata: Metadata, uris: Set[str], read: Read) -> Reached:
     value, manifests = metadata.value, _Manifests(read, metadata.location)
     found = set(_direct(metadata) & uris)
     hit: set[str] = set()
-    async for files in manifests.each_files(await manifests.of(value.snapshots)):
+    async for files in manifests.each(await manifests.of(value.snapshots)):
         for manifest, inside in files.items():
-            if here := inside & uris | ({manifest} & uris):
+            if here := uris & {manifest, *inside}:
                 found |= here
                 hit.add(manifest)
     snapshots = [
@@ -174,45 +175,74 @@ def _check(uris: Iterable[str], location: str) -> None:
             raise InvalidTable(f"{uri} is no file of this table: they lie below {location}", uri=uri)
 
 
+def _entries(
+    uri: str,
+    data: bytes,
+    location: str,
+    budget: avro.Budget | None = None,
+    *,
+    path: int,
+    status: int = -1,
+    more: Sequence[int] = (),
+) -> Entries:
+    """Decode a few fields of a file in Avro, by the ids of the format, and skip the others: a fifth of the time.
+
+    Returns the paths of entries that are not deleted, each with the fields `more`. Delete vectors share a file: it is
+    one path. Each is checked at once: so memory follows the size of the file, whatever it says of the number of its
+    entries (`avro.Budget`).
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    fields = (status, path, *more)
+    with refusing(f"{uri} is no manifest of Iceberg", words=avro.words_of, uri=uri):
+        for deleted, name, *rest in avro.rows(uri, data, fields, within=_DATA_FILE, budget=budget):
+            if not isinstance(name, str) or not name:
+                raise avro.Malformed("an entry has no path")
+            if deleted != _DELETED:
+                _check((name,), location)
+                found[name] = tuple(rest)
+    return found
+
+
+_manifests_in: Final = partial(_entries, path=_MANIFEST_PATH)
+_files_in: Final = partial(_entries, status=_STATUS, path=_FILE_PATH)
+_counted_in: Final = partial(_files_in, more=(_RECORDS, _SIZE, _CONTENT))
+
+
 class _Manifests:
     """Read manifest lists, each once, and manifests."""
 
     def __init__(self, read: Read, location: str) -> None:
         self._read = read
         self._location = location
-        self._lists: dict[str, frozenset[str]] = {}
+        self._lists: dict[str, Entries] = {}
         self._budget = avro.Budget()
 
     async def of(self, snapshots: Sequence[Snapshot]) -> set[str]:
         """Return the manifests of snapshots."""
-        uris = [uri for one in snapshots if (uri := _list_of(one))]
+        uris = [uri for one in snapshots if (uri := list_in(one))]
         return await self.listed(uris)
 
     async def listed(self, uris: Sequence[str]) -> set[str]:
         """Return the manifests in these lists."""
         missing = [uri for uri in uris if uri not in self._lists]
-        async for found in self._each(missing, _manifests_in):
+        async for found in self.each(missing, _manifests_in):
             self._lists |= found
         return {manifest for uri in uris for manifest in self._lists[uri]}
 
     async def counted(self, manifests: Iterable[str], files_max: int) -> Counted | None:
         """Return the files that manifests have as live, with their counts; None if they are more than `files_max`."""
-        files: Counted = {}
-        async for found in self._each(manifests, _counted_in):
+        files: dict[str, tuple[Any, ...]] = {}
+        async for found in self.each(manifests, _counted_in):
             for inside in found.values():
                 files |= inside
             if len(files) > files_max:
                 return None
         return files
 
-    def each_files(self, manifests: Iterable[str]) -> AsyncIterator[dict[str, frozenset[str]]]:
-        """Yield the files that manifests have as live, by manifest, some manifests at a time."""
-        return self._each(manifests, _files_in)
-
     async def files(self, manifests: Iterable[str]) -> set[str]:
         """Return the files that manifests have as live."""
         files: set[str] = set()
-        async for found in self.each_files(manifests):
+        async for found in self.each(manifests):
             files.update(*found.values())
         return files
 
@@ -220,14 +250,16 @@ class _Manifests:
         """Return those of the files that no manifest has as live. They are never all in memory."""
         left = set(files)
         if left:
-            async for found in self.each_files(manifests):
+            async for found in self.each(manifests):
                 left.difference_update(*found.values())
                 if not left:
                     break
         return left
 
-    async def _each(self, uris: Iterable[str], parse: Parse[T]) -> AsyncIterator[dict[str, T]]:
-        """Yield what files have in them, some files at a time."""
+    async def each(
+        self, uris: Iterable[str], parse: Callable[..., Entries] = _files_in
+    ) -> AsyncIterator[dict[str, Entries]]:
+        """Yield what each of these files has in it, some files at a time."""
         left = sorted(set(uris))
         _check(left, self._location)
         while left:
@@ -238,68 +270,12 @@ class _Manifests:
             left = [uri for uri in left if uri not in found]
 
 
-def _list_of(snapshot: Snapshot) -> str:
+def list_in(snapshot: Snapshot) -> str:
+    """Return the URI of a snapshot's list of manifests.
+
+    Raises:
+        InvalidTable: it has none.
+    """
     if snapshot.manifest_list is None:
         raise InvalidTable(f"snapshot {snapshot.snapshot_id} names no manifest list: such tables are too old")
     return snapshot.manifest_list
-
-
-def _manifests_in(uri: str, data: bytes, location: str, budget: avro.Budget | None = None) -> frozenset[str]:
-    return frozenset(_paths(uri, data, location, budget, path=_MANIFEST_PATH))
-
-
-def _files_in(uri: str, data: bytes, location: str, budget: avro.Budget | None = None) -> frozenset[str]:
-    """Return the paths of live entries. Delete vectors share a file: it is one path."""
-    return frozenset(_paths(uri, data, location, budget, status=_STATUS, path=_FILE_PATH))
-
-
-def _counted_in(uri: str, data: bytes, location: str, budget: avro.Budget | None = None) -> Counted:
-    """Return the live entries with rows, bytes and kind of content. Delete vectors of one file count as one."""
-    more = (_RECORDS, _SIZE, _CONTENT)
-    found = _paths(uri, data, location, budget, status=_STATUS, path=_FILE_PATH, more=more)
-    return {path: (rows or 0, size or 0, content or 0) for path, (rows, size, content) in found.items()}
-
-
-def _paths(
-    uri: str,
-    data: bytes,
-    location: str,
-    budget: avro.Budget | None,
-    *,
-    path: int,
-    status: int = -1,
-    more: Sequence[int] = (),
-) -> dict[str, tuple[Any, ...]]:
-    """Decode a few fields of a file in Avro, by the ids of the format, and skip the others: a fifth of the time.
-
-    Returns the paths of entries that are not deleted, each with the fields `more`. Each is checked at once: so memory
-    follows the size of the file, whatever it says of the number of its entries (`avro.Budget`).
-    """
-    found: dict[str, tuple[Any, ...]] = {}
-    fields = (status, path, *more)
-    with refusing(f"{uri} is no manifest of Iceberg", words=avro.words_of, uri=uri):
-        for deleted, name, *rest in avro.rows(uri, data, fields, within=_DATA_FILE, budget=budget):
-            _check_path(name)
-            if deleted != _DELETED:
-                _check((name,), location)
-                found[name] = tuple(rest)
-    return found
-
-
-def _check_path(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise avro.Malformed("an entry has no path")
-
-
-class Bytes:
-    """A file in memory, as the library's reader wants it."""
-
-    def __init__(self, location: str, data: bytes) -> None:
-        self.location = location
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def open(self, seekable: bool = True) -> io.BytesIO:  # noqa: ARG002 - the library's signature
-        return io.BytesIO(self._data)

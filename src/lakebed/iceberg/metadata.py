@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from lakebed.base import Conflict, Invalid
+from lakebed.wire import TableCommit, TableCreation
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -114,15 +115,8 @@ def parsed(data: bytes, uri: str, *, location: str) -> Metadata:
     return _checked(Metadata(value, uri), location)
 
 
-def created(
-    *,
-    location: str,
-    schema: bytes,
-    partition_spec: bytes,
-    write_order: bytes,
-    properties: Mapping[str, str],
-) -> Metadata:
-    """Make the metadata of a table without snapshots. Schema, spec and order are the JSON that a client sent.
+def created(asked: TableCreation, *, location: str) -> Metadata:
+    """Make the metadata of a table without snapshots.
 
     Raises:
         InvalidTable: one of them is malformed, or does not fit the others.
@@ -132,11 +126,12 @@ def created(
     from pyiceberg.table.metadata import new_table_metadata
     from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
+    properties = asked.properties or {}
     _check_properties(properties, location)
-    spec, order = partition_spec or b"null", write_order or b"null"
+    spec, order = bytes(asked.partition_spec) or b"null", bytes(asked.write_order) or b"null"
     with refusing("no table can be made so"):
         value = new_table_metadata(
-            schema=Schema.model_validate_json(schema),
+            schema=Schema.model_validate_json(bytes(asked.schema)),
             partition_spec=UNPARTITIONED_PARTITION_SPEC if spec == b"null" else PartitionSpec.model_validate_json(spec),
             sort_order=UNSORTED_SORT_ORDER if order == b"null" else SortOrder.model_validate_json(order),
             location=location,
@@ -146,9 +141,7 @@ def created(
     return _checked(Metadata(value), location)
 
 
-def committed(
-    base: Metadata | None, requirements: Sequence[bytes], updates: Sequence[bytes], *, place: str
-) -> Metadata:
+def committed(base: Metadata | None, asked: TableCommit, *, place: str) -> Metadata:
     """Check the requirements of a commit against `base`, None where there is no such table, and apply its updates.
 
     `place`: what the location of each table begins with, and its id follows. The result equals `base`, with its URI,
@@ -163,8 +156,8 @@ def committed(
     from pyiceberg.table.metadata import TableMetadataV1
     from pyiceberg.table.update import update_table_metadata
 
-    wanted = [_read("requirement", each) for each in requirements]
-    changes = tuple(_read("update", each) for each in updates)
+    wanted = [_read("requirement", each) for each in asked.requirements]
+    changes = tuple(_read("update", each) for each in asked.updates)
     # The empty table is of version 1, and the updates of a creation raise it.
     start = base.value if base else TableMetadataV1.model_construct(last_column_id=-1, schema=Schema())
     try:
@@ -187,27 +180,30 @@ def committed(
     return _checked(Metadata(value), location)
 
 
-def is_result(
-    current: Metadata,
-    base: Metadata | None,
-    requirements: Sequence[bytes],
-    updates: Sequence[bytes],
-    *,
-    place: str,
-) -> bool:
+def is_result(current: Metadata, base: Metadata | None, asked: TableCommit, *, place: str) -> bool:
     """Return whether `current` is the result of this commit over `base`: the commit of a client that asks again.
 
     Times do not count: they are those of the moment at which updates are applied.
     """
     try:
-        again = committed(base, requirements, updates, place=place)
+        again = committed(base, asked, place=place)
     except (RequirementFailed, InvalidTable):
         return False
-    return again is not base and _timeless(again) == _timeless(current)
+    times = {"last_updated_ms": 0, "metadata_log": [], "snapshot_log": []}
+    return again is not base and again.value.model_copy(update=times) == current.value.model_copy(update=times)
 
 
-def _timeless(metadata: Metadata) -> TableMetadata:
-    return metadata.value.model_copy(update={"last_updated_ms": 0, "metadata_log": [], "snapshot_log": []})
+def snapshot_set(uuid: str, current: int | None, snapshot_id: int, *updates: Mapping[str, Any]) -> TableCommit:
+    """Return the commit that makes a snapshot the current one after these updates, if the present one still is."""
+    ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
+    requirements = [
+        {"type": "assert-table-uuid", "uuid": uuid},
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": current},
+    ]
+    return TableCommit(
+        requirements=[msgspec.Raw(msgspec.json.encode(each)) for each in requirements],
+        updates=[msgspec.Raw(msgspec.json.encode(each)) for each in (*updates, ref)],
+    )
 
 
 def metadata_name(number: int, fresh: str) -> str:
@@ -283,12 +279,12 @@ def _known(noun: _Noun) -> tuple[Any, str, frozenset[str]]:
     return TypeAdapter(union), field, frozenset(kind.model_fields[field].default for kind in kinds)
 
 
-def _read(noun: _Noun, data: bytes) -> Any:
+def _read(noun: _Noun, data: msgspec.Raw) -> Any:
     adapter, field, names = _known(noun)
     with refusing(f"malformed {noun}"):
         fields = msgspec.json.decode(data)
         name = fields.get(field) if isinstance(fields, dict) else None
-        value = adapter.validate_json(data) if name in names else None
+        value = adapter.validate_json(bytes(data)) if name in names else None
     if value is None:
         raise InvalidTable(f"unknown {noun} {json.dumps(name)[:100]}: known are {', '.join(sorted(names))}")
     return value

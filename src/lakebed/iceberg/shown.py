@@ -16,6 +16,8 @@ from lakebed.wire import TableCount, TableField, TableFieldChange, TableRef, Tab
 from .metadata import InvalidTable, check_size
 
 _NO_SNAPSHOT: Final = -1
+_PARTS: Final = {"list": ("element",), "map": ("key", "value")}
+"""What nests in columns of these types. Keys of a map are always there."""
 _NAME_MAX: Final = 1_000
 """Names of nested fields that are longer have no fields in them: a writer may nest long names hundreds of times."""
 
@@ -146,6 +148,7 @@ def shown(data: bytes, uri: str) -> Shown:
         raise InvalidTable(f"{uri} has no metadata of a table: {error}", uri=uri) from error
 
 
+NO_TABLE: Final = Shown(format_version=0, location="")
 _decode: Final = msgspec.json.Decoder(Shown).decode
 
 
@@ -157,11 +160,9 @@ def changed_fields(before: Sequence[TableField], after: Sequence[TableField]) ->
     return changed + [TableFieldChange(before=one) for one in before if one.id not in kept]
 
 
-def snapshots_only_in(one: Shown | None, other: Shown | None) -> list[TableSnapshot]:
+def snapshots_only_in(one: Shown, other: Shown) -> list[TableSnapshot]:
     """Return the snapshots that only the first of two has, the oldest first."""
-    if one is None:
-        return []
-    known = {each.snapshot_id for each in other.snapshots} if other is not None else set()
+    known = {each.snapshot_id for each in other.snapshots}
     return [each.shown() for each in one.snapshots if each.snapshot_id not in known]
 
 
@@ -187,21 +188,17 @@ def _flat(field: Mapping[str, Any], above: str) -> Iterator[TableField]:
 def _nested(kind: Any) -> list[dict[str, Any]]:
     if isinstance(kind, str):
         return []
-    match kind["type"]:
-        case "struct":
-            return list(kind["fields"])
-        case "list":
-            return [_inner("element", kind, "element")]
-        case "map":
-            return [
-                {"id": kind["key-id"], "name": "key", "type": kind["key"], "required": True},
-                _inner("value", kind, "value"),
-            ]
-    return []
-
-
-def _inner(name: str, kind: Mapping[str, Any], what: str) -> dict[str, Any]:
-    return {"id": kind[f"{what}-id"], "name": name, "type": kind[what], "required": kind.get(f"{what}-required")}
+    if kind["type"] == "struct":
+        return list(kind["fields"])
+    return [
+        {
+            "id": kind[f"{part}-id"],
+            "name": part,
+            "type": kind[part],
+            "required": kind.get(f"{part}-required", part == "key"),
+        }
+        for part in _PARTS.get(kind["type"], ())
+    ]
 
 
 def _transformed(one: _Transform, names: Mapping[int, str]) -> str:

@@ -8,8 +8,9 @@ Ours, for people, stand last. There `table` is the path of a table, `sales/order
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from lakebed import wire
 
@@ -45,6 +46,7 @@ from .operation import (
 
 B = TypeVar("B")
 A = TypeVar("A")
+P = ParamSpec("P")
 
 CATALOG_ROOT: Final = "/iceberg/v1"
 _AT: Final = (At("ref", "branch"),)
@@ -80,11 +82,18 @@ SHOWN: Final = Permission("fs:ReadRepository", REPOSITORY, when="of each reposit
 BRANCHES: Final = Permission("fs:ListBranches", REPOSITORY, AT_ANY, when="of a repository whose branches are listed")
 
 
-def _of(operation: Operation[B, A]) -> Operation[B, A]:
-    return replace(operation, root=CATALOG_ROOT)
+def _in_catalog(make: Callable[P, Operation[B, A]]) -> Callable[P, Operation[B, A]]:
+    """Make operations below CATALOG_ROOT."""
+
+    def made(*args: P.args, **promises: P.kwargs) -> Operation[B, A]:
+        return replace(make(*args, **promises), root=CATALOG_ROOT)
+
+    return made
 
 
-GET_CATALOG_CONFIG: Final = get(
+_get, _head, _post, _delete = _in_catalog(get), _in_catalog(head), _in_catalog(post), _in_catalog(delete)
+
+GET_CATALOG_CONFIG: Final = _get(
     "getCatalogConfig",
     "/config",
     wire.CatalogSettings,
@@ -93,9 +102,8 @@ GET_CATALOG_CONFIG: Final = get(
     " with both.",
     Parameter("warehouse"),
     asked_later=(SHOWN,),
-    root=CATALOG_ROOT,
 )
-LOG_IN_TO_CATALOG: Final = post(
+LOG_IN_TO_CATALOG: Final = _post(
     "logInToCatalog",
     "/oauth/tokens",
     bytes,
@@ -104,9 +112,8 @@ LOG_IN_TO_CATALOG: Final = post(
     "Exchange a key pair (`client_id`, `client_secret`) for a token, as OAuth 2 has it. The body is a form.",
     body_bytes_max=PUBLIC_BYTES_MAX,
     repeatable=False,
-    root=CATALOG_ROOT,
 )
-LIST_CATALOGS: Final = get(
+LIST_CATALOGS: Final = _get(
     "listCatalogs",
     "/namespaces",
     wire.NamespaceList,
@@ -115,9 +122,8 @@ LIST_CATALOGS: Final = get(
     Parameter("parent"),
     *_PAGE,
     asked_later=(SHOWN, BRANCHES),
-    root=CATALOG_ROOT,
 )
-LIST_NAMESPACES: Final = get(
+LIST_NAMESPACES: Final = _get(
     "listNamespaces",
     _NAMESPACES,
     wire.NamespaceList,
@@ -125,38 +131,28 @@ LIST_NAMESPACES: Final = get(
     "List the namespaces in `parent`, or the outermost.",
     Parameter("parent"),
     *_PAGE,
-    root=CATALOG_ROOT,
 )
-CREATE_NAMESPACE: Final = post(
+CREATE_NAMESPACE: Final = _post(
     "createNamespace",
     _NAMESPACES,
-    wire.NamespaceCreation,
+    wire.NamespaceProperties,
     wire.NamespaceProperties,
     _COMMIT,
     "Make a namespace: a folder, and a file with its properties. One commit of the branch.",
     asked_later=(SETS,),
     creates=True,
-    root=CATALOG_ROOT,
 )
-LOAD_NAMESPACE: Final = get(
-    "loadNamespace",
-    _NAMESPACE,
-    wire.NamespaceProperties,
-    _LIST,
-    "Return the properties of a namespace.",
-    root=CATALOG_ROOT,
+LOAD_NAMESPACE: Final = _get(
+    "loadNamespace", _NAMESPACE, wire.NamespaceProperties, _LIST, "Return the properties of a namespace."
 )
-NAMESPACE_EXISTS: Final = head(
-    "namespaceExists", _NAMESPACE, _LIST, "Tell whether there is a namespace.", status=204, root=CATALOG_ROOT
-)
-DROP_NAMESPACE: Final = delete(
+NAMESPACE_EXISTS: Final = _head("namespaceExists", _NAMESPACE, _LIST, "Tell whether there is a namespace.", status=204)
+DROP_NAMESPACE: Final = _delete(
     "dropNamespace",
     _NAMESPACE,
     (*on(_SETTINGS, "fs:DeleteObject", at=_AT), *_COMMIT),
     "Remove a namespace that has no table and no namespace.",
-    root=CATALOG_ROOT,
 )
-UPDATE_NAMESPACE: Final = post(
+UPDATE_NAMESPACE: Final = _post(
     "updateNamespace",
     _NAMESPACE + "/properties",
     wire.NamespaceChange,
@@ -164,12 +160,9 @@ UPDATE_NAMESPACE: Final = post(
     (*on(_SETTINGS, "fs:WriteObject", at=_AT), *_COMMIT),
     "Set and remove properties of a namespace.",
     repeatable=False,
-    root=CATALOG_ROOT,
 )
-LIST_TABLES: Final = get(
-    "listTables", _TABLES, wire.TableList, _LIST, "List the tables of a namespace.", *_PAGE, root=CATALOG_ROOT
-)
-CREATE_TABLE: Final = post(
+LIST_TABLES: Final = _get("listTables", _TABLES, wire.TableList, _LIST, "List the tables of a namespace.", *_PAGE)
+CREATE_TABLE: Final = _post(
     "createTable",
     _TABLES,
     wire.TableCreation,
@@ -178,9 +171,8 @@ CREATE_TABLE: Final = post(
     "Make a table, or, with `stage-create`, say what it will be.",
     _DELEGATION,
     creates=True,
-    root=CATALOG_ROOT,
 )
-REGISTER_TABLE: Final = post(
+REGISTER_TABLE: Final = _post(
     "registerTable",
     _NAMESPACE + "/register",
     wire.TableRegistration,
@@ -190,9 +182,8 @@ REGISTER_TABLE: Final = post(
     _DELEGATION,
     asked_later=(FILES,),
     creates=True,
-    root=CATALOG_ROOT,
 )
-LOAD_TABLE: Final = get(
+LOAD_TABLE: Final = _get(
     "loadTable",
     _ONE_TABLE,
     wire.LoadedTable,
@@ -202,18 +193,16 @@ LOAD_TABLE: Final = get(
     Parameter("snapshots", choices=("all", "refs")),
     _DELEGATION,
     asked_later=(LENT,),
-    root=CATALOG_ROOT,
 )
-LOAD_TABLE_CREDENTIALS: Final = get(
+LOAD_TABLE_CREDENTIALS: Final = _get(
     "loadTableCredentials",
     _ONE_TABLE + "/credentials",
     wire.TableCredentials,
     _READ,
     "Return a key pair for the table's files, valid for an hour.",
     asked_later=(LENT,),
-    root=CATALOG_ROOT,
 )
-SIGN_FILE_REQUEST: Final = post(
+SIGN_FILE_REQUEST: Final = _post(
     "signFileRequest",
     _ONE_TABLE + "/sign",
     wire.FileRequest,
@@ -222,12 +211,9 @@ SIGN_FILE_REQUEST: Final = post(
     "Sign one request to the gateway for a file of the table, for clients that want no key (`remote-signing`).",
     asked_later=(LENT,),
     repeatable=True,
-    root=CATALOG_ROOT,
 )
-TABLE_EXISTS: Final = head(
-    "tableExists", _ONE_TABLE, _READ, "Tell whether there is a table.", status=204, root=CATALOG_ROOT
-)
-COMMIT_TABLE: Final = post(
+TABLE_EXISTS: Final = _head("tableExists", _ONE_TABLE, _READ, "Tell whether there is a table.", status=204)
+COMMIT_TABLE: Final = _post(
     "commitTable",
     _ONE_TABLE,
     wire.TableCommit,
@@ -236,17 +222,15 @@ COMMIT_TABLE: Final = post(
     "Change a table, or make one that was staged: one commit of the branch.",
     repeatable=False,
     body_bytes_max=LIST_BYTES_MAX,
-    root=CATALOG_ROOT,
 )
-DROP_TABLE: Final = delete(
+DROP_TABLE: Final = _delete(
     "dropTable",
     _ONE_TABLE,
     (*on(_TABLE, "fs:DeleteObject", at=_AT), *_COMMIT),
     "Remove a table from the branch. Its files go by retention, with `purgeRequested`, too: commits name them.",
     flag("purgeRequested"),
-    root=CATALOG_ROOT,
 )
-REPORT_TABLE_METRICS: Final = post(
+REPORT_TABLE_METRICS: Final = _post(
     "reportTableMetrics",
     _ONE_TABLE + "/metrics",
     bytes,
@@ -255,9 +239,8 @@ REPORT_TABLE_METRICS: Final = post(
     "Take a client's report of a scan or a commit, and forget it.",
     status=204,
     repeatable=True,
-    root=CATALOG_ROOT,
 )
-RENAME_TABLE: Final = post(
+RENAME_TABLE: Final = _post(
     "renameTable",
     PREFIX + "/tables/rename",
     wire.TableRename,
@@ -267,9 +250,8 @@ RENAME_TABLE: Final = post(
     asked_later=(REMOVES, READS, WRITES),
     status=204,
     repeatable=False,
-    root=CATALOG_ROOT,
 )
-COMMIT_TABLES: Final = post(
+COMMIT_TABLES: Final = _post(
     "commitTables",
     PREFIX + "/transactions/commit",
     wire.TablesCommit,
@@ -280,7 +262,6 @@ COMMIT_TABLES: Final = post(
     status=204,
     repeatable=False,
     body_bytes_max=LIST_BYTES_MAX,
-    root=CATALOG_ROOT,
 )
 
 # Ours

@@ -22,7 +22,6 @@ __all__ = [
     "LoadedTable",
     "NamespaceChange",
     "NamespaceChanged",
-    "NamespaceCreation",
     "NamespaceList",
     "NamespaceProperties",
     "SignedFileRequest",
@@ -71,14 +70,11 @@ class CatalogToken(msgspec.Struct, frozen=True, kw_only=True):
     issued_token_type: str = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - as above
 
 
-class NamespaceCreation(msgspec.Struct, frozen=True, kw_only=True):
+class NamespaceProperties(msgspec.Struct, frozen=True, kw_only=True):
+    """A namespace that is there, or is to be made."""
+
     namespace: Levels
     properties: Metadata = {}
-
-
-class NamespaceProperties(msgspec.Struct, frozen=True, kw_only=True):
-    namespace: Levels
-    properties: dict[str, str]
 
 
 class NamespaceList(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True):

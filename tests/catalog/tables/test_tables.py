@@ -118,7 +118,7 @@ async def test_a_commit_of_two_tables_is_whole_or_not_at_all(tables: Repository)
     stale = TableChange(name=NAME, expected="gone", metadata="u/metadata/1.json", uuid="u")
     with pytest.raises(TableConflict):
         await tables.tables.commit("main", [second, stale], NOTE)
-    assert not await tables.tables.exists("main", second.name)
+    assert not await tables.tables.find("main", second.name)
     fresh = TableChange(name=NAME, expected="u/metadata/0.json", metadata="u/metadata/1.json", uuid="u")
     with pytest.raises(Invalid, match="names a table twice"):
         await tables.tables.commit("main", [fresh, fresh], NOTE)
@@ -236,7 +236,7 @@ async def test_dropping_and_renaming_a_table_keep_its_files(
     with pytest.raises(NoSuchTable):
         await tables.tables.load("main", NAME)
     await tables.tables.drop("main", other, NOTE)
-    assert not await tables.tables.exists("main", other)
+    assert not await tables.tables.find("main", other)
     below = await tables.versions.staging.list("main", prefix=other.folder, limit=9)
     assert below.items == []
     assert (await tables.tables.load("main~1", other)).metadata == "u/metadata/0.json"
@@ -247,7 +247,7 @@ async def test_tags_and_commits_are_read_only(tables: Repository) -> None:
     head = (await append(tables, 0)).id
     await tables.changes.create_tag("v1", "main")
     for ref in ("v1", head):
-        assert await tables.tables.exists(ref, NAME)
+        assert await tables.tables.find(ref, NAME)
         with pytest.raises(Denied, match="is no branch: tables change on branches only"):
             await tables.tables.drop(ref, NAME, NOTE)
 

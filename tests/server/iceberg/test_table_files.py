@@ -23,10 +23,11 @@ from pyiceberg.typedef import Record
 from bench.embedded.tables import SCHEMA, URL, UUID, Asked, opened_table
 from lakebed import iceberg
 from lakebed.catalog.tables import TableName
-from lakebed.iceberg.exporting import Out
+from lakebed.iceberg.exporting import MemoryFile
 from lakebed.quotas import Books, of_branch
 from lakebed.quotas.meter import read
 from lakebed.server import AppState
+from lakebed.wire import TableCreation
 
 LOCATION = f"s3://lake.tables/{UUID}"
 
@@ -92,7 +93,7 @@ class Files:
     def manifest(
         self, name: str, *data: str, deleted: Sequence[str] = (), content: DataFileContent = DataFileContent.DATA
     ) -> Any:
-        out = Out(f"{LOCATION}/metadata/{name}")
+        out = MemoryFile(f"{LOCATION}/metadata/{name}")
         with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, Schema.model_validate(SCHEMA), out, 1, "null") as writer:  # type: ignore[arg-type]  # a file in memory
             for uri in (*data, *deleted):
                 status = ManifestEntryStatus.DELETED if uri in deleted else ManifestEntryStatus.ADDED
@@ -105,15 +106,15 @@ class Files:
                 writer.add_entry(ManifestEntry.from_args(status=status, data_file=file, **numbers))
         made = writer.to_manifest_file()
         made.sequence_number = made.min_sequence_number = 1
-        self.bytes[made.manifest_path] = out.body
+        self.bytes[made.manifest_path] = out.getvalue()
         return made
 
     def snapshot(self, number: int, name: str, *manifests: Any, parent: int | None = None) -> dict[str, Any]:
-        out = Out(f"{LOCATION}/metadata/{name}")
+        out = MemoryFile(f"{LOCATION}/metadata/{name}")
         with write_manifest_list(2, out, number, parent, number, "null") as writer:  # type: ignore[arg-type]  # a file in memory
             writer.add_manifests(list(manifests))
         uri = f"{LOCATION}/metadata/{name}"
-        self.bytes[uri] = out.body
+        self.bytes[uri] = out.getvalue()
         found = {"snapshot-id": number, "sequence-number": number, "timestamp-ms": number, "manifest-list": uri}
         more = {} if parent is None else {"parent-snapshot-id": parent}
         return {**found, **more, "summary": {"operation": "append"}, "schema-id": 0}
@@ -121,9 +122,8 @@ class Files:
 
 def metadata(*snapshots: dict[str, Any], **more: object) -> iceberg.Metadata:
     """Return the metadata of a table with these snapshots, the last one as the current."""
-    made = iceberg.created(
-        location=LOCATION, schema=msgspec.json.encode(SCHEMA), partition_spec=b"", write_order=b"", properties={}
-    )
+    asked = TableCreation(name="t", schema=msgspec.Raw(msgspec.json.encode(SCHEMA)))
+    made = iceberg.created(asked, location=LOCATION)
     current = snapshots[-1]["snapshot-id"]
     fields = {"snapshots": snapshots, "current-snapshot-id": current, "last-sequence-number": current, **more}
     return iceberg.parsed(msgspec.json.encode(msgspec.json.decode(made.encoded()) | fields), "", location=LOCATION)
@@ -168,9 +168,8 @@ def test_a_table_with_deletes_by_position_is_not_exported() -> None:
 
     def export(*manifests: Any) -> list[str]:
         table = metadata(files.snapshot(1, f"list-{len(manifests)}.avro", *manifests))
-        place = {"location": LOCATION, "target": "s3://out/t"}
-        read, address_of = files.bytes.__getitem__, str
-        return [name for name, _ in iceberg.exported(table.encoded(), "", read=read, address_of=address_of, **place)]
+        inside = iceberg.TableFiles({"now": table.encoded(), **files.bytes}.__getitem__, str)
+        return [name for name, _ in iceberg.exported("now", inside, location=LOCATION, target="s3://out/t")]
 
     assert export(plain)[-1] == "table.metadata.json"
     with pytest.raises(iceberg.InvalidTable, match="deletes by position"):

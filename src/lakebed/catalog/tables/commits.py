@@ -14,6 +14,7 @@ of `tables` until a run takes it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Final, TypeAlias
 
@@ -36,24 +37,7 @@ from lakebed.base import (
 from lakebed.ranges import changes_from_rows
 from lakebed.versions import Commit, Note, Settlement, Sides, Versions
 
-from .names import (
-    FILE,
-    NAMESPACE,
-    RECORD,
-    SUFFIX,
-    UUID,
-    MissingFile,
-    Namespace,
-    NoSuchNamespace,
-    NoSuchTable,
-    TableConflict,
-    TableExists,
-    TableName,
-    file_in,
-    record_of,
-    record_path,
-    text_of,
-)
+from . import names
 
 PAGE: Final = 1_000
 Paths: TypeAlias = Mapping[bytes, Row | None]
@@ -68,7 +52,7 @@ class TableChange(msgspec.Struct, frozen=True, kw_only=True):
     one did not, `removed` those that only the old one did. Files of other tables than `uuid` are refused.
     """
 
-    name: TableName
+    name: names.TableName
     expected: str | None
     metadata: str | None
     uuid: str = ""
@@ -102,13 +86,7 @@ class TableCommits:
         if len({change.name for change in changes}) < len(changes):
             raise Invalid("a commit names a table twice")
 
-        async def compose(head: CommitId, rows: Mapping[str, Row]) -> Paths:
-            await self._compare(head, changes)
-            paths: dict[bytes, Row | None] = {}
-            for change in changes:
-                paths.update(await self._paths(head, change, rows))
-            return paths
-
+        compose = partial(self._changed, changes)
         return await self.name_files(branch, [file for one in changes for file in one.files], compose, note)
 
     async def settled(self, sides: Sides, changes: Sequence[TableChange]) -> Settlement:
@@ -123,15 +101,16 @@ class TableCommits:
         for change in changes:
             back.update(await self._as_at(sides.base, sides.source, change.name.folder))
         rows = await self._rows([file for one in changes for file in one.files])
-        await self._compare(sides.head, changes)
-        over: dict[bytes, Row | None] = {}
+        over = await self._changed(changes, sides.head, rows)
+        return Settlement(source=_sorted(back), merged=_sorted(over), check=partial(self._check, rows))
+
+    async def _changed(self, changes: Sequence[TableChange], head: CommitId, rows: Mapping[str, Row]) -> Paths:
+        """Return what the changes set and remove, over a head that has the tables which the caller read."""
+        await self._compare(head, changes)
+        paths: dict[bytes, Row | None] = {}
         for change in changes:
-            over.update(await self._paths(sides.head, change, rows))
-
-        async def check() -> None:
-            await self._check(rows)
-
-        return Settlement(source=_sorted(back), merged=_sorted(over), check=check)
+            paths.update(await self._paths(head, change, rows))
+        return paths
 
     async def _as_at(self, base: CommitId, source: CommitId, folder: bytes) -> Paths:
         """Return the rows that make the folder of a table as it was at `base`."""
@@ -155,10 +134,7 @@ class TableCommits:
             rows.update(await self._rows(files))
             return _sorted(await compose(head, rows))
 
-        async def check() -> None:
-            await self._check(rows)
-
-        return await self._versions.merges.compose(branch, changes, note, check=check)
+        return await self._versions.merges.compose(branch, changes, note, check=partial(self._check, rows))
 
     async def _rows(self, files: Sequence[str]) -> dict[str, Row]:
         """
@@ -169,7 +145,7 @@ class TableCommits:
         found = await self._versions.staging.get_rows(TABLES, keys) if keys else []
         for file, row in zip(files, found, strict=True):
             if row is None:
-                raise MissingFile(f"no file {file} was written", file=file)
+                raise names.MissingFile(f"no file {file} was written", file=file)
         return {file: row for file, row in zip(files, found, strict=True) if row is not None}
 
     async def _check(self, rows: Mapping[str, Row]) -> None:
@@ -189,56 +165,56 @@ class TableCommits:
         taken = await self._versions.taken.find_rows([*rows.values()])
         for file, by in zip(rows, taken, strict=True):
             if by is not None:
-                raise MissingFile(f"file {file} is gone: {by.text()}", file=file)
+                raise names.MissingFile(f"file {file} is gone: {by.text()}", file=file)
 
     async def _compare(self, head: CommitId, changes: Sequence[TableChange]) -> None:
         records = await self.records(head, [change.name for change in changes])
         for change, row in zip(changes, records, strict=True):
-            found = None if row is None else file_in(from_row(row))
+            found = None if row is None else names.file_in(from_row(row))
             if found == change.expected:
                 if found is None:
                     await self.check_namespace(head, change.name.namespace)
                 continue
             if found is None:
-                raise NoSuchTable(f"there is no table {change.name}", table=str(change.name))
+                raise names.NoSuchTable(f"there is no table {change.name}", table=str(change.name))
             if change.expected is None:
-                raise TableExists(f"table {change.name} exists", table=str(change.name))
-            raise TableConflict(
+                raise names.TableExists(f"table {change.name} exists", table=str(change.name))
+            raise names.TableConflict(
                 f"table {change.name} was changed: it is at {found}, not at {change.expected}",
                 table=str(change.name),
                 expected=change.expected,
                 found=found,
             )
 
-    async def check_namespace(self, head: CommitId, namespace: Namespace) -> Row:
+    async def check_namespace(self, head: CommitId, namespace: names.Namespace) -> Row:
         """Return the row of a namespace's entry.
 
         Raises:
             NoSuchNamespace: the commit has none.
         """
-        [row] = await self._versions.staging.rows_of_commit(head, [record_path(namespace)])
+        [row] = await self._versions.staging.rows_of_commit(head, [names.record_path(namespace)])
         if row is None:
-            text = text_of(namespace)
-            raise NoSuchNamespace(f"there is no namespace {text}", namespace=text)
+            text = names.text_of(namespace)
+            raise names.NoSuchNamespace(f"there is no namespace {text}", namespace=text)
         return row
 
-    async def has_namespace(self, head: CommitId, namespace: Namespace) -> bool:
-        [row] = await self._versions.staging.rows_of_commit(head, [record_path(namespace)])
+    async def has_namespace(self, head: CommitId, namespace: names.Namespace) -> bool:
+        [row] = await self._versions.staging.rows_of_commit(head, [names.record_path(namespace)])
         return row is not None
 
-    async def records(self, head: CommitId, names: Sequence[TableName]) -> list[Row | None]:
+    async def records(self, head: CommitId, tables: Sequence[names.TableName]) -> list[Row | None]:
         """Return the rows of RECORD of these tables; None where there is no table."""
-        keys = [name.folder + RECORD.encode() for name in names]
+        keys = [name.folder + names.RECORD.encode() for name in tables]
         return await self._versions.staging.rows_of_commit(head, keys)
 
     async def _paths(self, head: CommitId, change: TableChange, rows: Mapping[str, Row]) -> Paths:
         folder = change.name.folder
         if change.metadata is None:
             return {key: None async for key, _ in self.each(head, folder)}
-        entry = record_of(from_row(rows[change.metadata]), change.metadata, change.uuid)
+        entry = names.record_of(from_row(rows[change.metadata]), change.metadata, change.uuid)
         # A rollback names older metadata: the table changed now.
         entry = msgspec.structs.replace(entry, modified_ms=self._versions.ports.clock.now_ms())
-        record = folder + RECORD.encode()
+        record = folder + names.RECORD.encode()
         paths: dict[bytes, Row | None] = {place(folder, change, file): None for file in change.removed}
         for file in change.files:
             key = place(folder, change, file)
@@ -269,22 +245,20 @@ def place(folder: bytes, change: TableChange, file: str) -> bytes:
         MissingFile: the file is of another table, or would hide the table's record.
     """
     own = f"{change.uuid}/"
-    if not change.uuid or not file.startswith(own) or file[len(own) :] in {"", RECORD, NAMESPACE}:
-        raise MissingFile(f"file {file} is not of table {change.name}", file=file)
+    if not change.uuid or not file.startswith(own) or file[len(own) :] in {"", names.RECORD, names.NAMESPACE}:
+        raise names.MissingFile(f"file {file} is not of table {change.name}", file=file)
     return path_to_key(folder.decode() + file[len(own) :])
 
 
 # The folders and the tables of a commit
 
 
-async def folders(versions: Versions, head: CommitId, prefix: bytes, *, after: str = "") -> AsyncIterator[str]:
-    """Yield the names of the folders directly below a prefix, in order."""
+async def folders(versions: Versions, head: CommitId, prefix: bytes, *, after: str = "") -> AsyncIterator[list[str]]:
+    """Yield the names of the folders directly below a prefix, in order, some at a time."""
     start, has_more = prefix + after.encode() if after else b"", True
     while has_more:
         page = await versions.staging.list_commit(head, prefix=prefix, after=start, delimiter=b"/", limit=PAGE)
-        for key, row in page.items:
-            if row is None:
-                yield key_to_path(key[len(prefix) : -1])
+        yield [key_to_path(key[len(prefix) : -1]) for key, row in page.items if row is None]
         has_more, start = page.has_more, page.items[-1][0] if page.items else start
 
 
@@ -293,13 +267,13 @@ async def tables_of(versions: Versions, head: CommitId) -> AsyncIterator[tuple[b
     waiting = [b""]
     while waiting:
         prefix = waiting.pop()
-        inside = [prefix + f"{name}/".encode() async for name in folders(versions, head, prefix)]
-        tables = [folder for folder in inside if folder.endswith(f"{SUFFIX}/".encode())]
-        namespaces = [folder for folder in inside if not folder.endswith(f"{SUFFIX}/".encode())]
-        for folder, entry in await _entries(versions, head, tables, RECORD):
-            if FILE in entry.metadata:
-                yield folder, entry.metadata.get(UUID, ""), entry.metadata[FILE]
-        waiting += [folder for folder, _ in await _entries(versions, head, namespaces, NAMESPACE)]
+        inside = [prefix + f"{name}/".encode() async for page in folders(versions, head, prefix) for name in page]
+        tables = [folder for folder in inside if folder.endswith(f"{names.SUFFIX}/".encode())]
+        namespaces = [folder for folder in inside if not folder.endswith(f"{names.SUFFIX}/".encode())]
+        for folder, entry in await _entries(versions, head, tables, names.RECORD):
+            if names.FILE in entry.metadata:
+                yield folder, entry.metadata.get(names.UUID, ""), entry.metadata[names.FILE]
+        waiting += [folder for folder, _ in await _entries(versions, head, namespaces, names.NAMESPACE)]
 
 
 async def _entries(versions: Versions, head: CommitId, inside: list[bytes], record: str) -> list[tuple[bytes, Entry]]:

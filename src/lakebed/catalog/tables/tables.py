@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter, itemgetter
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ from lakebed.base import (
     Row,
     RunId,
     RunState,
+    again,
     each_item,
     from_row,
     key_to_path,
@@ -53,34 +54,15 @@ from lakebed.versions import (
     name_in,
 )
 
+from . import names
 from .commits import PAGE, Compose, Paths, TableChange, TableCommits, folders
-from .names import (
-    FILE,
-    RECORD,
-    SUFFIX,
-    UUID,
-    MissingFile,
-    Namespace,
-    NamespaceConflict,
-    NamespaceExists,
-    NamespaceNotEmpty,
-    NoSuchTable,
-    OutsideTables,
-    TableExists,
-    TableName,
-    TablesNameTaken,
-    folder_of,
-    name_of_record,
-    record_path,
-    text_of,
-)
 
-T = TypeVar("T")
 _SCHEMES: Final = ("s3", "s3a", "s3n")
 _PROPERTIES: Final = "namespaces"
 """The folder of `tables` for the properties of namespaces. No table's uuid is equal to it."""
 SETTLED: Final = Note(message="tables: files", committer="lakebed")
-SETTLES_MAX: Final = 4
+ATTEMPTS_MAX: Final = 4
+"""Attempts at a change that others overtake."""
 MERGED_MAX: Final = 100
 """A merge appends to at most this many tables: it writes two files for each before it commits."""
 _ENDED: Final = "ended-runs"
@@ -90,7 +72,7 @@ _ENDED: Final = "ended-runs"
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table of a commit. `metadata` is the file of its current metadata, and `entry` names the same object."""
 
-    name: TableName
+    name: names.TableName
     uuid: str
     metadata: str
     commit_id: CommitId
@@ -140,13 +122,12 @@ class Tables:
             nonce=self._ports.ids.fresh(),
         )
         await self._changes.record_commit(empty.id, empty)
-        if await self._versions.refs.kind_of(TABLES) is not None:
-            raise _taken()
-        try:
-            await self._versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
-        except (BranchExists, NameTaken):
-            if not await self._versions.refs.is_work_of(TABLES, TABLES):
-                raise _taken() from None
+        if await self._versions.refs.kind_of(TABLES) is None:
+            with suppress(BranchExists, NameTaken):
+                await self._versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
+        if not await self.is_started():
+            what = f"a branch or tag has the name {TABLES}, which tables need: rename it, then use the catalog"
+            raise names.TablesNameTaken(what, branch=TABLES)
         await self._settings.hide_branch(TABLES, work_of=TABLES)
         self._is_started = True
 
@@ -163,12 +144,15 @@ class Tables:
             return 0
         head = (await self._versions.refs.get_branch(TABLES)).commit_id
         known = (await self._versions.history.get_commit(head)).metadata.get(_ENDED, "")
-        await self._commit_staged(replace(SETTLED, metadata={_ENDED: known}))
+        note = replace(SETTLED, metadata={_ENDED: known})
+        with suppress(NoChanges):
+            # Another settler may take some of what is staged: then only the rest is left.
+            await again(lambda: self._versions.commits.commit(TABLES, note), CommitOvertaken, most=ATTEMPTS_MAX)
         ended = await self._ended()
         if ended == known:
             return 0
         gone = await self._gone()
-        note = replace(SETTLED, metadata={_ENDED: ended})
+        settled = replace(SETTLED, metadata={_ENDED: ended})
 
         async def without(head: CommitId, _: Mapping[str, Row]) -> Paths:
             # Another server may have removed it, and a client written it anew since: that is another row.
@@ -177,23 +161,10 @@ class Tables:
 
         if gone:
             with suppress(NoChanges):  # Another server removed them all.
-                await self._commits.name_files(TABLES, (), without, note)
+                await self._commits.name_files(TABLES, (), without, settled)
         else:
-            await self._versions.commits.commit(TABLES, note, allow_empty=True)
+            await self._versions.commits.commit(TABLES, settled, allow_empty=True)
         return len(gone)
-
-    async def _commit_staged(self, note: Note) -> None:
-        """Commit what was staged before this call. Another settler may have taken some of it: then only the rest."""
-        for attempt in range(SETTLES_MAX):
-            try:
-                await self._versions.commits.commit(TABLES, note)
-            except NoChanges:
-                return
-            except CommitOvertaken:
-                if attempt + 1 == SETTLES_MAX:
-                    raise
-            else:
-                return
 
     async def _ended(self) -> str:
         """Return a digest of the runs that ended and take named objects; "" without one."""
@@ -237,7 +208,7 @@ class Tables:
         scheme, _, rest = uri.partition("://")
         bucket, _, file = rest.partition("/")
         if scheme not in _SCHEMES or bucket != f"{self._id}.{TABLES}" or not file:
-            raise OutsideTables(
+            raise names.OutsideTables(
                 f"{uri} is no file of a table of this repository: they lie in {self.uri_of('')}", uri=uri
             )
         return file
@@ -274,7 +245,7 @@ class Tables:
         try:
             entry = await self._objects.open(TABLES, file)
         except PathNotFound as error:
-            raise MissingFile(f"there is no file {file}", file=file) from error
+            raise names.MissingFile(f"there is no file {file}", file=file) from error
         return await self._objects.read(entry, start=start, end=end)
 
     async def sizes(self, files: Sequence[str]) -> list[int | None]:
@@ -285,25 +256,17 @@ class Tables:
     # Reading
 
     async def namespaces(
-        self, ref: str, parent: Namespace = (), *, after: str = "", limit: int = 1000
-    ) -> tuple[list[Namespace], bool]:
+        self, ref: str, parent: names.Namespace = (), *, after: str = "", limit: int = 1000
+    ) -> tuple[list[names.Namespace], bool]:
         """Return the namespaces directly in this one, in order, and whether there are more.
 
         Raises:
             NoSuchNamespace: the parent is not there.
         """
-        head = await self._versions.refs.resolve_commit(ref)
-        if parent:
-            await self._commits.check_namespace(head, parent)
-        inside = (
-            (*parent, name)
-            async for name in folders(self._versions, head, folder_of(parent), after=f"{after}/" if after else "")
-            if not name.endswith(SUFFIX)
-        )
-        found = await self._first(head, inside, record_path, limit)
-        return found[:limit], len(found) > limit
+        found, has_more = await self._inside(ref, parent, after, limit, names.NAMESPACE)
+        return [(*parent, name) for name in found], has_more
 
-    async def namespace(self, ref: str, namespace: Namespace) -> Mapping[str, str]:
+    async def namespace(self, ref: str, namespace: names.Namespace) -> Mapping[str, str]:
         """Return the properties of a namespace.
 
         Raises:
@@ -316,26 +279,35 @@ class Tables:
         return msgspec.json.decode(await self._objects.read(from_row(row)), type=dict[str, str])
 
     async def list(
-        self, ref: str, namespace: Namespace, *, after: str = "", limit: int = 1000
-    ) -> tuple[list[TableName], bool]:
+        self, ref: str, namespace: names.Namespace, *, after: str = "", limit: int = 1000
+    ) -> tuple[list[names.TableName], bool]:
         """Return the tables of a namespace, in order, and whether there are more.
 
         Raises:
             NoSuchNamespace: the ref has none.
         """
+        found, has_more = await self._inside(ref, namespace, after and after + names.SUFFIX, limit, names.RECORD)
+        return [names.TableName(namespace, name.removesuffix(names.SUFFIX)) for name in found], has_more
+
+    async def _inside(
+        self, ref: str, parent: names.Namespace, after: str, limit: int, record: str
+    ) -> tuple[builtins.list[str], bool]:
+        """Return the names of folders directly in a namespace: those with the record of a table, or of a namespace."""
         head = await self._versions.refs.resolve_commit(ref)
-        await self._commits.check_namespace(head, namespace)
-        start = f"{after}{SUFFIX}/" if after else ""
-        inside = (
-            TableName(namespace, name.removesuffix(SUFFIX))
-            async for name in folders(self._versions, head, folder_of(namespace), after=start)
-            if name.endswith(SUFFIX)
-        )
-        found = await self._first(head, inside, lambda one: one.folder + RECORD.encode(), limit)
+        if parent or record == names.RECORD:
+            await self._commits.check_namespace(head, parent)
+        prefix, found = names.folder_of(parent), builtins.list[str]()
+        async for page in folders(self._versions, head, prefix, after=after and after + "/"):
+            inside = [name for name in page if name.endswith(names.SUFFIX) is (record == names.RECORD)]
+            keys = [prefix + f"{name}/{record}".encode() for name in inside]
+            rows = await self._versions.staging.rows_of_commit(head, keys)
+            found += [name for name, row in zip(inside, rows, strict=True) if row is not None]
+            if len(found) > limit:
+                break
         return found[:limit], len(found) > limit
 
     async def below(
-        self, ref: str, namespace: Namespace = (), *, after: TableName | None = None, limit: int = 1000
+        self, ref: str, namespace: names.Namespace = (), *, after: names.TableName | None = None, limit: int = 1000
     ) -> tuple[builtins.list[Table], bool]:
         """Return the tables of a namespace and of those in it, and whether there are more. Those of a namespace come
         before those of the namespaces in it.
@@ -347,17 +319,19 @@ class Tables:
         if namespace:
             await self._commits.check_namespace(head, namespace)
         behind = (*after.namespace, after.name)[len(namespace) :] if after is not None else ()
-        names: builtins.list[TableName] = []
+        first: builtins.list[names.TableName] = []
         async for name in self._below(head, namespace, behind):
-            names.append(name)
-            if len(names) > limit:
+            first.append(name)
+            if len(first) > limit:
                 break
-        rows = await self._commits.records(head, names[:limit])
-        found = zip(names, rows, strict=False)
+        rows = await self._commits.records(head, first[:limit])
+        found = zip(first, rows, strict=False)
         tables = [table for name, row in found if (table := _table(name, row, head)) is not None]
-        return tables, len(names) > limit
+        return tables, len(first) > limit
 
-    async def _below(self, head: CommitId, namespace: Namespace, behind: Namespace) -> AsyncIterator[TableName]:
+    async def _below(
+        self, head: CommitId, namespace: names.Namespace, behind: names.Namespace
+    ) -> AsyncIterator[names.TableName]:
         """Yield the tables below a namespace, behind one that is named relative to it."""
         first, *inner = behind or ("",)
         if namespace and not inner:
@@ -373,48 +347,24 @@ class Tables:
             async for name in self._below(head, below, ()):
                 yield name
 
-    async def _first(
-        self, head: CommitId, names: AsyncIterator[T], path_of: Callable[[T], bytes], limit: int
-    ) -> builtins.list[T]:
-        """Return the first of these whose path the commit has: those after `limit` only to say that there are more."""
-        found: builtins.list[T] = []
-        batch: builtins.list[T] = []
-
-        async def look() -> None:
-            rows = await self._versions.staging.rows_of_commit(head, [path_of(one) for one in batch])
-            found.extend(one for one, row in zip(batch, rows, strict=True) if row is not None)
-            batch.clear()
-
-        async for one in names:
-            batch.append(one)
-            if len(batch) > limit:
-                await look()
-            if len(found) > limit:
-                return found
-        if batch:
-            await look()
-        return found
-
-    async def load(self, ref: str, name: TableName) -> Table:
+    async def load(self, ref: str, name: names.TableName) -> Table:
         """
         Raises:
             NoSuchTable: the ref has none.
         """
-        head = await self._versions.refs.resolve_commit(ref)
-        [row] = await self._commits.records(head, [name])
-        table = _table(name, row, head)
-        if table is None:
-            raise NoSuchTable(f"there is no table {name}", table=str(name))
+        if (table := await self.find(ref, name)) is None:
+            raise names.NoSuchTable(f"there is no table {name}", table=str(name))
         return table
 
-    async def exists(self, ref: str, name: TableName) -> bool:
-        try:
-            await self.load(ref, name)
-        except NoSuchTable:
-            return False
-        return True
+    async def find(self, ref: str, name: names.TableName) -> Table | None:
+        """Return a table; None where the ref has none."""
+        head = await self._versions.refs.resolve_commit(ref)
+        [row] = await self._commits.records(head, [name])
+        return _table(name, row, head)
 
-    async def files(self, ref: str, name: TableName, *, after: str = "") -> tuple[Sequence[tuple[str, Entry]], bool]:
+    async def files(
+        self, ref: str, name: names.TableName, *, after: str = ""
+    ) -> tuple[Sequence[tuple[str, Entry]], bool]:
         """Return the files that a table reaches, with their entries, in order, and whether there are more.
 
         Raises:
@@ -425,7 +375,7 @@ class Tables:
         start = folder + after.removeprefix(own).encode() if after else b""
         rows, has_more = await self._commits.under(table.commit_id, folder, after=start, limit=1000)
         inside = [(key_to_path(key[len(folder) :]), row) for key, row in rows]
-        return [(own + path, from_row(row)) for path, row in inside if path != RECORD], has_more
+        return [(own + path, from_row(row)) for path, row in inside if path != names.RECORD], has_more
 
     # Changes
 
@@ -439,7 +389,7 @@ class Tables:
         """
         return await self._on(branch, note, lambda: self._commits.commit(branch, changes, note))
 
-    def settling(self, changed: Callable[[Sides, TableName], Awaitable[TableChange]]) -> Settle:
+    def settling(self, changed: Callable[[Sides, names.TableName], Awaitable[TableChange]]) -> Settle:
         """Return how a merge settles conflicts at tables, if nothing else conflicts.
 
         `changed` says what becomes of each table at the head.
@@ -447,20 +397,20 @@ class Tables:
 
         async def settle(sides: Sides, conflict: MergeConflict) -> Settlement:
             keys = cast("Sequence[bytes]", conflict.facts["conflicts"])
-            names = [name_of_record(key) for key in keys if key.endswith(TABLE_RECORD)]
-            if len(names) < len(keys) or len(names) > MERGED_MAX:
+            tables = [names.name_of_record(key) for key in keys if key.endswith(TABLE_RECORD)]
+            if len(tables) < len(keys) or len(tables) > MERGED_MAX:
                 raise conflict
-            return await self._commits.settled(sides, [await changed(sides, name) for name in names])
+            return await self._commits.settled(sides, [await changed(sides, table) for table in tables])
 
         return settle
 
-    async def drop(self, branch: str, name: TableName, note: Note) -> Commit:
+    async def drop(self, branch: str, name: names.TableName, note: Note) -> Commit:
         """Drop a table as it is now. Its files stay until a run prunes them."""
         table = await self.load(branch, name)
         change = TableChange(name=name, expected=table.metadata, metadata=None)
         return await self.commit(branch, [change], note)
 
-    async def rename(self, branch: str, source: TableName, target: TableName, note: Note) -> Commit:
+    async def rename(self, branch: str, source: names.TableName, target: names.TableName, note: Note) -> Commit:
         """
         Raises:
             NoSuchTable, TableExists, NoSuchNamespace: the branch has no source, has the target, or not its namespace.
@@ -469,9 +419,9 @@ class Tables:
         async def compose(head: CommitId, _: Mapping[str, Row]) -> Paths:
             before, after = await self._commits.records(head, [source, target])
             if before is None:
-                raise NoSuchTable(f"there is no table {source}", table=str(source))
+                raise names.NoSuchTable(f"there is no table {source}", table=str(source))
             if after is not None:
-                raise TableExists(f"table {target} exists", table=str(target))
+                raise names.TableExists(f"table {target} exists", table=str(target))
             await self._commits.check_namespace(head, target.namespace)
             paths: dict[bytes, Row | None] = {}
             async for key, row in self._commits.each(head, source.folder):
@@ -483,7 +433,7 @@ class Tables:
         return await self._composed(branch, (), compose, note)
 
     async def create_namespace(
-        self, branch: str, namespace: Namespace, properties: Mapping[str, str], note: Note
+        self, branch: str, namespace: names.Namespace, properties: Mapping[str, str], note: Note
     ) -> Commit:
         """
         Raises:
@@ -493,14 +443,20 @@ class Tables:
 
         async def check(head: CommitId) -> None:
             if await self._commits.has_namespace(head, namespace):
-                raise NamespaceExists(f"namespace {text_of(namespace)} exists", namespace=text_of(namespace))
+                raise names.NamespaceExists(
+                    f"namespace {names.text_of(namespace)} exists", namespace=names.text_of(namespace)
+                )
             if namespace[:-1]:
                 await self._commits.check_namespace(head, namespace[:-1])
 
         return await self._set_properties(branch, namespace, properties, note, check)
 
     async def change_namespace(
-        self, branch: str, namespace: Namespace, change: Callable[[Mapping[str, str]], Mapping[str, str]], note: Note
+        self,
+        branch: str,
+        namespace: names.Namespace,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        note: Note,
     ) -> Mapping[str, str]:
         """Change the properties of a namespace, and return those of before. `change` is called again where another
         commit changed them meanwhile.
@@ -509,42 +465,40 @@ class Tables:
             NoSuchNamespace: the branch has none.
             NamespaceConflict: others change it all the time.
         """
-        for attempt in range(SETTLES_MAX):
-            head = await self._versions.refs.resolve_commit(branch)
-            row = await self._commits.check_namespace(head, namespace)
-            before = await self._properties(row)
-            after = change(before)
-            if after == before:
-                return before
 
-            async def check(head: CommitId, expected: Row = row) -> None:
+        async def attempt() -> Mapping[str, str]:
+            head = await self._versions.refs.resolve_commit(branch)
+            expected = await self._commits.check_namespace(head, namespace)
+            before = await self._properties(expected)
+
+            async def check(head: CommitId) -> None:
                 if await self._commits.check_namespace(head, namespace) != expected:
-                    raise NamespaceConflict(
-                        f"namespace {text_of(namespace)} was changed meanwhile", namespace=text_of(namespace)
+                    raise names.NamespaceConflict(
+                        f"namespace {names.text_of(namespace)} was changed meanwhile",
+                        namespace=names.text_of(namespace),
                     )
 
-            try:
+            if (after := change(before)) != before:
                 await self._set_properties(branch, namespace, after, note, check)
-            except NamespaceConflict:
-                if attempt + 1 == SETTLES_MAX:
-                    raise
-            else:
-                return before
-        raise AssertionError("the last attempt returns or raises")
+            return before
 
-    async def drop_namespace(self, branch: str, namespace: Namespace, note: Note) -> Commit:
+        return await again(attempt, names.NamespaceConflict, most=ATTEMPTS_MAX)
+
+    async def drop_namespace(self, branch: str, namespace: names.Namespace, note: Note) -> Commit:
         """
         Raises:
             NamespaceNotEmpty: it has tables, namespaces, or other objects.
             NoSuchNamespace: the branch has none.
         """
-        record = record_path(namespace)
+        record = names.record_path(namespace)
 
         async def compose(head: CommitId, _: Mapping[str, Row]) -> Paths:
             await self._commits.check_namespace(head, namespace)
-            inside = (await self._commits.under(head, folder_of(namespace), limit=2))[0]
+            inside = (await self._commits.under(head, names.folder_of(namespace), limit=2))[0]
             if [key for key, _ in inside] != [record]:
-                raise NamespaceNotEmpty(f"namespace {text_of(namespace)} is not empty", namespace=text_of(namespace))
+                raise names.NamespaceNotEmpty(
+                    f"namespace {names.text_of(namespace)} is not empty", namespace=names.text_of(namespace)
+                )
             return {record: None}
 
         return await self._composed(branch, (), compose, note)
@@ -552,12 +506,12 @@ class Tables:
     async def _set_properties(
         self,
         branch: str,
-        namespace: Namespace,
+        namespace: names.Namespace,
         properties: Mapping[str, str],
         note: Note,
         check: Callable[[CommitId], Awaitable[None]],
     ) -> Commit:
-        record = record_path(namespace)
+        record = names.record_path(namespace)
         file = f"{_PROPERTIES}/{self._ports.ids.fresh()}.json"
         await self.start()
         await self.put(file, msgspec.json.encode(dict(properties), order="sorted"), branch=branch, by=note.committer)
@@ -579,15 +533,10 @@ class Tables:
         return await self._changes.commit_composed(branch, note, work)
 
 
-def _table(name: TableName, row: Row | None, head: CommitId) -> Table | None:
+def _table(name: names.TableName, row: Row | None, head: CommitId) -> Table | None:
     """Return the table of the row of its record; None where it is no record."""
     entry = None if row is None else from_row(row)
-    if entry is None or FILE not in entry.metadata:
+    if entry is None or names.FILE not in entry.metadata:
         return None
-    file, uuid = entry.metadata[FILE], entry.metadata.get(UUID, "")
+    file, uuid = entry.metadata[names.FILE], entry.metadata.get(names.UUID, "")
     return Table(name=name, uuid=uuid, metadata=file, commit_id=head, entry=entry)
-
-
-def _taken() -> TablesNameTaken:
-    what = f"a branch or tag has the name {TABLES}, which tables need: rename it, then use the catalog"
-    return TablesNameTaken(what, branch=TABLES)

@@ -201,21 +201,18 @@ def export(
             raise Failed(f"the address of {file} is unknown: it was deleted, or you may not read it")
         return _address(session, address, data)
 
-    files = iceberg.exported(
-        client.objects.read(ref.repository, commit, entry_of(details.metadata_location)),
-        details.metadata_location,
-        location=details.location,
-        read=lambda file: client.objects.read(ref.repository, commit, entry_of(file)),
-        address_of=address_of,
-        target=(place or target.absolute().as_uri()).rstrip("/"),
-    )
+    def read(file: str) -> bytes:
+        return client.objects.read(ref.repository, commit, entry_of(file))
+
+    files, where = iceberg.TableFiles(read, address_of), (place or target.absolute().as_uri()).rstrip("/")
+    made = iceberg.exported(details.metadata_location, files, location=details.location, target=where)
     target.mkdir(parents=True, exist_ok=True)
     count = 0
-    for file, body in files:
+    for file, body in made:
         (target / file).write_bytes(body)
         count += 1
-    where = target / "table.metadata.json"
-    session.done(f"exported {name} of {ref} to {where}", TableExported(metadata=str(where), files=count))
+    metadata = target / "table.metadata.json"
+    session.done(f"exported {name} of {ref} to {metadata}", TableExported(metadata=str(metadata), files=count))
 
 
 # Names

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from lakebed import iceberg, wire
@@ -20,7 +19,6 @@ from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
 from lakebed.versions import Commit, CommitNotFound, ContentsGone, Note
-from lakebed.wire import TableCommit
 
 from .changing import Changing, in_thread, load_library
 
@@ -109,36 +107,27 @@ class BranchTables(Resource):
 
     async def diff(self, request: RestRequest) -> wire.TableDifference:
         repository, name = await self._catalog.get(request.args[0]), _asked(request)
-        tables = [await self._table_at(repository, ref, name) for ref in request.args[1:3]]
+        tables = [await repository.tables.find(ref, name) for ref in request.args[1:3]]
         if tables == [None, None]:
             raise NoSuchTable(f"there is no table {name} at either ref", table=str(name))
-        left, right = [None if one is None else await self._shown(repository, one) for one in tables]
-        known = [one for one in (left, right) if one is not None]
-        empty = known[0]
-        old, new = left or empty, right or empty
+        left, right = [iceberg.NO_TABLE if one is None else await self._shown(repository, one) for one in tables]
         names = ["" if one is None else repository.tables.uri_of(one.metadata) for one in tables]
-        counts = await self._counts(
-            repository,
-            left.manifest_list if left else "",
-            right.manifest_list if right else "",
-            locations=(old.location, new.location),
-        )
-        before, after = left.properties if left else {}, right.properties if right else {}
+        counts = await self._counts(repository, left, right)
         return wire.TableDifference(
             table=_path(name),
             left_metadata=names[0],
             right_metadata=names[1],
-            fields=iceberg.changed_fields(left.fields() if left else [], right.fields() if right else []),
-            partitions_before=left.partitions() if left else [],
-            partitions_after=right.partitions() if right else [],
-            sort_order_before=left.sort_order() if left else [],
-            sort_order_after=right.sort_order() if right else [],
-            properties_set={key: text for key, text in after.items() if before.get(key) != text},
-            properties_removed=sorted(before.keys() - after.keys()),
+            fields=iceberg.changed_fields(left.fields(), right.fields()),
+            partitions_before=left.partitions(),
+            partitions_after=right.partitions(),
+            sort_order_before=left.sort_order(),
+            sort_order_after=right.sort_order(),
+            properties_set={key: text for key, text in right.properties.items() if left.properties.get(key) != text},
+            properties_removed=sorted(left.properties.keys() - right.properties.keys()),
             snapshots_added=iceberg.snapshots_only_in(right, left),
             snapshots_removed=iceberg.snapshots_only_in(left, right),
-            left_snapshot=left.current_id if left else "",
-            right_snapshot=right.current_id if right else "",
+            left_snapshot=left.current_id,
+            right_snapshot=right.current_id,
             **counts,
         )
 
@@ -164,9 +153,9 @@ class BranchTables(Resource):
                 table=str(name),
                 snapshot=body.snapshot_id,
             )
-        [changed] = await changing.commit(
-            request.args[1], {name: _set_snapshot(shown, table.uuid, body.snapshot_id)}, lambda _: note
-        )
+        current = None if shown.current is None else shown.current.snapshot_id
+        asked = iceberg.snapshot_set(table.uuid, current, int(body.snapshot_id))
+        [changed] = await changing.commit(request.args[1], {name: asked}, lambda _: note)
         if changed.commit is None:
             raise InvalidBody(f"table {name} is at snapshot {body.snapshot_id}")
         return _rolled_back(changed.commit, changed.metadata.uri, body.snapshot_id)
@@ -176,7 +165,7 @@ class BranchTables(Resource):
     ) -> wire.TableRolledBack:
         source = await repository.tables.load(ref, name)
         shown = await self._shown(repository, source)
-        now = await self._table_at(repository, branch, name)
+        now = await repository.tables.find(branch, name)
         if now is not None and now.metadata == source.metadata:
             raise InvalidBody(f"table {name} is as it is at {ref}")
         uri, _, commit = await changing.register(branch, name, source.metadata, overwrite=True, note=note)
@@ -200,8 +189,8 @@ class BranchTables(Resource):
         return replace(
             version,
             snapshot_id=shown.current_id,
-            added=iceberg.snapshots_only_in(shown, before),
-            removed=[one.id for one in iceberg.snapshots_only_in(before, shown)],
+            added=iceberg.snapshots_only_in(shown, before or iceberg.NO_TABLE),
+            removed=[one.id for one in iceberg.snapshots_only_in(before or iceberg.NO_TABLE, shown)],
             fields_changed=before is not None and before.fields() != shown.fields(),
         )
 
@@ -210,19 +199,13 @@ class BranchTables(Resource):
     ) -> tuple[Shown | None, Table | None]:
         """Return a table's metadata at a commit, None where a run deleted the file; and the table, None without one."""
         try:
-            table = await self._table_at(repository, commit, name)
+            table = await repository.tables.find(commit, name)
         except (CommitNotFound, ContentsGone):
             return None, None
         try:
             return (None if table is None else await self._shown(repository, table)), table
         except NotFound:
             return None, table
-
-    async def _table_at(self, repository: Repository, ref: str, name: TableName) -> Table | None:
-        try:
-            return await repository.tables.load(ref, name)
-        except NoSuchTable:
-            return None
 
     async def _shown(self, repository: Repository, table: Table) -> Shown:
         data = await self._changing(repository).metadata_file(table.metadata)
@@ -232,13 +215,12 @@ class BranchTables(Resource):
     def _changing(self, repository: Repository) -> Changing:
         return Changing(repository, self._state)
 
-    async def _counts(
-        self, repository: Repository, left: str, right: str, locations: tuple[str, str]
-    ) -> dict[str, wire.TableCount]:
+    async def _counts(self, repository: Repository, left: Shown, right: Shown) -> dict[str, wire.TableCount]:
         """Count the files, rows and bytes that only one of two snapshots has; nothing where they are too many."""
         await load_library()
         read = self._changing(repository).read
-        apart = await iceberg.files_apart(left, right, read, locations=locations, files_max=FILES_MAX)
+        one, other = [(side.manifest_list, side.location) for side in (left, right)]
+        apart = await iceberg.files_apart(one, other, read, files_max=FILES_MAX)
         if apart is None:
             return {}
         removed, added = apart
@@ -251,24 +233,8 @@ class BranchTables(Resource):
 
 
 def _count(files: iceberg.Counted, *, is_data: bool) -> wire.TableCount:
-    found = [one for one in files.values() if (one[2] == 0) is is_data]
+    found = [(rows or 0, size or 0) for rows, size, content in files.values() if (not content) is is_data]
     return wire.TableCount(files=len(found), rows=sum(one[0] for one in found), size_bytes=sum(one[1] for one in found))
-
-
-def _set_snapshot(shown: Shown, uuid: str, snapshot: str) -> TableCommit:
-    """Return the commit of Iceberg that makes a snapshot the current one, if the present one still is."""
-    current = shown.current_id or "null"
-    return TableCommit(
-        requirements=[
-            msgspec.Raw(b'{"type":"assert-table-uuid","uuid":"%s"}' % uuid.encode()),
-            msgspec.Raw(b'{"type":"assert-ref-snapshot-id","ref":"main","snapshot-id":%s}' % current.encode()),
-        ],
-        updates=[
-            msgspec.Raw(
-                b'{"action":"set-snapshot-ref","ref-name":"main","type":"branch","snapshot-id":%s}' % snapshot.encode()
-            )
-        ],
-    )
 
 
 def _asked(request: RestRequest) -> TableName:

@@ -11,16 +11,16 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from functools import partial
+from itertools import count
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from lakebed import iceberg
-from lakebed.base import each_item
+from lakebed.base import again, each_item
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import (
     TABLES,
@@ -181,10 +181,13 @@ class Changing:
         """
         await self._tables.start()
         by = note("").committer
-        for attempt in range(ATTEMPTS_MAX):
+        attempts = count()
+
+        async def attempt() -> list[Changed]:
+            is_again = next(attempts) > 0
             try:
                 changed = [
-                    await self._changed(branch, name, commit, by=by, is_again=attempt > 0)
+                    await self._changed(branch, name, commit, by=by, is_again=is_again)
                     for name, commit in commits.items()
                 ]
             except (RequirementFailed, iceberg.InvalidTable):
@@ -194,16 +197,11 @@ class Changing:
             changes = [each.change for each in changed if each.change is not None]
             if not changes:
                 return changed
-            try:
-                commit = await self._tables.commit(branch, changes, note(_message(changed)))
-            except (TableConflict, TableExists) as error:
-                # A creation that finds a table fails at its own requirement, in the next attempt.
-                if attempt + 1 == ATTEMPTS_MAX:
-                    raise
-                del error
-            else:
-                return [each._replace(commit=commit) for each in changed]
-        raise AssertionError("the last attempt returns or raises")
+            commit = await self._tables.commit(branch, changes, note(_message(changed)))
+            return [each._replace(commit=commit) for each in changed]
+
+        # A creation that finds a table fails at its own requirement, in the next attempt.
+        return await again(attempt, TableConflict, TableExists, most=ATTEMPTS_MAX)
 
     async def _made_before(self, branch: str, commits: Mapping[TableName, TableCommit]) -> list[Changed]:
         """Return the tables as they are, if each is the result of its commit over the metadata before; or nothing."""
@@ -211,20 +209,11 @@ class Changing:
         for name, commit in commits.items():
             try:
                 current, data = await self.metadata_of(await self._tables.load(branch, name))
-                log = current.value.metadata_log
-                base = None
-                if log:
-                    base, _ = await self.parsed(self._tables.file_of(log[-1].metadata_file), current.uuid)
+                log = [self._tables.file_of(one.metadata_file) for one in current.value.metadata_log]
+                base = (await self.parsed(log[-1], current.uuid))[0] if log else None
             except (NoSuchTable, MissingFile, PathExpired, OutsideTables, iceberg.InvalidTable):
                 return []
-            asked = partial(
-                iceberg.is_result,
-                current,
-                base,
-                [bytes(each) for each in commit.requirements],
-                [bytes(each) for each in commit.updates],
-                place=self._place,
-            )
+            asked = partial(iceberg.is_result, current, base, commit, place=self._place)
             if not await in_thread(2 * len(data), asked):
                 return []
             made.append(Changed(name, current, data, None))
@@ -234,21 +223,15 @@ class Changing:
         self, branch: str, name: TableName, commit: TableCommit, *, by: str, is_again: bool, at: str = ""
     ) -> Changed:
         """Write the metadata that a commit makes of a table of the branch, or of its commit `at`."""
-        table, base, data = None, None, b""
-        requirements = [bytes(each) for each in commit.requirements]
-        creates = any(b'"assert-create"' in each for each in requirements)
-        try:
-            table = await self._tables.load(at or branch, name)
-        except NoSuchTable:
-            if not creates:
-                raise
-        else:
+        base, data = None, b""
+        creates = any(b'"assert-create"' in bytes(each) for each in commit.requirements)
+        table = await (self._tables.find if creates else self._tables.load)(at or branch, name)
+        if table is not None:
             if creates:
                 raise RequirementFailed(f"Requirement failed: table already exists: {name}", table=str(name))
             base, data = await self.metadata_of(table)
-        updates = [bytes(each) for each in commit.updates]
-        size = len(data) + sum(map(len, requirements)) + sum(map(len, updates))
-        new = await in_thread(size, lambda: iceberg.committed(base, requirements, updates, place=self._place))
+        size = len(data) + sum(len(bytes(each)) for each in (*commit.requirements, *commit.updates))
+        new = await in_thread(size, lambda: iceberg.committed(base, commit, place=self._place))
         if new is base:
             return Changed(name, new, data, None)
         if table is None and not is_again:
@@ -289,17 +272,12 @@ class Changing:
         Raises:
             InvalidTable: see `iceberg.created`.
         """
-        schema, spec, order = bytes(asked.schema), bytes(asked.partition_spec), bytes(asked.write_order)
-        properties = asked.properties or {}
 
         def make() -> tuple[Metadata, bytes]:
-            new = iceberg.created(
-                location=location, schema=schema, partition_spec=spec, write_order=order, properties=properties
-            )
+            new = iceberg.created(asked, location=location)
             return new, new.encoded()
 
-        size = len(schema) + len(spec) + len(order) + sum(len(name) + len(text) for name, text in properties.items())
-        return await in_thread(size, make)
+        return await asyncio.to_thread(make)
 
     async def create(self, branch: str, name: TableName, new: Metadata, data: bytes, note: MakeNote) -> str:
         """Commit a table that a request made whole, and return where its metadata lie.
@@ -324,10 +302,7 @@ class Changing:
         """
         uuid = file.partition("/")[0]
         new, data = await self.parsed(file, uuid)
-        try:
-            table = await self._tables.load(branch, name)
-        except NoSuchTable:
-            table = None
+        table = await self._tables.find(branch, name)
         if table is not None and not overwrite:
             raise TableExists(f"there is a table {name}", table=str(name))
         same = table is not None and table.uuid == uuid
@@ -462,17 +437,9 @@ async def appending(repository: Repository, state: AppState, *, branch: str, by:
         await repository.tables.put(
             file, made.manifest_list, content_type="application/octet-stream", branch=branch, by=by
         )
-        return await changing.change_at(
-            sides.head,
-            name,
-            TableCommit(
-                requirements=[Raw(each) for each in made.requirements], updates=[Raw(each) for each in made.updates]
-            ),
-            branch=branch,
-            by=by,
-        )
+        return await changing.change_at(sides.head, name, made.commit, branch=branch, by=by)
 
-    async def explained(sides: Sides, name: TableName) -> TableChange:
+    async def settled(sides: Sides, name: TableName) -> TableChange:
         try:
             return await changed(sides, name)
         except iceberg.NotAppended as error:
@@ -480,4 +447,4 @@ async def appending(repository: Repository, state: AppState, *, branch: str, by:
         except NoSuchTable as error:
             raise iceberg.NotAppended(f"table {name} was not appended to: a side made or dropped it") from error
 
-    return repository.tables.settling(explained)
+    return repository.tables.settling(settled)

@@ -108,9 +108,8 @@ async def signed(
     scope = f"{time[:8]}/{asked.region}/s3/aws4_request"
     canonical = canonical_request(asked.method, canonical_path(raw_path), query, headers, names, payload)
     signature = signing_key(lent[1], scope).sign(string_to_sign(time, scope, canonical))
-    proof = (
-        f"{ALGORITHM} Credential={lent[0]}/{scope}, SignedHeaders={b';'.join(names).decode()}, Signature={signature}"
-    )
+    listed = b";".join(names).decode()
+    proof = f"{ALGORITHM} Credential={lent[0]}/{scope}, SignedHeaders={listed}, Signature={signature}"
     added = {"Authorization": [proof], "x-amz-date": [time]}
     if "x-amz-content-sha256" not in sent:
         added["x-amz-content-sha256"] = [payload]

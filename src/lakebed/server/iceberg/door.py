@@ -11,9 +11,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from lakebed import catalog
-from lakebed.auth import Identity, NotAuthenticated, NotPermitted, Permissions
-from lakebed.base import AlreadyExists, Conflict, Denied, LakebedError, NotFound, OutcomeUnknown
+from lakebed.auth import Identity, NotPermitted, Permissions
+from lakebed.base import AlreadyExists, Conflict, LakebedError, NotFound, OutcomeUnknown
 from lakebed.catalog import tables as core
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import Answer, InvalidParameter, NoSuchEndpoint, log_failure, status_and_message
@@ -21,7 +20,7 @@ from lakebed.server.http.gate import permissions_of
 from lakebed.server.http.requests import JsonResponse, answer
 from lakebed.server.http.routing import Route, Router
 from lakebed.server.state import AppState
-from lakebed.wire import CatalogError, CatalogFault, NamespaceCreation, TableRename, TablesCommit
+from lakebed.wire import CatalogError, CatalogFault, NamespaceProperties, TableRename, TablesCommit
 
 from .changing import load_library
 from .namespaces import OAuthRefused
@@ -116,7 +115,7 @@ class CatalogDoor:
         """Return the namespace that a body names first, for a route without one."""
         assert request.operation is not None
         match await request.record(request.operation):
-            case NamespaceCreation(namespace=levels):
+            case NamespaceProperties(namespace=levels):
                 return checked(levels)
             case TableRename(source=source):
                 return checked(source.namespace)
@@ -156,13 +155,10 @@ def _error_answer(status: int, kind: str, message: str) -> Response:
 _TYPES: Final[dict[type[LakebedError], str]] = {
     core.NoSuchTable: "NoSuchTableException",
     core.NamespaceNotEmpty: "NamespaceNotEmptyException",
-    catalog.RepositoryNotFound: "NoSuchNamespaceException",
     NoSuchEndpoint: "UnsupportedOperationException",
-    NotAuthenticated: "NotAuthorizedException",
     AlreadyExists: "AlreadyExistsException",
     NotFound: "NoSuchNamespaceException",
     Conflict: "CommitFailedException",
-    Denied: "ForbiddenException",
 }
 _WORDS: Final[dict[type[LakebedError], str]] = {
     core.NoSuchTable: "Table does not exist: {table}",

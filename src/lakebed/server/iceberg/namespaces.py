@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lakebed import wire
-from lakebed.auth import NotAuthenticated, NotPermitted
+from lakebed.auth import NotAuthenticated, NotPermitted, decode_basic
 from lakebed.base import Invalid
 from lakebed.catalog import Repository
 from lakebed.catalog.tables import Tables
@@ -80,9 +78,9 @@ class Namespaces(Resource):
             except NotAuthenticated as error:
                 raise OAuthRefused("invalid_grant", "the token to exchange does not count", 401) from error
             return wire.CatalogToken(access_token=token, expires_in=3600)
-        key, secret = _pair(request, fields)
-        request.through = f"key {key[:200]}"
         try:
+            key, secret = _pair(request, fields)
+            request.through = f"key {key[:200]}"
             token, expires_s = await authenticator.log_in(key, secret)
         except NotAuthenticated as error:
             raise OAuthRefused(
@@ -92,17 +90,15 @@ class Namespaces(Resource):
 
     async def list_catalogs(self, request: RestRequest) -> wire.NamespaceList:
         """List what the caller may read: repositories, or the branches of one."""
-        parent, after = levels_of(request.query("parent")), request.query("pageToken")
+        parent, after, limit = levels_of(request.query("parent")), request.query("pageToken"), limit_of(request)
         if not parent:
-            found, has_more = await self._catalog.list(prefix="", after=after, limit=limit_of(request))
+            found, has_more = await self._catalog.list(prefix="", after=after, limit=limit)
             visible: list[list[str]] = [[name] for name, _ in found if await _is_shown(request, name)]
             return wire.NamespaceList(namespaces=visible, next_page_token=found[-1][0] if has_more else None)
         if len(parent) == 1:
             await ask((operations.SHOWN, operations.BRANCHES), request.permissions, {"repository": parent[0]})
             repository = await self._catalog.get(parent[0])
-            branches, has_more = await repository.versions.refs.list_branches(
-                prefix="", after=request.query("pageToken"), limit=limit_of(request)
-            )
+            branches, has_more = await repository.versions.refs.list_branches(prefix="", after=after, limit=limit)
             hidden = await repository.settings.hidden_branches()
             visible = [[repository.id, each.name] for each in branches if each.name not in hidden]
             return wire.NamespaceList(namespaces=visible, next_page_token=branches[-1].name if has_more else None)
@@ -123,13 +119,12 @@ class Namespaces(Resource):
     async def _page(
         self, request: RestRequest, tables: Tables, ref: str, parent: tuple[str, ...], outer: Sequence[str] = ()
     ) -> wire.NamespaceList:
-        found, has_more = await tables.namespaces(
-            ref, parent, after=request.query("pageToken"), limit=limit_of(request)
-        )
+        after, limit = request.query("pageToken"), limit_of(request)
+        found, has_more = await tables.namespaces(ref, parent, after=after, limit=limit)
         names = [[*outer, *each] for each in found]
         return wire.NamespaceList(namespaces=names, next_page_token=found[-1][-1] if has_more else None)
 
-    async def create(self, request: RestRequest, body: wire.NamespaceCreation) -> wire.NamespaceProperties:
+    async def create(self, request: RestRequest, body: wire.NamespaceProperties) -> wire.NamespaceProperties:
         repository, branch = await self._place(request)
         namespace = inner(request, body.namespace)
         await ask((operations.SETS,), request.permissions, names_in(request, namespace))
@@ -196,13 +191,9 @@ def _pair(request: RestRequest, fields: dict[str, str]) -> tuple[str, str]:
     """Return the key pair of the form, or of a Basic header, where OAuth allows it, too."""
     if "client_secret" in fields:
         return fields.get("client_id", ""), fields["client_secret"]
-    scheme, _, proof = (request.header(b"authorization") or "").partition(" ")
-    try:
-        if scheme.lower() == "basic":
-            key, _, secret = base64.b64decode(proof).decode().partition(":")
-            return key, secret
-    except (binascii.Error, UnicodeDecodeError) as error:
-        raise OAuthRefused("invalid_client", "malformed Basic header", 401) from error
+    scheme, _, proof = (request.raw_header(b"authorization") or b"").partition(b" ")
+    if scheme.lower() == b"basic":
+        return decode_basic(proof)
     raise OAuthRefused("invalid_client", "client_id and client_secret are missing", 401)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from lakebed import iceberg, wire
 from lakebed.catalog import Repository
-from lakebed.catalog.tables import NoSuchTable, TableExists, TableName
+from lakebed.catalog.tables import TableExists, TableName
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody
 from lakebed.server.http.gate import ask
@@ -59,10 +59,8 @@ class TableRoutes(Resource):
     async def sign(self, request: RestRequest, body: wire.FileRequest) -> wire.SignedFileRequest:
         """Sign for a table of the ref, or for one that is staged: then the file's URI has the id that it was given."""
         repository, name = await self._repository(request), table_of(request)
-        try:
-            uuid = (await repository.tables.load(request.args[1], name)).uuid
-        except NoSuchTable:
-            uuid = self._changing(repository).staged_id(request.args[1], name, body.uri)
+        table = await repository.tables.find(request.args[1], name)
+        uuid = table.uuid if table else self._changing(repository).staged_id(request.args[1], name, body.uri)
         now_ms = self._state.ports.clock.now_ms()
         return await signed(self._state.authenticator, request, name, uuid, body, now_ms)
 
@@ -95,7 +93,7 @@ class TableRoutes(Resource):
                 location=body.location,
             )
         await repository.tables.namespace(branch, name.namespace)
-        if await repository.tables.exists(branch, name):
+        if await repository.tables.find(branch, name):
             raise TableExists(f"there is a table {name}", table=str(name))
         new, data = await changing.made(location, body)
         if body.stage_create:

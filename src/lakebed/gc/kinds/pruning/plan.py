@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -54,15 +55,11 @@ class Pruning:
         return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
-        async def decide(prepared: PreparedCommits) -> Plan:
-            return await _plan(context, run, prepared)
-
+        decide = partial(_plan, context, run)
         return await context.reread(lambda: context.service.commits_for(run.run_id, run.kind), decide)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
-        async def recheck(answer: RecheckInputs) -> Cleared:
-            return await _recheck(context, plan, answer)
-
+        recheck = partial(_recheck, context, plan)
         return await context.expire_no_commits(plan, rules_version, recheck, planned_ms=plan.now_ms)
 
 
