@@ -63,6 +63,30 @@ def test_a_table_is_made_on_one_branch_changed_on_another_and_merged(
         catalog_of(server, repository, "then").load_table("sales.orders").append(pa.table({"a": [9]}))
 
 
+def test_a_cherry_pick_and_a_revert_leave_tables_that_are_read_and_appended_to(
+    server: Server, repository: lakefs.Repository
+) -> None:
+    main, dev = repository.branch("main"), repository.branch("dev")
+    orders = catalog_of(server, repository, "main")
+    orders.create_namespace("sales")
+    orders.create_table("sales.orders", schema=rows().schema.set(0, pa.field("a", pa.int64()))).append(rows(1))
+    dev.create("main")
+    catalog_of(server, repository, "dev").load_table("sales.orders").append(rows(2))
+
+    def values() -> list[int]:
+        return sorted(orders.load_table("sales.orders").scan().to_arrow()["a"].to_pylist())
+
+    main.cherry_pick(dev.get_commit())
+    dev.delete()
+    assert values() == [1, 2]
+    orders.load_table("sales.orders").append(rows(3))
+    assert values() == [1, 2, 3]
+    main.revert(main.get_commit())
+    assert values() == [1, 2]
+    orders.load_table("sales.orders").append(rows(4))
+    assert values() == [1, 2, 4]
+
+
 def test_the_second_of_two_writers_is_told_to_try_again(server: Server, repository: lakefs.Repository) -> None:
     main = catalog_of(server, repository, "main")
     main.create_namespace("sales")
