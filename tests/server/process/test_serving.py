@@ -233,6 +233,12 @@ class TestWorkers:
 class TestBadStarts:
     """Nothing is served, nothing is left behind, and the error says what is wrong."""
 
+    def test_a_folder_that_is_served_already_is_named_with_its_address(self, tmp_path: Path) -> None:
+        with serving(tmp_path / "lake") as (_, url):
+            port = int(url.rpartition(":")[2])
+            with pytest.raises(Unavailable, match=f"lake is served already, at {url}\\. .* is taken"):
+                serve(options_of(tmp_path / "lake", {}), port=port)
+
     def test_a_port_that_is_taken(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Unavailable, match="is taken"):
             serve(options_of(tmp_path / "lake", {}), port=other.getsockname()[1])

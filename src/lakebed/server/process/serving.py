@@ -47,7 +47,7 @@ from lakebed.server.state import AppState
 
 from .aside import Aside
 from .draining import CUT_S, DRAIN_S, DrainingServer, end_within
-from .folder import RESERVE_BYTES, keep_reserve, noting_address, prepare_folder
+from .folder import RESERVE_BYTES, addresses_of, keep_reserve, noting_address, prepare_folder
 from .machine import reap_others, usable_cores
 from .upkeep_loop import run_upkeep
 
@@ -119,7 +119,14 @@ def serve(
     # Bind first, so that a port in use is an error at once and leaves no folder behind.
     with contextlib.ExitStack() as stack:
         addresses = [(host, port)] if s3_listen is None else [(host, port), s3_listen]
-        listeners = [stack.enter_context(one) for one in sockets or [listen(*one) for one in addresses]]
+        try:
+            listeners = [stack.enter_context(one) for one in sockets or [listen(*one) for one in addresses]]
+        except Unavailable as error:
+            served = [address.url for address in addresses_of(options.data_dir)]
+            if not served:
+                raise
+            where = f"{options.data_dir} is served already, at {' and '.join(served)}"
+            raise Unavailable(f"{where}. {error}", folder=str(options.data_dir), urls=served) from error
         if len(listeners) > 1:
             ports = tuple(listener.getsockname()[1] for listener in listeners[1:])
             options = replace(options, s3=replace(options.s3, ports=ports))
