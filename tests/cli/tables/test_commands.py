@@ -110,6 +110,7 @@ def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(she
     shell.ok("table", "rollback", undo, ORDERS, "--to", "dev", "--yes")
     at_dev = main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()
     main.drop_table(ORDERS)
+    before = shell.ok("log", f"{undo}~1", "--limit", "1", "-o", "json").json[0]["id"]
     back = shell.ok("table", "rollback", undo, ORDERS, "--to", "undo~1", "--yes", "-o", "json").json
 
     assert unasked.code == 2
@@ -120,7 +121,7 @@ def test_a_table_goes_back_to_a_snapshot_and_to_a_ref_even_if_it_was_dropped(she
     assert f"`lakebed table history {undo} {ORDERS}` shows those that it has" in unknown.err
     assert listed[ORDERS] == shown["modified"]
     assert sorted(main.load_table(ORDERS).scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4]
-    assert back["commit"]["message"] == "sales.orders: roll back to undo~1"
+    assert back["commit"]["message"] == f"sales.orders: roll back to {before[:12]}"
     dropped = [each["is_dropped"] for each in shell.ok("table", "history", undo, ORDERS, "-o", "json").json]
     assert dropped == [False, True, False, False, False, False, False]
 

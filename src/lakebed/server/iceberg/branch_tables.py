@@ -141,10 +141,14 @@ class BranchTables(Resource):
             await check_source(request.permissions, repository, body.ref)
         await load_library()
         changing = self._changing(repository)
-        to = f"snapshot {body.snapshot_id}" if body.snapshot_id else body.ref
+        # An expression such as main~1 names another commit once the table is rolled back.
+        ref, to = body.ref, body.ref or f"snapshot {body.snapshot_id}"
+        if ref and await repository.versions.refs.kind_of(ref) is None:
+            ref = await repository.versions.refs.resolve_commit(ref)
+            to = ref[:12]
         note = Note(message=body.message or f"{name}: roll back to {to}", committer=request.identity.user_id)
         if body.ref:
-            return await self._to_ref(repository, changing, request.args[1], name, body.ref, note)
+            return await self._to_ref(repository, changing, request.args[1], name, ref, note)
         table = await repository.tables.load(request.args[1], name)
         shown = await self._shown(repository, table)
         if body.snapshot_id not in {str(one.snapshot_id) for one in shown.snapshots}:
