@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
@@ -14,6 +15,7 @@ import msgspec
 
 from lakebed.base import CommitId, MetarangeId, Row, common_prefix
 from lakebed.kv import prefix_end
+from lakebed.ranges import FileCorrupt
 from lakebed.versions.cells import hides_one, is_gone
 from lakebed.versions.context import Context
 from lakebed.versions.errors import CommitExpired, CommitNotFound
@@ -228,12 +230,16 @@ class History:
             await self._context.commits.metarange(commit.parents[0] if commit.parents else CommitId("")),
             commit.metarange_id,
         )
-        apart, compared = await trees.apart(*pair)
-        met = apart.meets(sought.starts, sought.behinds)
-        if met and not apart.is_final:
-            apart, also = await trees.apart(*pair, exactly=True)
-            met, compared = apart.meets(sought.starts, sought.behinds), compared + also
-        if apart.is_exact:
+        met, compared, is_exact = [*range(len(sought.starts))], 0, False
+        # A file that is damaged stops only what may lie in it: then look at what is sought alone.
+        with suppress(FileCorrupt):
+            apart, compared = await trees.apart(*pair)
+            met = apart.meets(sought.starts, sought.behinds)
+            if met and not apart.is_final:
+                apart, also = await trees.apart(*pair, exactly=True)
+                met, compared = apart.meets(sought.starts, sought.behinds), compared + also
+            is_exact = apart.is_exact
+        if is_exact:
             return met, compared
         # Too many keys changed to keep them: look only at what is sought.
         changed = [row for row in met if await self._differs(*pair, sought.starts[row], sought.behinds[row])]
