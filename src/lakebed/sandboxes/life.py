@@ -32,9 +32,9 @@ from lakebed.auth import (
     check_statements,
     decode,
     encode,
+    no_action_files,
 )
 from lakebed.base import (
-    ACTIONS_FOLDER,
     Conflict,
     Denied,
     Invalid,
@@ -424,7 +424,7 @@ def rights_of(repository: str, branch: str, source: Ref, denials: Sequence[State
             Statement(effect="allow", actions=moved, resource=f"{lake}/branch/{branch}", conditions=on_branch),
             Statement(effect="allow", actions=("pr:WritePullRequest",), resource=lake, conditions=on_branch),
             Statement(effect="deny", actions=READ, resource="*", conditions=elsewhere),
-            Statement(effect="deny", actions=written, resource=f"{lake}/object/{ACTIONS_FOLDER}*"),
+            no_action_files(repository),
             *denials,
         ]
     )

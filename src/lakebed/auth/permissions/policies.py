@@ -33,7 +33,7 @@ from .conditions import ADDRESSES_CACHED_MAX, NOWHERE, UNKNOWN_REF, Circumstance
 from .grants import grant, grants_of, revoke, revoke_all
 from .groups import Groups
 from .register import Register, page, refuse_built_in
-from .statements import Permissions, Statement, check_resource, check_statements
+from .statements import Permissions, Statement, check_resource, check_statements, no_action_files
 
 __all__ = ["Authorizer", "Decision", "Policies", "PolicyExists", "PolicyNotFound"]
 
@@ -275,9 +275,11 @@ class Policies:
             return {}
         if self._is_current is not None and not await self._is_current(sandbox):
             return {}
-        policy = PolicyRecord(
-            id=SANDBOX_POLICY, uid=user.uid, created_ms=sandbox.created_ms, statements=sandbox.statements
-        )
+        statements, denied = sandbox.statements, no_action_files(sandbox.repository)
+        # Sandboxes that an earlier release made were not denied action files.
+        if denied not in statements:
+            statements = (*statements, denied)
+        policy = PolicyRecord(id=SANDBOX_POLICY, uid=user.uid, created_ms=sandbox.created_ms, statements=statements)
         return {SANDBOX_POLICY: policy}
 
     async def _policies_of(self, group: GroupRecord) -> dict[str, PolicyRecord]:

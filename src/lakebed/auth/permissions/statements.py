@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from lakebed.base import Denied, Invalid
+from lakebed.base import ACTIONS_FOLDER, Denied, Invalid
 
 from .actions import ALSO, REFS_OF, check_action_pattern
 from .conditions import (
@@ -38,7 +38,15 @@ from .conditions import (
     compile_pieces,
 )
 
-__all__ = ["Delegation", "InvalidPolicy", "NotPermitted", "Permissions", "Statement", "check_statements"]
+__all__ = [
+    "Delegation",
+    "InvalidPolicy",
+    "NotPermitted",
+    "Permissions",
+    "Statement",
+    "check_statements",
+    "no_action_files",
+]
 
 Effect: TypeAlias = Literal["allow", "deny"]
 
@@ -130,6 +138,12 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
         if statement.effect == "deny":
             _check_denied_refs(statement, place)
     return tuple(statements)
+
+
+def no_action_files(repository: str) -> Statement:
+    """Return the statement that denies to write action files of a repository."""
+    resource = f"arn:lakefs:fs:::repository/{repository}/object/{ACTIONS_FOLDER}*"
+    return Statement(effect="deny", actions=("fs:WriteObject", "fs:DeleteObject"), resource=resource)
 
 
 def check_resource(resource: str, before: str = "") -> None:

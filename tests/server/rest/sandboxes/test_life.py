@@ -152,6 +152,24 @@ async def test_a_key_writes_no_action_files(lake: httpx.AsyncClient, app: App) -
     assert many.status_code == 401 or [one["path"] for one in many.json()["errors"]] == [*checks.values()]
 
 
+async def test_nor_does_a_key_that_an_earlier_release_made(lake: httpx.AsyncClient, app: App, state: AppState) -> None:
+    box = await make(lake)
+    key = SANDBOXES + box["id"].encode()
+    held = await state.store.get(PARTITION, key)
+    assert held is not None
+    record = decode(SandboxRecord, held.value)
+    older = tuple(one for one in record.statements if "_lakefs_actions" not in one.resource)
+    assert len(older) == len(record.statements) - 1
+    await state.store.set(PARTITION, key, encode(replace(record, statements=older)))
+
+    own = f"{LAKE}/branches/{box['id']}/objects"
+    async with holder(app, box) as kim:
+        refused = await kim.post(own, params={"path": "_lakefs_actions/x.yaml"}, content=b"x")
+        written = await kim.post(own, params={"path": "k"}, content=b"k")
+
+    assert (refused.status_code, written.status_code) == (401, 201)
+
+
 async def test_a_key_brings_no_earlier_action_files_back(lake: httpx.AsyncClient, app: App) -> None:
     """Else a branch could lose its checks by a revert of the commit that brought them, or a reset to the one before."""
     for name in ("check", "more"):
