@@ -16,7 +16,15 @@ from lakebed.gc.live import Installation
 from lakebed.gc.messages import INSTALLATION_PREFIX
 from lakebed.lake import open_local
 from lakebed.server import AppState
-from lakebed.server.process.upkeep_loop import APART, STEPS, end_sandboxes, run_upkeep, say_alive
+from lakebed.server.process.upkeep_loop import (
+    APART,
+    AT_ONCE,
+    STEPS,
+    clean_versions,
+    end_sandboxes,
+    run_upkeep,
+    say_alive,
+)
 from lakebed.versions import keys
 
 
@@ -141,6 +149,41 @@ async def test_a_repository_that_fails_keeps_no_other_from_its_upkeep(
     await run_until_clean(state, partition)
 
     assert state.metrics.upkeep_failures["clean_versions"] > 0
+
+
+async def test_a_repository_whose_bucket_hangs_keeps_no_other_from_its_upkeep(
+    state: AppState, client: httpx.AsyncClient, repo: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await commit_something(client, state, repo)
+    hangs = await state.catalog.create("a-hangs", storage_namespace=f"{namespace}-hangs")
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(hangs.versions.cleanup, "clean", hang)
+
+    await run_until_clean(state, partition)
+
+
+async def test_a_step_works_on_a_few_repositories_at_once(
+    state: AppState, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, most = 0, 0
+    for number in range(2 * AT_ONCE):
+        repository = await state.catalog.create(f"lake-{number}", storage_namespace=f"{namespace}/{number}")
+
+        async def clean() -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.001)
+            under_way -= 1
+
+        monkeypatch.setattr(repository.versions.cleanup, "clean", clean)
+
+    await clean_versions(state)
+
+    assert most == AT_ONCE
 
 
 async def test_it_visits_every_repository_page_by_page(state: AppState, namespace: str) -> None:

@@ -25,6 +25,8 @@ from lakebed.server.state import AppState
 logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 60.0
+AT_ONCE: Final = 4
+"""Work on this many repositories beside each other, in each step: a bucket that hangs does so until its time limit."""
 
 Step: TypeAlias = Callable[[AppState], Awaitable[None]]
 
@@ -35,13 +37,18 @@ async def clean_catalog(state: AppState) -> None:
 
 
 async def _in_each(state: AppState, work: Callable[[Repository], Awaitable[object]]) -> None:
-    """Work on each repository. One that fails, as where its bucket is gone, keeps no other from its upkeep.
+    """Work on each repository, up to `AT_ONCE` beside each other.
+
+    One that fails, as where its bucket is gone, keeps no other from its upkeep. Nor does one whose bucket hangs.
 
     Raises:
         LakebedError: at the end, of one that failed.
     """
     failed: LakebedError | None = None
-    async for repository in state.catalog.each():
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def work_on(repository: Repository) -> None:
+        nonlocal failed
         try:
             await work(repository)
         except LakebedError as error:
@@ -52,6 +59,13 @@ async def _in_each(state: AppState, work: Callable[[Repository], Awaitable[objec
                 raise
             logger.exception("upkeep: repository %s failed", repository.id)
             failed = Unavailable(f"{type(error).__name__} in repository {repository.id}")
+        finally:
+            free.release()
+
+    async with asyncio.TaskGroup() as group:
+        async for repository in state.catalog.each():
+            await free.acquire()
+            group.create_task(work_on(repository))
     if failed is not None:
         raise failed
 
