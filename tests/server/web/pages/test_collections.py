@@ -370,3 +370,5 @@ async def test_rules_are_tried_page_by_page_and_saved_by_the_number_that_was_sho
     assert (before, "Version 1 is in force" in saved.text) == (0, True)
     assert (whole.status_code, "Would expire now" in whole.text) == (200, True)
     assert "Try and change" in nothing.text
+    # The page of a trial explains a branch at the address of the rules.
+    assert '<form class="filter" action="../rules" method="get">' in whole.text
