@@ -55,6 +55,23 @@ def test_a_prefix_is_imported_with_what_comes_behind_its_last_slash(shell: Shell
     assert shell.ok("object", "cat", f"{lake}/main/raw/logs/b.csv").out == "3,4"
 
 
+def test_an_import_that_is_stopped_says_in_one_line_what_became_of_it(
+    shell: Shell, lake: str, raw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lakebed.cli.nouns.imports._wait", stop)
+
+    done = shell("import", f"{raw}/logs", f"{lake}/main/raw")
+
+    assert (done.code, done.out) == (130, "")
+    assert done.err in {
+        "stopped: the import was cancelled, and the branch is as it was\n",
+        "stopped: the import had ended before it could be cancelled\n",
+    }
+
+
 def test_one_object_is_imported_to_a_path(shell: Shell, lake: str, raw: str) -> None:
     done = shell.ok("import", f"{raw}/logs/a.csv", f"{lake}/main/one.csv", "--object", "-o", "json").json
 

@@ -126,6 +126,6 @@ def _cancel(session: Session, target: ObjectUri, import_id: str) -> None:
     try:
         session.client.history.cancel_import(target.repository, target.ref, import_id)
     except Conflict:
-        session.note("the import had ended before it could be cancelled")
+        session.stopped("stopped: the import had ended before it could be cancelled")
     else:
-        session.note("the import was cancelled: the branch is as it was")
+        session.stopped("stopped: the import was cancelled, and the branch is as it was")
