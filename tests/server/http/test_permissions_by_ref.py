@@ -5,21 +5,27 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lakebed.auth import Identity
+from lakebed.auth import UNKNOWN_REF, Circumstances, Identity, NotPermitted, Permissions, Ref
+from lakebed.auth.permissions.statements import Statement
 from lakebed.operations import AnyOperation
+from lakebed.operations.objects import STAT_OBJECT
 from lakebed.operations.table import OPERATIONS, OURS
 from lakebed.server import App, AppState
 from lakebed.server.hooks import ScriptReads
-from lakebed.server.http.gate import permissions_of
+from lakebed.server.http.gate import Gate, permissions_of
 from lakebed.server.http.requests import RestRequest
+from tests.auth.permissions.test_conditions import SEEN, STATEMENTS, naive
 from tests.server.http.test_permissions import allow, let_a_run_hold, message_of, url_of
 from tests.server.s3.signing import asked_as, keys_of
 from tests.server.s3.test_gateway import ROUTES, SENT
@@ -223,6 +229,57 @@ async def test_no_operation_forgets_a_ref_however_it_is_spelled(lake: httpx.Asyn
             for caller in (ann, bob):
                 answer = await request_of(caller, operation, "", "")
                 assert not is_refused(operation, answer), (operation.id, answer.text)
+
+
+NOW_NAMED = {
+    "main": Ref.of_branch("main"),
+    "sandbox-1": Ref.of_branch("sandbox-1"),
+    "v1": Ref.of_tag("v1"),
+    "f00d": Ref(ref="f00d"),
+    "gone": UNKNOWN_REF,
+}
+
+
+def gate_lets_in(gate: Gate, user: Permissions, ref: str, path: str) -> bool:
+    request = RestRequest({"type": "http", "headers": [], "query_string": f"path={quote(path, safe='')}".encode()})
+    request.args, request.parameters = ["lake", ref], {"path"}
+    try:
+        gate.admit(request, user).send(None)  # No look-up of this test has to wait.
+    except StopIteration:
+        return True
+    except NotPermitted:
+        return False
+    raise AssertionError("the gate waits")
+
+
+@given(
+    statements=st.lists(STATEMENTS, max_size=5),
+    asked=st.lists(
+        st.tuples(st.sampled_from(SEEN), st.sampled_from([*NOW_NAMED]), st.sampled_from(["a", "b/c"]), st.booleans()),
+        min_size=4,
+        max_size=8,
+    ),
+)
+def test_the_gate_of_a_read_answers_as_the_naive_evaluator_whatever_its_last_request_was(
+    statements: list[Statement], asked: list[tuple[Circumstances, str, str, bool]]
+) -> None:
+    """Callers at several addresses share one user's permissions, and a name may be another ref the next time."""
+    gate, user, named = Gate(STAT_OBJECT), Permissions("1", statements), dict(NOW_NAMED)
+    is_at_once = False
+
+    def look(_: str, name: str) -> Ref | Awaitable[Ref]:
+        return named[name] if is_at_once else later(name)
+
+    async def later(name: str) -> Ref:
+        return named[name]
+
+    under = {seen: user.under(replace(seen, look=look)) for seen in SEEN}
+    for seen, name, path, at_once in asked:
+        is_at_once = at_once
+        expected = naive(statements, "fs:ReadObject", f"{LAKE}/object/{path}", named[name], seen)
+        assert gate_lets_in(gate, under[seen], name, path) is expected
+        # From now on a tag has the name.
+        named[name] = Ref.of_tag(name)
 
 
 async def test_what_touches_refs_that_it_does_not_name_is_in_doubt(lake: httpx.AsyncClient, app: App) -> None:

@@ -209,7 +209,7 @@ class Permissions:
         self._statements = tuple(statements)
         self._delegation: Delegation | None = None
         self._circumstances = NOWHERE
-        self._verdicts: dict[str, _Verdict] = {}
+        self._verdicts = _Verdicts(self._look_up)
         self._at_refs: dict[tuple[str, Ref], _Verdict] = {}
         self.by_address: Final[dict[str, Permissions]] = {}
         self.has_conditions: Final = any(one.conditions for one in self._statements)
@@ -268,7 +268,7 @@ class Permissions:
 
     def heeds_refs(self, action: str) -> bool:
         """Return whether a statement about this action has a condition on a branch, a tag or a ref."""
-        return self.has_conditions and self._verdict(action).heeds_refs
+        return self.has_conditions and self._verdicts[action].heeds_refs
 
     def allows(self, action: str, resource: str, ref: Ref = UNKNOWN_REF) -> bool:
         """Return whether the action is allowed on the resource, where the request reads or writes this ref."""
@@ -310,7 +310,7 @@ class Permissions:
 
     def allows_everywhere(self, action: str) -> bool:
         """Return True where the action is allowed on every possible resource, so that the caller need not name one."""
-        return self._delegation is None and self._verdict(action).is_everywhere
+        return self._delegation is None and self._verdicts[action].is_everywhere
 
     def allows_below(self, action: str, beginning: str) -> bool:
         """Return False if no resource with this beginning is allowed, for any ref.
@@ -319,7 +319,7 @@ class Permissions:
         """
         if self._delegation is not None and not self._delegation.covers_below(action, beginning):
             return False
-        verdict = self._verdict(action)
+        verdict = self._verdicts[action]
         if verdict.is_everywhere:
             return True
         seen = self._circumstances
@@ -376,15 +376,9 @@ class Permissions:
             resource=resource,
         )
 
-    def _verdict(self, action: str) -> _Verdict:
-        verdict = self._verdicts.get(action)
-        if verdict is None:
-            verdict = self._verdicts[action] = self._look_up(action)
-        return verdict
-
     def _holding(self, action: str, ref: Ref) -> _Verdict:
         """Return the statements about an action that apply to requests about this ref. In doubt a deny applies."""
-        verdict = self._verdict(action)
+        verdict = self._verdicts[action]
         if not verdict.has_conditions:
             return verdict
         here = self._at_refs.get((action, ref))
@@ -454,6 +448,17 @@ class _Verdict:
             allowed=[rule for rule in self.allowed if (check := rule[2]) is None or check(ref, seen) is True],
             denied=[rule for rule in self.denied if (check := rule[2]) is None or check(ref, seen) is not False],
         )
+
+
+class _Verdicts(dict[str, _Verdict]):
+    """The verdict on each action, made at its first look-up. A method for that would be called four times a request."""
+
+    def __init__(self, look_up: Callable[[str], _Verdict]) -> None:
+        self._look_up = look_up
+
+    def __missing__(self, action: str) -> _Verdict:
+        verdict = self[action] = self._look_up(action)
+        return verdict
 
 
 def _may_begin(pattern: str, beginning: str) -> bool:
