@@ -758,7 +758,7 @@ def test_help_that_cannot_be_written_is_one_line(shell: Shell, words: list[str])
     assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
 
 
-def test_ctrl_c_ends_quietly_and_leaves_nothing_half_done(shell: Shell, lake: str) -> None:
+def test_ctrl_c_ends_with_one_line_and_leaves_nothing_half_done(shell: Shell, lake: str) -> None:
     process = shell.process("object", "upload", "-", f"{lake}/main/a", stdin=subprocess.PIPE)
     assert process.stdin is not None
     # More than a pipe holds: when this returns, the command is reading, and on its way to the server.
@@ -768,7 +768,10 @@ def test_ctrl_c_ends_quietly_and_leaves_nothing_half_done(shell: Shell, lake: st
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
 
-    assert (process.returncode, out, err) == (130, b"", b"")
+    stopped = (
+        b"stopped: a request was on its way, and the server may carry it out. Look before you run the command again\n"
+    )
+    assert (process.returncode, out, err) == (130, b"", stopped)
     assert shell("object", "stat", f"{lake}/main/a").code == 3
 
 

@@ -162,8 +162,16 @@ def test_a_migration_that_is_stopped_says_how_to_go_on(
             2,
             "stopped: 1 of 2 objects moved; run the same command again: it takes",
         ),
-        ("commit LAKE/main -m x", 1, "stopped: one was on its way, and the server may carry it out. Look before you"),
-        ("object rm LAKE/main/a/1", 1, "stopped: one was on its way, and the server may carry it out. Look before you"),
+        (
+            "commit LAKE/main -m x",
+            1,
+            "stopped: a request was on its way, and the server may carry it out. Look before you",
+        ),
+        (
+            "object rm LAKE/main/a/1",
+            1,
+            "stopped: a request was on its way, and the server may carry it out. Look before you",
+        ),
         ("log LAKE/main", 0, ""),
     ],
 )

@@ -267,7 +267,8 @@ class Session:
         if not sent:
             return ""
         done = [f"{count_of(answered, 'request')} {'was' if answered == 1 else 'were'} answered"] if answered else []
-        on_its_way = ["one was on its way, and the server may carry it out"] if sent > answered else []
+        one = "one more" if answered else "a request"
+        on_its_way = [f"{one} was on its way, and the server may carry it out"] if sent > answered else []
         return f"stopped: {'; '.join(done + on_its_way)}. Look before you run the command again"
 
     @contextlib.contextmanager
