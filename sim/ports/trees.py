@@ -118,6 +118,11 @@ class SimTrees(Trees):
         if found:
             yield found
 
+    async def rows_unlike(self, left: MetarangeId, right: MetarangeId) -> AsyncIterator[list[tuple[bytes, Row]]]:
+        before, after = await self.contents(left), await self.contents(right)
+        if unlike := [(key, row) for key, row in after.items() if before.get(key) != row]:
+            yield unlike
+
     async def merge(
         self,
         *,
