@@ -427,8 +427,9 @@ CASES = (
     ),
     Case(
         "/repositories/{repository}/rules/try",
-        f"{LAKE}/rules/try?rules=%7B%22default%22%3A%221h%22%7D",
+        f"{LAKE}/rules/try",
         f"POST {LAKE}/gc/rules/try",
+        query={"rules": '{"default":"1h"}'},
         json={"default": "1h"},
     ),
     Case(
