@@ -39,7 +39,8 @@ async def clean_catalog(state: AppState) -> None:
 async def _in_each(state: AppState, work: Callable[[Repository], Awaitable[object]]) -> None:
     """Work on each repository, up to `AT_ONCE` beside each other.
 
-    One that fails, as where its bucket is gone, keeps no other from its upkeep. Nor does one whose bucket hangs.
+    One that fails, as where its bucket is gone, keeps no other from its upkeep. One whose bucket hangs holds its place
+    until the time limit of the store, and this step ends no earlier.
 
     Raises:
         LakebedError: at the end, of one that failed.
