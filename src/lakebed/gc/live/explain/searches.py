@@ -142,8 +142,8 @@ class Searches:
         """
         steps = partial(committed_steps, versions, default_branch=default_branch)
         search = await self._step(versions.uid, "committed", token, steps, files)
-        found = search.answer or search.progress
-        return search.token, found if isinstance(found, CommittedParts | WhyProgress) else None
+        reached = search.answer or search.progress
+        return search.token, reached if isinstance(reached, CommittedParts | WhyProgress) else None
 
     async def tried(self, versions: Versions, rules: Rules, token: str | None, *, files: int) -> RulesTrial:
         """Return the trial if this page finds it, else one that has only progress and a token. See `trial_steps`.

@@ -72,9 +72,9 @@ async def trial_steps(versions: Versions, rules: Rules) -> AsyncGenerator[WhyPro
         else:
             yield step
     assert snapshot is not None, "the last step is the snapshot"
-    found: dict[Rules, tuple[_Judged, tuple[TriedDay, ...]]] = {}
+    tried: dict[Rules, tuple[_Judged, tuple[TriedDay, ...]]] = {}
     for each in [rules] if in_force is None else [rules, in_force]:
-        if each in found:
+        if each in tried:
             continue
         judged: _Judged | None = None
         async for verdict in _judge_steps(versions, snapshot, each, holds, now_ms):
@@ -87,15 +87,15 @@ async def trial_steps(versions: Versions, rules: Rules) -> AsyncGenerator[WhyPro
             if isinstance(counted, WhyProgress):
                 yield counted
             else:
-                found[each] = judged, counted
-    judged, days = found[rules]
+                tried[each] = judged, counted
+    judged, days = tried[rules]
     branches = _branches(judged)
     yield RulesTrial(
         now_ms=now_ms,
         kept=int((judged.is_there & ~judged.expired).sum()),
         expired=int(judged.expired.sum()),
         gone=int((~judged.is_there).sum()),
-        in_force=() if in_force is None else found[in_force][1],
+        in_force=() if in_force is None else tried[in_force][1],
         branches=tuple(
             TriedBranch(branch=branch, rule=_rule(rules, branch), commits=commits, expired=expired)
             for branch, commits, expired in branches[:SHOWN]
