@@ -33,7 +33,7 @@ B = TypeVar("B")
 A = TypeVar("A")
 NOTICE_COOKIE: Final = "lakebed_notice"
 NOTICE_S: Final = 20
-SEARCHED_FILES: Final = 120
+SEARCHED_FILES: Final = 70
 """Search in this many files, or what takes as long, for one page: some 15 ms."""
 COLOURS_COOKIE: Final = "lakebed_colours"
 COLOURS: Final = ("dark", "light")

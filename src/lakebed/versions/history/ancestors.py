@@ -14,7 +14,8 @@ away, and writing a commit costs at most one read more.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -107,14 +108,16 @@ class Ancestors:
         """
         place = start
         while True:
-            async for above in self.ways_up(place[1], past_merges=past_merges):
-                if above[1].generation >= generation:
-                    place = above
-                    break
-            else:
-                return place
+            # Left early and not closed, a generator costs a task of the loop.
+            async with aclosing(self.ways_up(place[1], past_merges=past_merges)) as ways:
+                async for above in ways:
+                    if above[1].generation >= generation:
+                        place = above
+                        break
+                else:
+                    return place
 
-    async def ways_up(self, commit: Commit, *, past_merges: bool) -> AsyncIterator[Located]:
+    async def ways_up(self, commit: Commit, *, past_merges: bool) -> AsyncGenerator[Located, None]:
         """Yield where its jump leads, then its first parent. Without `past_merges`: if all between has one parent."""
         for id_, span in _ways_up(commit):
             if span == 1 and len(commit.parents) > 1 and not past_merges:

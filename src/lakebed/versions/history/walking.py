@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -249,16 +250,18 @@ class _Front:
 
     async def _step_together(self, level: list[Located], floor: int) -> list[Located] | None:
         first, *others = level
-        async for goal in self._context.commits.ancestors.ways_up(first[1], past_merges=False):
-            generation = goal[1].generation
-            if generation < floor:
-                continue
-            lower = [goal]
-            for place in others:
-                above = await self._context.commits.ancestors.up(place, generation=generation, past_merges=False)
-                if above[1].generation != generation:
-                    break
-                lower.append(above)
-            if len({id_ for id_, _ in lower}) == len(level):
-                return lower
+        ancestors = self._context.commits.ancestors
+        async with aclosing(ancestors.ways_up(first[1], past_merges=False)) as ways:
+            async for goal in ways:
+                generation = goal[1].generation
+                if generation < floor:
+                    continue
+                lower = [goal]
+                for place in others:
+                    above = await ancestors.up(place, generation=generation, past_merges=False)
+                    if above[1].generation != generation:
+                        break
+                    lower.append(above)
+                if len({id_ for id_, _ in lower}) == len(level):
+                    return lower
         return None

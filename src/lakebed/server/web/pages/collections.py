@@ -31,9 +31,6 @@ async def show_all(visit: Visit) -> Response:
     plans = await visit.call(collectors.LIST_GC_PLANS, name, kind=kind or None, after=visit.query("after"), amount=RUNS)
     runs = await visit.call(collectors.LIST_GC_RUNS, name)
     jobs = await visit.look(collectors.LIST_GC_JOBS, name)
-    storage = None
-    if not visit.query("after") and not kind:
-        storage = await visit.look(collectors.GET_GC_STORAGE, name)
     states = {run.run_id: run for run in runs.runs}
     return visit.render(
         "collections",
@@ -43,8 +40,6 @@ async def show_all(visit: Visit) -> Response:
         states=states,
         jobs=jobs,
         is_running=jobs is not None and any(job.state is messages.JobState.RUNNING for job in jobs.jobs),
-        storage=storage,
-        stretches=stretches_of(storage),
         kinds=KINDS,
         every_kind=tuple(RunKind),
         shown=kind,
@@ -80,10 +75,8 @@ async def show_storage(visit: Visit) -> Response:
     return visit.render("storage", name=name, storage=storage, stretches=stretches_of(storage))
 
 
-def stretches_of(storage: messages.Storage | None) -> list[tuple[str, messages.Total, Bar]]:
+def stretches_of(storage: messages.Storage) -> list[tuple[str, messages.Total, Bar]]:
     """Return the keepers of the storage, each as a stretch of one bar. `rest` is not yet explained by any record."""
-    if storage is None:
-        return []
     sums: dict[str, messages.Total] = {}
     for part in storage.parts:
         sums[part.keeper.value] = sums.get(part.keeper.value, messages.Total()).plus(part.total)
@@ -255,7 +248,6 @@ _ALL: Final = page_at(
     collectors.LIST_GC_PLANS,
     collectors.LIST_GC_RUNS,
     collectors.LIST_GC_JOBS,
-    collectors.GET_GC_STORAGE,
 )
 _ONE: Final = page_at(
     ROOT + "/{run}",

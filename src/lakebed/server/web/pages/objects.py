@@ -16,6 +16,8 @@ from lakebed.server.http.forms import open_form
 from lakebed.server.web.visit import Visit, form_at, page_at
 
 ROWS: Final = 50
+DETAILED: Final = 30
+"""Rows with their last commits: each costs as much as three others."""
 REFS: Final = 100
 COMMITS: Final = 50
 """Look first at this many commits for the last ones of a folder's rows: 3 ms each at the first look."""
@@ -59,7 +61,8 @@ async def show_folder(visit: Visit) -> Response:
     [name] = visit.args
     ref, choices = await choose_ref(visit, name)
     path = visit.query("path")
-    rows: dict[str, Any] = {"prefix": path, "delimiter": "/", "after": visit.query("after"), "amount": ROWS}
+    rows: dict[str, Any] = {"prefix": path, "delimiter": "/", "after": visit.query("after")}
+    rows["amount"] = DETAILED if visit.query("details") else ROWS
     listing = await visit.call(objects.LIST_OBJECTS, name, ref, **rows, user_metadata=False)
     size = last = changes = None
     is_head = False
