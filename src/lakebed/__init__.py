@@ -12,11 +12,9 @@
 Names are loaded when they are first used: a command that speaks to no server does not load an HTTP client.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING
-
+# This file imports nothing: until `lakebed.interrupts` is there, Ctrl-C shows a traceback. Type checkers take this name
+# for true without `typing`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .base import (
         AlreadyExists,
@@ -57,6 +55,8 @@ _FROM_LAKE = {"AsyncLake", "Branch", "Lake", "Ref", "Repository", "Transaction",
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module("lakebed.lake" if name in _FROM_LAKE else "lakebed.base"), name)
 
 

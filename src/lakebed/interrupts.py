@@ -2,16 +2,14 @@
 
 Python's own handler raises wherever the program is. While modules are imported that is a traceback, and nothing was
 begun. So the process starts with `end_at_once`, and a command that begins calls `raise_in_command`.
-"""
 
-from __future__ import annotations
+This module imports `signal` and nothing that Python has not loaded: until it is there, Ctrl-C shows a traceback.
+"""
 
 import os
 import signal
-from types import FrameType
-from typing import Final
 
-_INTERRUPTED: Final = 130
+_INTERRUPTED = 130
 """`ExitCode.INTERRUPTED`. Its module takes longer to import than a user may wait with Ctrl-C."""
 
 
@@ -27,5 +25,5 @@ def raise_in_command() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end(_number: int, _frame: FrameType | None) -> None:
+def _end(_number: int, _frame: object) -> None:
     os._exit(_INTERRUPTED)

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+import lakebed
 from lakebed.client.transfers import Files
 from lakebed.gc import Collector
 
@@ -218,6 +219,26 @@ def test_ctrl_c_in_the_first_moments_of_a_command_ends_without_a_word(module: st
     )
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+LOADED = """
+import sys
+{statement}
+print(*sys.modules)
+"""
+
+
+def test_nothing_but_signals_is_loaded_before_ctrl_c_ends_a_process_at_once() -> None:
+    """Each module more is time in which Ctrl-C shows a traceback."""
+
+    def loaded(statement: str) -> set[str]:
+        program = LOADED.format(statement=statement)
+        return set(subprocess.check_output([sys.executable, "-S", "-c", program], text=True).split())
+
+    source = repr(str(Path(lakebed.__file__).parents[1]))
+    ours = loaded(f"sys.path.append({source}); from lakebed import __main__")
+
+    assert ours - loaded("import signal, os") == {"lakebed", "lakebed.__main__", "lakebed.interrupts"}
 
 
 LISTING = """
