@@ -104,7 +104,7 @@ class Table:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.tables = repository.tables
-        self.location = self.tables.location(UUID)
+        self.location = self.tables.uri_of(UUID)
         self.commits = TableCommits(repository.versions)
         self.files = itertools.count()
         self.known: list[str] = []
@@ -218,7 +218,8 @@ async def expired(state: AppState, snapshots: int, repeat: int) -> list[float]:
         await table.commit(f"t{run}", found)
         body = {
             "requirements": [],
-            "updates": [{"action": "remove-snapshots", "snapshot-ids": [each["snapshot-id"] for each in found[:-1]]}],
+            # As clients in Java do: an update for each.
+            "updates": [{"action": "remove-snapshots", "snapshot-ids": [each["snapshot-id"]]} for each in found[:-1]],
         }
         took.append(await _cpu_ms(lambda run=run, body=body: ask("POST", f"{URL}/t{run}", body)) / 1000)  # type: ignore[misc]  # bound now
     return took[1:]

@@ -25,14 +25,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 _FIXED: Final = (
-    "format_version",
-    "current_schema_id",
-    "schemas",
-    "default_spec_id",
-    "partition_specs",
-    "default_sort_order_id",
-    "sort_orders",
-    "properties",
+    *("format_version", "current_schema_id", "schemas", "default_spec_id", "partition_specs"),
+    *("default_sort_order_id", "sort_orders", "properties"),
 )
 """Parts of the metadata that an append leaves as they are."""
 MERGED: Final = "lakebed.merged-snapshot-id"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,20 +32,16 @@ _MODULES: Final = ("pyiceberg.table.metadata", "pyiceberg.table.update", "pyiceb
 METADATA_BYTES_MAX: Final = 10 << 20
 FORMAT_VERSION_MAX: Final = 2
 """The library reads version 3, and does not write it."""
-_RESERVED: Final = frozenset(
-    {
-        "uuid",
-        "snapshot-count",
-        "current-schema",
-        "current-snapshot-id",
-        "current-snapshot-summary",
-        "current-snapshot-timestamp-ms",
-        "default-partition-spec",
-        "default-sort-order",
-    }
-)
+_RESERVED: Final = {
+    *("uuid", "snapshot-count", "current-schema", "current-snapshot-id", "current-snapshot-summary"),
+    *("current-snapshot-timestamp-ms", "default-partition-spec", "default-sort-order"),
+}
 """Names of properties that would seem to be a part of the metadata."""
 
+UPDATES_MAX: Final = 1_000
+"""Updates of a commit, beside removals of snapshots: the library goes through the table for each."""
+_REMOVED_AT_ONCE: Final = 100
+"""Of each removed snapshot the library asks whether the table has it, before it removes any."""
 _PATHS: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
@@ -157,7 +153,7 @@ def committed(base: Metadata | None, asked: TableCommit, *, place: str) -> Metad
     from pyiceberg.table.update import update_table_metadata
 
     wanted = [_read("requirement", each) for each in asked.requirements]
-    changes = tuple(_read("update", each) for each in asked.updates)
+    changes = tuple(_joined([_read("update", each) for each in asked.updates]))
     # The empty table is of version 1, and the updates of a creation raise it.
     start = base.value if base else TableMetadataV1.model_construct(last_column_id=-1, schema=Schema())
     try:
@@ -178,6 +174,31 @@ def committed(base: Metadata | None, asked: TableCommit, *, place: str) -> Metad
     if base is None:
         _check_properties(value.properties, location)
     return _checked(Metadata(value), location)
+
+
+def _joined(changes: Sequence[Any]) -> Iterator[Any]:
+    """Yield the updates of a commit, with the removals of snapshots together.
+
+    Clients in Java send one for each snapshot, and one for its statistics after it. To the library, these are gone by
+    then.
+
+    Raises:
+        InvalidTable: there are too many others.
+    """
+    from pyiceberg.table.update import RemoveSnapshotsUpdate
+
+    gone = dict.fromkeys(id_ for one in changes if one.action == "remove-snapshots" for id_ in one.snapshot_ids)
+    left, others = [*gone], 0
+    for one in changes:
+        if one.action == "remove-snapshots":
+            for start in range(0, len(left), _REMOVED_AT_ONCE):
+                yield RemoveSnapshotsUpdate.model_construct(snapshot_ids={*left[start : start + _REMOVED_AT_ONCE]})
+            left = []
+        elif one.action != "remove-statistics" or one.snapshot_id not in gone:
+            others += 1
+            yield one
+    if others > UPDATES_MAX:
+        raise InvalidTable(f"at most {UPDATES_MAX:,} updates beside removals of snapshots, and not {others:,}")
 
 
 def is_result(current: Metadata, base: Metadata | None, asked: TableCommit, *, place: str) -> bool:

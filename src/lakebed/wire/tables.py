@@ -52,7 +52,8 @@ __all__ = [
 
 Levels: TypeAlias = Annotated[list[str], msgspec.Meta(max_length=64)]
 """A namespace: its levels, the outermost first."""
-RawList: TypeAlias = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=LIST_MAX)]
+RawList: TypeAlias = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=100 * LIST_MAX)]
+"""Some clients send an update for each snapshot that they remove."""
 
 
 class CatalogSettings(msgspec.Struct, frozen=True, kw_only=True):

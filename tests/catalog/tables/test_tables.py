@@ -167,7 +167,7 @@ async def test_what_no_engine_wrote_or_is_of_another_table_is_refused(tables: Re
     for uri in ("s3://other.tables/u/x", "https://lake.tables/u/x", tables.tables.uri_of("")):
         with pytest.raises(OutsideTables):
             tables.tables.file_of(uri)
-    assert tables.tables.file_of(tables.tables.location("u") + "/x") == "u/x"
+    assert tables.tables.file_of(tables.tables.uri_of("u") + "/x") == "u/x"
 
 
 @pytest.mark.parametrize("file", ["u/table.json", "u/namespace.json", "u/", "uv/data/x", "v/data/x", "u"])

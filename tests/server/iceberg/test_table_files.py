@@ -27,7 +27,7 @@ from lakebed.iceberg.exporting import MemoryFile
 from lakebed.quotas import Books, of_branch
 from lakebed.quotas.meter import read
 from lakebed.server import AppState
-from lakebed.wire import TableCreation
+from lakebed.wire import TableCommit, TableCreation
 
 LOCATION = f"s3://lake.tables/{UUID}"
 
@@ -51,6 +51,18 @@ async def test_an_expiry_removes_what_no_kept_snapshot_reaches_and_nothing_else(
 
     assert before - after == {old, first.manifest_path, snapshots[0]["manifest-list"]}
     assert {both, new, second.manifest_path, shared.manifest_path, snapshots[1]["manifest-list"]} < after
+
+
+async def test_an_expiry_with_an_update_for_each_snapshot_may_have_any_number(state: AppState) -> None:
+    """As clients in Java send it."""
+    table = await opened_table(state, "lake")
+    one = await table.snapshot(1, [await table.manifest(1, await table.data(1))])
+    await table.commit("t", [{**one, "snapshot-id": number} for number in range(1, 1_203)])
+    updates = [{"action": "remove-snapshots", "snapshot-ids": [number]} for number in range(1, 1_202)]
+
+    answer = await Asked(state)("POST", f"{URL}/t", {"requirements": [], "updates": updates})
+
+    assert [each["snapshot-id"] for each in answer["metadata"]["snapshots"]] == [1_202]
 
 
 async def test_what_a_merge_that_appends_writes_counts_for_its_branch(state: AppState) -> None:
@@ -145,6 +157,39 @@ async def test_a_snapshot_brings_its_list_its_new_manifests_and_their_live_files
     manifests = {new.manifest_path, other.manifest_path}
     assert found.added == {after["manifest-list"], *manifests, two, three, statistics["statistics-path"]}
     assert found.removed == frozenset()
+
+
+def test_statistics_go_with_their_snapshot_whether_or_not_an_update_says_so() -> None:
+    """Clients in Java say so after each snapshot: to the library, they are gone by then."""
+    files = Files()
+    snapshots = [files.snapshot(number, f"{number}.avro", parent=number - 1 or None) for number in (1, 2, 3)]
+    known = {"file-size-in-bytes": 1, "file-footer-size-in-bytes": 1, "blob-metadata": []}
+    base = metadata(
+        *snapshots,
+        statistics=[
+            {"snapshot-id": number, "statistics-path": f"{LOCATION}/metadata/{number}.stats", **known}
+            for number in (1, 2, 3)
+        ],
+    )
+
+    def left(*updates: dict[str, Any]) -> tuple[list[int], list[int]]:
+        asked = TableCommit(requirements=[], updates=[msgspec.Raw(msgspec.json.encode(each)) for each in updates])
+        value = iceberg.committed(base, asked, place="s3://lake.tables/").value
+        return [one.snapshot_id for one in value.snapshots], [one.snapshot_id for one in value.statistics]
+
+    def gone(*numbers: int) -> dict[str, Any]:
+        return {"action": "remove-snapshots", "snapshot-ids": numbers}
+
+    def stats(number: int) -> dict[str, Any]:
+        return {"action": "remove-statistics", "snapshot-id": number}
+
+    assert left(gone(1), stats(1), gone(2), stats(2)) == ([3], [3])
+    assert left(stats(1), gone(1, 2)) == left(gone(1, 2, 1)) == ([3], [3])
+    assert left(stats(3)) == ([1, 2, 3], [1, 2])
+    with pytest.raises(iceberg.InvalidTable, match="Snapshot with snapshot id 4 does not exist"):
+        left(gone(4))
+    with pytest.raises(iceberg.InvalidTable, match="at most 1,000 updates beside removals of snapshots, and not 1,001"):
+        left(gone(1), *[stats(3)] * 1_001)
 
 
 async def test_a_snapshot_with_the_id_of_a_removed_one_is_another() -> None:

@@ -198,10 +198,6 @@ class TableCommits:
             raise names.NoSuchNamespace(f"there is no namespace {text}", namespace=text)
         return row
 
-    async def has_namespace(self, head: CommitId, namespace: names.Namespace) -> bool:
-        [row] = await self._versions.staging.rows_of_commit(head, [names.record_path(namespace)])
-        return row is not None
-
     async def records(self, head: CommitId, tables: Sequence[names.TableName]) -> list[Row | None]:
         """Return the rows of RECORD of these tables; None where there is no table."""
         keys = [name.folder + names.RECORD.encode() for name in tables]

@@ -193,10 +193,8 @@ class Tables:
 
     # Files
 
-    def location(self, uuid: str) -> str:
-        return self.uri_of(uuid)
-
     def uri_of(self, file: str) -> str:
+        """Return the URI of a file, or, of an id, the location of its table."""
         return f"s3://{self._id}.{TABLES}/{file}"
 
     def file_of(self, uri: str) -> str:
@@ -442,7 +440,8 @@ class Tables:
         """
 
         async def check(head: CommitId) -> None:
-            if await self._commits.has_namespace(head, namespace):
+            with suppress(names.NoSuchNamespace):
+                await self._commits.check_namespace(head, namespace)
                 raise names.NamespaceExists(
                     f"namespace {names.text_of(namespace)} exists", namespace=names.text_of(namespace)
                 )

@@ -78,11 +78,11 @@ class Changing:
         self._tables: Final[Tables] = repository.tables
         self._versions = repository.versions
         self._ports = state.ports
-        self._place = self._tables.location("")
+        self._place = self._tables.uri_of("")
 
     def fresh_location(self, branch: str, name: TableName) -> str:
         """Return a location with a fresh id, which no other table than this one of the branch can have."""
-        return self._tables.location(str(self._id_of(branch, name, self._ports.ids.bits(_RANDOM_BITS))))
+        return self._tables.uri_of(str(self._id_of(branch, name, self._ports.ids.bits(_RANDOM_BITS))))
 
     def _id_of(self, branch: str, name: TableName, random: int) -> UUID:
         """Return an id of version 4: its first bits are random, and its last a MAC of them and of the table's name."""
@@ -125,7 +125,7 @@ class Changing:
 
     async def parsed(self, file: str, uuid: str) -> tuple[Metadata, bytes]:
         """Return what `metadata_of` returns, of a file that has metadata of the table with this id."""
-        data, uri, location = await self.metadata_file(file), self._tables.uri_of(file), self._tables.location(uuid)
+        data, uri, location = await self.metadata_file(file), self._tables.uri_of(file), self._tables.uri_of(uuid)
         return await in_thread(len(data), lambda: iceberg.parsed(data, uri, location=location)), data
 
     async def metadata_file(self, file: str) -> bytes:

@@ -75,7 +75,7 @@ async def lent_settings(
         "s3.session-token": "",
         "s3.session-token-expires-at-ms": str(expires_s * 1000),
     }
-    return [StorageCredential(prefix=tables.location(uuid) + "/", config=config)]
+    return [StorageCredential(prefix=tables.uri_of(uuid) + "/", config=config)]
 
 
 async def signed(

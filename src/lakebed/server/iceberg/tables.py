@@ -89,7 +89,7 @@ class TableRoutes(Resource):
         location = changing.fresh_location(branch, name)
         if body.location and body.location.rstrip("/") != location:
             raise iceberg.InvalidTable(
-                f"the catalog says where tables lie, below {repository.tables.location('')}: leave the location out",
+                f"the catalog says where tables lie, below {repository.tables.uri_of('')}: leave the location out",
                 location=body.location,
             )
         await repository.tables.namespace(branch, name.namespace)
