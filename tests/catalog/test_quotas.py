@@ -236,10 +236,10 @@ async def test_an_upload_in_parts_counts_once(catalog: Catalog, repository: Repo
     name = await uploads.begin("main", "a", content_type="text/plain", metadata={}, user="kim")
     for number in (1, 2):
         if is_signed:
-            await uploads.hand_out_part(name, number, presign_s=900)
+            await uploads.hand_out_part(name, number, presign_s=900, by="kim")
             await repository.objectstore.put((await repository.versions.parts.every(name))[-1][1].address, b"12345")
         else:
-            await uploads.put_part(name, number, b"12345", size_bytes=5, checksums={})
+            await uploads.put_part(name, number, b"12345", size_bytes=5, checksums={}, by="kim")
     parts = await uploads.find_stored([part for _, part in await repository.versions.parts.every(name)])
 
     await uploads.complete(
@@ -249,6 +249,7 @@ async def test_an_upload_in_parts_counts_once(catalog: Catalog, repository: Repo
         checksum="c",
         metadata={},
         uncounted_bytes=10 if is_signed else 0,
+        by="kim",
     )
 
     await catalog.meter.settle(is_stopping=True)

@@ -65,7 +65,7 @@ class Repository:
         self.settings = opened.settings
         self.address_prefix = record.namespace_uri + "/"
         self.guards = guards = Guards(repository_id, record, opened.settings, opened.store, opened.versions)
-        charges = Charges(opened.meter, record.uid)
+        self.charges = charges = Charges(opened.meter, record.uid)
         self.objects = Objects(
             opened.versions, opened.objectstore, guards, charges, namespaces, ports, self.address_prefix
         )

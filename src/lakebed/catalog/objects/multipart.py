@@ -84,7 +84,7 @@ class Multipart:
         user: str = "",
         quota_branch: str = "",
     ) -> str:
-        """Begin an upload, and return its id. `user` and `quota_branch` are charged, as by `Objects.upload`.
+        """Begin an upload for `user`, and return its id. `quota_branch`: as for `Objects.upload`.
 
         Raises:
             BranchNotFound, ReadOnly, ProtectedBranch, NotHeaderText, InvalidName: the object could not be staged.
@@ -118,9 +118,17 @@ class Multipart:
         return await self._versions.parts.begin(record)
 
     async def put_part(
-        self, multipart_id: str, number: int, body: Body, *, size_bytes: int | None, checksums: Mapping[str, str]
+        self,
+        multipart_id: str,
+        number: int,
+        body: Body,
+        *,
+        size_bytes: int | None,
+        checksums: Mapping[str, str],
+        by: str = "",
     ) -> PartRecord:
-        """Store the bytes of a part. `checksums` is read after the body, by the upload's algorithm.
+        """Store the bytes of a part, which count for `by`. `checksums` is read after the body, by the upload's
+        algorithm.
 
         Raises:
             MultipartNotFound: the upload does not exist, or ended meanwhile.
@@ -129,17 +137,25 @@ class Multipart:
         """
         record = await self._versions.parts.get(multipart_id)
         known_bytes = len(body) if isinstance(body, bytes) else size_bytes
-        with await self._charges.reserve(record.charged, record.user, known_bytes or 0) as reservation:
+        with await self._charges.reserve(record.charged, by, known_bytes or 0) as reservation:
             charged = body if isinstance(body, bytes) or known_bytes is not None else reservation.metered(body)
             address, stored = await self._put(multipart_id, charged, size_bytes)
         return await self._note_part(multipart_id, number, address, stored, checksums.get(record.algorithm, ""))
 
     async def copy_part(
-        self, multipart_id: str, number: int, source: Entry, *, start: int, end: int, checksums: Mapping[str, str]
+        self,
+        multipart_id: str,
+        number: int,
+        source: Entry,
+        *,
+        start: int,
+        end: int,
+        checksums: Mapping[str, str],
+        by: str = "",
     ) -> PartRecord | None:
         """Make a part from bytes of an object of this repository, by a copy inside the store.
 
-        The part has its own address. `checksums` are the source's, by algorithm.
+        The part has its own address, and its bytes count for `by`. `checksums` are the source's, by algorithm.
         Return None if the store copies no ranges, or if the part's checksum is unknown. Then put the bytes.
 
         Raises:
@@ -158,7 +174,7 @@ class Multipart:
         # again.
         if not isinstance(store, CopiesRanges):
             return None
-        with await self._charges.reserve(record.charged, record.user, end - start):
+        with await self._charges.reserve(record.charged, by, end - start):
             address, stored = await self._store(
                 multipart_id, lambda address: store.copy_range(key, address, start=start, end=end)
             )
@@ -191,7 +207,7 @@ class Multipart:
             await self._versions.parts.drop(address)
             raise
 
-    async def hand_out_part(self, multipart_id: str, number: int, *, presign_s: int) -> str | None:
+    async def hand_out_part(self, multipart_id: str, number: int, *, presign_s: int, by: str = "") -> str | None:
         """Return a signed URL for a client to put a part itself, or None if this store signs no URLs.
 
         The bytes count at the completion, which reads their number.
@@ -201,7 +217,7 @@ class Multipart:
             QuotaExceeded: nothing is left.
         """
         record = await self._versions.parts.get(multipart_id)
-        await self._charges.check(record.charged, record.user)
+        await self._charges.check(record.charged, by)
         address = await self._versions.parts.issue(multipart_id, is_signed=True)
         url = await self._objectstore.presign_put(address, expires_s=presign_s)
         now_ms = self._ports.clock.now_ms()
@@ -236,11 +252,12 @@ class Multipart:
         content_type: str | None = None,
         condition: Condition = ANY,
         uncounted_bytes: int = 0,
+        by: str = "",
     ) -> Entry:
         """Make an object from the bytes of its parts (`stream`), and record the completion.
 
         `metadata` is read after the last byte. Repeated completions set the path at most once. `uncounted_bytes` are
-        those of parts that clients put with signed URLs.
+        those of parts that clients put with signed URLs. They count for `by`.
 
         Raises:
             MultipartNotFound: the upload does not exist, or the outcome of an interrupted completion is unknown.
@@ -256,7 +273,7 @@ class Multipart:
                 return linked
             await self._guards.check_tables(record.branch, [record.path])
             await self._versions.staging.check(record.branch, record.path, condition)
-            with await self._charges.reserve(record.charged, record.user, uncounted_bytes):
+            with await self._charges.reserve(record.charged, by, uncounted_bytes):
                 with await self._charges.reserve_stored(size_bytes):
                     address, stored = await self._put(multipart_id, body, size_bytes)
                 known = {**metadata, BYTES_MD5: stored.md5}

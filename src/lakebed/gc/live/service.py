@@ -14,7 +14,7 @@ from lakebed.versions import Versions
 
 from .apply_steps import ApplySteps
 from .defer.deferring import Deferring
-from .defer.restoring import Refusal, Restoring, refuse_nothing
+from .defer.restoring import Charge, Refusal, Restoring, charge_nothing, refuse_nothing
 from .defer.undoing import Undoing
 from .explain.comparing import Comparing
 from .explain.searches import Searches
@@ -47,6 +47,7 @@ class CollectionService:
         user_id: str = "",
         is_job: bool = False,
         refusal: Refusal = refuse_nothing,
+        charge: Charge = charge_nothing,
         continuation_key: bytes = b"",
         certificate_key: bytes = bytes(32),
         searches: Searches | None = None,
@@ -54,10 +55,10 @@ class CollectionService:
     ) -> None:
         """Make a service for the user `user_id`; with `is_job`, for a job of the server.
 
-        The user may restore every object that `refusal` does not refuse. Without a user, every plan is trusted
-        (records/runs.py). `continuation_key` seals the tokens of restores and of searches for staged entries. All
-        processes of a server share it, and each process has one `Searches`. `certificate_key`, 32 secret bytes, signs
-        certificates of erasures. `table_reader` reads metadata of Iceberg tables.
+        The user may restore every object that `refusal` does not refuse and `charge` finds room for. Without a user,
+        every plan is trusted (records/runs.py). `continuation_key` seals the tokens of restores and of searches for
+        staged entries. All processes of a server share it, and each process has one `Searches`. `certificate_key`, 32
+        secret bytes, signs certificates of erasures. `table_reader` reads metadata of Iceberg tables.
         """
         options = options or ServiceOptions()
         self._versions = versions
@@ -71,9 +72,8 @@ class CollectionService:
         self.why = Why(versions, self.rules)
         self._runs = runs = RunBook(versions, options, user_id=user_id)
         planners = Planners(versions, runs, user_id=user_id, is_job=is_job)
-        self._restoring = Restoring(versions, key=continuation_key, refusal=refusal)
-        self._missing = Missing(versions, runs)
-        self._unlisted = Unlisted(versions, self.installation)
+        self._restoring = Restoring(versions, key=continuation_key, refusal=refusal, charge=charge)
+        self._missing, self._unlisted = Missing(versions, runs), Unlisted(versions, self.installation)
         reading = Reading(versions, options)
         self._expiring = expiring = Expiring(versions, runs, self.rules, reading)
 

@@ -116,7 +116,12 @@ class MultipartUploads:
                 f" actual checksum Type: {str(payload.algorithm).lower()}",
             )
         part = await begun.repository.multipart.put_part(
-            begun.id, number, await payload.body(), size_bytes=payload.size_bytes, checksums=payload.checksums
+            begun.id,
+            number,
+            await payload.body(),
+            size_bytes=payload.size_bytes,
+            checksums=payload.checksums,
+            by=request.identity.user_id,
         )
         return acknowledged(part.md5, checksum_headers(payload.checksums))
 
@@ -133,17 +138,17 @@ class MultipartUploads:
         if end - start > SIZE_BYTES_MAX:
             raise S3Error("InvalidRequest", "The specified copy source is larger than the maximum allowable size for a"
                           " copy source: 5368709120")  # fmt: skip
-        part = None
+        part, by = None, request.identity.user_id
         if repository.versions.uid == begun.repository.versions.uid:
             known = {name: value for name, value in stored_checksums(entry).items() if "-" not in value}
             part = await begun.repository.multipart.copy_part(
-                begun.id, number, entry, start=start, end=end, checksums=known
+                begun.id, number, entry, start=start, end=end, checksums=known, by=by
             )
         if part is None:
             found: dict[str, str] = {}
             body = _summed(repository.objects.stream(entry, start=start, end=end), begun.record.algorithm, found)
             part = await begun.repository.multipart.put_part(
-                begun.id, number, body, size_bytes=end - start, checksums=found
+                begun.id, number, body, size_bytes=end - start, checksums=found, by=by
             )
         root = Element("CopyPartResult").text("LastModified", iso(part.modified_ms)).text("ETag", f'"{part.md5}"')
         if part.checksum:

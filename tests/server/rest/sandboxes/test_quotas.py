@@ -14,6 +14,7 @@ from lakebed.quotas import Books, mark_stale, of_branch, of_repository
 from lakebed.quotas.meter import CACHE_MS
 from lakebed.server import App, AppState
 from lakebed.server.process.upkeep_loop import count_quotas
+from tests.server.http.test_permissions import let_a_run_hold
 from tests.server.s3.signing import allow, asked_as, keys_of
 
 LAKE = "/repositories/lake"
@@ -172,6 +173,42 @@ async def test_an_address_that_a_client_stored_itself_counts_once_it_is_linked(
     assert answers == [403, 200]
     issued = await lake.get(f"{MAIN}/staging/backing", params={"path": "q"})
     assert issued.status_code == 403, "nothing is left"
+
+
+@pytest.mark.parametrize("whose", ["branch main", "user esti", "the repository"])
+async def test_a_restore_of_what_a_run_took_counts_as_an_upload(
+    whose: str, state: AppState, lake: httpx.AsyncClient
+) -> None:
+    await let_a_run_hold(state, "a", "b")
+    match whose:
+        case "branch main":
+            await limit(lake, limit_bytes=5)
+        case "user esti":
+            (await lake.put("/auth/users/esti/quota", json={"limit_bytes": 5})).raise_for_status()
+        case _:
+            stored = (await lake.put(QUOTAS, json={"limit_bytes": 10_000})).json()["used_bytes"]
+            (await lake.put(QUOTAS, json={"limit_bytes": stored + 5})).raise_for_status()
+
+    page = (await lake.post(f"{LAKE}/gc/restore", json={"run_id": "r1", "overwrite": True})).json()
+
+    assert (page["restored"], page["failed"]) == (1, 1), page
+    assert f"the quota of {whose} has no room for 4 bytes" in page["failures"][0]["error"]
+
+
+async def test_a_part_counts_for_the_user_who_sends_it_whoever_began_the_upload(
+    app: App, lake: httpx.AsyncClient, s3: httpx.AsyncClient
+) -> None:
+    (await lake.put("/auth/users/ann/quota", json={"limit_bytes": LIMIT})).raise_for_status()
+    with asked_as(app, await keys_of(lake, "bob", allow("fs:*"))) as bob:
+        begun = await bob.post("/lake/main/p?uploads")
+    found = re.search(r"<UploadId>([^<]+)", begun.text)
+    assert found
+    part = f"/lake/main/p?partNumber=1&uploadId={found[1]}"
+
+    sent = await s3.put(part, content=LARGE)
+    copied = await s3.put(part, headers={"x-amz-copy-source": "lake/big/l"})
+
+    assert [("the quota of user ann" in one.text, one.status_code) for one in (sent, copied)] == [(True, 403)] * 2
 
 
 async def test_s3_answers_with_a_code_of_its_own(lake: httpx.AsyncClient, s3: httpx.AsyncClient) -> None:

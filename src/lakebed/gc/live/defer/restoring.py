@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -40,7 +41,7 @@ from lakebed.versions import Condition, PathExists, PathNotFound, PreconditionFa
 from .entries import LAST_PATH, CommittedEntries, entry_again
 from .restorable import Place, Restorable
 
-__all__ = ["Refusal", "Restoring"]
+__all__ = ["Charge", "Refusal", "Restoring"]
 
 AT_ONCE: Final = 16
 LOOKS: Final = 3
@@ -61,6 +62,31 @@ Asked for each object: a restore writes, and to another path it copies.
 
 def refuse_nothing(_path: str, _target: str) -> str:
     return ""
+
+
+class Reserved(Protocol):
+    """Room in quotas for one object. It is given back if the object is not stored."""
+
+    async def store(self, size_bytes: int) -> Callable[[], None]:
+        """Reserve these bytes. Call what it returns once they are stored.
+
+        Raises:
+            LakebedError: a quota has no room.
+        """
+        ...
+
+
+Charge: TypeAlias = Callable[[str], Awaitable[AbstractContextManager[Reserved]]]
+"""Begin to charge an object that is stored once more, for this branch."""
+
+
+class _NoQuota:
+    async def store(self, _: int) -> Callable[[], None]:
+        return lambda: None
+
+
+async def charge_nothing(_branch: str) -> AbstractContextManager[Reserved]:
+    return nullcontext(_NoQuota())
 
 
 class RestoreOutcome(Enum):
@@ -141,11 +167,14 @@ def decide(there: Occupant | None, *, overwrite: bool, by_address: bool) -> Step
 
 
 class Restoring:
-    def __init__(self, versions: Versions, *, key: bytes, refusal: Refusal = refuse_nothing) -> None:
+    def __init__(
+        self, versions: Versions, *, key: bytes, refusal: Refusal = refuse_nothing, charge: Charge = charge_nothing
+    ) -> None:
         """Seal tokens with `key`, a secret that all processes of a server share: no client can make up a place."""
         self._versions = versions
         self._key = key
         self._refusal = refusal
+        self._charge = charge
         self._objectstore = versions.objectstore
         self._restorable = Restorable(versions)
 
@@ -338,8 +367,10 @@ class Restoring:
             type_in_store = "" if known is not None else await content_type_of(self._objectstore, source)
             if row["size_bytes"] not in (wanted.size_bytes, -1):
                 raise Corrupt(f"it has {wanted.size_bytes} bytes, and the plan says {row['size_bytes']}")
+            stored = await reserved.store(wanted.size_bytes)
             # The copy is read back before it is staged: a purge deletes the object, so a bad copy loses it.
             await self._objectstore.copy(source, address)
+            stored()
             if await self._read(address) != wanted:
                 raise Corrupt("what was read back is not what was copied")
             fresh = Entry(
@@ -354,7 +385,8 @@ class Restoring:
 
         # The checksum binds the write to the entry that was read: of two concurrent calls neither undoes the other.
         condition = Condition(if_none_match=True) if there is None else Condition(if_match=Etags.of(there.checksum))
-        return await self._versions.staging.upload(branch, path_to_key(target), store_body, condition=condition)
+        with await self._charge(branch) as reserved:
+            return await self._versions.staging.upload(branch, path_to_key(target), store_body, condition=condition)
 
     async def _read(self, key: str) -> _Bytes:
         md5, size_bytes = hashlib.md5(usedforsecurity=False), 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from starlette.responses import Response
@@ -104,7 +105,8 @@ class Restores(Resource):
     """Restore page by page: one record in, one out (`lakebed.gc.messages`, restoring).
 
     Besides `gc:Restore` on the repository, each object needs the permissions of an upload or a copy: to write its path,
-    and to read its former path if that differs. Refused objects are counted as failed.
+    and to read its former path if that differs. Refused objects are counted as failed, and so are those for which a
+    quota has no room.
     """
 
     async def restore(self, request: RestRequest, body: Restore) -> RestorePage:
@@ -116,7 +118,11 @@ class Restores(Resource):
         await repository.guards.check_branch_writable(branch)
         refusal = _refusal(request.permissions, {"repository": request.args[0], "branch": branch})
         service = CollectionService(
-            repository.versions, default_branch=branch, refusal=refusal, continuation_key=self._state.continuation_key
+            repository.versions,
+            default_branch=branch,
+            refusal=refusal,
+            charge=partial(repository.charges.reserve, by=request.identity.user_id, size_bytes=0),
+            continuation_key=self._state.continuation_key,
         )
         return await service.restore(body)
 

@@ -40,13 +40,17 @@ class Uploads(Resource):
             metadata={},
             user=request.identity.user_id,
         )
-        urls = [await self._url(repository.multipart, upload_id, number, presign_s) for number in range(1, count + 1)]
+        by = request.identity.user_id
+        urls = [
+            await self._url(repository.multipart, upload_id, number, presign_s, by) for number in range(1, count + 1)
+        ]
         address = _address_of(repository, upload_id)
         return wire.PresignMultipartUpload(upload_id=upload_id, physical_address=address, presigned_urls=urls)
 
     async def sign(self, request: RestRequest, body: wire.UploadPartFrom) -> wire.UploadTo:
         repository, upload_id = await self._find(request, body.physical_address)
-        url = await self._url(repository.multipart, upload_id, _number(request), self._presigning())
+        by, presign_s = request.identity.user_id, self._presigning()
+        url = await self._url(repository.multipart, upload_id, _number(request), presign_s, by)
         return wire.UploadTo(presigned_url=url)
 
     async def copy(self, request: RestRequest, body: wire.UploadPartCopyFrom) -> Response:
@@ -57,13 +61,15 @@ class Uploads(Resource):
         found = await self._catalog.get(source.repository)
         entry = await found.objects.open(source.ref, source.path)
         start, end = _span(source.range, entry.size_bytes)
-        number, part = _number(request), None
+        number, part, by = _number(request), None, request.identity.user_id
         if found.versions.uid == repository.versions.uid:
-            part = await repository.multipart.copy_part(upload_id, number, entry, start=start, end=end, checksums={})
+            part = await repository.multipart.copy_part(
+                upload_id, number, entry, start=start, end=end, checksums={}, by=by
+            )
         if part is None:
             body_of_part = found.objects.stream(entry, start=start, end=end)
             part = await repository.multipart.put_part(
-                upload_id, number, body_of_part, size_bytes=end - start, checksums={}
+                upload_id, number, body_of_part, size_bytes=end - start, checksums={}, by=by
             )
         response = nothing()
         response.headers["etag"] = f'"{part.md5}"'
@@ -91,6 +97,7 @@ class Uploads(Resource):
             metadata=metadata,
             content_type=content_type,
             uncounted_bytes=uncounted_bytes,
+            by=request.identity.user_id,
         )
         return stats_of_entry(repository, request.required("path"), entry)
 
@@ -128,8 +135,8 @@ class Uploads(Resource):
             raise Answer(501, "this server's object store signs no URLs: upload through the server")
         return self._state.presign_s
 
-    async def _url(self, multipart: Multipart, upload_id: str, number: int, presign_s: int) -> str:
-        url = await multipart.hand_out_part(upload_id, number, presign_s=presign_s)
+    async def _url(self, multipart: Multipart, upload_id: str, number: int, presign_s: int, by: str) -> str:
+        url = await multipart.hand_out_part(upload_id, number, presign_s=presign_s, by=by)
         assert url is not None, "the server presigns, and its store does not"
         return url
 
