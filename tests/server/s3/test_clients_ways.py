@@ -271,6 +271,20 @@ async def test_a_listing_of_all_branches_goes_on_inside_the_one_that_its_marker_
         assert re.findall("<Key>(.*?)</Key>", listed.text) == keys
 
 
+async def test_a_listing_of_all_branches_has_no_hidden_one_and_its_name_opens_it(
+    s3: httpx.AsyncClient, lake: httpx.AsyncClient
+) -> None:
+    """Who copies a bucket would copy the files of tables, too, for each branch that has them and once more."""
+    hidden = {"name": "work", "source": "main", "hidden": True}
+    (await lake.post("/repositories/lake/branches", json=hidden)).raise_for_status()
+    (await s3.put("/lake/work/a", content=b"x")).raise_for_status()
+
+    for query in ("list-type=2", "", "versions", "list-type=2&delimiter=%2F", "list-type=2&prefix=w&delimiter=%2F"):
+        listed = await s3.get(f"/lake?{query}")
+        assert (listed.status_code, "work/" in listed.text) == (200, False), query
+    assert "<Key>work/a</Key>" in (await s3.get("/lake?list-type=2&prefix=work%2F")).text
+
+
 async def test_an_object_without_a_type_is_bytes_and_no_page_of_this_server(s3: httpx.AsyncClient) -> None:
     """A page that runs in the browser would have the cookie of its user."""
     (await s3.put("/lake.main/b", content=b"<script>", headers={"content-type": ""})).raise_for_status()

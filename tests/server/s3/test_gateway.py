@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -217,10 +218,16 @@ async def test_a_gateway_of_one_repository_takes_buckets_for_its_branches(tmp_pa
             keys = pair["access_key_id"], pair["secret_access_key"]
             made = {"name": "lake", "storage_namespace": "mem://single"}
             (await client.post("/api/v1/repositories", json=made, auth=keys)).raise_for_status()
+            hidden = {"name": "eve", "source": "main", "hidden": True}
+            (await client.post("/api/v1/repositories/lake/branches", json=hidden, auth=keys)).raise_for_status()
             client.auth = Signer(*keys)
             assert (await client.put("/dev")).status_code == 200
             assert (await client.put("/dev/main/a", content=b"x")).status_code == 200
-            assert "<Name>dev</Name>" in (await client.get("/")).text
+            assert re.findall("<Name>(.*?)</Name>", (await client.get("/")).text) == ["dev", "main"]
+            first = (await client.get("/?max-buckets=1")).text
+            token = re.findall("<ContinuationToken>(.*?)</ContinuationToken>", first)[0]
+            second = (await client.get(f"/?max-buckets=1&continuation-token={quote(token, safe='')}")).text
+            assert [re.findall("<Name>(.*?)</Name>", text) for text in (first, second)] == [["dev"], ["main"]]
             assert "<Key>main/a</Key>" in (await client.get("/dev?list-type=2")).text
 
 

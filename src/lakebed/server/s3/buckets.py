@@ -90,10 +90,9 @@ class Buckets:
     ) -> tuple[list[tuple[str, int]], bool]:
         await admit(request, history.LIST_BRANCHES, Place(bucket="", repository=repository_id))
         repository = await self._catalog.get(repository_id)
-        branches, has_more = await repository.versions.refs.list_branches(
-            prefix=prefix.removeprefix(before), after=after.removeprefix(before), limit=limit
-        )
-        return [(before + branch.name, repository.record.created_ms) for branch in branches], has_more
+        start = after.removeprefix(before)
+        names = sorted(name for name in await _branch_names(repository, prefix.removeprefix(before)) if name > start)
+        return [(before + name, repository.record.created_ms) for name in names[:limit]], len(names) > limit
 
     async def create(self, request: S3Request) -> Response:
         """Make a branch at the head of the repository's default branch."""
@@ -222,7 +221,7 @@ class Buckets:
         return page
 
     async def _list_refs(self, request: S3Request, repository: Repository, page: _Page, after: str) -> None:
-        """List a repository's bucket: the refs that a prefix names, or else all branches as folders."""
+        """List a repository's bucket: the refs that a prefix names, or else all branches that are not hidden."""
         if "/" in page.prefix:
             refs = [page.prefix.partition("/")[0]]
         else:
@@ -343,8 +342,9 @@ def _shown_checksum(row: Row) -> str:
 
 
 async def _branch_names(repository: Repository, prefix: str) -> list[str]:
-    """Return the branches in the order of their folders: `a-b/` before `a/`."""
-    names = [branch.name async for branch in repository.versions.refs.every_branch(prefix)]
+    """Return the branches that are not hidden, in the order of their folders: `a-b/` before `a/`."""
+    hidden = await repository.settings.hidden_branches()
+    names = [each.name async for each in repository.versions.refs.every_branch(prefix) if each.name not in hidden]
     return sorted(names, key=lambda name: name + "/")
 
 
