@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,11 @@ def test_a_merge_appends_what_both_sides_appended_once_each(shell: Shell, lake: 
     summary = table.snapshots()[-1].summary
 
     assert (stopped.code, tried.code, refused.code) == (4, 0, 4)
-    assert "--tables append" in stopped.err
+    words = " ".join(stopped.err.split())
+    assert re.search(
+        r"both sides changed table sales.orders \(left: 1 snapshot, \d+ append \+1; right: 1 snapshot, \d+", words
+    )
+    assert "--tables append" in words
     assert "the quota of branch right" in " ".join(full.err.split())
     assert "was not appended to: the source has snapshot" in " ".join(refused.err.split())
     assert once == [1, 2, 3, 10, 20]

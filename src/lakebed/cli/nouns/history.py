@@ -36,7 +36,8 @@ from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
 from lakebed.cli.kit.uris import ObjectUri, RefUri, parse_prefix, parse_ref
-from lakebed.wire import Commit, Diff, MergeResult
+from lakebed.cli.tables.text import rows_of, shown_name, what_of
+from lakebed.wire import Commit, Diff, MergeResult, TableSnapshot
 
 from .transfers import present
 
@@ -59,6 +60,7 @@ MARKS: Final = {
 }
 """For each type of difference its mark and colour; `prefix_changed` has the mark of `changed`."""
 CONFLICTS_SHOWN: Final = 10
+SNAPSHOTS_SHOWN: Final = 3
 NAMES_MAX: Final = 1000
 BLAMED_MAX: Final = 50
 """Look at this many commits of a path for the one that wrote what is there."""
@@ -388,7 +390,7 @@ def merge(
         undecided = (one for one in changes if one.path not in choices and not (tables and _is_table(one.path)))
         paths = [] if strategy else _conflicts(undecided)
         if paths:
-            raise Conflict(_conflict_text(paths, left, right), paths=paths)
+            raise Conflict(_conflict_text(session.client, paths, left, right), paths=paths)
         return
     with explaining_merge(session, left, right, "--allow-empty makes a commit all the same"):
         reference = session.client.history.merge(
@@ -435,7 +437,8 @@ def explaining_merge(session: Session, source: RefUri, destination: RefUri, othe
                 paths = _conflicts(session.client.history.diff(source.repository, destination.ref, source.ref))
         if not paths:
             raise
-        raise Conflict(_conflict_text(paths, source, destination), paths=paths, **error.facts) from error
+        text = _conflict_text(session.client, paths, source, destination)
+        raise Conflict(text, paths=paths, **error.facts) from error
 
 
 @contextlib.contextmanager
@@ -503,10 +506,12 @@ def _conflicts(changes: Iterable[Diff]) -> list[str]:
     return list(itertools.islice((one.path for one in changes if one.type == "conflict"), CONFLICTS_SHOWN + 1))
 
 
-def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
-    if tables := [path for path in paths if _is_table(path)]:
+def _conflict_text(client: Client, paths: Sequence[str], source: RefUri, destination: RefUri) -> str:
+    if tables := [path.removesuffix(TABLE_RECORD.decode()) for path in paths if _is_table(path)]:
+        named = ", ".join(_table_conflict(client, each, source, destination) for each in tables[:CONFLICTS_SHOWN])
+        more = ", …" if len(tables) > CONFLICTS_SHOWN else ""
         return (
-            f"both sides changed {_named(tables)}: nothing was merged. No strategy decides a table: if both sides only "
+            f"both sides changed {named}{more}: nothing was merged. No strategy decides a table: if both sides only "
             "appended, --tables append adds the rows of both; else make the change of one side again on the other"
         )
     return (
@@ -515,6 +520,21 @@ def _conflict_text(paths: Sequence[str], source: RefUri, destination: RefUri) ->
         f"`lakebed merge {source} {destination} --strategy source-wins` (or dest-wins) decides them, "
         f"--take-source PATH and --take-dest PATH decide one"
     )
+
+
+def _table_conflict(client: Client, path: str, source: RefUri, destination: RefUri) -> str:
+    """Name a table, and the snapshots that only one side has, with their rows."""
+    sides = ""
+    with contextlib.suppress(LakebedError):  # The caller may lack the right to read it.
+        found = client.tables.diff(source.repository, destination.ref, source.ref, path)
+        both = ((source.ref, found.snapshots_added), (destination.ref, found.snapshots_removed))
+        sides = f" ({'; '.join(f'{ref}: {_snapshots(some)}' for ref, some in both)})"
+    return f"table {shown_name(path)}{sides}"
+
+
+def _snapshots(some: Sequence[TableSnapshot]) -> str:
+    shown = [f"{each.id} {what_of(each)} {rows_of(each)}".rstrip() for each in some[:SNAPSHOTS_SHOWN]]
+    return ", ".join([count_of(len(some), "snapshot"), *shown, *(["…"] if len(some) > len(shown) else [])])
 
 
 def _is_table(path: str) -> bool:

@@ -41,7 +41,7 @@ def details(one: wire.TableDetails) -> Iterator[str]:
     if commit is not None:
         facts.append(("Commit", f"{commit.id[:12]} by {commit.committer}: {commit.message}"))
     facts += [
-        ("Snapshot", "none" if snapshot is None else f"{snapshot.id}, {_what(snapshot)}, {_when(snapshot)}"),
+        ("Snapshot", "none" if snapshot is None else f"{snapshot.id}, {what_of(snapshot)}, {_when(snapshot)}"),
         ("Snapshots", f"{one.snapshots:,}"),
         ("Data", "not counted by its writer" if one.data is None else _count(one.data)),
         ("Stored", f"{count_of(one.stored_files, 'file')}, {human_size(one.stored_bytes)}, with older snapshots"),
@@ -67,7 +67,7 @@ def history(versions: Iterable[wire.TableVersion]) -> Iterator[str]:
     rows: list[list[str]] = []
     for one in versions:
         commit = [one.commit.id[:12], human_minute(one.commit.creation_date), one.commit.committer]
-        rows += [[*commit, each.id, _what(each), _rows(each)] for each in reversed(one.added)]
+        rows += [[*commit, each.id, what_of(each), rows_of(each)] for each in reversed(one.added)]
         if not one.added:
             rows.append([*commit, one.snapshot_id, _no_snapshot(one), ""])
     return table(["commit", "date", "by", "snapshot", "change", "rows"], rows)
@@ -84,7 +84,7 @@ def _no_snapshot(one: wire.TableVersion) -> str:
     return ", ".join(parts) or "settings"
 
 
-def _what(snapshot: wire.TableSnapshot) -> str:
+def what_of(snapshot: wire.TableSnapshot) -> str:
     return snapshot.operation or "snapshot"
 
 
@@ -92,7 +92,7 @@ def _when(snapshot: wire.TableSnapshot) -> str:
     return human_time(snapshot.created // 1000)
 
 
-def _rows(snapshot: wire.TableSnapshot) -> str:
+def rows_of(snapshot: wire.TableSnapshot) -> str:
     """Return the rows that a snapshot added and deleted, as its writer counted them."""
     counts = [("+", snapshot.summary.get("added-records")), ("-", snapshot.summary.get("deleted-records"))]
     return " ".join(f"{sign}{count}" for sign, count in counts if count and count != "0")
@@ -116,7 +116,7 @@ def difference(one: wire.TableDifference) -> Iterator[str]:
     lines += [marked("-", f"property {printable(name)}") for name in one.properties_removed]
     for mark, snapshots in (("+", one.snapshots_added), ("-", one.snapshots_removed)):
         lines += [
-            marked(mark, f"snapshot {each.id}, {_what(each)}, {_when(each)} {_rows(each)}".rstrip())
+            marked(mark, f"snapshot {each.id}, {what_of(each)}, {_when(each)} {rows_of(each)}".rstrip())
             for each in snapshots
         ]
     if one.added is None:
