@@ -69,7 +69,7 @@ _COMMIT: Final = on(REF, "fs:CreateCommit", at=_AT)
 _WRITE: Final = (*on(_TABLE, "fs:WriteObject", at=_AT), *_COMMIT)
 WRITES: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="of each table that is changed or made")
 REMOVES: Final = Permission("fs:DeleteObject", _TABLE, *_AT, when="of the table that gets another name")
-READS: Final = Permission("fs:ReadObject", _TABLE, *_AT, when="of the table that gets another name")
+READS: Final = Permission("fs:ReadObject", _TABLE, *_AT, when="of each table that is changed, or renamed")
 SETS: Final = Permission("fs:WriteObject", _SETTINGS, *_AT, when="of the namespace")
 LENT: Final = Permission("fs:WriteObject", _TABLE, *_AT, when="so that the keys may write")
 FILES: Final = Permission(
@@ -258,7 +258,7 @@ COMMIT_TABLES: Final = _post(
     NOTHING,
     _COMMIT,
     "Change several tables of a branch in one commit, or none of them.",
-    asked_later=(WRITES,),
+    asked_later=(READS, WRITES),
     status=204,
     repeatable=False,
     body_bytes_max=LIST_BYTES_MAX,

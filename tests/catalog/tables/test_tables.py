@@ -383,6 +383,15 @@ async def test_a_mark_that_a_crash_left_makes_no_branch_of_a_user_the_hidden_one
         await repository.tables.create_namespace("main", DB, {}, NOTE)
 
 
+async def test_a_hidden_branch_that_a_crash_left_without_its_mark_gets_it(repository: Repository) -> None:
+    head = await repository.versions.refs.resolve_commit("main")
+    await repository.versions.refs.create_branch(TABLES, head, work_of=TABLES)
+
+    await repository.tables.start()
+
+    assert TABLES in await repository.settings.hidden_branches()
+
+
 async def test_settling_moves_cells_into_ranges_and_keeps_every_file(tables: Repository) -> None:
     await append(tables, 0, files=["u/data/a"])
     assert await tables.tables.settle() == 0

@@ -7,6 +7,9 @@ from typing import Any
 
 import httpx
 
+from lakebed.base import TABLES, path_to_key
+from lakebed.catalog.tables.tables import SETTLED
+from lakebed.ranges import changes_from_rows
 from lakebed.server import AppState
 from tests.server.http.test_permissions import Login, allow, give, login
 from tests.server.iceberg.test_door import make, sales
@@ -60,6 +63,26 @@ async def test_who_may_read_a_table_sees_it_and_who_may_commit_sets_it_back(
     assert state
 
 
+async def test_a_transaction_needs_the_rights_of_a_commit_at_each_of_its_tables(
+    client: httpx.AsyncClient, login: Login, sales: str
+) -> None:
+    await make(client, sales)
+    where = "arn:lakefs:fs:::repository/lake"
+    commits = allow("fs:CreateCommit", resource=f"{where}/branch/main")
+    updates = [{"action": "set-properties", "updates": {"k": "1"}}]
+    change = {"identifier": {"namespace": ["sales"], "name": "orders"}, "requirements": [], "updates": updates}
+    url = sales.replace("namespaces/sales/tables", "transactions/commit")
+
+    for user, actions, status in (
+        ("ann", ["fs:WriteObject"], 403),
+        ("ben", ["fs:ReadObject"], 403),
+        ("cem", ["fs:ReadObject", "fs:WriteObject"], 204),
+    ):
+        asked = await login(user)
+        await give(client, user, commits, allow(*actions, resource=f"{where}/object/sales/orders.iceberg/*"))
+        assert (await asked.post(url, json={"table-changes": [change]})).status_code == status, user
+
+
 async def test_a_denial_of_the_ref_that_a_table_goes_back_to_holds(
     client: httpx.AsyncClient, login: Login, sales: str, repo: str
 ) -> None:
@@ -94,6 +117,25 @@ async def test_a_history_tells_what_a_merge_brought_and_goes_on_page_by_page(
     assert ["Merge" in one["commit"]["message"] for one in found] == [True, False]
     assert found[1]["commit"]["message"] == "sales.orders: create"
     assert page["pagination"]["has_more"] is False
+
+
+async def test_a_history_goes_on_over_metadata_that_upkeep_forgot(
+    client: httpx.AsyncClient, sales: str, repo: str, state: AppState
+) -> None:
+    """A run deleted the file, and then its entry on the hidden branch goes."""
+    await make(client, sales)
+    await change(client, sales, "1")
+    await change(client, sales, "2")
+    versions = (await state.catalog.get("lake")).versions
+    seen = (await client.get(f"{repo}/refs/main/tables/versions", params=ORDERS)).json()["results"]
+    gone = path_to_key(seen[1]["metadata_location"].removeprefix("s3://lake.tables/"))
+    await versions.commits.commit(TABLES, SETTLED)
+    await versions.merges.apply(TABLES, changes_from_rows([gone], [None]), SETTLED)
+
+    left = await client.get(f"{repo}/refs/main/tables/versions", params=ORDERS)
+
+    assert left.status_code == 200, left.text
+    assert [one.get("is_gone", False) for one in left.json()["results"]] == [False, True, False]
 
 
 async def test_tables_are_listed_by_pages_through_all_namespaces(

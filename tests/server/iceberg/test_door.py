@@ -19,6 +19,8 @@ from lakebed import iceberg
 from lakebed.auth.lent import read_lent
 from lakebed.iceberg import avro, files, metadata
 from lakebed.server import App, AppState
+from lakebed.server.iceberg import CatalogDoor
+from lakebed.versions import PathExpired
 from tests.server.http.test_permissions import allow
 from tests.server.s3.signing import asked_as
 
@@ -200,6 +202,12 @@ async def test_what_no_table_here_can_have_is_refused_in_the_form_of_the_catalog
     register = await client.post(f"{LAKE}/sales/register", json=taken)
     await refused(register, 400, "BadRequestException", "other.tables")
     await refused(await client.get(f"{LAKE}/sales/views"), 406, "UnsupportedOperationException", "no views")
+
+
+async def test_a_file_that_a_run_took_is_gone_and_no_namespace_is_missing(state: AppState) -> None:
+    answer = CatalogDoor(state, ()).error(PathExpired("a run took it"), str)
+
+    assert (answer.status_code, json.loads(bytes(answer.body))["error"]["type"]) == (410, "NotFoundException")
 
 
 async def test_metadata_of_a_later_format_is_no_table_here(client: httpx.AsyncClient, sales: str) -> None:

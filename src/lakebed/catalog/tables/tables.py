@@ -107,28 +107,29 @@ class Tables:
             TablesNameTaken: a branch or tag of a user has its name.
             ReadOnly: the repository is read-only.
         """
-        if self._is_started or await self.is_started():
-            self._is_started = True
+        if self._is_started:
             return
-        now_ms = self._ports.clock.now_ms()
-        empty = Commit(
-            parents=(),
-            metarange_id=EMPTY_METARANGE,
-            generation=1,
-            message=SETTLED.message,
-            committer=SETTLED.committer,
-            created_ms=now_ms,
-            written_ms=now_ms,
-            nonce=self._ports.ids.fresh(),
-        )
-        await self._changes.record_commit(empty.id, empty)
-        if await self._versions.refs.kind_of(TABLES) is None:
-            with suppress(BranchExists, NameTaken):
-                await self._versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
         if not await self.is_started():
-            what = f"a branch or tag has the name {TABLES}, which tables need: rename it, then use the catalog"
-            raise names.TablesNameTaken(what, branch=TABLES)
-        await self._settings.hide_branch(TABLES, work_of=TABLES)
+            now_ms = self._ports.clock.now_ms()
+            empty = Commit(
+                parents=(),
+                metarange_id=EMPTY_METARANGE,
+                generation=1,
+                message=SETTLED.message,
+                committer=SETTLED.committer,
+                created_ms=now_ms,
+                written_ms=now_ms,
+                nonce=self._ports.ids.fresh(),
+            )
+            await self._changes.record_commit(empty.id, empty)
+            if await self._versions.refs.kind_of(TABLES) is None:
+                with suppress(BranchExists, NameTaken):
+                    await self._versions.refs.create_branch(TABLES, empty.id, work_of=TABLES)
+            if not await self.is_started():
+                what = f"a branch or tag has the name {TABLES}, which tables need: rename it, then use the catalog"
+                raise names.TablesNameTaken(what, branch=TABLES)
+        if not await self._settings.is_hidden(TABLES):  # A crash may have come between.
+            await self._settings.hide_branch(TABLES, work_of=TABLES)
         self._is_started = True
 
     async def is_started(self) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from lakebed import iceberg, wire
 from lakebed.base import NotFound
 from lakebed.catalog import Repository
-from lakebed.catalog.tables import RECORD, NoSuchTable, Table, TableName
+from lakebed.catalog.tables import RECORD, MissingFile, NoSuchTable, Table, TableName
 from lakebed.iceberg import Shown
 from lakebed.operations import tables as operations
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
@@ -208,7 +208,7 @@ class BranchTables(Resource):
             return None, None
         try:
             return (None if table is None else await self._shown(repository, table)), table
-        except NotFound:
+        except (NotFound, MissingFile):  # Upkeep forgets a file that a run deleted.
             return None, table
 
     async def _shown(self, repository: Repository, table: Table) -> Shown:

@@ -302,9 +302,8 @@ class Changing:
         """
         uuid = file.partition("/")[0]
         new, data = await self.parsed(file, uuid)
-        table = await self._tables.find(branch, name)
-        if table is not None and not overwrite:
-            raise TableExists(f"there is a table {name}", table=str(name))
+        # Without `overwrite` there must be none: the commit looks.
+        table = await self._tables.find(branch, name) if overwrite else None
         same = table is not None and table.uuid == uuid
         base = (await self.metadata_of(table))[0] if table is not None and same else None
         change = self._change(name, table, file, new, await iceberg.change_of(base, new, self.read))

@@ -174,14 +174,14 @@ _BY_STATUS: Final = {
     404: "NoSuchNamespaceException",
     406: "UnsupportedOperationException",
     409: "CommitFailedException",
+    410: "NotFoundException",
     501: "UnsupportedOperationException",
     503: "ServiceUnavailableException",
 }
 
 
 def _type_of(error: LakebedError, status: int) -> str:
-    if not isinstance(error, Answer):
-        for kind in type(error).__mro__:
-            if kind in _TYPES and status < 500:
-                return _TYPES[kind]
+    for kind in type(error).__mro__:
+        if kind in _TYPES and status in {404, 409}:
+            return _TYPES[kind]
     return _BY_STATUS.get(status, "InternalServerError" if status >= 500 else "BadRequestException")

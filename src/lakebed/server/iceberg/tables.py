@@ -129,7 +129,8 @@ class TableRoutes(Resource):
             name = _name_of(request, each.identifier)
             if name in commits:
                 raise InvalidBody(f"a transaction changes a table once, and {name} is named twice")
-            await ask((operations.WRITES,), request.permissions, names_in(request, name.namespace, name.name))
+            asked = (operations.READS, operations.WRITES)
+            await ask(asked, request.permissions, names_in(request, name.namespace, name.name))
             commits[name] = each
         changing = self._changing(await self._repository(request))
         await changing.commit(request.args[1], commits, partial(note_of, request))
