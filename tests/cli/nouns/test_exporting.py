@@ -99,7 +99,20 @@ def test_a_path_that_is_a_file_and_a_folder_keeps_its_bytes(shell: Shell, lake: 
     done = shell.ok("export", f"{lake}/main", str(tmp_path / "export"))
 
     assert "is in objects alone: a file and a folder have one name" in done.err
+    assert "in objects alone: 1 entry whose path can be no file" in " ".join(done.out.split())
     assert sorted(files_in(tmp_path / "export" / "objects").values()) == ["1", "2"]
+
+
+def test_folder_markers_are_counted_and_not_named(shell: Shell, lake: str, put: Put, tmp_path: Path) -> None:
+    for path in ("d/", "d/e/"):
+        put(f"{lake}/main/{path}", "")
+    put(f"{lake}/main/d/x", "1")
+    shell.ok("commit", f"{lake}/main", "-m", "of a bucket")
+
+    done = shell.ok("export", f"{lake}/main", str(tmp_path / "export"))
+
+    assert done.err == ""
+    assert "in objects alone: 2 entries" in " ".join(done.out.split())
 
 
 def test_an_imported_object_that_its_source_overwrote_is_left_out_alone(

@@ -70,7 +70,7 @@ def test_a_folder_goes_up_and_comes_down(shell: Shell, lake: str, folder: Path, 
     up = shell.ok("object", "upload", "-r", str(folder), f"{lake}/main/data", "-o", "json").json
     down = shell.ok("object", "download", "-r", f"{lake}/main/data", str(tmp_path / "down"), "-j", "2", "-o", "json")
 
-    assert up == down.json == {"files": 3, "size_bytes": 100_001}
+    assert up == down.json == {"files": 3, "size_bytes": 100_001, "left_out": 0, "folder_markers": 0}
     assert tree_of(tmp_path / "down") == tree_of(folder)
 
 
@@ -247,7 +247,7 @@ def test_what_is_no_file_is_named_when_a_folder_is_uploaded(shell: Shell, lake: 
     outcome = shell.ok("object", "upload", "-r", str(tmp_path), f"{lake}/main/")
 
     assert outcome.err == f"skipped {tmp_path}/broken: not a regular file\n"
-    assert "1 file" in outcome.out
+    assert ": 1 file, 1 B; left out: 1 file named above" in " ".join(outcome.out.split())
 
 
 def test_a_folder_that_is_downloaded_as_an_object_is_named_as_one(shell: Shell, lake: str, put: Put) -> None:

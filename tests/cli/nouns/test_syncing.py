@@ -280,8 +280,9 @@ def test_what_no_folder_can_hold_is_skipped_by_every_download_and_deleted_by_no_
     for target, arguments in ((folder, ("sync",)), (tmp_path / "down", ("object", "download", "-r"))):
         done = shell.ok(*arguments, f"{lake}/main/odd", str(target))
         assert tree_of(target) == fits
-        assert "skipped f: objects lie below it" in done.err
-        assert all(f"skipped {name}: " in done.err for name in ("d/", "a//b", long))
+        assert "skipped odd/f: objects lie below it" in done.err
+        assert all(f"skipped odd/{name}: " in done.err for name in ("d/", "a//b", long))
+        assert " ".join(done.out.split()).endswith("; left out: 4 objects named above")
     (folder / "f-1").unlink()
     up = shell.ok("sync", str(folder), f"{lake}/main/odd", "--delete", "--yes", "-o", "json").json
 
@@ -289,6 +290,29 @@ def test_what_no_folder_can_hold_is_skipped_by_every_download_and_deleted_by_no_
     for path in ("f", "f/x", "d/", "a//b", long):
         assert shell.ok("object", "cat", f"{lake}/main/odd/{path}").out == path
     assert shell("object", "cat", f"{lake}/main/odd/f-1").code == 3
+
+
+def test_every_download_counts_what_it_leaves_out_and_names_no_folder_marker(
+    shell: Shell, lake: str, put: Put, tmp_path: Path
+) -> None:
+    """A bucket may have a marker for each folder: a line for each would hide the others."""
+    for path in ("", "d/", "d/e/"):
+        put(f"{lake}/main/from/{path}", "")
+    put(f"{lake}/main/from/d/x", "1")
+    put(f"{lake}/main/from/a//b", "2")
+    shell.ok("commit", f"{lake}/main", "-m", "of a bucket")
+    left_out = "left out: 1 object named above and 3 folder markers (0 bytes, path ends in /)"
+
+    for number, words in enumerate((("sync",), ("object", "download", "-r"), ("local", "checkout"))):
+        target = tmp_path / str(number)
+        done = shell.ok(*words, f"{lake}/main/from", str(target))
+        assert tree_of(target)["d/x"] == "1"
+        assert " ".join(done.out.split()).endswith(f"; {left_out}")
+        assert [line.partition(":")[0] for line in done.err.splitlines()] == ["skipped from/a//b"]
+        counted = shell.ok(*words, f"{lake}/main/from", f"{target}-json", "-o", "json").json
+        assert (counted["left_out"], counted["folder_markers"]) == (1, 3)
+    shown = shell.ok("sync", f"{lake}/main/from", str(tmp_path / "none"), "--dry-run").err
+    assert shown.endswith(f"{left_out}\n")
 
 
 def test_a_file_in_the_way_of_objects_does_not_have_them_deleted(

@@ -29,6 +29,7 @@ from lakebed.wire import ObjectStats
 from .syncing import can_be_file, is_md5, md5_of, remote_objects
 from .transfers import (
     OWN_PREFIX,
+    LeftOut,
     delete_files,
     delete_objects,
     download_objects,
@@ -94,7 +95,8 @@ def checkout(
         raise Misuse(f"{folder} is not empty: check out into a new folder")
     commit = session.client.branches.get(place.repository, place.ref).commit_id
     at = ObjectUri(place.repository, commit, place.path)
-    objects = remote_objects(session, at, with_bytes=True)
+    left = LeftOut()
+    objects = remote_objects(session, at, left, with_bytes=True)
     if not objects and place.path:
         raise NotFound(f"{place}: there is no object below")
     download_objects(session, at, folder, [*objects.values()], parallel=parallel)
@@ -102,9 +104,10 @@ def checkout(
     files = _states(folder, objects, fetched=objects.keys())
     _save(folder, Checkout(endpoint=endpoint, uri=str(place), commit=commit, files=files))
     session.done(
-        f"checked out {count_of(len(objects), 'file')} of {place} at commit {commit[:12]}",
+        f"checked out {count_of(len(objects), 'file')} of {place} at commit {commit[:12]}{left.text}",
         files=len(objects),
         commit=commit,
+        **left.facts,
     )
 
 
@@ -161,7 +164,7 @@ def commit(
         theirs, base = _changed_there(session, checkout, ref=tx.name)
         if both := mine.keys() & theirs.keys():
             at = ObjectUri(place.repository, base, place.path)
-            _check_apart(_apart(folder, both, remote_objects(session, at, with_bytes=True)))
+            _check_apart(_apart(folder, both, remote_objects(session, at, LeftOut(), with_bytes=True)))
         own = ObjectUri(place.repository, tx.name, place.path)
         upload_files(session, folder, own, [path for path in mine if mine[path] != "removed"], parallel=parallel)
         prefix = folder_of(place.path)
@@ -190,7 +193,7 @@ def _pull(
     mine = _changed_here(session, folder, checkout)
     theirs, head = _changed_there(session, checkout, to=to)
     at = ObjectUri(place.repository, head, place.path)
-    objects = remote_objects(session, at, with_bytes=True) if theirs else {}
+    objects = remote_objects(session, at, LeftOut(), with_bytes=True) if theirs else {}
     set_aside = _set_aside_in(checkout, mine)
     both = (mine.keys() & theirs.keys()) - {*sent}
     apart = _apart(folder, both, objects)
@@ -261,7 +264,7 @@ def _check_apart(apart: Sequence[str]) -> None:
 
 
 def _changed_here(session: Session, folder: Path, checkout: Checkout) -> dict[str, str]:
-    files = local_files(session, folder, whole=True)
+    files = local_files(session, folder, LeftOut(), whole=True)
     found = dict.fromkeys(checkout.files.keys() - files.keys(), "removed")
     for path, file in files.items():
         known = checkout.files.get(path)

@@ -31,13 +31,17 @@ from lakebed.cli.kit.uris import RefUri, parse_ref
 from lakebed.client import Damaged, Missing
 from lakebed.wire import Commit, ObjectStats
 
-from .transfers import NotAFile, file_below, gone_text
+from .transfers import NotAFile, file_below, gone_text, is_marker
 
 app = noun("Write a branch with its history as plain files.")
 
 
 class Exported(msgspec.Struct, kw_only=True):
-    """Sum up the files of an export. `skipped` counts entries without a file in it: each is named on stderr."""
+    """Sum up the files of an export. `skipped` counts entries without a file in it: each is named on stderr.
+
+    `alone` counts those of this run whose file is in objects and not in the folder of their commit: no folder can hold
+    it there. Each is named on stderr, but for folder markers: objects without bytes, with `/` at the end of their path.
+    """
 
     folder: str
     commits: int = 0
@@ -45,6 +49,7 @@ class Exported(msgspec.Struct, kw_only=True):
     objects: int = 0
     size_bytes: int = 0
     skipped: int = 0
+    alone: int = 0
 
 
 @app.command("export")
@@ -77,7 +82,11 @@ def export(
         raise Failed(f"{count_of(done.skipped, 'entry', 'entries')} {have} no file in {target}; all others are there")
     new = f"{count_of(done.objects, 'object')}, {human_size(done.size_bytes)}"
     before = f", {done.commits_before:,} were there before" if done.commits_before else ""
-    session.done(f"exported {branch} to {target}: {count_of(done.commits, 'commit')}{before}; {new} downloaded", done)
+    entries = count_of(done.alone, "entry", "entries")
+    alone = f"; in objects alone: {entries} whose path can be no file" if done.alone else ""
+    session.done(
+        f"exported {branch} to {target}: {count_of(done.commits, 'commit')}{before}; {new} downloaded{alone}", done
+    )
 
 
 def _describe(session: Session, branch: RefUri, target: Path, log: list[Commit]) -> None:
@@ -151,7 +160,11 @@ def _write_entry(
         file.parent.mkdir(parents=True, exist_ok=True)
     except (NotAFile, FileExistsError, NotADirectoryError) as error:
         # Its bytes are in objects all the same, and its line names the file.
-        session.warn(f"{printable(stats.path)} of commit {commit.id[:12]} is in objects alone: {describe_path(error)}")
+        done.alone += 1
+        if not is_marker(stats, stats.path):
+            session.warn(
+                f"{printable(stats.path)} of commit {commit.id[:12]} is in objects alone: {describe_path(error)}"
+            )
         return found
     _link(found, file)
     return found

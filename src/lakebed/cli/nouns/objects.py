@@ -38,11 +38,13 @@ from lakebed.wire import ObjectStats
 
 from .transfers import (
     GOES_ON,
+    LeftOut,
     Moved,
     delete_objects,
     download_objects,
     fitting,
     folder_of,
+    having_bytes,
     local_files,
     objects_below,
     present,
@@ -118,11 +120,12 @@ def upload(
     if recursive:
         if source == STANDARD_STREAM:
             raise Misuse("- is one stream: it cannot be uploaded with --recursive")
+        left = LeftOut(noun="file")
         moved = upload_files(
             session,
             Path(source),
             target,
-            local_files(session, Path(source)),
+            local_files(session, Path(source), left),
             parallel=parallel,
             content_type=content_type,
             metadata=metadata,
@@ -130,7 +133,7 @@ def upload(
             presigned=presigned,
             goes_on=_sync(source, target),
         )
-        _report(session, f"uploaded {source} to {target}", moved)
+        _report(session, f"uploaded {source} to {target}", moved, left)
         return
     try:
         made = _upload_one(session, source, target, content_type, metadata, if_absent, presigned)
@@ -204,17 +207,18 @@ def download(
     if recursive:
         if target == STANDARD_STREAM:
             raise Misuse("- is one stream: nothing can be downloaded to it with --recursive, so name a folder")
-        found = fitting(session, objects_below(session, source), folder_of(source.path))
+        left = LeftOut()
+        found = fitting(session, objects_below(session, source), folder_of(source.path), left)
         moved = download_objects(
             session,
             source,
             Path(target),
-            found,
+            having_bytes(session, found, left),
             parallel=parallel,
             presigned=presigned,
             goes_on=_sync(source, target),
         )
-        _report(session, f"downloaded {source} to {target}", moved)
+        _report(session, f"downloaded {source} to {target}", moved, left)
         return
     source = parse_object(uri)
     if target == STANDARD_STREAM:
@@ -507,9 +511,9 @@ def _base_name(place: ObjectUri) -> str:
     return name
 
 
-def _report(session: Session, what: str, moved: Moved) -> None:
-    text = f"{what}: {count_of(moved.files, 'file')}, {human_size(moved.size_bytes)}"
-    session.done(text, files=moved.files, size_bytes=moved.size_bytes)
+def _report(session: Session, what: str, moved: Moved, left: LeftOut) -> None:
+    text = f"{what}: {count_of(moved.files, 'file')}, {human_size(moved.size_bytes)}{left.text}"
+    session.done(text, files=moved.files, size_bytes=moved.size_bytes, **left.facts)
 
 
 def _ls_lines(found: Iterable[ObjectStats]) -> Iterator[str]:

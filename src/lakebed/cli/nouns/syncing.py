@@ -95,6 +95,8 @@ def sync(
             lambda found: [f"{step.action:8}  {printable(step.path)}" for step in found],
             otherwise="nothing to do: both sides are equal",
         )
+        if plan.left.text:
+            session.note(plan.left.text.removeprefix("; "))
         return
     moved, deleted = len(plan.moves), len(plan.deletes)
     if deleted:
@@ -106,11 +108,13 @@ def sync(
     size_bytes = sum(step.size_bytes for step in plan.moves)
     session.done(
         f"{target}: {count_of(moved, 'file')} moved ({human_size(size_bytes)}), {plan.unchanged:,} unchanged"
-        + (f", {deleted:,} deleted" if deleted else ""),
+        + (f", {deleted:,} deleted" if deleted else "")
+        + plan.left.text,
         moved=moved,
         unchanged=plan.unchanged,
         deleted=deleted,
         size_bytes=size_bytes,
+        **plan.left.facts,
     )
 
 
@@ -122,6 +126,7 @@ class _Plan:
     deletes: Sequence[str]
     unchanged: int
     is_source_empty: bool
+    left: transfers.LeftOut
     move: Callable[..., object]
     delete: Callable[[], object]
 
@@ -131,13 +136,13 @@ def _plan_upload(
 ) -> _Plan:
     with suppress(Denied):  # A user may have the right to write and not the right to list.
         session.client.branches.get(place.repository, place.ref)
-    here = transfers.local_files(session, folder, whole=delete)
-    covered: set[str] = set()
-    there = remote_objects(session, place, with_bytes=False, covered=covered)
+    left, beside = transfers.LeftOut(noun="file"), transfers.LeftOut()
+    here = transfers.local_files(session, folder, left, whole=delete)
+    there = remote_objects(session, place, beside, with_bytes=False)
     files = {name: file for name, file in here.items() if is_selected(name)}
     objects = {name: one for name, one in there.items() if is_selected(name)}
     differing = _differing(files, files, objects, is_current=operator.le, parallel=parallel)
-    blocked = covered & here.keys()
+    blocked = beside.covered & here.keys()
     extra = {name for name in objects.keys() - files.keys() if not _was_left_out(name, objects[name], blocked)}
     gone = sorted(extra) if delete else []
     return _Plan(
@@ -145,6 +150,7 @@ def _plan_upload(
         deletes=gone,
         unchanged=len(files) - len(differing),
         is_source_empty=not here,
+        left=left,
         move=partial(transfers.upload_files, session, folder, place, differing),
         delete=partial(transfers.delete_objects, session, place, [objects[name].path for name in gone]),
     )
@@ -153,8 +159,9 @@ def _plan_upload(
 def _plan_download(
     session: Session, folder: Path, place: ObjectUri, is_selected: Callable[[str], bool], *, delete: bool, parallel: int
 ) -> _Plan:
-    here = transfers.local_files(session, folder) if folder.exists() else {}
-    there = remote_objects(session, place, with_bytes=True)
+    left = transfers.LeftOut()
+    here = transfers.local_files(session, folder, transfers.LeftOut()) if folder.exists() else {}
+    there = remote_objects(session, place, left, with_bytes=True)
     if not (there or delete):
         transfers.objects_below(session, place)  # Refuses a mistyped folder.
     files = {name: file for name, file in here.items() if is_selected(name)}
@@ -166,27 +173,26 @@ def _plan_download(
         deletes=gone,
         unchanged=len(objects) - len(differing),
         is_source_empty=not there,
+        left=left,
         move=partial(transfers.download_objects, session, place, folder, [objects[name] for name in differing]),
         delete=partial(transfers.delete_files, folder, gone),
     )
 
 
 def remote_objects(
-    session: Session, place: ObjectUri, *, with_bytes: bool, covered: set[str] | None = None
+    session: Session, place: ObjectUri, left: transfers.LeftOut, *, with_bytes: bool
 ) -> dict[str, ObjectStats]:
-    """Return the objects below a folder by their path from there. Those that no folder can hold are noted.
+    """Return the objects below a folder by their path from there, without those that no folder can hold.
 
-    `with_bytes`: leave out, and note, those whose bytes a lifecycle run or an erasure took. `covered`: see `fitting`.
+    `with_bytes`: also without those whose bytes a lifecycle run or an erasure took.
     """
     folder = transfers.folder_of(place.path)
     found: dict[str, ObjectStats] = {}
     listed = session.client.objects.list(place.repository, place.ref, prefix=folder)
-    for one in transfers.fitting(session, listed, folder, covered=covered):
+    objects = transfers.fitting(session, listed, folder, left)
+    for one in transfers.having_bytes(session, objects, left) if with_bytes else objects:
         if transfers.is_own(name := one.path.removeprefix(folder)):
-            session.warn(_OWN_TEXT.format(printable(name)))
-            continue
-        if with_bytes and one.expired is not None:
-            session.warn(transfers.gone_text(one))
+            left.add(session, _OWN_TEXT.format(printable(name)))
             continue
         found[name] = one
     return found

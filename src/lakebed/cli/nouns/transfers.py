@@ -3,8 +3,8 @@
 A file that cannot be moved does not stop the others: it is noted, and the command fails at the end. An error that the
 next file would meet too stops everything: no server, no permission, Ctrl-C.
 
-A path that no folder can hold (`a//b`, `../a`, one that ends in `/`, `a` beside `a/b`) is left out and noted. Nothing
-is ever written outside the target folder on the word of a path.
+A path that no folder can hold (`a//b`, `../a`, one that ends in `/`, `a` beside `a/b`) is left out and counted
+(`LeftOut`). Nothing is ever written outside the target folder on the word of a path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -66,6 +66,36 @@ class NotAFile(Invalid):
 
 class _Stopped(LakebedError):
     """Another file failed in a way that ends everything."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LeftOut:
+    """Count the objects of a ref, or the files of a folder, that the other side does not get."""
+
+    noun: str = "object"
+    markers: int = 0
+    """Objects that only say that a folder exists: they have no bytes, and `/` ends their path. A bucket may have one
+    for each folder, so none is named."""
+    named: int = 0
+    """All others. Each has a line on stderr."""
+    covered: set[str] = field(default_factory=set)
+    """Paths, from the folder, of objects that have others below them."""
+
+    def add(self, session: Session, line: str) -> None:
+        session.warn(line)
+        self.named += 1
+
+    @property
+    def text(self) -> str:
+        """Returns the end of the command's last line: empty if nothing was left out."""
+        parts = [f"{count_of(self.named, self.noun)} named above"] if self.named else []
+        if self.markers:
+            parts.append(f"{count_of(self.markers, 'folder marker')} (0 bytes, path ends in /)")
+        return f"; left out: {' and '.join(parts)}" if parts else ""
+
+    @property
+    def facts(self) -> dict[str, int]:
+        return {"left_out": self.named, "folder_markers": self.markers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +173,7 @@ def download_objects(
     """Download objects that lie below a folder to the same places below the target, which is made where missing.
 
     Raises:
-        Failed: some objects could not be read, or cannot be files. `fitting` leaves these out.
+        Failed: some objects could not be read, or cannot be files. `fitting` and `having_bytes` leave these out.
     """
     files, folder = session.client.files, folder_of(source.path)
 
@@ -154,8 +184,7 @@ def download_objects(
 
     target.mkdir(parents=True, exist_ok=True)
     tasks = (
-        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path))
-        for found in _with_bytes(session, objects)
+        _Task(name=found.path, size_bytes=found.size_bytes or 0, move=partial(fetch, found.path)) for found in objects
     )
     return _move_all(
         session,
@@ -190,39 +219,46 @@ def present(found: Iterable[T], place: ObjectUri) -> Iterator[T]:
     return chain(first, left)
 
 
-def _with_bytes(session: Session, objects: Iterable[ObjectStats]) -> Iterator[ObjectStats]:
+def having_bytes(session: Session, objects: Iterable[ObjectStats], left: LeftOut) -> Iterator[ObjectStats]:
+    """Yield the objects whose bytes neither a lifecycle run nor an erasure took, and note the others."""
     for one in objects:
         if one.expired is None:
             yield one
         else:
-            session.warn(gone_text(one))
+            left.add(session, gone_text(one))
 
 
-def fitting(
-    session: Session, objects: Iterable[ObjectStats], folder: str, *, covered: set[str] | None = None
-) -> Iterator[ObjectStats]:
-    """Yield the objects below `folder` that one folder can hold as files, and note the others.
+def fitting(session: Session, objects: Iterable[ObjectStats], folder: str, left: LeftOut) -> Iterator[ObjectStats]:
+    """Yield the objects below `folder` that one folder can hold as files. Count the others, and name them.
 
-    An object stays out if others lie below it as a folder: `a` beside `a/b`. `covered` gets the paths of these.
+    An object stays out if others lie below it as a folder: `a` beside `a/b`.
     """
     waiting: list[tuple[str, ObjectStats]] = []  # Each path begins with the one before it.
     for one in objects:
         name = one.path.removeprefix(folder)
+        if is_marker(one, name):
+            left.markers += 1
+            continue
         try:
             segments_of(name)
         except NotAFile as error:
-            session.warn(f"skipped {printable(name)}: {error}")
+            left.add(session, f"skipped {printable(one.path)}: {error}")
             continue
         while waiting and not name.startswith(waiting[-1][0]):
             yield waiting.pop()[1]
         for above in [above for above in waiting if name.startswith(above[0] + "/")]:
-            session.warn(f"skipped {printable(above[0])}: objects lie below it, and a folder cannot hold both")
-            if covered is not None:
-                covered.add(above[0])
+            path = printable(above[1].path)
+            left.add(session, f"skipped {path}: objects lie below it, and a folder cannot hold both")
+            left.covered.add(above[0])
             waiting.remove(above)
         waiting.append((name, one))
     for _, one in reversed(waiting):
         yield one
+
+
+def is_marker(one: ObjectStats, name: str) -> bool:
+    """Return whether the object at this path from a folder only says that a folder exists."""
+    return one.size_bytes == 0 and (not name or name.endswith("/"))
 
 
 def gone_text(one: ObjectStats) -> str:
@@ -259,8 +295,8 @@ def delete_files(folder: Path, names: Iterable[str]) -> None:
             above.rmdir()
 
 
-def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[str, Path]:
-    """Return the regular files below a folder by their paths from there. Others, such as dead links, are noted.
+def local_files(session: Session, folder: Path, left: LeftOut, *, whole: bool = False) -> dict[str, Path]:
+    """Return the regular files below a folder by their paths from there. Count others, such as dead links; name them.
 
     `whole`: the caller deletes what the result lacks, so nothing may be left out. Files of our own are not data.
 
@@ -274,7 +310,7 @@ def local_files(session: Session, folder: Path, *, whole: bool = False) -> dict[
     def skip(file: Path) -> None:
         if whole:
             raise Misuse(f"{file} is neither a file nor a folder: its content would count as deleted")
-        session.warn(f"skipped {file}: not a regular file")
+        left.add(session, f"skipped {file}: not a regular file")
 
     return {name: file for file, name in files_below(folder, skipped=skip) if not is_own(name)}
 
