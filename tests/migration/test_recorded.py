@@ -132,6 +132,7 @@ def test_the_root_of_a_local_store_is_asked_for(move: Move) -> None:
 
     assert failed.code == 2
     assert "--objects names the root of its local store" in failed.err
+    assert "--objects srv is not absolute" in move("old", "--objects", "srv", "--dry-run").err
 
 
 def test_a_second_run_has_nothing_to_do(move: Move) -> None:

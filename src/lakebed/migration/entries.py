@@ -46,8 +46,10 @@ class Entries:
         if not theirs.startswith(LOCAL_ROOT):
             return theirs
         if not self._old_root or not theirs.startswith(self._old_root):
+            asked = f", and {self._old_root.removeprefix('local://')} is not it" if self._old_root else ""
             raise Invalid(
-                f"{theirs} lies in a folder of the old server's machine: --objects names the root of its local store",
+                f"{theirs} lies in a folder of the old server's machine: --objects names the root of its local store"
+                + asked,
                 address=theirs,
             )
         return "local://" + theirs.removeprefix(self._old_root)

@@ -185,7 +185,11 @@ def namespace_opener(options: ServerOptions) -> Callable[[str], ObjectStore]:
 
     def open_namespace(uri: str) -> ObjectStore:
         if not normalise_namespace(uri).startswith(options.blockstore + "://"):
-            raise InvalidNamespace(f"storage namespaces of this server begin with {options.blockstore}://", uri=uri)
+            raise InvalidNamespace(
+                f"storage namespaces of this server begin with {options.blockstore}://. LAKEBED_BLOCKSTORE, when it"
+                " starts, chooses another kind of store",
+                uri=uri,
+            )
         return open_objectstore(uri, objectstore)
 
     return open_namespace

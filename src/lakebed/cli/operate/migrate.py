@@ -59,7 +59,11 @@ def migrate(
     yes: Annotated[bool, Option("--yes", help="With --final: do not ask.")] = False,
     objects: Annotated[
         str,
-        Option("--objects", metavar="OLD-ROOT", help="The folder that the old server's local store has as its root."),
+        Option(
+            "--objects",
+            metavar="OLD-ROOT",
+            help="The absolute folder that is the root of the old server's local store.",
+        ),
     ] = "",
     accounts: Annotated[
         bool, Option("--accounts", help="Bring users, groups and policies over, too, without passwords and keys.")
@@ -83,6 +87,8 @@ def migrate(
         raise Misuse("--undo and --final are steps of an adoption: add --adopt")
     if (namespaces is None) is not in_place:
         raise Misuse("choose --namespaces URI, or --in-place to adopt the old namespaces later; or --adopt")
+    if objects and not objects.startswith("/"):
+        raise Misuse(f"--objects {objects} is not absolute: the old server names its folders from the root of its disk")
     if namespaces is not None and PLACE not in namespaces:
         raise Misuse(f"--namespaces has no {PLACE} in it: each repository needs a namespace of its own")
     # An exception to the import map: at the folder, the command line is a composition root of the server, too.
