@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakebed.base import CONTENT_TYPE_DEFAULT, Invalid, NotFound
+from lakebed.base import CONTENT_TYPE_DEFAULT, Invalid, NotFound, Unavailable
 from lakebed.catalog import Catalog, Repository
 from lakebed.client import Client, ErrorAnswer, Unreachable
 from lakebed.migration import SourceRepository, answers, flow, migrate_repository
@@ -185,6 +185,42 @@ async def test_a_commit_of_several_parts_comes_over_whole(
 
     assert await paths_on(here) == ["a", "b", "c", "d", "e", "f"]
     assert (await here.versions.staging.get("main", b"a")).content_type == CONTENT_TYPE_DEFAULT
+
+
+@pytest.mark.parametrize("stop", [*range(6), "comparing"])
+async def test_a_migration_that_stops_anywhere_goes_on_from_the_last_whole_commit(
+    catalog: Catalog, old: Old, place: str, monkeypatch: pytest.MonkeyPatch, stop: int | str
+) -> None:
+    """`stop` is the change at which the old server goes away, counted over all three commits."""
+    monkeypatch.setattr(flow, "PART_OBJECTS", 2)
+    old.adds, old.tagged = [["a", "b"], ["c", "d", "e"], ["f"]], {"v1": 2}
+    given = 0
+
+    def changes(commit: Commit) -> Iterator[list[Any]]:
+        nonlocal given
+        for path in old.adds[commit.generation - 1]:
+            if given == stop:
+                raise Unavailable("gone")
+            given += 1
+            yield [(path, old.stats_of(path))]
+
+    with monkeypatch.context() as going:
+        going.setattr(old, "changes", changes)
+        if stop == "comparing":
+            going.setattr(flow, "_compare", stopped)
+        with pytest.raises(Unavailable):
+            await move(catalog, old, place)
+
+    found, here = await move(catalog, old, place)
+
+    whole = {0: 0, 1: 0, 2: 1, 3: 1, 4: 1, 5: 2, "comparing": 3}[stop]
+    assert (found.commits_before, found.commits, found.left) == (whole, 3 - whole, [])
+    assert (await paths_on(here), await paths_on(here, "v1")) == ([*"abcdef"], [*"abcde"])
+    assert [branch.name async for branch in here.versions.refs.every_branch()] == ["main"]
+
+
+async def stopped(*_: object) -> int:
+    raise Unavailable("gone")
 
 
 async def test_a_second_call_names_the_namespace_of_the_first(catalog: Catalog, old: Old, place: str) -> None:
