@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +26,9 @@ def stop(*_: object, **__: object) -> Any:
     raise KeyboardInterrupt
 
 
-PLANNING = ["stopped: nothing was deleted", "run the same command again"]
+AGAIN = "run the same command again"
+PLANNING = ["stopped: nothing was deleted", AGAIN]
+RUN = "06gvsk16dis1i19se31g"
 COMMANDS = [
     ("gc plan LAKE HERE", (Collector, "plan"), PLANNING),
     ("gc run LAKE HERE --yes", (Collector, "run"), ["all deletions so far are recorded"]),
@@ -33,23 +36,34 @@ COMMANDS = [
     ("lifecycle simulate LAKE HERE", (Collector, "simulate"), ["nothing was deleted", "run the same command again"]),
     ("erase plan LAKE a.csv --why request HERE", (Collector, "plan_erasure"), PLANNING),
     ("erase run LAKE a.csv --why request HERE --yes", (Collector, "plan_erasure"), PLANNING),
+    (f"erase verify LAKE {RUN} HERE", (Collector, "certificate"), ["not all was checked", AGAIN]),
+    ("gc purge LAKE HERE --yes", (Collector, "purge"), ["all deletions so far are recorded", AGAIN]),
+    ("gc ledger LAKE --verify DATA", (Collector, "verify_ledger"), ["not all was compared", AGAIN]),
+    ("gc restore LAKE a.csv", (Collector, "restore"), ["what came back so far is on the branch", AGAIN]),
+    ("kv copy sqlite://A sqlite://B", ("lakebed.kv.store_partitions",), ["FROM is as it was", AGAIN, "it goes on"]),
+    ("kv compact DATA", ("lakebed.kv.compact_store",), ["the metadata is whole"]),
+    ("kv migrate DATA", ("lakebed.kv.migrate_store",), [AGAIN]),
+    ("kv check DATA", ("lakebed.server.check_metadata",), ["nothing was changed", AGAIN]),
+    ("backup verify A", ("lakebed.server.verify_backup",), ["A was not verified to its end", AGAIN]),
+    ("migrate old DATA --adopt", ("lakebed.migration.adopt",), ["migrate old ", " --adopt --dry-run` shows it", AGAIN]),
+    ("migrate old DATA --adopt --dry-run", ("lakebed.migration.adopt",), ["nothing was changed", AGAIN]),
 ]
 
 
 @pytest.mark.parametrize(("words", "stopped", "expected"), COMMANDS, ids=[row[0] for row in COMMANDS])
-def test_a_collection_that_is_stopped_says_that_nothing_is_lost(
+def test_a_long_command_that_is_stopped_says_that_nothing_is_lost(
     shell: Shell,
     lake: str,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: str,
-    stopped: tuple[type, str],
+    stopped: tuple[Any, ...],
     expected: list[str],
 ) -> None:
     monkeypatch.setattr(*stopped, stop)
-    here = f"--engine local --data {data}"
+    names = {"LAKE": lake, "HERE": f"--engine local --data {data}", "DATA": f"--data {data}"}
 
-    found = shell(*words.replace("LAKE", lake).replace("HERE", here).split())
+    found = shell(*re.sub(r"\b(LAKE|HERE|DATA)\b", lambda match: names[match[0]], words).split())
 
     assert (found.code, found.out) == (130, "")
     assert found.err.count("stopped") == 1

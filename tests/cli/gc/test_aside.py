@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.gc import Collector
+from lakebed.gc.messages import Undone
 from tests.cli.conftest import Shell
 
 NO_RUN = "06gvsk16dis1i19se31g"
@@ -102,6 +104,23 @@ def test_a_run_is_restored_by_the_beginning_of_its_id_and_the_ledger_asked_by_it
 
     assert done.out == f"restored 2 objects, 8 B, from run {held.run} to {held.lake}/main\n"
     assert {row["run_id"] for row in rows} == {held.run}
+
+
+def test_an_undo_that_is_stopped_says_how_to_go_on(shell: Shell, held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    undo = Collector.undo
+
+    def stopping(self: Collector, run_id: str, *, dry_run: bool = False) -> Undone:
+        if not dry_run:
+            raise KeyboardInterrupt
+        return undo(self, run_id, dry_run=True)
+
+    monkeypatch.setattr(Collector, "undo", stopping)
+
+    stopped = shell("gc", "restore", held.lake, held.run, "--undo", "--yes")
+
+    assert stopped.code == 130
+    [line] = [line for line in stopped.err.splitlines() if line.startswith("stopped: ")]
+    assert line.startswith(f"stopped: the undo of run {held.run} may have begun")
 
 
 @pytest.mark.parametrize("words", [("latest",), ("events/0", "--run", "latest")])

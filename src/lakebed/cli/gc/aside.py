@@ -22,7 +22,17 @@ from lakebed.cli.kit.session import Session, connect
 from lakebed.cli.kit.uris import SCHEME, ObjectUri, RefUri, parse_prefix, parse_repository
 
 from .options import Working, asked
-from .session import LATEST, RootOption, check, check_run, checked_collector, reader_of, run_named, with_spark
+from .session import (
+    APPLY_STOPPED,
+    LATEST,
+    RootOption,
+    check,
+    check_run,
+    checked_collector,
+    reader_of,
+    run_named,
+    with_spark,
+)
 
 if TYPE_CHECKING:
     # At run time only in the commands that need them: a client takes long to import, and Spark longer.
@@ -71,6 +81,7 @@ def purge(
     request: Any = asked("purge", working)
     check(session, collector, request)
     session.confirm(f"Delete deferred objects of {uri} whose window is over?", yes=yes)
+    session.when_stopped = lambda: APPLY_STOPPED
     with with_spark(session, collector) as collector:
         report = collector.purge(request)
     session.show(report, purge_text)
@@ -121,6 +132,10 @@ def restore(
         run_id, path = (run_named(session, collector, run, waiting=True) if run else "", what)
         if not run and (found := _run_in(session, collector, what)):
             run_id, path = found, ""
+        # The server may end the object that it copies. A second command restores nothing twice without --overwrite.
+        session.when_stopped = lambda: (
+            "stopped: what came back so far is on the branch, uncommitted; run the same command again for the rest"
+        )
         report = _restored(
             collector,
             run_id=run_id,
@@ -152,6 +167,10 @@ def _undo(session: Session, repository: str, run: str, *, dry_run: bool, yes: bo
             session.confirm(f"Undo run {run_id} of {SCHEME}{repository}? {_comes_back(found)}.", yes=yes)
             shown = done_text
         if not dry_run:
+            session.when_stopped = lambda: (
+                f"stopped: the undo of run {run_id} may have begun, and nothing is deleted by it; "
+                "run the same command again: it goes on, or says that the run is undone"
+            )
             # Counted before the undo: afterwards only the run's records are left.
             found = replace(collector.undo(run_id), commits=found.commits, objects=found.objects, again=found.again)
     session.show(found, shown)
@@ -271,6 +290,7 @@ def _verify(session: Session, collector: Collector, run: str, limit: int) -> Non
         check_run(collector, run)
     rows: list[dict[str, Any]] = []
     count = 0
+    session.when_stopped = lambda: "stopped: not all was compared, and nothing was changed; run the same command again"
     for one in collector.verify_ledger(run_id=run):
         count += 1
         if len(rows) < limit:

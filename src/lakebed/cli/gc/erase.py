@@ -255,6 +255,7 @@ def verify(
     request: Any = asked("plan", working, kinds=[])
     collector = checked_collector(session, uri, local_root)
     file = Path(certificate)
+    session.when_stopped = lambda: "stopped: not all was checked, and nothing was changed; run the same command again"
     try:
         before = _certificate_in(file) if file.is_file() else collector.certificate(certificate)
     except InvalidRunId as error:

@@ -66,6 +66,7 @@ def verify(session: Session, backup: BackupFolder) -> None:
     from lakebed.server import options_of, verify_backup
 
     folder = backup.absolute()
+    session.when_stopped = lambda: f"stopped: {backup} was not verified to its end; run the same command again"
     session.show(verify_backup(options_of(folder, session.environment), folder), _lines)
 
 

@@ -63,6 +63,7 @@ def check(
     from lakebed.server import check_metadata, options_of
 
     options = options_of(session.data_folder(data), session.environment, kv)
+    session.when_stopped = lambda: "stopped: not all was looked at, and nothing was changed; run the same command again"
 
     async def found() -> list[Check]:
         return [
@@ -88,7 +89,9 @@ def migrate(session: Session, data: DataOption = None, kv: MetadataUri = None) -
     """
     from lakebed.kv import migrate_store
 
-    migrate_store(_metadata_uri(session, data, kv))
+    uri = _metadata_uri(session, data, kv)
+    session.when_stopped = lambda: "stopped: the schema may be there in part; run the same command again for the rest"
+    migrate_store(uri)
     session.done("the metadata is in this release's format")
 
 
@@ -103,7 +106,9 @@ def compact(session: Session, data: DataOption = None, kv: MetadataUri = None) -
     """
     from lakebed.kv import compact_store
 
-    sizes = compact_store(_metadata_uri(session, data, kv))
+    uri = _metadata_uri(session, data, kv)
+    session.when_stopped = lambda: "stopped: the metadata is whole, and may be as large as before; run it again"
+    sizes = compact_store(uri)
     before, after = (size.size_bytes for size in sizes)
     session.done(f"compacted: {before:,} bytes before, {after:,} after", bytes_before=before, bytes_after=after)
 
@@ -125,6 +130,9 @@ def copy(
     if are_one_store(source, target):
         raise Misuse("FROM and TO are the same store: name an empty one to copy into")
     say = session.note if session.shows_progress else lambda _: None
+    session.when_stopped = lambda: (
+        "stopped: TO is no whole copy, and FROM is as it was; run the same command again, and it goes on"
+    )
 
     async def run() -> Copied:
         store_partitions(source)  # opening a file that is absent would make it

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lakebed.base import LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.failures import Failed, Misuse, describe
+from lakebed.cli.kit.output import called
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
 from lakebed.cli.kit.tree import noun
@@ -182,6 +183,13 @@ def _adopt(
             " It must be gone for good, and there is no way back.",
             yes=yes,
         )
+    names = " ".join(repositories)
+    session.when_stopped = lambda: (
+        "stopped: nothing was changed; run the same command again"
+        if dry_run
+        else f"stopped: some may have their new state. `{called()} migrate {names} --data {data} --adopt --dry-run`"
+        " shows it; run the same command again for the rest"
+    )
     session.show_table(
         asyncio.run(run(Step.LOOK if dry_run else wanted)),
         {
