@@ -60,7 +60,9 @@ def test_a_long_command_that_is_stopped_says_that_nothing_is_lost(
     stopped: tuple[Any, ...],
     expected: list[str],
 ) -> None:
-    monkeypatch.setattr(*stopped, stop)
+    # A class and its method, or the whole name of a function.
+    place: Any = monkeypatch.setattr
+    place(*stopped, stop)
     names = {"LAKE": lake, "HERE": f"--engine local --data {data}", "DATA": f"--data {data}"}
 
     found = shell(*re.sub(r"\b(LAKE|HERE|DATA)\b", lambda match: names[match[0]], words).split())
