@@ -57,6 +57,7 @@ spark.sql("DELETE FROM signed.sales.signed WHERE a = 1")
 spark.sql("MERGE INTO dev.sales.orders t USING (SELECT 3L a UNION SELECT 4L) s ON t.a = s.a"
           " WHEN MATCHED THEN UPDATE SET a = 30 WHEN NOT MATCHED THEN INSERT (a, day) VALUES (s.a, DATE '2026-11-04')")
 spark.sql("DELETE FROM dev.sales.orders WHERE a = 1")
+spark.sql("CALL dev.system.compute_table_stats(table => 'sales.orders')")
 spark.sql("CALL dev.system.rewrite_data_files(table => 'sales.orders', options => map('rewrite-all', 'true'))")
 spark.sql("CALL dev.system.expire_snapshots(table => 'sales.orders', older_than => now(), retain_last => 1)")
 print(values("SELECT a FROM main.sales.orders"), values("SELECT a FROM dev.sales.orders"))
