@@ -16,7 +16,15 @@ from itertools import pairwise
 from typing import Final
 
 from lakebed.base import CommitId, RunState, is_commit_id
-from lakebed.versions import CommitOvertaken, NoChanges, PathNotFound, RunRecord
+from lakebed.versions import (
+    CommitOvertaken,
+    NoChanges,
+    PathExists,
+    PathNotFound,
+    PreconditionFailed,
+    RunRecord,
+    UploadRefused,
+)
 from sim.ports.actors import Ending, Violation
 from sim.ports.operations import Record
 
@@ -27,6 +35,7 @@ CREATES: Final = "creation"
 """How statistics and checks tell a write that asks for nothing at its path."""
 RESETS: Final = ("reset", "reset_object", "reset_prefix", "hard_reset", "delete_branch")
 _DROPPING: Final = ("reset", "reset_prefix", "delete_branch")
+_REFUSALS: Final = (UploadRefused, PathExists, PreconditionFailed)
 SEALERS: Final = ("run", "fence", "clean", "unforced_reset")
 """Operations that may seal a token, and leave it so when they end in an error."""
 MOVES: Final = ("revert", "cherry_pick", "hard_reset", "unforced_reset")
@@ -103,6 +112,21 @@ def overtaken_means_absent(ending: Ending) -> None:
             messages = [made.record.message for made in view.history(record.operation.branch)]
             if record.operation.name in messages:
                 raise Violation(f"{record.operation.name} failed, and is in the history")
+
+
+def refused_means_absent(ending: Ending) -> None:
+    """Check that a write that was refused shows nowhere: on no branch, and in no commit that has a record."""
+    view, writes = View(ending.disk), ending.of("write")
+    values = [write.operation.value for write in writes]
+    for write in writes:
+        error = write.ended.error if write.ended is not None else None
+        if error is None or not issubclass(error, _REFUSALS) or values.count(write.operation.value) > 1:
+            continue
+        trees = {commit.metarange_id for commit in view.commits()}
+        places = [view.visible(branch) for branch in view.branches().values()]
+        places += [view.contents(tree) for tree in trees if view.has_tree(tree)]
+        if any(place.get(write.operation.key) == write.operation.value for place in places):
+            raise Violation(f"{write.operation.name} was refused, and {write.operation.key!r} has what it wrote")
 
 
 def idle_branch_does_not_grow(ending: Ending) -> None:
@@ -287,6 +311,7 @@ ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
     chain,
     commits_are_found,
     overtaken_means_absent,
+    refused_means_absent,
     idle_branch_does_not_grow,
     resets_hold,
     unforced_resets_drop_nothing,

@@ -10,6 +10,8 @@ no obstacle. Equal content is not enough to take an entry for our own: another c
 
 A cell can come into a sealed token after another conditional writer looked there, and before the commit reads it. Where
 both have equal content, a commit takes the later cell for no change. Its writer was acknowledged: the first one looks.
+
+A write that is refused in a later round says so only where no commit and no freeze took an earlier cell of it.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakebed.base import CommitId, Etags, NotFound, OutcomeUnknown, Row, StagingToken, from_row
+from lakebed.base import CommitId, Etags, MetarangeId, NotFound, OutcomeUnknown, Row, StagingToken, from_row
 from lakebed.versions import keys
-from lakebed.versions.cells import CONDITIONAL, decode_cell
+from lakebed.versions.cells import CONDITIONAL, TOMBSTONE_ROW, decode_cell
 from lakebed.versions.context import Context
 from lakebed.versions.errors import AnotherObject, PathExists, PreconditionFailed
 from lakebed.versions.records import BranchRecord, ClaimReason, ClaimRecord
@@ -99,6 +101,36 @@ class Owning:
                 branches = {claim.branch for claim in claims}
                 return not await self._met_another(key, own, [claim for claim in every if claim.branch in branches])
         return False
+
+    async def may_count(self, branch: str, key: bytes, own: Sequence[OwnCell]) -> bool:
+        """Answer whether a commit or a freeze took one of these cells, or may yet. Doubt is yes."""
+        record = (await self._context.branches.fresh(branch)).record
+        frozen = {token: sealed.token for sealed in record.sealed for token in sealed.stands_for}
+        every = await self._claims()
+        for mine in own:
+            if mine.token in frozen:
+                held = await self._context.store.get(self._context.token_partition(frozen[mine.token]), key)
+                if held is not None and decode_cell(held.value)[1] == mine.row:
+                    return True
+                continue
+            claims = [claim for claim in every if mine.token in claim.tokens]
+            made = [await self._took(claim, record.commit_id) for claim in claims]
+            # No commit yet, or one that the branch left: another one may come.
+            if not any(made) or any(claim.is_over for claim in claims):
+                return True
+            for metarange in filter(None, made):
+                row = await self._context.trees.lookup(metarange, key)
+                if row == mine.row or (row is None and mine.row == TOMBSTONE_ROW):
+                    return True
+        return False
+
+    async def _took(self, claim: ClaimRecord, head: CommitId) -> MetarangeId | None:
+        """Return the tree of the claim's commit, if that is in the history of this head."""
+        id_ = claim.commit_id
+        if id_ is None or not (generation := await self._generation(id_)):
+            return None
+        is_there = await self._context.commits.is_in_chain(id_, generation, head)
+        return await self._context.commits.metarange(id_) if is_there else None
 
     async def _was_taken(self, head: CommitId, key: bytes, mine: OwnCell, claims: Sequence[ClaimRecord]) -> bool:
         """Answer whether a published commit took our token, and has our content at the path. Doubt is no."""

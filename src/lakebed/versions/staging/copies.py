@@ -146,7 +146,9 @@ class Copies:
                 raise CopyGivenUp("the copy was given up; copy again", address=entry.address)
 
         await self._staging.write(branch, key, 0, to_row(key, target), before=still_pending, condition=condition)
-        await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
+        # The entry is staged, even if a collector took us for dead: its freeze copied the cell.
+        with suppress(CopyGivenUp):
+            await self.finish(copy_key, replace(pending, state=CopyState.DONE), predicate)
         return target
 
     async def stays(self, entry: Entry, copy_key: bytes, held: Held) -> bool:

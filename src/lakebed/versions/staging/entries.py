@@ -50,7 +50,7 @@ from lakebed.versions.cells import (
     is_gone,
 )
 from lakebed.versions.context import Context, Retry
-from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed
+from lakebed.versions.errors import AddressNotAllowed, PathExists, PathNotFound, PreconditionFailed, UploadRefused
 from lakebed.versions.hard_delete import HardDelete, LetGoBy
 from lakebed.versions.records import BranchRecord
 from lakebed.versions.refs.refs import Refs
@@ -346,6 +346,7 @@ class Staging:
 
         Raises:
             AddressSpent: an exclusive cell cannot be repeated; the write begins again with another address.
+            OutcomeUnknown: refused in a later round, and a commit may have taken the cell of an earlier one.
         """
         # A condition needs a fresh reading: the cache may show the head from before an acknowledged merge. A merge
         # keeps the token, so the second look would not notice.
@@ -355,11 +356,11 @@ class Staging:
         # A commit of a table names a staged file (catalog/tables): so no cell of that branch is exclusive.
         shown = ~EXCLUSIVE if branch == TABLES else ~0
         flags |= 0 if condition == ANY else CONDITIONAL
+        earlier = own
         try:
             while True:
                 if before is not None:
                     await before(seen.record)
-                earlier = own
                 # From now on our cell may be there, in a token that is sealed or committed.
                 own = (*own, OwnCell(seen.record.staging_token, seen.record.commit_id, row, is_fresh))
                 try:
@@ -368,6 +369,7 @@ class Staging:
                     )
                 except _LookedTooLate as late:
                     own, seen = own if late.is_set else earlier, await branches.fresh(branch)
+                    earlier = own
                     continue
                 except (PathExists, PreconditionFailed):
                     # Where the mark is on: not set here, and repeated nowhere.
@@ -392,10 +394,14 @@ class Staging:
                     flags &= ~EXCLUSIVE
                 # A commit that finds no change then knows that an earlier one took the writes.
                 flags |= REPEATED
-                seen = again
+                earlier, seen = own, again
         except AddressSpent as spent:
             spent.own = own
             raise
+        except (UploadRefused, PathExists, PreconditionFailed) as error:
+            if not earlier or not await self._context.after_lost(self._owning.may_count(branch, key, earlier)):
+                raise
+            raise OutcomeUnknown("a commit may have taken this write before it was refused", key=key) from error
 
     async def set_cell(
         self,

@@ -120,18 +120,22 @@ class Uploads:
 
         if record.is_signed:
             entry = await self._stage_copy(branch, key, entry, condition, reopen, admit)
-            # The copy is staged, even if another process moved the record: nothing names its address any more.
-            with suppress(UploadRefused):
-                await self._move(linked_at, replace(linking, state=UploadState.LINKED), held)
+            await self._end(linking, held, linked_at)
             return entry
         try:
             await self._staging.write(
                 branch, key, EXCLUSIVE, row, before=still_linking, unused=reopen, condition=condition
             )
-        except AddressSpent:
-            raise UploadRefused("another write took its place; upload again", address=entry.address) from None
-        await self._move(entry.address, replace(linking, state=UploadState.LINKED), held)
+        except AddressSpent as spent:
+            # A commit may have read the cell before another writer took it away.
+            raise OutcomeUnknown("another write took its place, or a commit came first", address=linked_at) from spent
+        await self._end(linking, held, linked_at)
         return entry
+
+    async def _end(self, linking: UploadRecord, held: Held, address: str) -> None:
+        # The entry is staged, even if a collector took us for dead: its freeze copied the cell.
+        with suppress(UploadRefused):
+            await self._move(address, replace(linking, state=UploadState.LINKED), held)
 
     async def _check_stored(self, entry: Entry) -> None:
         try:
