@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from lakebed.base import Invalid, RunKind
+from lakebed.base import ACTIONS_FOLDER, Denied, Invalid, RunKind
 from lakebed.gc.messages import JobState, JobView, PlanRequest, StartJob
 from lakebed.operations import history, objects, repositories
 from lakebed.operations.gc import collectors
@@ -40,6 +40,9 @@ class Write(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 async def write(call: Call, given: Write) -> dict[str, object]:
+    if given.path.startswith(ACTIONS_FOLDER):
+        # They have the server send values anywhere, and decide which checks a merge passes.
+        raise Denied(f"no agent writes action files ({ACTIONS_FOLDER})", path=given.path)
     content = _content(given)
     writer = await call.writer(given.repository)
     headers = {"content-type": given.content_type, "content-length": str(len(content))}

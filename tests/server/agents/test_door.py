@@ -239,6 +239,18 @@ async def test_writes_go_to_the_named_branch_alone_and_reads_to_the_named_reposi
     assert beside.startswith("writes go to the branch agent of lake only")
 
 
+async def test_no_agent_writes_action_files(agent: Ask, client: httpx.AsyncClient, repo: str) -> None:
+    """They have the server send values anywhere, and the login of a named branch may well write them."""
+    async with agent("branch=lake/agent") as tools:
+        for path in ("_lakefs_actions/a.yaml", "_lakefs_actions/", "_lakefs_actions/b/c"):
+            why = await refused(tools, "write", repository="lake", path=path, content="on: {}")
+            assert "action files" in why
+        await answer_of(tools, "write", repository="lake", path="_lakefs_actions.yaml", content="a plain file")
+
+    staged = (await client.get(f"{repo}/branches/agent/diff")).json()["results"]
+    assert [one["path"] for one in staged] == ["_lakefs_actions.yaml"]
+
+
 async def test_the_permissions_of_the_login_hold_and_refusals_have_lines(
     agent: Ask, app: App, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
