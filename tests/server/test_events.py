@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,7 +17,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from lakebed.base import RunKind, RunState
+from lakebed.base import EVENT_OPERATIONS, EventKind, RunKind, RunState
 from lakebed.catalog import DeliveryFailed
 from lakebed.gc.live import ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
@@ -460,3 +461,43 @@ async def test_a_subscription_of_all_needs_the_right_to_read_all(
 
     assert "secret" not in {event["name"] for event in seen}
     assert (made.status_code, of_main.status_code) == (403, 201)
+
+
+async def test_filters_that_no_event_can_match_are_refused(client: httpx.AsyncClient, repo: str) -> None:
+    """A subscription to `comit` would never hear of a commit, and say nothing of it."""
+    answers = [
+        await client.post(f"{repo}/event_subscriptions", json={"target": "http://x.example/", "operations": ["comit"]}),
+        await client.get(f"{repo}/events", params={"operation": "comit"}),
+        await client.get(f"{repo}/events", params={"kind": "brunch"}),
+    ]
+
+    assert [answer.status_code for answer in answers] == [400] * 3
+    assert "no event has the operation 'comit': there are abandon, apply" in answers[0].text
+    assert "there are branch, tag, pull, run, erasure" in answers[2].text
+    assert (await client.get(f"{repo}/event_subscriptions")).json()["results"] == []
+    every = sorted(frozenset().union(*EVENT_OPERATIONS.values()))
+    await _subscribe(client, repo, target="http://x.example/", operations=every)
+
+
+def test_the_operations_that_filters_take_are_those_of_the_flows_and_of_the_guide() -> None:
+    root = Path(__file__).parents[2]
+    source = "".join(
+        file.read_text()
+        for part in ("versions", "catalog/refs")
+        for file in (root / "src/lakebed" / part).rglob("*.py")
+    )
+    named = re.compile(r'(?:operation(?:: str)? ?= ?|_advance\(branch, plan, |self\._change\()"([a-z-]+)"')
+    known = frozenset().union(*EVENT_OPERATIONS.values())
+    table = re.findall(
+        r"^\| ([a-z, ]+) \| (commit|create|plan|request)(.*?) \|",
+        (root / "docs/guide/events.md").read_text(),
+        re.MULTILINE,
+    )
+
+    assert set(named.findall(source)) >= EVENT_OPERATIONS[EventKind.BRANCH] - {"merge"}
+    assert set(named.findall(source)) - known == set()
+    for kinds, first, rest in table:
+        words = set(re.findall(r"[a-z-]+", re.sub(r"\(.*?\)|on hidden branches", "", first + rest)))
+        for kind in kinds.split(", "):
+            assert words == EVENT_OPERATIONS[EventKind(kind)], kind
+    assert len(table) == 4

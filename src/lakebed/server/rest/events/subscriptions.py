@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from lakebed.auth import NO_REF, UNKNOWN_REF, NotPermitted, Permissions
-from lakebed.base import EventKind, Invalid
+from lakebed.base import EVENT_OPERATIONS, EventKind, Invalid
 from lakebed.catalog import Subscription, SubscriptionRecord, is_wanted
 from lakebed.operations import events
 from lakebed.server.events import shown
@@ -40,6 +41,9 @@ class Events(Resource):
         refs, operations, kinds = (request.query_list(name) for name in ("ref", "operation", "kind"))
         if len(refs) + len(operations) + len(kinds) > FILTERS_MAX:
             raise Invalid(f"at most {FILTERS_MAX} filters")
+        _check_operations(operations)
+        if unknown := [kind for kind in kinds if kind not in EVENT_OPERATIONS]:
+            raise Invalid(f"no event has the kind {unknown[0]!a}: there are {', '.join(EventKind)}")
         amount, seen = request.amount(), _Seen(repository.id, request.permissions)
         found, has_more = await repository.subscriptions.events(
             after=max(request.integer("after", 0), 0), limit=LOOKED_AT if refs or operations or kinds else amount
@@ -64,6 +68,7 @@ class Events(Resource):
         repository = await self._catalog.get(request.args[0])
         repository.guards.check_writable()
         _Seen(repository.id, request.permissions).check(body)
+        _check_operations(body.operations)
         if not self._state.eventing.brokers.check(body.target):
             _check_target(body.target)
         secret = body.secret if body.secret is not None else f"{self._state.ports.ids.bits(256):064x}"
@@ -141,6 +146,14 @@ class _Seen:
 
 def _require(kind: EventKind, ref: str, repository: str, permissions: Permissions) -> None:
     require(_NEEDS.get(kind, ()), permissions, {"repository": repository, "branch": ref, "tag": ref})
+
+
+def _check_operations(operations: Sequence[str]) -> None:
+    """Refuse an operation that no event has: nothing would ever come."""
+    known = frozenset().union(*EVENT_OPERATIONS.values())
+    for operation in operations:
+        if operation not in known:
+            raise Invalid(f"no event has the operation {operation!a}: there are {', '.join(sorted(known))}")
 
 
 def _check_target(target: str) -> None:
