@@ -50,3 +50,7 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
     assert "its branch stays" in shell.ok(*words(promoted, again)).out
     assert shell.ok("sandbox", "list", lake, "-o", "json").json == []
     assert shell("sandbox", "create", lake, "--from", "main", "--ttl", "soon").code == 2
+    # Taken for no quota, it would lend a branch without a limit.
+    nothing = shell("sandbox", "create", lake, "--from", "main", "--ttl", "2d", "--quota", "0")
+    assert (nothing.code, "a quota has at least one byte" in nothing.err) == (2, True)
+    assert shell.ok("sandbox", "list", lake, "-o", "json").json == []

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from lakebed.base import Denied, NotFound, human_size, parse_size
 from lakebed.cli.kit.arguments import ExportOption, RepositoryArgument, YesOption, ref_in
-from lakebed.cli.kit.failures import being_there
+from lakebed.cli.kit.failures import Misuse, being_there
 from lakebed.cli.kit.output import exports, human_time, printable
 from lakebed.cli.kit.parameters import Argument, Option
 from lakebed.cli.kit.session import Session
@@ -45,6 +45,8 @@ def create(
     """
     parse_lifetime(ttl)
     repository, quota_bytes = parse_repository(uri), parse_size(quota) if quota else 0
+    if quota and not quota_bytes:
+        raise Misuse("a quota has at least one byte: leave --quota out, and the branch has none")
     endpoint = session.settings.endpoint
     ref = ref_in(repository, source)
     with being_there(str(RefUri(repository, ref))):
