@@ -216,6 +216,10 @@ def test_may_asks_about_a_branch_an_address_and_a_time(shell: Shell, lake: str) 
     assert (tag["allowed"], tag["number"]) == (True, 2)
     assert "'soon' is not a time" in shell(*read, f"{lake}/main/x", "--time", "soon").err
     assert "about a branch, a tag or a ref" in shell(*read, f"{lake}/main/x", "--tag", "v1", "--ref", "f00d").err
+    assert "'nope' is no address" in shell(*read, f"{lake}/main/x", "--address", "nope").err
+    at_box = shell.ok(*write, f"{lake}/box-1~2/x", "--address", "10.1.1.1", "-o", "json").json
+    at_commit = shell.ok(*write, f"{lake}/{'f00d' * 16}/x", "--address", "10.1.1.1", "-o", "json").json
+    assert (at_box["allowed"], at_commit["allowed"]) == (True, False)
     assert "box-*" in shell.ok("auth", "policies", "show", "box").out
 
 

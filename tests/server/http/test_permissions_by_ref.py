@@ -503,7 +503,7 @@ async def test_the_server_answers_whether_a_user_may_and_what_the_question_leave
 
     answers = [
         (await lake.get(url, params={**read, **said})).json()
-        for said in ({"branch": "main"}, {"branch": "secret"}, {"tag": "hush"}, {"ref": "f00d"}, {})
+        for said in ({"branch": "main"}, {"branch": "secret"}, {"tag": "hush"}, {"ref": "f00d" * 16}, {})
     ]
     twice = await lake.get(url, params={**read, "branch": "main", "tag": "v1"})
     odd = await lake.get(url, params={**read, "time": "soon"})
@@ -517,3 +517,31 @@ async def test_the_server_answers_whether_a_user_may_and_what_the_question_leave
     ]
     assert answers[1]["statement"]["condition"] == {"StringEquals": {"branch": ["secret"]}}
     assert (twice.status_code, odd.status_code) == (400, 400)
+
+
+async def test_a_question_about_what_no_request_can_have_is_refused_and_an_expression_asks_about_its_name(
+    lake: httpx.AsyncClient,
+) -> None:
+    """Else the answer would be that for another ref, or for an unknown address."""
+    await keys_of(lake, "ann", *DENIED)
+    url, read = "/auth/users/ann/may", {"action": "fs:ReadObject", "resource": f"{LAKE}/object/x"}
+
+    named = [
+        (await lake.get(url, params={**read, **said})).json()["allowed"]
+        for said in ({"branch": "secret~1"}, {"branch": "secret@"}, {"branch": "main~1"}, {"tag": "hush~0"})
+    ]
+    refused = [
+        (said, (await lake.get(url, params={**read, **said})).status_code)
+        for said in (
+            {"branch": "a b"},
+            {"branch": "~1"},
+            {"tag": "a b"},
+            {"ref": "main"},
+            {"ref": "f00d"},
+            {"branch": "main", "address": "nope"},
+            {"branch": "main", "address": "10.0.0.0/8"},
+        )
+    ]
+
+    assert named == [False, False, True, False]
+    assert [one for one in refused if one[1] != 400] == []

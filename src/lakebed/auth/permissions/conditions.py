@@ -32,6 +32,7 @@ __all__ = [
     "Ref",
     "condition_map",
     "conditions_of",
+    "is_address",
     "time_of",
 ]
 
@@ -301,6 +302,11 @@ def _of_address(networks: Sequence[Network], is_negated: bool) -> Check:
         return None if address is None else any(address in one for one in networks) is not is_negated
 
     return lambda _, circumstances: check_address(circumstances.address)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a caller could have this address."""
+    return _address(text) is not None
 
 
 def _address(text: str) -> Address | None:

@@ -8,6 +8,7 @@ A file of a policy holds its statements as JSON: a list of them, or a whole poli
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -436,6 +437,8 @@ def may(
     if is_uri(resource) and not (branch or tag or ref):
         # A name alone does not tell, and most refs are branches.
         branch, tag = ("", parse_tag(resource).ref) if action.endswith("Tag") else (ref_of(resource), "")
+        if re.fullmatch("[0-9a-f]{64}", branch):
+            branch, ref = "", branch
     said = {"branch": branch, "tag": tag, "ref": ref, "address": address, "time": time}
     decision = session.client.users.decide(user, action, arn, **{name: text for name, text in said.items() if text})
     facts = [("Allowed", "yes" if decision.allowed else "no"), ("Because", _reason(decision)), ("Resource", arn)]

@@ -4,6 +4,7 @@ seconds in others (`lakebed.auth.Authorizer`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -21,13 +22,16 @@ from lakebed.auth import (
     UserRecord,
     condition_map,
     conditions_of,
+    is_address,
     time_of,
 )
+from lakebed.base import check_branch, check_tag
 from lakebed.operations import accounts
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.requests import RestRequest, answer, page_of
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
+from lakebed.versions import name_in
 
 from .users import user_record
 
@@ -108,7 +112,10 @@ class Policies(Resource):
         user, action, resource = request.args[0], request.required("action"), request.query("resource", "*")
         time = request.query("time")
         now_ms = time_of(time) if time else self._state.ports.clock.now_ms()
-        circumstances = Circumstances(address=request.query("address"), now_ms=lambda: now_ms)
+        address = request.query("address")
+        if address and not is_address(address):
+            raise InvalidParameter(f"{address!r} is no address that a request comes from, such as 10.1.1.1")
+        circumstances = Circumstances(address=address, now_ms=lambda: now_ms)
         decision = await self._state.policies.decide(user, action, resource, _ref(request), circumstances)
         return wire.Decision(
             user=user,
@@ -227,10 +234,20 @@ def _statements(body: wire.Policy) -> list[Statement]:
 
 
 def _ref(request: RestRequest) -> Ref:
-    """Return the ref of a question, or UNKNOWN_REF if the question names none."""
+    """Return the ref of a question, or UNKNOWN_REF if the question names none.
+
+    An expression is about the name in it, as in a request.
+
+    Raises:
+        InvalidParameter, InvalidName: no request has such a ref, so an answer would be about another one.
+    """
     branch, tag, ref = request.query("branch"), request.query("tag"), request.query("ref")
     if sum(map(bool, (branch, tag, ref))) > 1:
         raise InvalidParameter("a question is about a branch, a tag or a ref, and not about two of them")
     if branch:
-        return Ref.of_branch(branch)
-    return Ref.of_tag(tag) if tag else Ref(ref=ref) if ref else UNKNOWN_REF
+        return Ref.of_branch(check_branch(name_in(branch)))
+    if tag:
+        return Ref.of_tag(check_tag(name_in(tag)))
+    if ref and not re.fullmatch("[0-9a-f]{64}", ref):
+        raise InvalidParameter(f"{ref!r} is not the whole id of a commit: say branch or tag for a name")
+    return Ref(ref=ref) if ref else UNKNOWN_REF
