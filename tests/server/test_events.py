@@ -488,11 +488,8 @@ def test_the_operations_that_filters_take_are_those_of_the_flows_and_of_the_guid
     )
     named = re.compile(r'(?:operation(?:: str)? ?= ?|_advance\(branch, plan, |self\._change\()"([a-z-]+)"')
     known = frozenset().union(*EVENT_OPERATIONS.values())
-    table = re.findall(
-        r"^\| ([a-z, ]+) \| (commit|create|plan|request)(.*?) \|",
-        (root / "docs/guide/events.md").read_text(),
-        re.MULTILINE,
-    )
+    guide = (root / "docs/guide/events.md").read_text()
+    table = re.findall(r"^\| ([a-z, ]+) \| (commit|create|plan|request)(.*?) \|", guide, re.MULTILINE)
 
     assert set(named.findall(source)) >= EVENT_OPERATIONS[EventKind.BRANCH] - {"merge"}
     assert set(named.findall(source)) - known == set()
