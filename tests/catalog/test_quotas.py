@@ -256,6 +256,15 @@ async def test_an_upload_in_parts_counts_once(catalog: Catalog, repository: Repo
     assert [(await books.get(scope)).used_bytes for scope in scopes] == [10, 10, 20]
 
 
+async def test_a_write_of_less_than_nothing_makes_no_room(catalog: Catalog, repository: Repository) -> None:
+    """A client states the size of what it links, and its bytes are looked at after the quota."""
+    scope = of_branch(repository.versions.uid, "main")
+    await Books(catalog.meter).set(scope, limit_bytes=LIMIT, by="ada")
+
+    with await catalog.meter.reserve([scope], -(10**12)), pytest.raises(QuotaExceeded):
+        await catalog.meter.reserve([scope], LIMIT + 1)
+
+
 async def _settled(meter: Meter) -> int:
     """Return what Kim used, once nothing is under way. Nothing is left granted."""
     await meter.settle(is_stopping=True)

@@ -171,6 +171,8 @@ class Reservation:
         Raises:
             QuotaExceeded.
         """
+        # A client may state the size of what it stored. One below zero would make room for others.
+        size_bytes = max(size_bytes, 0)
         for scope in self._scopes:
             account = await self._meter.take(scope, size_bytes)
             if account is not None:

@@ -330,9 +330,10 @@ class Sandboxes:
         assert record.state is SandboxState.ENDING
         await self._accounts.delete_sandbox_user(record)
         self._forget()
-        if record.quota_bytes:
-            await self._books.remove(_scope(record))
         kept = "it was promoted" if record.keeps_branch else await self._delete_branch(record, by)
+        # Without one of its own, the branch may have one that was set later. That stays with a branch that stays.
+        if record.quota_bytes or not kept:
+            await self._books.remove(_scope(record))
         if is_over:
             with suppress(PredicateFailed):  # Another process has removed it.
                 await self._store.delete_if(PARTITION, SANDBOXES + record.id.encode(), held.predicate)

@@ -136,7 +136,7 @@ class ObjectMove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ObjectStageCreation(msgspec.Struct, frozen=True, kw_only=True):
     physical_address: Given
     checksum: str
-    size_bytes: int
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
     mtime: int | None = None
     metadata: Metadata | None = None
     content_type: str | None = None
@@ -160,7 +160,7 @@ class StagingLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class StagingMetadata(msgspec.Struct, frozen=True, kw_only=True):
     staging: StagingLocation
     checksum: str
-    size_bytes: int
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
     user_metadata: Metadata | None = None
     content_type: str | None = None
     mtime: int | None = None

@@ -211,6 +211,16 @@ async def test_a_part_counts_for_the_user_who_sends_it_whoever_began_the_upload(
     assert [("the quota of user ann" in one.text, one.status_code) for one in (sent, copied)] == [(True, 403)] * 2
 
 
+async def test_a_size_below_nothing_is_refused(lake: httpx.AsyncClient) -> None:
+    stated = {"checksum": "c", "size_bytes": -1}
+    path = {"path": "p"}
+
+    linked = await lake.put(f"{MAIN}/staging/backing", params=path, json={"staging": {}, **stated})
+    staged = await lake.put(f"{MAIN}/objects", params=path, json={"physical_address": "mem://elsewhere/x", **stated})
+
+    assert [(one.status_code, "/size_bytes" in one.text) for one in (linked, staged)] == [(400, True)] * 2
+
+
 async def test_s3_answers_with_a_code_of_its_own(lake: httpx.AsyncClient, s3: httpx.AsyncClient) -> None:
     await limit(lake)
 
@@ -301,6 +311,13 @@ async def test_a_sandbox_has_its_quota_until_its_end(state: AppState, lake: http
 
     (await lake.delete(f"{LAKE}/sandboxes/{box['id']}")).raise_for_status()
     assert await state.store.get(*of_branch(uid, box["id"])[:2]) is None
+    # One that came later goes with the branch, too, and stays with one that is promoted.
+    for end, is_left in (("", False), ("/promote", True)):
+        box = (await lake.post(f"{LAKE}/sandboxes", json={"source": "main", "ttl": "2d"})).json()
+        await limit(lake, box["id"])
+        method = "POST" if end else "DELETE"
+        (await lake.request(method, f"{LAKE}/sandboxes/{box['id']}{end}")).raise_for_status()
+        assert (await state.store.get(*of_branch(uid, box["id"])[:2]) is not None) is is_left
 
 
 async def test_who_may_not_write_quotas_sets_none(app: App, lake: httpx.AsyncClient) -> None:
