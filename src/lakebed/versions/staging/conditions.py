@@ -10,8 +10,6 @@ no obstacle. Equal content is not enough to take an entry for our own: another c
 
 A cell can come into a sealed token after another conditional writer looked there, and before the commit reads it. Where
 both have equal content, a commit takes the later cell for no change. Its writer was acknowledged: the first one looks.
-
-A write that is refused in a later round says so only where no commit and no freeze took an earlier cell of it.
 """
 
 from __future__ import annotations
@@ -103,7 +101,8 @@ class Owning:
         return False
 
     async def may_count(self, branch: str, key: bytes, own: Sequence[OwnCell]) -> bool:
-        """Answer whether a commit or a freeze took one of these cells, or may yet. Doubt is yes."""
+        """Answer whether a commit or a freeze took one of these cells, or may yet: doubt is yes. Else a write that is
+        refused in a later round may say so."""
         record = (await self._context.branches.fresh(branch)).record
         frozen = {token: sealed.token for sealed in record.sealed for token in sealed.stands_for}
         every = await self._claims()
