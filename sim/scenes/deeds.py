@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from lakebed.base import Conflict, Entry, RunKind, RunState, to_row
+from lakebed.base import Conflict, Entry, OutcomeUnknown, RunKind, RunState, to_row
 from lakebed.gc.live import CollectionService, ServiceOptions
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.live.records.settings import RuleBook
@@ -310,6 +310,9 @@ def restore(name: str, *, key: str = "a", content: bytes, path: str = "", overwr
         while page.continuation_token is not None and not page.restored:
             page = await service.restore(replace(body, continuation_token=page.continuation_token))
         if not page.restored + page.present:
+            # A commit may have taken the write before another one came over it.
+            if any(failure.error.startswith("a commit may have") for failure in page.failures):
+                raise OutcomeUnknown(page.failures[0].error)
             raise PathExists("another object is there, or it was deleted")
 
     return Do(Operation(name, "write", MAIN, key.encode(), shown(content)), act)

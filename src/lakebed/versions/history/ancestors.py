@@ -14,8 +14,7 @@ away, and writing a commit costs at most one read more.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -108,25 +107,23 @@ class Ancestors:
         """
         place = start
         while True:
-            # Left early and not closed, a generator costs a task of the loop.
-            async with aclosing(self.ways_up(place[1], past_merges=past_merges)) as ways:
-                async for above in ways:
-                    if above[1].generation >= generation:
-                        place = above
-                        break
-                else:
-                    return place
+            for way in ways_up(place[1]):
+                above = await self.way_up(place[1], way, past_merges=past_merges)
+                if above is not None and above[1].generation >= generation:
+                    place = above
+                    break
+            else:
+                return place
 
-    async def ways_up(self, commit: Commit, *, past_merges: bool) -> AsyncGenerator[Located, None]:
-        """Yield where its jump leads, then its first parent. Without `past_merges`: if all between has one parent."""
-        for id_, span in _ways_up(commit):
-            if span == 1 and len(commit.parents) > 1 and not past_merges:
-                return
-            above = await self._read(id_)
-            # Equal counts tell only where both began at the same commit, and then the depths differ by the span.
-            has_same_count = above.merges == commit.merges and above.depth == commit.depth - span
-            if past_merges or span == 1 or has_same_count:
-                yield id_, above
+    async def way_up(self, commit: Commit, way: tuple[CommitId, int], *, past_merges: bool) -> Located | None:
+        """Return where this way leads. Without `past_merges`: if all between has one parent, else None."""
+        id_, span = way
+        if span == 1 and len(commit.parents) > 1 and not past_merges:
+            return None
+        above = await self._read(id_)
+        # Equal counts tell only where both began at the same commit, and then the depths differ by the span.
+        has_same_count = above.merges == commit.merges and above.depth == commit.depth - span
+        return (id_, above) if past_merges or span == 1 or has_same_count else None
 
     async def ahead(self, start: Located, count: int, *, first_parent: bool = False) -> dict[CommitId, Commit]:
         """Read the ancestors that are at most `count` parents up, in few batches: jumps lead into the middle, and from
@@ -140,7 +137,7 @@ class Ancestors:
             wanted: list[CommitId] = []
             for id_, commit in newest.items():
                 others = [] if first_parent else [(parent, 1) for parent in commit.parents[1:]]
-                for above, span in (*_ways_up(commit), *others):
+                for above, span in (*ways_up(commit), *others):
                     if above not in passed and passed[id_] + span <= count:
                         passed[above] = passed[id_] + span
                         wanted.append(above)
@@ -149,7 +146,7 @@ class Ancestors:
         return known
 
 
-def _ways_up(commit: Commit) -> Iterator[tuple[CommitId, int]]:
+def ways_up(commit: Commit) -> Iterator[tuple[CommitId, int]]:
     """Yield its jump and its first parent, where it has them, and how far each leads: the farther one first."""
     if commit.jump:
         yield CommitId(commit.jump), jump_span(commit.depth)

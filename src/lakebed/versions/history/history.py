@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
@@ -404,29 +404,30 @@ def _position(last: CommitId, others: Sequence[CommitId]) -> str:
 
 async def _past_prefixes(
     changes: Callable[[bytes], AsyncGenerator[list[Difference], None]], prefix: bytes, start: bytes, delimiter: bytes
-) -> AsyncGenerator[list[Difference], None]:
+) -> AsyncIterator[list[Difference]]:
     """Yield the changes from `start` on, in batches. Read no batch more below a common prefix that has a change."""
     position: bytes | None = start
     while position is not None:
         at, position = position, None
-        async with aclosing(changes(at)) as batches:
-            async for batch in batches:
-                yield batch
-                if batch and (folder := common_prefix(batch[-1].key, prefix, delimiter)):
-                    # A folder may have a million changes, and the page shows one row for them.
-                    position = resume(prefix, folder, delimiter)
-                    break
+        batches = changes(at)
+        async for batch in batches:
+            yield batch
+            if batch and (folder := common_prefix(batch[-1].key, prefix, delimiter)):
+                # A folder may have a million changes, and the page shows one row for them.
+                position = resume(prefix, folder, delimiter)
+                # Left early and not closed, a generator costs a task of the loop.
+                await batches.aclose()
+                break
 
 
 async def _page(
-    found: AsyncGenerator[list[Difference], None], prefix: bytes, delimiter: bytes, limit: int
+    found: AsyncIterator[list[Difference]], prefix: bytes, delimiter: bytes, limit: int
 ) -> tuple[list[Difference], bool]:
     page: list[Difference] = []
-    async with aclosing(found):
-        async for batch in found:
-            page += _folded(batch, page[-1:], prefix, delimiter)[: limit + 1 - len(page)]
-            if len(page) > limit:
-                return page[:limit], True
+    async for batch in found:
+        page += _folded(batch, page[-1:], prefix, delimiter)[: limit + 1 - len(page)]
+        if len(page) > limit:
+            return page[:limit], True
     return page, False
 
 

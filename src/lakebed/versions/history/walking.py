@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +20,7 @@ from lakebed.base import CommitId, NotFound
 from lakebed.versions.context import Context
 from lakebed.versions.records import Commit
 
-from .ancestors import READ_TOGETHER, Located
+from .ancestors import READ_TOGETHER, Located, ways_up
 
 TURN: Final = 20
 TURN_OF_READS: Final = 100
@@ -251,17 +250,16 @@ class _Front:
     async def _step_together(self, level: list[Located], floor: int) -> list[Located] | None:
         first, *others = level
         ancestors = self._context.commits.ancestors
-        async with aclosing(ancestors.ways_up(first[1], past_merges=False)) as ways:
-            async for goal in ways:
-                generation = goal[1].generation
-                if generation < floor:
-                    continue
-                lower = [goal]
-                for place in others:
-                    above = await ancestors.up(place, generation=generation, past_merges=False)
-                    if above[1].generation != generation:
-                        break
-                    lower.append(above)
-                if len({id_ for id_, _ in lower}) == len(level):
-                    return lower
+        for way in ways_up(first[1]):
+            goal = await ancestors.way_up(first[1], way, past_merges=False)
+            if goal is None or goal[1].generation < floor:
+                continue
+            generation, lower = goal[1].generation, [goal]
+            for place in others:
+                above = await ancestors.up(place, generation=generation, past_merges=False)
+                if above[1].generation != generation:
+                    break
+                lower.append(above)
+            if len({id_ for id_, _ in lower}) == len(level):
+                return lower
         return None

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -170,18 +169,15 @@ class Trees:
         has them."""
         tree = await self._files.tree(metarange)
         found: list[tuple[bytes, Row]] = []
-        if limit > 0:
-            # Left early and not closed, a generator costs a task of the loop.
-            async with aclosing(self._files.ranges_from(tree, start)) as ranges:
-                async for info in ranges:
-                    if end is not None and info.min_key >= end:
-                        break
-                    view = await self._files.view(info)
-                    first = view.position(start) if start > info.min_key else 0
-                    last = len(view) if end is None or info.max_key < end else view.position(end)
-                    found += view.rows(first, min(last, first + limit - len(found)))
-                    if len(found) >= limit:
-                        break
+        position = start
+        while len(found) < limit and (info := await self._files.range_at(tree, position)) is not None:
+            if end is not None and info.min_key >= end:
+                break
+            view = await self._files.view(info)
+            first = view.position(start) if start > info.min_key else 0
+            last = len(view) if end is None or info.max_key < end else view.position(end)
+            found += view.rows(first, min(last, first + limit - len(found)))
+            position = info.max_key + b"\0"
         return found
 
     async def total(self, metarange: MetarangeId, start: bytes, end: bytes | None) -> tuple[int, int]:

@@ -8,7 +8,7 @@ each file once, and must not evict the entries of others. A listing that seeks p
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -143,7 +143,7 @@ class TreeFiles:
         ranges = await self.sublist(item)
         return ranges[ranges.position(key)]
 
-    async def ranges_from(self, tree: Tree, key: bytes) -> AsyncGenerator[RangeInfo, None]:
+    async def ranges_from(self, tree: Tree, key: bytes) -> AsyncIterator[RangeInfo]:
         """Yield the ranges that do not end before the key, ascending. Reads sublists as the caller goes on."""
         for row in range(tree.position(key), len(tree)):
             item = tree[row]
