@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import pytest
 
@@ -28,8 +29,8 @@ LOOKS: Final = ((WIDE, False), (NARROW, True))
 """Every rule looks at each width and at each scheme. No colour depends on the width."""
 AT_NOTHING: Final = ((NARROW, False),)
 """How pages of an empty repository are looked at: they have the colours and parts of the others."""
-SEARCH: Final = "/search?repository=lake&text=si"
-"""A form of the frame leads to it."""
+FORMS: Final = ("/search?repository=lake&text=si", "/repositories/lake/rules/try?rules=" + quote('{"default":"30d"}'))
+"""Forms lead to these."""
 _RUN: Final = """
 const words = (node) => [...node.any, ...node.all, ...node.none].map((check) => check.message).join("; ");
 // The page is drawn in its new size first: only then do its scripts know which boxes scroll.
@@ -75,7 +76,7 @@ def test_axe_finds_nothing_on_any_page(blank: Chromium, axe: str, tmp_path: Path
             messages |= barriers(browser)
             log_in(browser, server.key, server.secret)
             seen = set()
-            for _, page in walk(["/", make_everything(server, "lake"), SEARCH], links_of):
+            for _, page in walk(["/", make_everything(server, "lake"), *FORMS], links_of):
                 seen.add(page)
                 messages |= barriers(browser)
             for _, page in walk([make_repository(server, "nothing")], links_of):

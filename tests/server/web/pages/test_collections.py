@@ -38,6 +38,7 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     async with browser.http:
         await browser.log_in(pair["access_key_id"], pair["secret_access_key"])
         every = await browser.get(f"{LAKE}/collections")
+        storage = await browser.get(f"{LAKE}/storage")
         few = await browser.get(f"{LAKE}/collections", shown="erasure")
         one = await browser.get(f"{LAKE}/collections/r1")
         since = await browser.get(f"{LAKE}/collections/r1", difference="1")
@@ -50,7 +51,8 @@ async def test_a_plan_is_shown_and_applied_only_for_its_number_of_objects(
     assert every.status_code == 200, every.text
     assert every.text.count("collections/r1") == 1
     assert [each in few.text for each in ("collections/x-erasure", "collections/r1")] == [True, False]
-    assert "Waits for a run" in every.text
+    assert 'data-later="storage"' in every.text
+    assert "Waits for a run" in storage.text
     assert "x/1" in one.text
     assert 'class="drawn line"' in every.text
     assert "difference=1" in one.text
