@@ -90,9 +90,14 @@ class Buckets:
     ) -> tuple[list[tuple[str, int]], bool]:
         await admit(request, history.LIST_BRANCHES, Place(bucket="", repository=repository_id))
         repository = await self._catalog.get(repository_id)
-        start = after.removeprefix(before)
-        names = sorted(name for name in await _branch_names(repository, prefix.removeprefix(before)) if name > start)
-        return [(before + name, repository.record.created_ms) for name in names[:limit]], len(names) > limit
+        # A page, whatever number of branches there are: with as many more as may be left out.
+        hidden = await repository.settings.hidden_branches()
+        branches, has_more = await repository.versions.refs.list_branches(
+            prefix=prefix.removeprefix(before), after=after.removeprefix(before), limit=limit + len(hidden)
+        )
+        names = [branch.name for branch in branches if branch.name not in hidden]
+        found = [(before + name, repository.record.created_ms) for name in names[:limit]]
+        return found, has_more or len(names) > limit
 
     async def create(self, request: S3Request) -> Response:
         """Make a branch at the head of the repository's default branch."""
