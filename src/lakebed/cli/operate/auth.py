@@ -8,7 +8,6 @@ A file of a policy holds its statements as JSON: a list of them, or a whole poli
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from lakebed.base import NotFound
+from lakebed.base import NotFound, is_commit_id
 from lakebed.cli.kit.arguments import ExportOption, LimitOption, PrefixOption, YesOption, no_such
 from lakebed.cli.kit.failures import Misuse, being_new
 from lakebed.cli.kit.output import columns_of, human_time
@@ -437,7 +436,7 @@ def may(
     if is_uri(resource) and not (branch or tag or ref):
         # A name alone does not tell, and most refs are branches.
         branch, tag = ("", parse_tag(resource).ref) if action.endswith("Tag") else (ref_of(resource), "")
-        if re.fullmatch("[0-9a-f]{64}", branch):
+        if is_commit_id(branch):
             branch, ref = "", branch
     said = {"branch": branch, "tag": tag, "ref": ref, "address": address, "time": time}
     decision = session.client.users.decide(user, action, arn, **{name: text for name, text in said.items() if text})

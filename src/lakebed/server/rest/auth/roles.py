@@ -4,7 +4,6 @@ seconds in others (`lakebed.auth.Authorizer`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -25,7 +24,7 @@ from lakebed.auth import (
     is_address,
     time_of,
 )
-from lakebed.base import check_branch, check_tag
+from lakebed.base import check_branch, check_tag, is_commit_id
 from lakebed.operations import accounts
 from lakebed.server.http.errors import InvalidBody, InvalidParameter
 from lakebed.server.http.requests import RestRequest, answer, page_of
@@ -248,6 +247,6 @@ def _ref(request: RestRequest) -> Ref:
         return Ref.of_branch(check_branch(name_in(branch)))
     if tag:
         return Ref.of_tag(check_tag(name_in(tag)))
-    if ref and not re.fullmatch("[0-9a-f]{64}", ref):
+    if ref and not is_commit_id(ref):
         raise InvalidParameter(f"{ref!r} is not the whole id of a commit: say branch or tag for a name")
     return Ref(ref=ref) if ref else UNKNOWN_REF
