@@ -6,6 +6,7 @@ Each test stops a writer at one operation of the store. Online deletion of repla
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -55,6 +56,11 @@ async def handed_out(repo: Versions) -> Entry:
     address = await repo.uploads.issue("main")
     stored = await repo.objectstore.put(address, b"client")
     return Entry(address=address, size_bytes=stored.size_bytes, checksum=stored.md5, modified_ms=1)
+
+
+async def take_for_dead(collector: Versions, entry: Entry) -> None:
+    """Revoke the record of the address, as a collector does whose owner of it seems to be dead."""
+    assert await collector.fencing.fence(UploadRecord, entry.address)
 
 
 async def test_a_mark_that_a_copy_took_off_is_not_set_again_after_a_lost_answer(
@@ -225,11 +231,8 @@ async def test_a_link_that_is_taken_for_dead_once_its_cell_is_there_is_done(
 ) -> None:
     entry = await handed_out(repo)
 
-    async def give_up() -> None:
-        assert await another().fencing.fence(UploadRecord, entry.address)
-
     async def arm() -> None:
-        store.before("set_if", keys.UPLOAD + entry.address.encode(), give_up)
+        store.before("set_if", keys.UPLOAD + entry.address.encode(), partial(take_for_dead, another(), entry))
 
     await stop_between_cell_and_second_look(store, arm)
     await repo.uploads.link("main", b"k", entry)
@@ -242,10 +245,7 @@ async def test_a_link_that_is_taken_for_dead_before_its_second_look_does_not_say
 ) -> None:
     entry = await handed_out(repo)
 
-    async def give_up() -> None:
-        assert await another().fencing.fence(UploadRecord, entry.address)
-
-    await stop_between_cell_and_second_look(store, give_up)
+    await stop_between_cell_and_second_look(store, partial(take_for_dead, another(), entry))
     with pytest.raises(OutcomeUnknown):
         await repo.uploads.link("main", b"k", entry)
 

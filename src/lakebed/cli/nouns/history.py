@@ -526,8 +526,8 @@ def _table_conflict(client: Client, path: str, source: RefUri, destination: RefU
     """Name a table, and the snapshots that only one side has, with their rows."""
     sides = ""
     with contextlib.suppress(LakebedError):  # The caller may lack the right to read it.
-        found = client.tables.diff(source.repository, destination.ref, source.ref, path)
-        both = ((source.ref, found.snapshots_added), (destination.ref, found.snapshots_removed))
+        changes = client.tables.diff(source.repository, destination.ref, source.ref, path)
+        both = ((source.ref, changes.snapshots_added), (destination.ref, changes.snapshots_removed))
         sides = f" ({'; '.join(f'{ref}: {_snapshots(some)}' for ref, some in both)})"
     return f"table {shown_name(path)}{sides}"
 

@@ -96,8 +96,8 @@ class Buckets:
             prefix=prefix.removeprefix(before), after=after.removeprefix(before), limit=limit + len(hidden)
         )
         names = [branch.name for branch in branches if branch.name not in hidden]
-        found = [(before + name, repository.record.created_ms) for name in names[:limit]]
-        return found, has_more or len(names) > limit
+        buckets = [(before + name, repository.record.created_ms) for name in names[:limit]]
+        return buckets, has_more or len(names) > limit
 
     async def create(self, request: S3Request) -> Response:
         """Make a branch at the head of the repository's default branch."""
