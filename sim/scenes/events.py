@@ -6,7 +6,7 @@ the same moves of each ref, in the same order, and the receiver all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -48,7 +48,7 @@ from .scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, version
 _MOVED: Final = b"sim/moved"
 """Ref → its moves since the actors came, as `before>after`, one a line. Step checks write it, and no actor reads it."""
 _WRITTEN: Final = b"sim/written"
-"""Events that readers can come to, or could before they were removed."""
+"""Position → its event, which readers can come to, or could before it was removed."""
 _RECEIVED: Final = b"sim/received"
 """Position → nothing. The receiver's own notes."""
 _EVENTS: Final = keys.events_partition(UID)
@@ -82,16 +82,17 @@ def moves_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None,
 
 
 def receives_in_order(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """Check that the receiver gets no event before those ahead of it, but for events that were removed.
+    """Check that the receiver gets what was written, and no event before those ahead of it that are kept.
 
     Raises:
-        Violation: it does.
+        Violation: it does not.
     """
     if partition == _RECEIVED and old is None and new is not None:
         received = disk.cells.get(_RECEIVED, {})
-        ahead = [name[len(EVENT) :] for name in _kept(disk)]
-        if missing := sorted(name for name in ahead if name < key and name not in received):
+        if missing := sorted(name for name in _kept(disk) if name < key and name not in received):
             raise Violation(f"event {key!r} is delivered before {missing}")
+        if disk.value(_WRITTEN, key) is None:
+            raise Violation(f"{key!r} is delivered, and no event was written there")
 
 
 def _ref(key: bytes, value: bytes | None) -> BranchRecord | TagRecord | None:
@@ -101,15 +102,31 @@ def _ref(key: bytes, value: bytes | None) -> BranchRecord | TagRecord | None:
 
 
 def events_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """Write down each event that readers can come to: none before the oldest position that is kept."""
+    """Write down each event that readers can come to: none before the oldest position that is kept.
+
+    Raises:
+        Violation: two of them have one position.
+    """
     if partition == _EVENTS and key.startswith(EVENT) and old is None and new is not None and key >= _oldest(disk):
-        disk.set(_WRITTEN, key, new)
+        for position, value in _events({key: new}):
+            if disk.value(_WRITTEN, position) is not None:
+                raise Violation(f"another event is written at {position!r}")
+            disk.set(_WRITTEN, position, value)
 
 
 def _kept(disk: Disk) -> dict[bytes, bytes]:
+    """Return the events that readers can come to, by position."""
     oldest = _oldest(disk)
-    events = disk.cells.get(_EVENTS, {}).items()
-    return {key: value for key, value in events if key.startswith(EVENT) and key >= oldest}
+    written = disk.cells.get(_EVENTS, {}).items()
+    return dict(_events({key: value for key, value in written if key.startswith(EVENT) and key >= oldest}))
+
+
+def _events(written: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each position and its event, of those that were written together one by one."""
+    for key, value in written.items():
+        first = decode_record(EventRecord, value)
+        for position, event in enumerate((replace_fields(first, more=()), *first.more), int(key[len(EVENT) :])):
+            yield b"%015d" % position, encode_record(event)
 
 
 def _oldest(disk: Disk) -> bytes:
@@ -157,7 +174,7 @@ def _written(disk: Disk) -> dict[bytes, list[str]]:
 def receiver_has_all(ending: Ending) -> None:
     """Check that each event that is kept was delivered."""
     received = ending.disk.cells.get(_RECEIVED, {})
-    if missing := [key for key in sorted(_kept(ending.disk)) if key[len(EVENT) :] not in received]:
+    if missing := [position for position in sorted(_kept(ending.disk)) if position not in received]:
         raise Violation(f"the events {missing} were never delivered")
 
 
@@ -301,11 +318,24 @@ def _delivering() -> Iterator[Scene]:
     yield _scene("committer that delivers, replayer", both[0], again, before=_STAGED, quick=Quick.NO_FAULT)
     in_vain = client("h", replay_all("q1"), deliver_in_vain("v2"))
     yield _scene("committer that delivers, replayer that fails", both[0], in_vain, before=_STAGED, quick=Quick.NO_FAULT)
-    removes = client("c", commit("c1"), gather("g1"), clean_events("k1"), write("w8", "x", "8"), commit("c2"))
+    removing = (commit("c1"), gather("g1"), clean_events("k1"), write("w8", "x", "8"), commit("c2"))
+    removes = client("c", *removing)
     early = client("c", commit("c1"), clean_events("k1"))
     yield _scene("committer that removes events early, gatherer", early, client("g", gather("g2")), before=_STAGED)
     g = client("g", gather("g2"))
     yield _scene("committer that removes events, gatherer", removes, g, before=_STAGED, quick=Quick.NO_LOSS)
+    late_removal = client("c", commit("c1"), gather("g1"), write("w8", "x", "8"), commit("c2"), clean_events("k1"))
+    reader = client("v", deliver("v1"))
+    yield _scene(
+        "committer that removes events, gatherer, deliverer",
+        late_removal,
+        g,
+        reader,
+        before=_STAGED,
+        quick=Quick.NO_FAULT,
+    )
+    goes_on = client("c", *removing, write("w9", "x", "9"), commit("c3"), gather("g3"))
+    yield _scene("committer of three that removes events, gatherer", goes_on, g, before=_STAGED, quick=Quick.NO_FAULT)
 
 
 def _coming_and_going() -> Iterator[Scene]:

@@ -417,6 +417,27 @@ async def test_after_the_last_subscription_nothing_is_gathered_and_old_events_go
     assert (page["results"], page["oldest"], page["last"]) == ([], 2, 1)
 
 
+async def test_events_are_read_from_each_position(
+    client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
+) -> None:
+    """Those of one look are written together."""
+    assert subscription
+    outbox = (await state.catalog.get("lake")).versions.outbox
+    for number in range(20):
+        await _commit(client, repo, f"a{number}")
+        if number == 0:
+            await outbox.gather()
+
+    await outbox.gather()
+
+    everything = await outbox.events(0, limit=99)
+    assert [position for position, _ in everything] == list(range(1, 21))
+    assert not any(event.more for _, event in everything)
+    for after in range(21):
+        for limit in (1, 3, 99):
+            assert await outbox.events(after, limit=limit) == everything[after:][:limit]
+
+
 async def test_an_event_at_a_removed_position_stops_no_later_removal(
     client: httpx.AsyncClient, repo: str, state: AppState, subscription: Json
 ) -> None:
@@ -428,7 +449,7 @@ async def test_an_event_at_a_removed_position_stops_no_later_removal(
     object.__setattr__(options, "events_age_ms_max", -1)
     await _commit(client, repo, "a")
     await outbox.gather()
-    [(_, event)] = [each async for each in outbox.events(0)]
+    [(_, event)] = await outbox.events(0, limit=9)
     await outbox.clean()
     young = replace(event, gathered_ms=event.gathered_ms + 60_000)
     await repository.versions.store.set(outbox.partition, b"event/%015d" % 1, encode_record(young))
@@ -438,7 +459,7 @@ async def test_an_event_at_a_removed_position_stops_no_later_removal(
     removed = await outbox.clean()
 
     assert removed == 2
-    assert not [each async for each in outbox.events(0)]
+    assert not await outbox.events(0, limit=9)
 
 
 @pytest.mark.parametrize("refs", [[], ["*"]])

@@ -212,8 +212,7 @@ class Subscriptions:
 
     async def events(self, *, after: int, limit: int) -> tuple[Sequence[PositionedEvent], bool]:
         """Return kept events after a position, and whether more follow."""
-        oldest, _ = await self._outbox.bounds()
-        found = [event async for event in self._outbox.events(max(after, oldest - 1), limit=limit + 1)]
+        found = await self._outbox.events(after, limit=limit + 1)
         return found[:limit], len(found) > limit
 
     async def deliver(self, subscription_id: str, record: SubscriptionRecord, send: Send) -> bool:

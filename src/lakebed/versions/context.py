@@ -83,6 +83,8 @@ class Options:
     deleted_refs_ms: int = 7 * 86_400_000
     reflog_age_ms_max: int = 90 * 86_400_000
     events_age_ms_max: int = 7 * 86_400_000
+    # Events under one key. Readers of a position look so far back for its key.
+    events_together_max: int = 16
     # A file of a table that nothing names is pruned at this age.
     tables_ms: int = 3 * 86_400_000
     scan_page: int = 5_000

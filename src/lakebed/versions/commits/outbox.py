@@ -5,10 +5,10 @@ their changes, so flows write nothing for events. A *gatherer* copies what is ne
 
     1  read the feed; mark the refs of the events behind its tail; the last of these events is the *end*
     2  read every ref, its mark and the log between the two; after a change, pull requests and runs, too
-    3  for each move or change: `set_if` absent the event at end + 1
+    3  `set_if` absent the events of all moves and changes, under one key: the position end + 1
     4  read the feed again: no position of ours may be among the removed ones; move the marks on, then the tail
 
-Keys: `feed` FeedRecord, `event/<position, 15 digits>` EventRecord, `mark/<generation>/<kind>/<name>` MarkRecord.
+Keys: `feed` FeedRecord, `event/<first position, 15 digits>` EventRecord, `mark/<generation>/<kind>/<name>` MarkRecord.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from lakebed.base import CommitId, EventKind, OutcomeUnknown, RunId, RunKind
-from lakebed.kv import PredicateFailed, scan_prefix
+from lakebed.kv import Held, PredicateFailed, scan_prefix
 from lakebed.versions import keys
 from lakebed.versions.context import Context, Retry
 from lakebed.versions.records import (
@@ -88,6 +88,8 @@ class EventRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     gathered_ms: int
     # The branch into which a pull request asks, or the kind of the run.
     about: str = ""
+    # The events at the next positions. They were written together with this one.
+    more: tuple[EventRecord, ...] = ()
 
     @property
     def ref(self) -> Ref:
@@ -110,8 +112,8 @@ class _Pass:
     end: int
     marks: dict[Ref, MarkRecord] = field(default_factory=dict)
     moved: dict[Ref, MarkRecord] = field(default_factory=dict)
-    # Its marks counted after all of them were read.
-    is_checked: bool = False
+    # Events that are not written yet. Their marks are in `moved`.
+    waiting: list[EventRecord] = field(default_factory=list)
 
     def mark(self, ref: Ref) -> MarkRecord:
         return self.moved.get(ref) or self.marks.get(ref) or MarkRecord()
@@ -164,7 +166,7 @@ class Outbox:
         """Write the events that are due, and return the last position. Without events wanted, return 0.
 
         `is_whole`: look at the log of every ref, and at every pull request and run. Costs six reads where nothing
-        moved, else a `set_if` for each event and two for each ref.
+        moved, else a `set_if` for each 16 events, and a read and a `set_if` for each ref that moved.
         """
         retry = Retry()
         has_changes, self._context.has_changes = self._context.has_changes, False
@@ -205,12 +207,12 @@ class Outbox:
             await self._write_gone(here, ref)
         if has_changes:
             await self._write_changes(here)
+        await self._write_waiting(here)
         await self._settle(here)
         return here.end
 
     async def _read_marks(self, here: _Pass, source: str) -> None:
         prefix = mark_key(here.feed.generation, source, "")
-        here.is_checked = False
         async for key, value in scan_prefix(self._context.store, self.partition, prefix):
             here.marks[source, key[len(prefix) :].decode()] = decode_record(MarkRecord, value)
 
@@ -325,11 +327,7 @@ class Outbox:
     async def _write_one(
         self, here: _Pass, ref: Ref, move: MoveRecord | Change, log_ms: int, *, about: str = ""
     ) -> None:
-        """Write the event of a move or change at the next position.
-
-        Raises:
-            PredicateFailed: another gatherer wrote one there.
-        """
+        """Add the event of a move or change to those that wait to be written."""
         event = EventRecord(
             kind=EventKind(ref[0]),
             name=ref[1],
@@ -342,32 +340,50 @@ class Outbox:
             gathered_ms=self._context.ports.clock.now_ms(),
             about=about,
         )
-        await self._check_counted(here)
-        # An event rests on all events before it. A gatherer that was overtaken finds the position taken.
-        await self._context.store.set_if(self.partition, _event_key(here.end + 1), encode_record(event), None)
-        here.end += 1
+        here.waiting.append(event)
         here.moved[event.ref] = event.mark
+        if len(here.waiting) == self._context.options.events_together_max:
+            await self._write_waiting(here)
 
-    async def _check_counted(self, here: _Pass) -> None:
-        """Check once that the marks of this pass counted when all of them were read. Later they may be removed.
+    async def _write_waiting(self, here: _Pass) -> None:
+        """Write the events that wait at the next position.
 
         Raises:
-            PredicateFailed: others count by now.
+            PredicateFailed: another gatherer wrote there, positions were removed, or other marks count by now.
         """
-        if here.is_checked:
+        if not here.waiting:
             return
+        # The marks counted when all of them were read; later they may be removed. And where this pass wrote events
+        # before, none of their positions had been removed: these follow them.
+        await self._read_same_feed(here)
+        first, *more = here.waiting
+        value = encode_record(replace(first, more=tuple(more)))
+        # An event rests on all events before it. A gatherer that was overtaken finds the position taken.
+        await self._context.store.set_if(self.partition, _event_key(here.end + 1), value, None)
+        here.end += len(here.waiting)
+        here.waiting.clear()
+
+    async def _read_same_feed(self, here: _Pass) -> tuple[FeedRecord, Held]:
+        """Read the feed once more.
+
+        Raises:
+            PredicateFailed: positions of this pass were removed, or other marks count by now.
+        """
         found = await self._marks.read_feed()
-        if found is None or found[0].generation != here.feed.generation:
+        # A position that is free because its event was removed is none that a reader comes to.
+        if found is None or found[0].oldest > here.first:
+            raise PredicateFailed("events were removed meanwhile")
+        if found[0].generation != here.feed.generation:
             raise PredicateFailed("other marks count by now")
-        here.is_checked = True
+        return found
 
     async def _catch_up(self, feed: FeedRecord) -> _Pass:
         """Step 1: write the marks that an earlier gatherer did not come to."""
         end = max(feed.tail, feed.oldest - 1)
         here = _Pass(feed, end + 1, end)
-        async for position, event in self.events(end):
-            here.end = position
-            here.moved[event.ref] = event.mark
+        async for position, first in self._written(end + 1):
+            here.end = position + len(first.more)
+            here.moved |= {event.ref: event.mark for event in (first, *first.more)}
         await self._settle(here)
         return _Pass(here.feed, here.end + 1, here.end)
 
@@ -379,18 +395,13 @@ class Outbox:
         """
         if here.end == here.feed.tail:
             return
-        found = await self._marks.read_feed()
-        # A position that is free because its event was removed is none that a reader comes to.
-        if found is None or found[0].oldest > here.first:
-            raise PredicateFailed("events were removed meanwhile")
-        if found[0].generation != here.feed.generation:
-            raise PredicateFailed("other marks count by now")
+        feed, held = await self._read_same_feed(here)
         # The marks first: a crash before the tail moves leaves events that `_catch_up` reads again.
         for ref, mark in here.moved.items():
             await self._mark(here, ref, mark)
-        if found[0].tail < here.end:
-            here.feed = replace(found[0], tail=here.end)
-            await self._context.store.set_if(self.partition, FEED, encode_record(here.feed), found[1].predicate)
+        if feed.tail < here.end:
+            here.feed = replace(feed, tail=here.end)
+            await self._context.store.set_if(self.partition, FEED, encode_record(here.feed), held.predicate)
 
     async def _mark(self, here: _Pass, ref: Ref, mark: MarkRecord) -> None:
         """Move a mark on, never back: a gatherer that slept may be at an old event."""
@@ -412,17 +423,25 @@ class Outbox:
         found = await self._marks.read_feed()
         return (1, 0) if found is None else (found[0].oldest, found[0].tail)
 
-    async def events(self, after: int, *, limit: int | None = None) -> AsyncIterator[tuple[int, EventRecord]]:
-        """Yield events behind this position, in order."""
-        count = 0
-        page_size = _PAGE if limit is None else min(limit, _PAGE)
-        start = _event_key(after + 1)
-        async for key, value in scan_prefix(
-            self._context.store, self.partition, EVENT, start=start, page_size=page_size
-        ):
-            if limit is not None and count == limit:
-                return
-            count += 1
+    async def events(self, after: int, *, limit: int) -> Sequence[tuple[int, EventRecord]]:
+        """Return the kept events behind this position, in order, and their positions."""
+        while True:
+            oldest, _ = await self.bounds()
+            events: list[tuple[int, EventRecord]] = []
+            # The event may be in the middle of those that were written together.
+            start = max(oldest, after + 2 - self._context.options.events_together_max)
+            async for position, first in self._written(start):
+                alone = (replace(first, more=()), *first.more)
+                events += (item for item in enumerate(alone, position) if item[0] > after)
+                if len(events) >= limit:
+                    break
+            # A gatherer that slept may have written at a removed position events that reach to kept ones.
+            if (await self.bounds())[0] == oldest:
+                return events[:limit]
+
+    async def _written(self, start: int) -> AsyncIterator[tuple[int, EventRecord]]:
+        """Yield first positions from `start` on, and what was written there."""
+        async for key, value in scan_prefix(self._context.store, self.partition, EVENT, start=_event_key(start)):
             yield int(key[len(EVENT) :]), decode_record(EventRecord, value)
 
     async def clean(self) -> int:
@@ -434,16 +453,14 @@ class Outbox:
         oldest_ms = self._context.ports.clock.now_ms() - self._context.options.events_age_ms_max
         old: list[bytes] = []
         oldest = feed.oldest
-        async for position, event in self.events(0):
-            if position < feed.oldest:
-                # A gatherer that slept wrote it to a removed position, or a cleaner died. No reader comes to it.
-                old.append(_event_key(position))
-                continue
-            # Only such as have their marks: a gatherer that slept must not find an old position free.
-            if position > feed.tail or event.gathered_ms >= oldest_ms:
-                break
+        async for position, first in self._written(0):
+            # One below was written by a gatherer that slept, or a cleaner died. No reader comes to it. Of the others
+            # only such as have their marks: a gatherer that slept must not find an old position free.
+            if position >= feed.oldest:
+                if position > feed.tail or first.gathered_ms >= oldest_ms:
+                    break
+                oldest = position + 1 + len(first.more)
             old.append(_event_key(position))
-            oldest = position + 1
         if oldest > feed.oldest:
             try:
                 value = encode_record(replace(feed, oldest=oldest))
