@@ -13,7 +13,7 @@ No tool applies a plan, deletes, or changes who may do what. The texts that tool
 """
 
 from .asking import ClientOperations, Operations, Value
-from .own_sandbox import OPERATIONS, OwnSandbox, SandboxEnded
+from .own_sandbox import OPERATIONS, Box, InMemory, OwnSandbox, SandboxEnded, note_of
 from .protocol import answer_over_http, is_installed, load, serve_stdio
 from .scope import PARSERS_MAX, FixedBranch, NoWrites, Scope, Writers
 from .tools import TOOLS

@@ -1,7 +1,9 @@
-"""A sandbox of the agent's own: made at its first write to a repository, written with the sandbox's own key pair.
+"""A sandbox of the agent's own: made at its first write to a repository, written as the sandbox's own user.
 
-The key may write nothing else, whatever its maker may do (docs/guide/sandboxes.md). Once the sandbox has ended, one
+Its user may write nothing else, whatever its maker may do (docs/guide/sandboxes.md). Once the sandbox has ended, one
 call fails and says so: what was written is gone, and the agent must know before it writes to another one.
+
+`Kept` remembers the sandbox: a command in its own memory, with the key pair, and a server for all its processes.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeVar
 
 from lakebed.base import Conflict, Denied, NotFound
 from lakebed.operations import AnyOperation, Operation, repositories, sandboxes
@@ -35,36 +39,40 @@ OPERATIONS: Final[tuple[AnyOperation, ...]] = (
 class SandboxEnded(Conflict):
     """The sandbox of the agent has ended. The next write makes another one."""
 
+    def __init__(self, sandbox: str) -> None:
+        super().__init__(
+            f"the sandbox {sandbox} has ended, and takes no more writes. What was written there is lost unless it was "
+            "merged; a person can bring its commits back. The next write makes another sandbox, without your changes",
+            sandbox=sandbox,
+        )
+
 
 class OwnSandbox:
-    """Make a sandbox for each repository that the agent writes to. It lasts for `ttl`, also when this process ends.
+    """Make a sandbox for each repository that the agent writes to. It lasts for `ttl`, whatever becomes of the agent.
 
-    `connect` returns operations for a key pair. `source`: the ref that it begins at; empty, the default branch.
+    `source`: the ref that it begins at; empty, the default branch.
     """
 
     is_read_only: Final = False
 
-    def __init__(
-        self, operations: Operations, connect: Callable[[str, str], Operations], *, source: str = "", ttl: str = ""
-    ) -> None:
+    def __init__(self, operations: Operations, kept: Kept, *, source: str = "", ttl: str = "") -> None:
         self._operations = operations
-        self._connect = connect
+        self._kept = kept
         self._source = source
         self._ttl = ttl or TTL_DEFAULT
-        self._writers: dict[str, Writer] = {}
         self._making = asyncio.Lock()
 
     async def writer(self, repository: str) -> Writer:
         """
         Raises:
+            SandboxEnded: it has ended. The next call makes another one.
             LakebedError: that of the making. The user may not, or has not the rights that it would lend.
         """
         async with self._making:
-            if repository not in self._writers:
-                self._writers[repository] = await self._make(repository)
-        return self._writers[repository]
+            box = await self._kept.find(repository) or await self._make(repository)
+        return Writer(repository=repository, branch=box.id, operations=box.operations, note=box.note)
 
-    async def _make(self, repository: str) -> Writer:
+    async def _make(self, repository: str) -> Box:
         source = self._source
         if not source:
             found = await self._operations.call(repositories.GET_REPOSITORY, (repository,), {}, tool=TOOL)
@@ -76,12 +84,57 @@ class OwnSandbox:
             tool=TOOL,
             body=SandboxCreation(source=source, ttl=self._ttl, name="agent"),
         )
-        return Writer(
-            repository=repository,
-            branch=made.id,
-            operations=_Lent(self, repository, made.id, self._connect(made.access_key_id, made.secret_access_key)),
-            note=f"{made.id} is a sandbox at {source}, which ends in {self._ttl}",
+        return await self._kept.keep(repository, made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """The sandbox that takes writes, and the operations of its user. `note` tells the agent."""
+
+    id: str
+    operations: Operations
+    note: str
+
+
+class Kept(Protocol):
+    """Remember which sandbox takes the writes to a repository."""
+
+    async def find(self, repository: str) -> Box | None:
+        """Return the sandbox, or None where the write has to make one.
+
+        Raises:
+            SandboxEnded: it has ended, and is forgotten by that.
+            LakebedError: no more sandboxes may be made.
+        """
+        ...
+
+    async def keep(self, repository: str, made: SandboxWithSecret) -> Box:
+        """Remember a sandbox that was just made, and return it, or the one that another request made meanwhile."""
+        ...
+
+
+def note_of(sandbox: str, source: str, ends_s: int) -> str:
+    ends = datetime.fromtimestamp(ends_s, UTC)
+    return f"{sandbox} is a sandbox at {source}, which ends at {ends:%Y-%m-%d %H:%M} UTC"
+
+
+class InMemory:
+    """Remember for one process, and write with the key pair. `connect` returns operations for one."""
+
+    def __init__(self, operations: Operations, connect: Callable[[str, str], Operations]) -> None:
+        self._operations = operations
+        self._connect = connect
+        self._boxes: dict[str, Box] = {}
+
+    async def find(self, repository: str) -> Box | None:
+        return self._boxes.get(repository)
+
+    async def keep(self, repository: str, made: SandboxWithSecret) -> Box:
+        lent = _Lent(self, repository, made.id, self._connect(made.access_key_id, made.secret_access_key))
+        self._boxes[repository] = box = Box(
+            id=made.id, operations=lent, note=note_of(made.id, made.source, made.expiration_date)
         )
+        return box
 
     async def check(self, repository: str, sandbox: str) -> None:
         """Leave the sandbox if it has ended.
@@ -103,21 +156,16 @@ class OwnSandbox:
         Raises:
             SandboxEnded: always.
         """
-        writer = self._writers.get(repository)
-        if writer is not None and writer.branch == sandbox:
-            del self._writers[repository]
-        raise SandboxEnded(
-            f"the sandbox {sandbox} has ended, and takes no more writes. What was written there is lost unless it was "
-            "merged; a person can bring its commits back. The next write makes another sandbox, without your changes",
-            sandbox=sandbox,
-        )
+        if repository in self._boxes and self._boxes[repository].id == sandbox:
+            del self._boxes[repository]
+        raise SandboxEnded(sandbox)
 
 
 class _Lent:
     """Operations with the key of a sandbox. After a refusal it looks whether the sandbox is still there."""
 
-    def __init__(self, own: OwnSandbox, repository: str, sandbox: str, operations: Operations) -> None:
-        self._own = own
+    def __init__(self, kept: InMemory, repository: str, sandbox: str, operations: Operations) -> None:
+        self._kept = kept
         self._repository = repository
         self._sandbox = sandbox
         self._operations = operations
@@ -127,11 +175,11 @@ class _Lent:
             return await self._operations.call(operation, *args, **sent)
         except (Denied, NotFound) as error:
             try:
-                await self._own.check(self._repository, self._sandbox)
+                await self._kept.check(self._repository, self._sandbox)
             except Denied:  # the agent's user may not look
                 # Loaded late: the server has this module, and needs no client.
                 from lakebed.client import NotLoggedIn
 
                 if isinstance(error, NotLoggedIn):
-                    self._own.leave(self._repository, self._sandbox)
+                    self._kept.leave(self._repository, self._sandbox)
             raise

@@ -11,8 +11,7 @@ from lakebed.base import Denied, check_branch, check_repository
 from .asking import Operations
 
 READ_ONLY: Final = (
-    "this connection is read-only: ask the person who set it up to leave --read-only out, "
-    "or to add ?branch=REPOSITORY/BRANCH to the URL"
+    "this connection is read-only: ask the person who set it up to leave out --read-only, or read_only in the URL"
 )
 
 

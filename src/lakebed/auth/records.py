@@ -22,8 +22,10 @@ from .permissions.built_in import UID
 from .permissions.statements import Statement
 
 __all__ = [
+    "AGENTS",
     "PARTITION",
     "SANDBOXES",
+    "AgentRecord",
     "AuthFormat",
     "GroupRecord",
     "PolicyRecord",
@@ -49,6 +51,7 @@ SESSIONS: Final = b"sessions/"
 TICKETS: Final = b"tickets/"
 PRINCIPALS: Final = b"principals/"
 SANDBOXES: Final = b"sandboxes/"
+AGENTS: Final = b"agents/"
 ADMINS_LEAVING: Final = b"admins/leaving"
 SERVER_SECRET: Final = b"server/secret"
 INSTALLATION: Final = b"server/installation"
@@ -197,6 +200,17 @@ class SandboxRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     # Its branch has a quota, 0: none. The quota's own record counts.
     quota_bytes: int = 0
 
+    def lasts_at(self, now_ms: int) -> bool:
+        return self.state is SandboxState.ACTIVE and now_ms < self.expires_ms
+
+
+class AgentRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The sandbox that a session of a user's agents writes to, and its end when it was made."""
+
+    user_uid: str
+    sandbox: str
+    ends_ms: int
+
 
 class LeavingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Store the `memberships` of Admins (user id, nonce of the grant) to delete before another user may leave."""
@@ -226,6 +240,7 @@ Record: TypeAlias = (
     | TicketRecord
     | PrincipalRecord
     | SandboxRecord
+    | AgentRecord
     | LeavingRecord
     | InstallationRecord
 )

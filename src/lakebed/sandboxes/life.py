@@ -181,6 +181,10 @@ class Sandboxes:
         """
         return (await self._find(repository, id_))[0]
 
+    async def lasts(self, id_: str) -> bool:
+        """Return whether a sandbox has this id, also one that is being made or ended."""
+        return await self._read(id_) is not None
+
     async def list(
         self, repository: Repository, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> tuple[Sequence[SandboxRecord], bool]:

@@ -69,7 +69,8 @@ def test_after_its_sandbox_has_ended_an_agent_learns_it_once_and_gets_another(sh
             return agents.ClientOperations(clients.enter_context(connect(pair)))
 
         own = agents.ClientOperations(clients.enter_context(connect(settings)))
-        scope = agents.Scope(operations=own, writers=agents.OwnSandbox(own, connected, ttl="1h"))
+        writers = agents.OwnSandbox(own, agents.InMemory(own, connected), ttl="1h")
+        scope = agents.Scope(operations=own, writers=writers)
 
         def call(tool: str, **arguments: object) -> Any:
             return asyncio.run(call_tool(scope, tool, {"repository": "boxes", **arguments}))

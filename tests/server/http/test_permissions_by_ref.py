@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec.inspect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,13 +114,19 @@ NOT_HELD = {
     "setDeleteProtection": {"branches"},
     "setGCRules": {"branches"},
     "internalSetGarbageCollectionRules": {"branches"},
-    "setFullGcRules": {"branches"},
-    "tryGcRules": {"branches"},
+    "setFullGcRules": {"branches", "commits"},
+    "tryGcRules": {"branches", "commits"},
     "addLegalHold": {"commits", "tags"},
     # Steps of a collector, which names commits by id.
     "expireGcCommits": {"commits"},
     "sweepGcRun": {"commits"},
     "CreateCommitRecord": {"commit_id"},
+    "unstageGcEntries": {"branch", "source"},
+    "startGcJob": {"branches", "commits"},
+    # Namespaces and tables, which lie below the ref of the address.
+    "listCatalogs": {"parent"},
+    "listNamespaces": {"parent"},
+    "renameTable": {"source"},
     # Held row by row, or below another name.
     "sweepBranches": {"branches"},
     "importStart": {"commit"},
@@ -191,12 +198,30 @@ def is_refused(operation: AnyOperation, answer: httpx.Response) -> bool:
     return answer.status_code == status and message_of(answer).startswith("insufficient permissions: ")
 
 
+def fields_of(kind: msgspec.inspect.Type) -> Iterator[str]:
+    """The names of all fields of a record, and of records in it."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        for field in kind.fields:
+            yield field.name
+            yield from fields_of(field.type)
+    for inner in ("item_type", "value_type"):
+        if hasattr(kind, inner):
+            yield from fields_of(getattr(kind, inner))
+    for part in (*getattr(kind, "types", ()), *getattr(kind, "item_types", ())):
+        yield from fields_of(part)
+
+
 def test_every_value_that_names_a_ref_is_held_by_a_permission() -> None:
-    words = re.compile(r"(?i)(^|_)ref$|Ref$|branch(es)?$|^tags?$|commit(s|_?id)?$|^stop_at$")
+    """However deep in a body it lies, and also where an operation asks for no permission at all."""
+    words = re.compile(
+        r"(?i)(^|_)ref$|Ref$|branch(es)?$|^tags?$|commit(s|_?id)?$|^stop_at$"
+        "|^(base|from|head|left|onto|parent|right|source|start)$"
+    )
     for operation in OPERATIONS:
         fields = [*operation.arguments, *(one.name for one in operation.parameters)]
-        fields += getattr(operation.body, "__struct_fields__", ())
-        named = {one for one in fields if words.search(one)} if operation.permissions else set()
+        if operation.body not in (None, bytes):
+            fields += fields_of(msgspec.inspect.type_info(operation.body))
+        named = {one for one in fields if words.search(one)}
         held = {name for permission in operation.permissions or () for at in permission.at for name in at[:3:2]}
         held |= {at.name for permission in operation.asked_later for at in permission.at}
         held.add(SOURCES.get(operation.id, ""))

@@ -73,7 +73,7 @@ def mcp(
             uri = parse_ref(_as_uri(branch))
             writers = agents.FixedBranch(uri.repository, uri.ref, own)
         else:
-            writers = agents.OwnSandbox(own, connected, source=source, ttl=ttl)
+            writers = agents.OwnSandbox(own, agents.InMemory(own, connected), source=source, ttl=ttl)
         named = tuple(parse_repository(_as_uri(each)) for each in repository or [])
         asyncio.run(agents.serve_stdio(agents.Scope(operations=own, writers=writers, repositories=named)))
 

@@ -20,6 +20,7 @@ from lakebed.catalog import Repository
 from lakebed.gc.live import CollectionService, Installation, OtherInstallation
 from lakebed.hooks import Runs
 from lakebed.quotas import Books, CountOvertaken, NoQuota, of_repository
+from lakebed.sandboxes import Agents
 from lakebed.server.state import AppState
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ async def clean_imports(state: AppState) -> None:
 async def end_sandboxes(state: AppState) -> None:
     """End sandboxes that are due, that lost their branch, or whose making or end a crash interrupted."""
     await state.sandboxes.clean()
+    await Agents(state.store, state.ports, state.sandboxes).clean()
 
 
 async def settle_tables(state: AppState) -> None:
