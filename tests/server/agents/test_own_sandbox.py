@@ -211,11 +211,11 @@ async def test_the_token_of_a_job_writes_nothing(
     delegation = Delegation(job="j", repository="lake", actions=("fs:ReadObject", "fs:ListObjects"))
     identity = Identity(user_id="esti")
     token = await state.authenticator.issue_job_token(identity, delegation, lifetime_s=600)
+    client.auth = None
     answer = await client.post(
         "http://localhost/mcp",
         json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
         headers={**HEADERS, "authorization": f"Bearer {token}"},
-        auth=None,
     )
 
     assert [tool["name"] for tool in answer.json()["result"]["tools"]] == ["list", "read", "table", "diff", "why"]
@@ -246,7 +246,7 @@ async def test_records_of_ended_sandboxes_are_removed_and_those_of_a_deleted_use
         def __getattr__(self, name: str) -> Any:
             return getattr(ports.clock, name)
 
-    ports_ahead = type(ports)(Clock(), ports.ids, ports.tasks)  # type: ignore[arg-type]  # the rest is the real one
+    ports_ahead = type(ports)(Clock(), ports.ids, ports.tasks)
     of_agents = Agents(state.store, ports_ahead, state.sandboxes)
     user = await state.accounts.get_user("esti")
     async with agent() as tools:

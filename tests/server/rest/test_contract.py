@@ -199,6 +199,38 @@ class TestBranches:
 
         assert (await client.get(f"{repo}/commits/{expression}")).status_code == 400
 
+    async def test_staged_changes_are_no_commit_to_begin_at_to_merge_or_to_compare(
+        self, client: httpx.AsyncClient, repo: str
+    ) -> None:
+        """The head in their place would leave out just what was asked for."""
+        await put(client, repo, "a")
+        await commit(client, repo)
+        await client.post(f"{repo}/branches", json={"name": "dev", "source": "main"})
+        await put(client, repo, "staged")
+
+        refused = [
+            await client.post(f"{repo}/branches", json={"name": "x", "source": "main$"}),
+            await client.post(f"{repo}/tags", json={"id": "x", "ref": "main$"}),
+            await client.post(f"{repo}/sandboxes", json={"source": "main$", "ttl": "1h"}),
+            await client.post(f"{repo}/refs/main$/merge/dev", json={}),
+            await client.put(f"{repo}/branches/dev/hard_reset", params={"ref": "main$"}),
+            await client.post(f"{repo}/branches/dev/cherry-pick", json={"ref": "main$"}),
+            await client.post(f"{repo}/branches/dev/revert", json={"ref": "main$", "parent_number": 0}),
+            await client.get(f"{repo}/refs/dev/diff/main$"),
+            await client.get(f"{repo}/refs/main$/commits"),
+        ]
+        pull = {"title": "t", "source_branch": "main$", "destination_branch": "dev"}
+        asked = await client.post(f"{repo}/pulls", json=pull)
+        read = await client.get(f"{repo}/refs/main$/objects", params={"path": "staged"})
+        listed = await client.get(f"{repo}/refs/main$/objects/ls")
+        last = await client.get(f"{repo}/refs/main$/objects/commits")
+
+        assert [(answer.url, answer.text) for answer in refused if answer.status_code != 400] == []
+        assert all("`$` stands for what is staged" in answer.text for answer in refused)
+        assert asked.status_code in {400, 404}
+        assert read.status_code == listed.status_code == 200
+        assert [row["path"] for row in last.json()["results"]] == ["a", "staged"]
+
     async def test_what_is_not_found_is_named(self, client: httpx.AsyncClient, repo: str) -> None:
         for path, params, message in (
             ("/refs/nope/commits", {}, "ref: not found"),

@@ -63,8 +63,6 @@ class Commits(Resource):
 
     async def get(self, request: RestRequest) -> wire.Commit:
         """Return a commit by id, as in the contract, or by any other ref expression, as its clients send."""
-        if request.args[1].endswith("$"):
-            raise Answer(400, f"{request.args[1]!r} stands for uncommitted changes, which are no commit")
         versions = (await self._catalog.get(request.args[0])).versions
         try:
             commit = await versions.history.get_commit(await versions.refs.resolve_commit(request.args[1]))

@@ -50,6 +50,9 @@ class Expressions:
             BadRef: malformed, or no such parent.
         """
         base, when, steps, suffix = _parts_of(expression)
+        if to_name and suffix == "$":
+            # Its head would leave out just what was asked for.
+            raise BadRef(f"{expression!r}: `$` stands for what is staged, which is no commit", ref=expression)
         if when is not None:
             return Resolved(await self._walk(await self._find_then(base, when, expression), steps, expression))
         # First, because a branch or tag of this name may be left from before such names were refused, or come from a
@@ -80,7 +83,8 @@ class Expressions:
         """Return the published commit that an expression names: of a branch its head, as of after the call began.
 
         Raises:
-            RefNotFound, BadRef: as for `resolve`.
+            RefNotFound: as for `resolve`.
+            BadRef: as for `resolve`, or it ends with `$`.
         """
         return (await self.resolve(expression, to_name=True)).commit_id
 

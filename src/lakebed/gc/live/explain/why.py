@@ -222,7 +222,7 @@ class Why:
             return await self._at_swept(CommitId(str(gone.facts["commit"])), path)
         except (Corrupt, CommitExpired):
             # The files of a swept commit may be deleted.
-            if await self._versions.refs.resolve_commit(ref) in swept:
+            if (await self._versions.refs.resolve(ref)).commit_id in swept:
                 return None
             raise
         return self.canonical(entry.address)

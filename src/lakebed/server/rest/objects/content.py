@@ -190,7 +190,7 @@ def _header_text(value: bytes) -> str:
 async def _gone(repository: Repository, ref: str, error: ObjectMissing) -> LakebedError:
     """Return an error that names the run which expired the commit; otherwise return the store's error."""
     try:
-        await repository.versions.retired.check_not_expiring([await repository.versions.refs.resolve_commit(ref)])
+        await repository.versions.retired.check_not_expiring([(await repository.versions.refs.resolve(ref)).commit_id])
     except CommitExpired as taken:
         return Answer(410, f"the object's data is gone: {taken}")
     return error

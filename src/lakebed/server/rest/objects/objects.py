@@ -88,7 +88,7 @@ class Objects(Resource):
             limit=min(request.amount(), LAST_COMMITS_MAX),
         )
         paths = [key for key, row in listing.items if row is not None]
-        head = await versions.refs.resolve_commit(request.args[1])
+        head = (await versions.refs.resolve(request.args[1])).commit_id
         commits, is_complete = await versions.history.last_commits(
             head,
             objects=paths,
