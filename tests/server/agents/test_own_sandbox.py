@@ -211,7 +211,7 @@ async def test_the_token_of_a_job_writes_nothing(
     delegation = Delegation(job="j", repository="lake", actions=("fs:ReadObject", "fs:ListObjects"))
     identity = Identity(user_id="esti")
     token = await state.authenticator.issue_job_token(identity, delegation, lifetime_s=600)
-    client.auth = None
+    client.auth = httpx.Auth()
     answer = await client.post(
         "http://localhost/mcp",
         json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
