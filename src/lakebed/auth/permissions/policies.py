@@ -19,6 +19,7 @@ from lakebed.auth.records import (
     GroupRecord,
     PolicyRecord,
     SandboxRecord,
+    SandboxState,
     UserRecord,
     decode,
 )
@@ -265,7 +266,12 @@ class Policies:
         """Return the statements of the user's sandbox as a policy while it lasts. No policy record stores them."""
         held = await self._store.get(PARTITION, SANDBOXES + user.id.encode())
         sandbox = decode(SandboxRecord, held.value) if held is not None else None
-        if sandbox is None or sandbox.user_uid != user.uid or not sandbox.lasts_at(self._ports.clock.now_ms()):
+        if (
+            sandbox is None
+            or sandbox.state is not SandboxState.ACTIVE
+            or sandbox.user_uid != user.uid
+            or self._ports.clock.now_ms() >= sandbox.expires_ms
+        ):
             return {}
         if self._is_current is not None and not await self._is_current(sandbox):
             return {}
