@@ -37,10 +37,11 @@ class Tool(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a tool."""
+    """One call of a tool. `asked` gets the operations that it called, each of which has its line in the audit log."""
 
     scope: Scope
     tool: Tool[Any]
+    asked: list[str]
 
     async def do(
         self,
@@ -59,6 +60,7 @@ class Call:
             LakebedError: the operation's own error.
         """
         assert operation in self.tool.operations, f"{self.tool.name} does not state {operation.id}"
+        self.asked.append(operation.id)
         return await (through or self.scope.operations).call(
             operation, args, query, tool=self.tool.name, body=body, content=content, headers=headers
         )

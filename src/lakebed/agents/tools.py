@@ -7,11 +7,13 @@ are those of the API, over either transport.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from lakebed.base import Denied, Invalid, LakebedError, NotFound, Unavailable
+from lakebed.operations import accounts
 
 from .calling import Call, Tool
 from .reading import READING
@@ -20,6 +22,7 @@ from .writing import WRITING
 
 TOOLS: Final[tuple[Tool[Any], ...]] = (*READING, *WRITING)
 BY_NAME: Final[Mapping[str, Tool[Any]]] = {tool.name: tool for tool in TOOLS}
+NOTING: Final = accounts.GET_CURRENT_USER
 ANSWER_BYTES_MAX: Final = 256 << 10
 WORDS_MAX: Final = 1000
 """An error may repeat a name that its caller made up."""
@@ -46,24 +49,37 @@ def schema_of(tool: Tool[Any]) -> dict[str, Any]:
 async def call_tool(scope: Scope, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
     """Carry out one call, and return its answer: a record that JSON can hold.
 
+    A call that is refused here, before it asks the server, leaves its line in the audit log by `NOTING`.
+
     Raises:
         UnknownTool: there is no such tool.
         LakebedError: bad arguments, a missing permission, or the error of an operation. The message says how to go on.
     """
-    tool = BY_NAME.get(name)
-    if tool is None:
-        known = ", ".join(each.name for each in tools_of(scope))
-        raise UnknownTool(f"there is no tool {name[:WORDS_MAX]!a}: there are {known}")
-    if tool.changes and scope.writers.is_read_only:
-        raise Denied(READ_ONLY)
-    given = _arguments(tool, arguments)
-    answer = await tool.handler(Call(scope=scope, tool=tool), given)
+    asked: list[str] = []
+    try:
+        answer = await _call(scope, name, arguments, asked)
+    except LakebedError:
+        if not asked:
+            with suppress(LakebedError):
+                noted = f"{name if name in BY_NAME else 'unknown'}_refused"
+                await scope.operations.call(NOTING, (), {}, tool=noted)
+        raise
     size_bytes = len(msgspec.json.encode(answer))
     if size_bytes > ANSWER_BYTES_MAX:
         raise Invalid(
             f"the answer has {size_bytes:,} bytes, and at most {ANSWER_BYTES_MAX:,} are sent: ask for less at once"
         )
     return answer
+
+
+async def _call(scope: Scope, name: str, arguments: Mapping[str, object], asked: list[str]) -> dict[str, object]:
+    tool = BY_NAME.get(name)
+    if tool is None:
+        known = ", ".join(each.name for each in tools_of(scope))
+        raise UnknownTool(f"there is no tool {name[:WORDS_MAX]!a}: there are {known}")
+    if tool.changes and scope.writers.is_read_only:
+        raise Denied(READ_ONLY)
+    return await tool.handler(Call(scope=scope, tool=tool, asked=asked), _arguments(tool, arguments))
 
 
 def _arguments(tool: Tool[Any], arguments: Mapping[str, object]) -> Any:

@@ -238,6 +238,27 @@ async def test_writes_go_to_the_named_branch_alone_and_reads_to_the_named_reposi
     assert beside.startswith("writes go to the branch agent of lake only")
 
 
+async def test_a_call_that_is_refused_before_any_request_has_its_line(agent: Ask, tmp_path: Path) -> None:
+    async with agent("branch=lake/agent&repository=lake") as tools:
+        await tools.list_tools()
+        begun = len(lines(tmp_path))
+        await refused(tools, "write", repository="lake", path="_lakefs_actions/a", content="x")
+        await refused(tools, "write", repository="other", path="a", content="x")
+        await refused(tools, "read", repository="lake")
+        with pytest.raises(MCPError, match="no tool"):
+            await tools.call_tool("sweep", {})
+        await refused(tools, "read", repository="lake", ref="main", path="gone")
+
+    noted = [(line["tool"], line["operation"], line["user"]) for line in lines(tmp_path)[begun:]]
+    assert noted == [
+        ("write_refused", "getCurrentUser", "esti"),
+        ("write_refused", "getCurrentUser", "esti"),
+        ("read_refused", "getCurrentUser", "esti"),
+        ("unknown_refused", "getCurrentUser", "esti"),
+        ("read", "statObject", "esti"),
+    ]
+
+
 async def test_no_agent_writes_action_files(agent: Ask, client: httpx.AsyncClient, repo: str) -> None:
     """They have the server send values anywhere, and the login of a named branch may well write them."""
     async with agent("branch=lake/agent") as tools:
