@@ -30,7 +30,7 @@ from . import apply
 from .branches import app as branches
 from .options import Working, asked
 from .session import PLAN_STOPPED, RootOption, check, checked_collector, policy_file, versions_of, with_spark
-from .text import plan_texts
+from .text import plan_texts, state_text
 from .why import lifecycle_why
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _status_text(found: LifecycleStatus) -> Iterator[str]:
 
 def _state(view: RunView) -> str:
     if view.until_ms is None or view.state.value == "ended":
-        return view.state.value
+        return state_text(view.state.value)
     return "purging" if view.is_purging else f"waits until {human_time(view.until_ms // 1000)}"
 
 
