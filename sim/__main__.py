@@ -7,7 +7,6 @@ in full: the same seed at the same commit gives the same trace.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -35,6 +34,7 @@ from .scenes.swarms import SWARM_FAULTS, swarm
 from .search.exploring import Explored, TooManyStates, explore
 from .search.scheduling import run_seed
 from .storms import main as storm
+from .summing import sum_up
 from .worlds.small import WHOLE_MAX_S, World, small_worlds, write_costs
 
 
@@ -59,14 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "exhaustive":
             if not any(options.only in name for name in _names()):
                 parser.error(f"no world has {options.only!r} in its name: exhaustive --list names them")
-            found = exhaustive(
-                quick=options.quick,
-                only=options.only,
-                states_max=options.states_max,
-                memory_gib=options.memory_gib,
-                seconds_max=options.seconds_max,
-                costs=options.costs,
-            )
+            limits = ("states_max", "memory_gib", "seconds_max")
+            limited = {name: getattr(options, name) for name in limits}
+            found = exhaustive(quick=options.quick, only=options.only, costs=options.costs, **limited)
         case "swarm":
             found = swarms(options.seeds, first=options.first, has_due=options.due, statistics=options.statistics)
         case "blind":
@@ -78,14 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case _:
             found = mutants(seeds_max=options.seeds, only=options.only, anew=options.anew)
     found["cpu_s"] = round(sum(os.times()[:4]) - started_s, 1)
-    if options.json:
-        print(json.dumps({"name": options.command, **found}))
-    else:
-        amounts = {
-            name.replace("_", " "): len(value) if isinstance(value, list | dict) else value
-            for name, value in found.items()
-        }
-        print("in all: " + ", ".join(f"{amount:,} {name}" for name, amount in amounts.items()))
+    sum_up(options.command, found, is_json=options.json)
     return 1 if found["violations"] or found.get("caught") != found.get("mutants") else 0
 
 

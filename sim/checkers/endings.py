@@ -11,7 +11,7 @@ A reset that does not lie before an operation may have taken it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -25,7 +25,7 @@ from lakebed.versions import (
     RunRecord,
     UploadRefused,
 )
-from sim.ports.actors import Ending, Violation
+from sim.ports.actors import Check, Ending, Violation
 from sim.ports.operations import Record
 
 from .views import UID, Made, View
@@ -61,19 +61,12 @@ def causality(ending: Ending) -> None:
         if record.ended is None or _is_moved(ending, name):
             continue
         history = view.history(name)
-        if record.ended.is_ok:
-            for made in history:
-                if made.id == record.ended.value and not made.is_gone:
-                    _check_shown(ending, name, made.contents, record.before, f"commit {record.operation.name} holds")
-        elif (
-            record.ended.error in (CommitOvertaken, NoChanges)
-            and history
-            and not history[0].is_gone
-            and not _resets(ending, name)
-        ):
-            _check_shown(
-                ending, name, history[0].contents, record.before, f"after {record.operation.name} the head has"
-            )
+        shows, held = [made for made in history if made.id == record.answer], f"commit {record.operation.name} holds"
+        if record.error in (CommitOvertaken, NoChanges) and not _resets(ending, name):
+            shows, held = history[:1], f"after {record.operation.name} the head has"
+        for made in shows:
+            if not made.is_gone:
+                _check_shown(ending, name, made.contents, record.before, held)
 
 
 def chain(ending: Ending) -> None:
@@ -89,7 +82,7 @@ def chain(ending: Ending) -> None:
                 raise Violation(f"{newer.id[:12]} has generation {newer.record.generation} above {older.id[:12]}")
         ids = [made.id for made in history]
         for record in _of_branch(ending, name, ("commit", "merge", "revert", "cherry_pick")):
-            if record.is_acknowledged and record.ended is not None and ids.count(record.ended.value) != 1:  # type: ignore[arg-type]  # a commit's value is its id
+            if record.is_acknowledged and ids.count(CommitId(record.answer)) != 1:
                 raise Violation(f"{record.operation.name} was acknowledged and is not in the history of {name}")
 
 
@@ -97,9 +90,9 @@ def commits_are_found(ending: Ending) -> None:
     """Check that an acknowledged commit is found by its id, wherever its branch went: by its note or the history."""
     view = View(ending.disk)
     for record in (one for kind in ("commit", "merge", "revert", "cherry_pick") for one in ending.acknowledged(kind)):
-        if record.ended is None or not is_commit_id(str(record.ended.value)):
+        if not is_commit_id(record.answer):
             continue
-        made = view.commit(CommitId(str(record.ended.value)))
+        made = view.commit(CommitId(record.answer))
         if not made.published and made.id not in [one.id for one in view.history(made.made_for)]:
             raise Violation(f"{record.operation.name} was acknowledged, and nothing says that a branch took it")
 
@@ -108,7 +101,7 @@ def overtaken_means_absent(ending: Ending) -> None:
     """Check that a commit that failed as overtaken, or for want of changes, is not in the history."""
     view = View(ending.disk)
     for record in ending.of("commit"):
-        if record.ended is not None and record.ended.error in (CommitOvertaken, NoChanges):
+        if record.error in (CommitOvertaken, NoChanges):
             messages = [made.record.message for made in view.history(record.operation.branch)]
             if record.operation.name in messages:
                 raise Violation(f"{record.operation.name} failed, and is in the history")
@@ -119,8 +112,7 @@ def refused_means_absent(ending: Ending) -> None:
     view, writes = View(ending.disk), ending.of("write")
     values = [write.operation.value for write in writes]
     for write in writes:
-        error = write.ended.error if write.ended is not None else None
-        if error is None or not issubclass(error, _REFUSALS) or values.count(write.operation.value) > 1:
+        if not issubclass(write.error or Exception, _REFUSALS) or values.count(write.operation.value) > 1:
             continue
         trees = {commit.metarange_id for commit in view.commits()}
         places = [view.visible(branch) for branch in view.branches().values()]
@@ -133,7 +125,7 @@ def idle_branch_does_not_grow(ending: Ending) -> None:
     """Check that nothing is sealed when every committer has ended with a definite answer."""
     commits = ending.of("commit")
     definite = (None, NoChanges, CommitOvertaken)
-    if ending.crashed or any(record.ended is None or record.ended.error not in definite for record in commits):
+    if ending.crashed or any(record.ended is None or record.error not in definite for record in commits):
         return
     if any(not record.is_acknowledged for kind in SEALERS for record in ending.of(kind)):
         return
@@ -168,9 +160,9 @@ def resets_hold(ending: Ending) -> None:
         if back := sorted(str(value) for key, value in staged if value in gone and head.get(key) != value):
             raise Violation(f"{reset.operation.name} was acknowledged, and {back} is staged again")
         for commit in ending.acknowledged("commit"):
-            if commit.before is not None and reset.operation.name in commit.before and commit.ended is not None:
+            if reset.operation.name in (commit.before or ()):
                 for made in view.history(name):
-                    if made.id == commit.ended.value and (held := _fresh_values(made) & gone):
+                    if made.id == commit.answer and (held := _fresh_values(made) & gone):
                         raise Violation(f"{reset.operation.name} held not: {commit.operation.name} has {sorted(held)}")
 
 
@@ -199,11 +191,10 @@ def unforced_resets_drop_nothing(ending: Ending) -> None:
 def reads_see_what_was_acknowledged(ending: Ending) -> None:
     """Check invariant 7, for paths: a read finds what was acknowledged before it began, or what replaced it."""
     for read in ending.of("read"):
-        ended = read.ended
-        if ended is None or _is_moved(ending, read.operation.branch):
+        if _is_moved(ending, read.operation.branch):
             continue
-        if ended.is_ok or ended.error is PathNotFound:
-            shown = {} if ended.value is None else {read.operation.key: str(ended.value)}
+        if read.is_acknowledged or read.error is PathNotFound:
+            shown = {read.operation.key: read.answer} if read.is_acknowledged else {}
             what = f"{read.operation.name} found"
             _check_shown(ending, read.operation.branch, shown, read.before, what, paths=[read.operation.key])
 
@@ -216,7 +207,7 @@ def reads_see_merges(ending: Ending) -> None:
     view = View(ending.disk)
     for merge in ending.acknowledged("merge"):
         name = merge.operation.branch
-        commit_id = CommitId(str(merge.ended.value)) if merge.ended is not None else CommitId("")
+        commit_id = CommitId(merge.answer)
         if _is_moved(ending, name) or _resets(ending, name):
             continue
         after, before = (_tree(view, one) for one in (commit_id, view.commit(commit_id).parents[0]))
@@ -225,7 +216,7 @@ def reads_see_merges(ending: Ending) -> None:
             key = read.operation.key
             if read.ended is None or key in written or merge.operation.name not in (read.before or ()):
                 continue
-            is_answer = read.ended.is_ok or read.ended.error is PathNotFound
+            is_answer = read.ended.is_ok or read.error is PathNotFound
             if is_answer and read.ended.value == before.get(key) != after.get(key):
                 raise Violation(f"{read.operation.name} found {read.ended.value!r} after {merge.operation.name}")
 
@@ -305,7 +296,7 @@ def lists_have_a_run(ending: Ending) -> None:
         raise Violation(f"lists of what is expiring without a run: {orphans}")
 
 
-ALWAYS: Final[Sequence[Callable[[Ending], None]]] = (
+ALWAYS: Final[Sequence[Check]] = (
     no_lost_write,
     causality,
     chain,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import cast
 
 from lakebed.base import RunState
@@ -17,7 +16,7 @@ from lakebed.gc.messages import (
     run_of_record,
 )
 from sim.checkers.views import View
-from sim.ports.actors import Ending, Violation
+from sim.ports.actors import Check, Ending, Violation
 from sim.ports.disk import Disk
 
 
@@ -46,21 +45,14 @@ def parts_recorded(ending: Ending) -> int:
 
 
 def what_is_recorded_is_gone(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: an object is there of which a ledger says that it was deleted. Its address was given once.
-    """
+    """Check that no object is there of which a ledger says that it was deleted. Its address was given once."""
     for key, state in recorded(ending.disk):
         if state == LedgerState.DELETED and key in ending.disk.objectstore:
             raise Violation(f"recorded as deleted, and still there: {key}")
 
 
 def deletions_count_once(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: two rows of the ledger say of one object that it was deleted; or one says that another does, and none
-            does.
-    """
+    """Check that the ledger counts a deletion once. A row that leaves it to another row is not alone."""
     rows = recorded(ending.disk)
     times = Counter(key for key, state in rows if state == LedgerState.DELETED)
     if double := sorted(key for key, count in times.items() if count > 1):
@@ -70,10 +62,7 @@ def deletions_count_once(ending: Ending) -> None:
 
 
 def totals_are_those_of_the_ledger(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: the report of a run that ended counts more deletions than the ledger has of it, or fewer.
-    """
+    """Check that the report of a run that ended counts the deletions that the ledger has of it."""
     counts = Counter(run for run, rows in _records(ending.disk) for _, state in rows if state == LedgerState.DELETED)
     runs = View(ending.disk).runs()
     for key, (content, _, _) in ending.disk.objectstore.items():
@@ -84,7 +73,7 @@ def totals_are_those_of_the_ledger(ending: Ending) -> None:
                 raise Violation(f"run {run} counts {said} deletions, and the ledger {counts[run]}")
 
 
-def unless_one_died(check: Callable[[Ending], None]) -> Callable[[Ending], None]:
+def unless_one_died(check: Check) -> Check:
     """Return the check for endings in which no process died: who died before its last look left it to its next one."""
 
     def checked(ending: Ending) -> None:

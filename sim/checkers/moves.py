@@ -20,10 +20,7 @@ from .views import PARTITION, View
 
 
 def branch_moves_are_legal(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """
-    Raises:
-        Violation: the branch record was changed in a way that no flow may.
-    """
+    """Check that each change of a branch record is one that a flow may make."""
     _branch_moves(disk, partition, key, old, new, check_cells=True)
 
 
@@ -45,22 +42,14 @@ def _branch_moves(
 def branch_moves_are_legal_beside_removals(
     disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None
 ) -> None:
-    """The same where single objects are reset: a cell that a committer has read may be gone when he publishes.
-
-    Raises:
-        Violation: the branch record was changed in a way that no flow may.
-    """
+    """The same where single objects are reset: a cell that a committer has read may be gone when he publishes."""
     _branch_moves(disk, partition, key, old, new, check_cells=False)
 
 
 def tokens_leave_with_a_claim(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
     """Check that an actor that takes tokens off a branch has written a claim that names exactly them.
 
-    By it a cleaner finds them.
-
-    Raises:
-        Violation: there is no such claim.
-    """
+    By it a cleaner finds them."""
     if partition != PARTITION or not key.startswith(keys.BRANCH) or old is None:
         return
     before = decode_record(BranchRecord, old)

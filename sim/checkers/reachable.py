@@ -50,10 +50,8 @@ _LIVE_UPLOADS = (UploadState.ISSUED, UploadState.LINKING)
 
 def nothing_reachable_is_deleted(ending: Ending) -> None:
     """Check invariant 5, at the end."""
-    missing = {
-        address for address in reachable(ending.disk) if address.startswith("data/")
-    } - ending.disk.objectstore.keys()
-    if missing:
+    named = {address for address in reachable(ending.disk) if address.startswith("data/")}
+    if missing := named - ending.disk.objectstore.keys():
         raise Violation(f"deleted although reachable: {sorted(missing)}")
 
 
@@ -97,11 +95,7 @@ def nothing_active_is_deleted(*due: bytes) -> Callable[[Ending], None]:
 
 
 def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Check invariant 5, at each delete: no address that may still be linked, or is just being.
-
-    Raises:
-        Violation: it was.
-    """
+    """Check invariant 5, at each delete: no address that may still be linked, or is just being."""
     if partition != BLOCKS or new is not None:
         return
     value = disk.value(PARTITION, keys.UPLOAD + key)
@@ -116,21 +110,13 @@ def deletes_spare_open_uploads(disk: Disk, partition: bytes, key: bytes, _: byte
 
 
 def addresses_are_fresh(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Check that no address of ours is written to twice: what is deleted late could be what another writer put there.
-
-    Raises:
-        Violation: something is there already.
-    """
+    """Check that no address of ours is written to twice: a late delete could take what another writer put there."""
     if partition == BLOCKS and new is not None and key.startswith(b"data/") and key.decode() in disk.objectstore:
         raise Violation(f"{key.decode()} was handed out twice")
 
 
 def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Check that rules count at once where the answer promised it: no run by older rules takes a commit after that.
-
-    Raises:
-        Violation: it does.
-    """
+    """Check that rules count at once where the answer promised it: no run by older rules takes a commit after that."""
     if partition != PARTITION or not key.startswith(keys.SWEPT) or new is None:
         return
     run = disk.value(PARTITION, keys.RUN + decode_record(SweptRecord, new).run.encode())
@@ -141,11 +127,7 @@ def sweeps_keep_promises(disk: Disk, partition: bytes, key: bytes, _: bytes | No
 
 
 def names_are_unique(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
-    """Check that no branch and tag of one name can be used.
-
-    Raises:
-        Violation: both can.
-    """
+    """Check that no branch and tag of one name can be used."""
     if partition != PARTITION or new is None or not key.startswith((keys.BRANCH, keys.TAG)):
         return
     name = key.partition(b"/")[2]
@@ -159,11 +141,7 @@ def names_are_unique(disk: Disk, partition: bytes, key: bytes, _: bytes | None, 
 def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, new: bytes | None) -> None:
     """Check that an exclusive cell is true: no other cell and no commit names the address, as far as its token shows.
 
-    A token that a freeze retired is left out, and what a commit that claims the token holds at the path.
-
-    Raises:
-        Violation: something names it.
-    """
+    A token that a freeze retired is left out, and what a commit that claims the token holds at the path."""
     if new is None or not (partition.startswith(TOKENS) or (partition == PARTITION and key.startswith(keys.BRANCH))):
         return
     view = View(disk)
@@ -191,11 +169,7 @@ def marks_are_true(disk: Disk, partition: bytes, key: bytes, _: bytes | None, ne
 
 
 def nothing_queued_is_named(disk: Disk, partition: bytes, _: bytes, __: bytes | None, new: bytes | None) -> None:
-    """Check that no address that may be deleted at once is reachable, from the moment on at which it is queued.
-
-    Raises:
-        Violation: it is.
-    """
+    """Check that no address that may be deleted at once is reachable, from the moment on at which it is queued."""
     is_ours = partition.startswith(PARTITION) and new is not None
     if is_ours and (waiting := queued(disk)) and (named := waiting & reachable(disk)):
         raise Violation(f"{sorted(named)} may be deleted at once, and something names it")
@@ -249,15 +223,9 @@ def what_was_undone_stays(ending: Ending) -> None:
 
 
 def _held(disk: Disk, holds: Callable[[RunRecord], bool], *, but: str = "") -> set[str]:
-    held = disk.cells.get(PARTITION, {})
-    found: set[str] = set()
-    for key, value in held.items():
-        if not key.startswith(keys.RUN):
-            continue
-        run, run_id = decode_record(RunRecord, value), key[len(keys.RUN) :].decode()
-        if run.until_ms and holds(run):
-            found |= _table(disk, run.kind, RunId(run_id), but=but)
-    return found
+    runs = View(disk).runs().items()
+    holding = [(run.kind, RunId(run_id)) for run_id, run in runs if run.until_ms and holds(run)]
+    return {address for kind, run_id in holding for address in _table(disk, kind, run_id, but=but)}
 
 
 def _table(disk: Disk, kind: RunKind, run_id: RunId, *, but: str) -> set[str]:
@@ -296,9 +264,7 @@ def _committed(disk: Disk, view: View, *, due: AbstractSet[bytes] = frozenset())
     """Return addresses that commits in histories name, but for these paths."""
     found: set[str] = set()
     branches = view.branches()
-    held = disk.cells.get(PARTITION, {})
-    tags = [value for key, value in held.items() if key.startswith(keys.TAG)]
-    refs: list[BranchRecord | TagRecord] = [*branches.values(), *(decode_record(TagRecord, value) for value in tags)]
+    refs: list[BranchRecord | TagRecord] = [*branches.values(), *view.records(TagRecord, keys.TAG).values()]
     for commit_id in histories(view, {ref.commit_id for ref in refs}):
         if not view.is_swept(commit_id):
             found |= addresses_of(disk, view.commit(commit_id).metarange_id, but=due)

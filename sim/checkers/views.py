@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from lakebed.base import EMPTY_METARANGE, CommitId, MetarangeId, RepositoryUid, Row, RunState, StagingToken
 from lakebed.gc.messages import RESTORED_FROM
@@ -13,6 +13,7 @@ from lakebed.versions import (
     ClaimRecord,
     Commit,
     IntentRecord,
+    Record,
     RefState,
     RunRecord,
     SweptRecord,
@@ -26,6 +27,7 @@ from sim.ports.actors import Violation
 from sim.ports.disk import Disk
 from sim.ports.files import pairs_in
 
+R = TypeVar("R", bound=Record)
 UID: Final = RepositoryUid("r")
 PARTITION: Final = keys.repository_partition(UID)
 
@@ -67,10 +69,7 @@ class View:
         self.disk = disk
 
     def branches(self) -> dict[str, BranchRecord]:
-        return {
-            key[len(keys.BRANCH) :].decode(): decode_record(BranchRecord, value)
-            for key, value in self._records(keys.BRANCH)
-        }
+        return self.records(BranchRecord, keys.BRANCH)
 
     def branch(self, name: str) -> BranchRecord | None:
         value = self.disk.value(PARTITION, keys.BRANCH + name.encode())
@@ -83,11 +82,11 @@ class View:
         return any(ref is not None and ref.state is RefState.ACTIVE for ref in refs)
 
     def claims(self) -> list[ClaimRecord]:
-        return [decode_record(ClaimRecord, value) for _, value in self._records(keys.CLAIM)]
+        return [*self.records(ClaimRecord, keys.CLAIM).values()]
 
     def held(self) -> set[CommitId]:
         """Return commits that a hard reset is about to name, or was when it died."""
-        return {decode_record(IntentRecord, value).commit_id for _, value in self._records(keys.INTENT)}
+        return {intent.commit_id for intent in self.records(IntentRecord, keys.INTENT).values()}
 
     def has_commit(self, commit_id: CommitId) -> bool:
         return self.disk.value(PARTITION, keys.COMMIT + commit_id.encode()) is not None
@@ -100,7 +99,7 @@ class View:
 
     def commits(self) -> list[Commit]:
         """Return every record, published or not."""
-        return [decode_record(Commit, value) for _, value in self._records(keys.COMMIT)]
+        return [*self.records(Commit, keys.COMMIT).values()]
 
     def history(self, name: str) -> list[Made]:
         """List commits by first parents, the head first."""
@@ -164,9 +163,7 @@ class View:
         return {one for one in self.disk.cells if one.startswith(PARTITION + b"/") and not one.startswith(others)}
 
     def runs(self) -> dict[str, RunRecord]:
-        return {
-            key[len(keys.RUN) :].decode(): decode_record(RunRecord, value) for key, value in self._records(keys.RUN)
-        }
+        return self.records(RunRecord, keys.RUN)
 
     def lists(self) -> dict[str, RunRecord | None]:
         """Return the runs that have a list of what they expire, by id. None: no record tells of such a run."""
@@ -175,9 +172,11 @@ class View:
         found = {name: self.disk.value(PARTITION, keys.RUN + name.encode()) for name in names}
         return {name: None if held is None else decode_record(RunRecord, held) for name, held in found.items()}
 
-    def _records(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        held = self.disk.cells.get(PARTITION, {})
-        return sorted((key, value) for key, value in held.items() if key.startswith(prefix))
+    def records(self, kind: type[R], prefix: bytes) -> dict[str, R]:
+        """Return the records whose keys begin so, by the rest of the key, in order."""
+        cells = self.disk.cells.get(PARTITION, {}).items()
+        held = sorted((key, value) for key, value in cells if key.startswith(prefix))
+        return {key[len(prefix) :].decode(): decode_record(kind, value) for key, value in held}
 
 
 def _value(flags: int, row: Row) -> str | None:

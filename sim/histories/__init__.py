@@ -7,15 +7,3 @@ objects, `judging.py` sums up. The judges know nothing of the server; docs/guide
 from .events import Call, Event, calls_of, elle_lines, read_events, write_events
 from .judging import Verdict, judge
 from .lists import Anomaly
-
-__all__ = [
-    "Anomaly",
-    "Call",
-    "Event",
-    "Verdict",
-    "calls_of",
-    "elle_lines",
-    "judge",
-    "read_events",
-    "write_events",
-]

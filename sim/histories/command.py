@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from lakebed.base import Conflict, LakebedError
 from lakebed.kv import open_store, store_partitions
+from sim.summing import sum_up
 
 from .events import Event, calls_of, elle_lines, read_events, write_events
 from .judging import Verdict, judge
@@ -41,10 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show(verdict)
     found = {"calls": sum(verdict.calls.values()), "kills": kills, "server_errors": errors}
     found |= {"violations": len(verdict.forbidden), "allowed": len(verdict.allowed)}
-    if options.json:
-        print(json.dumps({"name": "histories", **found}))
-    else:
-        print("in all: " + ", ".join(f"{amount:,} {name.replace('_', ' ')}" for name, amount in found.items()))
+    sum_up("histories", found, is_json=options.json)
     return 0 if verdict.is_valid else 1
 
 
@@ -64,14 +61,8 @@ async def _check_empty(uri: str) -> None:
 
 
 def _record(options: argparse.Namespace) -> Recording:
-    plan = Plan(
-        seconds=options.seconds,
-        seed=options.seed,
-        processes=options.processes,
-        clients=options.clients,
-        is_killing=options.kill,
-        kv=options.kv,
-    )
+    given = {name: getattr(options, name) for name in ("seconds", "seed", "processes", "clients", "kv")}
+    plan = Plan(is_killing=options.kill, **given)
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(record(plan, Path(folder)))
 

@@ -7,7 +7,7 @@ scene alone remembers the answers that it got before it crashed.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +18,8 @@ from .effects import LOCAL, LOSABLE, Effect, Fate
 from .operations import Record
 from .ports import Private, SimPorts
 
-Program: TypeAlias = Callable[[SimPorts], Coroutine[Any, Any, None]]
+Program: TypeAlias = Callable[[SimPorts], Coroutine[Any, Any, object]]
+Check: TypeAlias = "Callable[[Ending], None]"
 StepCheck: TypeAlias = Callable[[Disk, bytes, bytes, bytes | None, bytes | None], None]
 """Looks at each change of a stored value: the disk after it, partition, key, value before and value after. And at each
 delete of an object, as if it were in the partition BLOCKS: the disk before it, and nothing after. And at each put of
@@ -75,8 +76,8 @@ class Scene:
     actors: Sequence[Actor]
     prepare: Program | None = None
     tidy: Program | None = None
-    checks: Sequence[Callable[[Ending], None]] = ()
-    tidy_checks: Sequence[Callable[[Ending], None]] = ()
+    checks: Sequence[Check] = ()
+    tidy_checks: Sequence[Check] = ()
     """Looked at after tidying only."""
     step_checks: Sequence[StepCheck] = ()
     versioned: bool = False
@@ -99,6 +100,28 @@ class Scene:
     alike: Sequence[tuple[str, ...]] = ()
     """Actors that do the same, but for their names and the values they write: what one of them can meet, so can the
     other, and the checks do not tell them apart."""
+
+    def also(
+        self, *checks: Check, tidied: Sequence[Check] = (), steps: Sequence[StepCheck] = (), **changes: Any
+    ) -> Scene:
+        """Check this, too: at the end, once it is tidied, and at each step. Other fields change to what is given."""
+        checks, tidied = (*self.checks, *checks), (*self.tidy_checks, *tidied)
+        return replace(self, checks=checks, tidy_checks=tidied, step_checks=(*self.step_checks, *steps), **changes)
+
+    def instead(self, check: Check, *others: Check) -> Scene:
+        """Check the others where the scene has this check."""
+        kept = [others if one is check else (one,) for one in self.checks]
+        return replace(self, checks=tuple(one for ones in kept for one in ones))
+
+    def tidied_by(self, *, first: Program | None = None, then: Program | None = None) -> Scene:
+        """Tidy up by more programs: before its own, and after it."""
+        programs = [program for program in (first, self.tidy, then) if program is not None]
+
+        async def tidy(ports: SimPorts) -> None:
+            for program in programs:
+                await program(ports)
+
+        return replace(self, tidy=tidy)
 
 
 def apply_checked(disk: Disk, what: Effect, checks: Sequence[StepCheck]) -> Any:

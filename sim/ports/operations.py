@@ -58,6 +58,15 @@ class Record:
     def is_acknowledged(self) -> bool:
         return self.ended is not None and self.ended.error is None
 
+    @property
+    def error(self) -> type[LakebedError] | None:
+        return None if self.ended is None else self.ended.error
+
+    @property
+    def answer(self) -> str:
+        """What it returned, as text. Empty without an answer."""
+        return str(self.ended.value) if self.ended is not None and self.is_acknowledged else ""
+
 
 class Operations:
     """One life's own book. The scheduler takes news from it after each step."""

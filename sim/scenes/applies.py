@@ -18,7 +18,7 @@ from lakebed.versions import Versions
 from sim.ports.ports import SimDeleter, SimObjectStore
 
 from .collecting import PAGED, Collecting
-from .deeds import run_later
+from .deeds import later, run_later
 from .scenes import Do
 
 AMID: Final = b"(amid an apply)"
@@ -35,62 +35,53 @@ def plan(name: str, *, days: int = 10) -> Do:
     return run_later(name, act, days=days)
 
 
-def publish(name: str, planned: str, *, days: int = 10) -> Do:
+@later(10)
+async def publish(repo: Versions, planned: str) -> None:
     """Do the first page of publishing a planned run: its commits expire, and what was swept by now is written down."""
-
-    async def act(repo: Versions) -> None:
-        collecting = Collecting(repo, PAGED)
-        found = await _plan(repo, planned)
-        answer = await collecting.service.expire(found.run_id, _request(found))
-        assert answer.continuation_token is not None, "there are more pages to read"
-        await repo.store.set(AMID, b"token/" + found.run_id.encode(), answer.continuation_token.encode())
-
-    return run_later(name, act, days=days)
+    collecting = Collecting(repo, PAGED)
+    found = await _plan(repo, planned)
+    answer = await collecting.service.expire(found.run_id, _request(found))
+    assert answer.continuation_token is not None, "there are more pages to read"
+    await repo.store.set(AMID, b"token/" + found.run_id.encode(), answer.continuation_token.encode())
 
 
-def clear(name: str, planned: str, *, days: int = 10) -> Do:
+@later(10)
+async def clear(repo: Versions, planned: str) -> None:
     """Publish a planned run, or go on with it, and look again: what may be deleted is kept for its `sweep`."""
+    collecting = Collecting(repo)
+    found = await _plan(repo, planned)
+    token = await repo.store.get(AMID, b"token/" + found.run_id.encode())
+    expire = collecting.service.expire
 
-    async def act(repo: Versions) -> None:
-        collecting = Collecting(repo)
-        found = await _plan(repo, planned)
-        token = await repo.store.get(AMID, b"token/" + found.run_id.encode())
-        expire = collecting.service.expire
+    async def gone_on(run_id: str, body: Expire) -> RecheckInputs:
+        if token is not None and body.continuation_token is None:
+            body = msgspec.structs.replace(body, continuation_token=token.value.decode())
+        return await expire(run_id, body)
 
-        async def gone_on(run_id: str, body: Expire) -> RecheckInputs:
-            if token is not None and body.continuation_token is None:
-                body = msgspec.structs.replace(body, continuation_token=token.value.decode())
-            return await expire(run_id, body)
-
-        collecting.service.expire = gone_on
-        cleared = await kind_of_plan(found).clear(collecting.context, found, found.rules_version)
-        await write_recheck(collecting.context.store, found, cleared)
-        await repo.store.set(AMID, found.run_id.encode(), msgspec.json.encode(cleared))
-
-    return run_later(name, act, days=days)
+    collecting.service.expire = gone_on
+    cleared = await kind_of_plan(found).clear(collecting.context, found, found.rules_version)
+    await write_recheck(collecting.context.store, found, cleared)
+    await repo.store.set(AMID, found.run_id.encode(), msgspec.json.encode(cleared))
 
 
-def sweep(name: str, planned: str, *, window: str | None = None, days: int = 10) -> Do:
+@later(10)
+async def sweep(repo: Versions, planned: str, *, window: str | None = None) -> None:
     """Let the run delete what its `clear` left: at once, or after a window."""
-
-    async def act(repo: Versions) -> None:
-        collecting = Collecting(repo)
-        found = await _plan(repo, planned)
-        held = await repo.store.get(AMID, found.run_id.encode())
-        if held is None:
-            return
-        cleared, service = msgspec.json.decode(held.value, type=Cleared), collecting.context.service
-        await service.sweeping(found.run_id, cleared.garbage, cleared.commits, uid=found.uid)
-        if window is not None:
-            await service.deferred(found.run_id, cleared.garbage, window)
-            return
-        store: object = repo.objectstore
-        assert isinstance(store, SimObjectStore)
-        rows = await collecting.context.read(cleared.garbage, GARBAGE)
-        await SimDeleter(store.own).delete(rows["address"].to_pylist())
-        await service.ended(found.run_id, cleared.garbage)
-
-    return run_later(name, act, days=days)
+    collecting = Collecting(repo)
+    found = await _plan(repo, planned)
+    held = await repo.store.get(AMID, found.run_id.encode())
+    if held is None:
+        return
+    cleared, service = msgspec.json.decode(held.value, type=Cleared), collecting.context.service
+    await service.sweeping(found.run_id, cleared.garbage, cleared.commits, uid=found.uid)
+    if window is not None:
+        await service.deferred(found.run_id, cleared.garbage, window)
+        return
+    store: object = repo.objectstore
+    assert isinstance(store, SimObjectStore)
+    rows = await collecting.context.read(cleared.garbage, GARBAGE)
+    await SimDeleter(store.own).delete(rows["address"].to_pylist())
+    await service.ended(found.run_id, cleared.garbage)
 
 
 def _request(plan: Plan) -> Expire:

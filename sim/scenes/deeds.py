@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,6 @@ from lakebed.objectstore import ObjectMissing
 from lakebed.versions import (
     ANY,
     Condition,
-    Note,
     Options,
     PathExists,
     PathNotFound,
@@ -35,8 +34,9 @@ from sim.ports.operations import Operation
 from sim.ports.ports import set_ahead
 
 from .collecting import DAY_MS, FENCING, OPTIONS, READERS, Collecting
-from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Do, doing, type_of
+from .scenes import FAR_FUTURE_MS, MAIN, SIDE, Act, Acting, Do, doing, entry_of, note, type_of
 
+_OF_COMMITS = frozenset({RunKind.COMMITTED, RunKind.LIFECYCLE})
 _PUBLISHED = frozenset({RunState.EXPIRING, RunState.SWEEPING, RunState.ENDED})
 
 
@@ -53,35 +53,29 @@ def link(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
     """Hand an address out, fill it and link it."""
 
     async def act(repo: Versions) -> None:
-        await repo.uploads.link(branch, key.encode(), _entry(await _issue(repo, name, branch), value))
+        await repo.uploads.link(branch, key.encode(), entry_of(value, await _issue(repo, name, branch)))
 
     return Do(Operation(name, "write", branch, key.encode(), value), act)
 
 
-def link_issued(name: str, key: str, value: str, *, branch: str = MAIN, condition: Condition = ANY) -> Do:
+@doing("write", "branch", "key", "value")
+async def link_issued(repo: Versions, key: str, value: str, *, branch: str = MAIN, condition: Condition = ANY) -> None:
     """Link the first address that is open. The client knows it; here it looks it up, which is one step more."""
-
-    async def act(repo: Versions) -> None:
-        page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
-        if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
-            raise UploadRefused("cleaned away")
-        address = page.keys[0][len(keys.UPLOAD) :].decode()
-        await repo.uploads.link(branch, key.encode(), _entry(address, value), condition=condition)
-
-    return Do(Operation(name, "write", branch, key.encode(), value), act)
+    page = await repo.store.scan(repo.partition, keys.UPLOAD, 1)
+    if not page.keys or not page.keys[0].startswith(keys.UPLOAD):
+        raise UploadRefused("cleaned away")
+    address = page.keys[0][len(keys.UPLOAD) :].decode()
+    await repo.uploads.link(branch, key.encode(), entry_of(value, address), condition=condition)
 
 
-def link_signed(name: str, key: str, value: str, *, late_ms: int = 0) -> Do:
+@doing("write", "branch", "key", "value")
+async def link_signed(repo: Versions, key: str, value: str, *, branch: str = MAIN, late_ms: int = 0) -> None:
     """Have a URL signed, put bytes with it, and link them so much later. A put that is slow may still be under way."""
-
-    async def act(repo: Versions) -> None:
-        address = await repo.uploads.issue(MAIN, key.encode(), is_signed=True)
-        await repo.store.set(SIGNED, address.encode(), b"")
-        await repo.objectstore.put(address, b"1")
-        set_ahead(repo.ports, late_ms)
-        await repo.uploads.link(MAIN, key.encode(), _entry(address, value))
-
-    return Do(Operation(name, "write", MAIN, key.encode(), value), act)
+    address = await repo.uploads.issue(branch, key.encode(), is_signed=True)
+    await repo.store.set(SIGNED, address.encode(), b"")
+    await repo.objectstore.put(address, b"1")
+    set_ahead(repo.ports, late_ms)
+    await repo.uploads.link(branch, key.encode(), entry_of(value, address))
 
 
 @doing("expire")
@@ -92,18 +86,14 @@ async def expire(repo: Versions) -> None:
             await repo.uploads.expire(key[len(keys.UPLOAD) :].decode())
 
 
-def copy(name: str, source: str, key: str, value: str, *, ref: str = MAIN, branch: str = MAIN) -> Do:
+@doing("write", "branch", "key", "value")
+async def copy(repo: Versions, source: str, key: str, value: str, *, ref: str = MAIN, branch: str = MAIN) -> None:
     """Copy without bytes. The entry differs from its source in its checksum: so its value is its own."""
 
-    async def act(repo: Versions) -> None:
-        def alter(entry: Entry) -> Entry:
-            return Entry(
-                address=entry.address, size_bytes=entry.size_bytes, checksum=value, modified_ms=entry.modified_ms
-            )
+    def alter(entry: Entry) -> Entry:
+        return Entry(address=entry.address, size_bytes=entry.size_bytes, checksum=value, modified_ms=entry.modified_ms)
 
-        await repo.copies.copy(ref, source.encode(), branch, key.encode(), alter=alter, shallow=True)
-
-    return Do(Operation(name, "write", branch, key.encode(), value), act)
+    await repo.copies.copy(ref, source.encode(), branch, key.encode(), alter=alter, shallow=True)
 
 
 def read_bytes(name: str, key: str, *, branch: str = MAIN, ref: str = "") -> Do:
@@ -137,22 +127,16 @@ async def fence(repo: Versions) -> None:
     await RunBook(repo, FENCING).closed_slices()
 
 
-def freeze(name: str, *, branch: str = MAIN) -> Do:
+@doing("fence", "branch")
+async def freeze(repo: Versions, *, branch: str = MAIN) -> None:
     """Do the middle of fencing: every token of a branch is replaced by a frozen one."""
-
-    async def act(repo: Versions) -> None:
-        await repo.fencing.freeze(branch)
-
-    return Do(Operation(name, "fence", branch), act)
+    await repo.fencing.freeze(branch)
 
 
-def bump(name: str, *, branch: str = MAIN) -> Do:
+@doing("run", "branch")
+async def bump(repo: Versions, *, branch: str = MAIN) -> None:
     """Bump a branch, as a run does where it reads in its tokens."""
-
-    async def act(repo: Versions) -> None:
-        await repo.fencing.bump(branch)
-
-    return Do(Operation(name, "run", branch), act)
+    await repo.fencing.bump(branch)
 
 
 @doing("clean")
@@ -196,17 +180,17 @@ def collect(
     has_grace: bool = False,
     window: str | None = None,
     between: Do | None = None,
-    elsewhere: bool = False,
+    is_elsewhere: bool = False,
     days: int | None = None,
     active_only: bool = False,
 ) -> Do:
     """Plan and apply; `between` the two this process does something else. Committed data goes `days` after
-    everything was made, ten by default. `elsewhere`: in another process than what else this actor does. `active_only`:
-    to a lifecycle run, commits that the retention rules let go keep nothing.
+    everything was made, ten by default. `is_elsewhere`: in another process than what else this actor does.
+    `active_only`: to a lifecycle run, commits that the retention rules let go keep nothing.
     """
 
     async def act(repo: Versions) -> None:
-        collecting = Collecting(_elsewhere(repo) if elsewhere else repo, options, has_grace=has_grace)
+        collecting = Collecting(_other(repo) if is_elsewhere else repo, options, has_grace=has_grace)
         plan = await collecting.plan(kind, mode, active_only=active_only)
         if between is not None:
             with suppress(Conflict):
@@ -214,7 +198,7 @@ def collect(
         await collecting.apply(plan.run_id, window=window)
 
     if days is None:
-        days = 10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0
+        days = 10 if kind in _OF_COMMITS else 0
     return run_later(name, act, days=days)
 
 
@@ -231,50 +215,50 @@ def metadata_run(name: str) -> Do:
 
 
 def plan_only(name: str, kind: RunKind) -> Do:
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).plan(kind)
-
-    return run_later(name, act, days=10 if kind in {RunKind.COMMITTED, RunKind.LIFECYCLE} else 0)
+    return run_later(name, lambda repo: Collecting(repo).plan(kind), days=10 if kind in _OF_COMMITS else 0)
 
 
-def apply_planned(name: str, *, window: str | None = None) -> Do:
+def later(usual: int) -> Callable[[Acting[...]], Callable[..., Do]]:
+    """Make runs of a function that acts on a repository, by a clock that is so many days ahead.
+
+    A call takes the name of the run, the other arguments of the function, and may say other `days`.
+    """
+
+    def made(act: Acting[...]) -> Callable[..., Do]:
+        def do(name: str, /, *args: Any, days: int = usual, **kwargs: Any) -> Do:
+            return run_later(name, lambda repo: act(repo, *args, **kwargs), days=days)
+
+        return do
+
+    return made
+
+
+@later(10)
+async def apply_planned(repo: Versions, *, window: str | None = None) -> None:
     """Carry out every plan there is: another apply of each may be under way, or have died anywhere."""
-
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).apply_all(window=window)
-
-    return run_later(name, act, days=10)
+    await Collecting(repo).apply_all(window=window)
 
 
-def apply_one(name: str, number: int, *, window: str | None = None, days: int = 10) -> Do:
+@later(10)
+async def apply_one(repo: Versions, number: int, *, window: str | None = None) -> None:
     """Carry out one plan, by its place among those there are."""
-
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).apply_one(number, window=window)
-
-    return run_later(name, act, days=days)
+    await Collecting(repo).apply_one(number, window=window)
 
 
-def resume(name: str) -> Do:
+@later(10)
+async def resume(repo: Versions) -> None:
     """Take every run that marks for dead, and go on with every run whose deletes began."""
-
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).resume()
-
-    return run_later(name, act, days=10)
+    await Collecting(repo).resume()
 
 
-def purge(name: str) -> Do:
+@later(30)
+async def purge(repo: Versions) -> None:
     """Apply every run whose window is over, which all are by then."""
-
-    async def act(repo: Versions) -> None:
-        await Collecting(repo).purge()
-
-    return run_later(name, act, days=30)
+    await Collecting(repo).purge()
 
 
 @doing("run")
-async def run_later(repo: Versions, act: Callable[[Versions], Awaitable[str | None]], *, days: int) -> str | None:
+async def run_later(repo: Versions, act: Act, *, days: int) -> object:
     set_ahead(repo.ports, days * DAY_MS)
     try:
         return await act(repo)
@@ -287,7 +271,7 @@ def days_later(do: Do, days: int) -> Do:
     return Do(do.operation, run_later(do.operation.name, do.act, days=days).act)
 
 
-def _elsewhere(repo: Versions) -> Versions:
+def _other(repo: Versions) -> Versions:
     return Versions(
         uid=repo.uid,
         store=repo.store,
@@ -329,13 +313,10 @@ async def behind(repo: Versions) -> None:
     set_ahead(repo.ports, -3_600_000)
 
 
-def hand_out(name: str) -> Do:
+@doing("issue", "branch")
+async def hand_out(repo: Versions, *, branch: str = MAIN) -> None:
     """Hand an address out; its client puts nothing there yet."""
-
-    async def act(repo: Versions) -> None:
-        await repo.uploads.issue("main")
-
-    return Do(Operation(name, "issue", "main"), act)
+    await repo.uploads.issue(branch)
 
 
 def fill(name: str) -> Do:
@@ -346,7 +327,7 @@ def fill(name: str) -> Do:
         if page.keys and page.keys[0].startswith(keys.UPLOAD):
             await repo.objectstore.put(page.keys[0][len(keys.UPLOAD) :].decode(), name[:1].encode())
 
-    return Do(Operation(name, "issue", "main"), act)
+    return Do(Operation(name, "issue", MAIN), act)
 
 
 @doing("run")
@@ -361,8 +342,7 @@ def commit_in_vain(name: str, *, branch: str = MAIN) -> Do:
 
     async def act(repo: Versions) -> None:
         _, seen = await repo.commits.seal(branch)
-        note = Note(message=name, committer="sim")
-        await repo.commits._build(branch, seen.record, seen.record.sealed, note, allow_empty=False)  # noqa: SLF001  # as above
+        await repo.commits._build(branch, seen.record, seen.record.sealed, note(name), allow_empty=False)  # noqa: SLF001  # as above
 
     return Do(Operation(name, "run"), act)
 
@@ -394,7 +374,7 @@ def promised(do: Do, commit: str) -> Do:
     saw before: such a run is there to be seen.
     """
 
-    async def act(repo: Versions) -> str | None:
+    async def act(repo: Versions) -> object:
         commit_id = await repo.refs.resolve_commit(commit)
         made = await do.act(repo)
         if not any(record.state in _PUBLISHED for _, record in await repo.retired.runs()):
@@ -404,83 +384,70 @@ def promised(do: Do, commit: str) -> Do:
     return Do(do.operation, act)
 
 
-def create_branch(name: str, source: str = MAIN, *, branch: str = SIDE) -> Do:
-    async def act(repo: Versions) -> str:
-        return await repo.refs.create_branch(branch, source)
-
-    return Do(Operation(name, "create_branch", branch, value=source), act)
+@doing("create_branch", "branch", value="source")
+async def create_branch(repo: Versions, source: str = MAIN, *, branch: str = SIDE) -> str:
+    return await repo.refs.create_branch(branch, source)
 
 
-def create_tag(name: str, source: str, *, tag: str = "tag") -> Do:
-    async def act(repo: Versions) -> str:
-        return await repo.refs.create_tag(tag, source)
-
-    return Do(Operation(name, "create_tag", tag, value=source), act)
+@doing("create_tag", branch="tag", value="source")
+async def create_tag(repo: Versions, source: str, *, tag: str = "tag") -> str:
+    return await repo.refs.create_tag(tag, source)
 
 
-def delete_tag(name: str, *, tag: str = "tag") -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.refs.delete_tag(tag)
-
-    return Do(Operation(name, "delete_tag", tag), act)
+@doing("delete_tag", branch="tag")
+async def delete_tag(repo: Versions, *, tag: str = "tag") -> None:
+    await repo.refs.delete_tag(tag)
 
 
-def delete_branch(name: str, *, branch: str = SIDE) -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.refs.delete_branch(branch)
-
-    return Do(Operation(name, "delete_branch", branch), act)
+@doing("undelete_tag", branch="tag")
+async def undelete_tag(repo: Versions, *, tag: str = "tag") -> str:
+    return await repo.refs.undelete_tag(tag)
 
 
-def undelete_branch(name: str, *, branch: str = SIDE) -> Do:
-    async def act(repo: Versions) -> str:
-        return await repo.refs.undelete_branch(branch)
+@doing("delete_branch", "branch")
+async def delete_branch(repo: Versions, *, branch: str = SIDE) -> None:
+    await repo.refs.delete_branch(branch)
 
-    return Do(Operation(name, "undelete_branch", branch), act)
+
+@doing("undelete_branch", "branch")
+async def undelete_branch(repo: Versions, *, branch: str = SIDE) -> str:
+    return await repo.refs.undelete_branch(branch)
 
 
 def hard_reset(name: str, ref: str, *, branch: str = MAIN, force: bool = True) -> Do:
-    async def act(repo: Versions) -> str:
-        return await repo.resets.hard_reset(branch, ref, force=force)
-
-    return Do(Operation(name, "hard_reset" if force else "unforced_reset", branch), act)
+    resetting = Operation(name, "hard_reset" if force else "unforced_reset", branch)
+    return Do(resetting, lambda repo: repo.resets.hard_reset(branch, ref, force=force))
 
 
 def revert(name: str, ref: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> str:
-        return (await repo.merges.revert(branch, ref, Note(message=name, committer="sim"))).id
-
-    return Do(Operation(name, "revert", branch), act)
+    return Do(Operation(name, "revert", branch), lambda repo: repo.merges.revert(branch, ref, note(name)))
 
 
 def cherry_pick(name: str, ref: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> str:
-        return (await repo.merges.cherry_pick(branch, ref, Note(message=name, committer="sim"))).id
-
-    return Do(Operation(name, "cherry_pick", branch), act)
+    return Do(Operation(name, "cherry_pick", branch), lambda repo: repo.merges.cherry_pick(branch, ref, note(name)))
 
 
-def read_listed(name: str, key: str, *, branch: str = MAIN) -> Do:
+@doing("read", "branch", "key")
+async def read_listed(repo: Versions, key: str, *, branch: str = MAIN) -> str:
     """Read by a listing in pages of one path."""
-
-    async def act(repo: Versions) -> str:
-        after, more = b"", True
-        while more:
-            page = await repo.staging.list(branch, after=after, limit=1)
-            for after, row in page.items:
-                if after == key.encode() and row is not None:
-                    return value_of(row)
-            more = page.has_more
-        raise PathNotFound("not listed", key=key.encode())
-
-    return Do(Operation(name, "read", branch, key.encode()), act)
+    after, more = b"", True
+    while more:
+        page = await repo.staging.list(branch, after=after, limit=1)
+        for after, row in page.items:
+            if after == key.encode() and row is not None:
+                return value_of(row)
+        more = page.has_more
+    raise PathNotFound("not listed", key=key.encode())
 
 
-def reset_object(name: str, key: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.resets.reset_object(branch, key.encode())
+@doing("reset_object", "branch", "key")
+async def reset_object(repo: Versions, key: str, *, branch: str = MAIN) -> None:
+    await repo.resets.reset_object(branch, key.encode())
 
-    return Do(Operation(name, "reset_object", branch, key.encode()), act)
+
+@doing("reset_prefix", "branch", key="prefix")
+async def reset_prefix(repo: Versions, prefix: str, *, branch: str = MAIN) -> None:
+    await repo.resets.reset_prefix(branch, prefix.encode())
 
 
 async def _issue(repo: Versions, name: str, branch: str) -> str:
@@ -488,7 +455,3 @@ async def _issue(repo: Versions, name: str, branch: str) -> str:
     address = await repo.uploads.issue(branch)
     await repo.objectstore.put(address, name[:1].encode())
     return address
-
-
-def _entry(address: str, value: str) -> Entry:
-    return Entry(address=address, size_bytes=1, checksum=value, modified_ms=0)

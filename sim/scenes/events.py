@@ -82,11 +82,7 @@ def moves_are_noted(disk: Disk, partition: bytes, key: bytes, old: bytes | None,
 
 
 def receives_in_order(disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None) -> None:
-    """Check that the receiver gets what was written, and no event before those ahead of it that are kept.
-
-    Raises:
-        Violation: it does not.
-    """
+    """Check that the receiver gets what was written, and no event before those ahead of it that are kept."""
     if partition == _RECEIVED and old is None and new is not None:
         received = disk.cells.get(_RECEIVED, {})
         if missing := sorted(name for name in _kept(disk) if name < key and name not in received):
@@ -147,8 +143,7 @@ def outbox_has_later(ending: Ending) -> None:
     _check_outbox(ending.disk, is_suffix=True)
     written = {line for lines in _written(ending.disk).values() for line in lines}
     for one in ending.acknowledged("commit"):
-        is_later = one.before is not None and HOOK in one.before
-        if is_later and one.ended is not None and not any(line.endswith(f">{one.ended.value}") for line in written):
+        if HOOK in (one.before or ()) and not any(line.endswith(f">{one.answer}") for line in written):
             raise Violation(f"{one.operation.name} began after the subscription, and has no event")
 
 
@@ -179,10 +174,8 @@ def receiver_has_all(ending: Ending) -> None:
 
 
 def subscribe(name: str = HOOK) -> Do:
-    async def act(repo: Versions) -> None:
-        await Subscriptions(repo).create(name, SubscriptionRecord(target="sim", created_ms=0))
-
-    return Do(Operation(name, "clean"), act)
+    record = SubscriptionRecord(target="sim", created_ms=0)
+    return Do(Operation(name, "clean"), lambda repo: Subscriptions(repo).create(name, record))
 
 
 @doing("clean")
@@ -252,11 +245,7 @@ async def drop(repo: Versions) -> None:
 
 def forget_log(name: str) -> Do:
     """Remove the log of moves, by a clock that is far ahead."""
-
-    async def act(repo: Versions) -> None:
-        await Reflog(repo.context).clean()
-
-    return _much_later(Do(Operation(name, "clean"), act))
+    return _much_later(Do(Operation(name, "clean"), lambda repo: Reflog(repo.context).clean()))
 
 
 def _much_later(deed: Do) -> Do:
@@ -364,8 +353,8 @@ def _beginning() -> Iterator[Scene]:
     yield _later("slow subscriber, subscriber that commits", slow, then)
 
 
-def _later(name: str, *actors: Actor, quick: Quick = Quick.ALL) -> Scene:
-    made = _scene(name, *actors, before=_STAGED, is_subscribed=False, quick=quick)
+def _later(name: str, *actors: Actor, before: Sequence[Do] = _STAGED, quick: Quick = Quick.ALL) -> Scene:
+    made = _scene(name, *actors, before=before, is_subscribed=False, quick=quick)
     return replace(made, tidy_checks=(outbox_has_later,))
 
 
@@ -397,12 +386,8 @@ def _dropping() -> Iterator[Scene]:
         yield _scene(name, *actors, before=_LONG_GONE, is_subscribed=False, quick=quick)
     older = (open_pull("o0"), change_pull("y0", "a title"), subscribe(), forget_changes("f1"))
     x, h = client("x", change_pull("x1", "title")), client("h", gather("h1"))
-    for name, actors, quick in (
-        ("outbox of before, changer, gatherer", (x, g), Quick.NO_FAULT),
-        ("outbox of before, changer, two gatherers", (x, g, h), Quick.NEVER),
-    ):
-        made = _scene(name, *actors, before=older, is_subscribed=False, quick=quick)
-        yield replace(made, tidy_checks=(outbox_has_later,))
+    yield _later("outbox of before, changer, gatherer", x, g, before=older, quick=Quick.NO_FAULT)
+    yield _later("outbox of before, changer, two gatherers", x, g, h, before=older, quick=Quick.NEVER)
 
 
 PULL: Final = keys.PULL + b"p"
@@ -417,18 +402,13 @@ class _Held(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def open_pull(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.context.set(PULL, PullRecord(title=name, author="", source=SIDE, destination=MAIN, created_ms=0))
-
-    return Do(Operation(name, "clean"), act)
+    pull = PullRecord(title=name, author="", source=SIDE, destination=MAIN, created_ms=0)
+    return Do(Operation(name, "clean"), lambda repo: repo.context.set(PULL, pull))
 
 
 def change_pull(name: str, title: str) -> Do:
-    async def act(repo: Versions) -> None:
-        # Only merges need the second argument.
-        await Pulls(repo, None).change("p", title=title, by=name)  # type: ignore[arg-type]  # as said above
-
-    return Do(Operation(name, "clean"), act)
+    for_merges: Any = None
+    return Do(Operation(name, "clean"), lambda repo: Pulls(repo, for_merges).change("p", title=title, by=name))
 
 
 def _book(repo: Versions) -> RunBook:
@@ -465,9 +445,5 @@ def _scene(
     name: str, *actors: Actor, before: Sequence[Do] = (), is_subscribed: bool = True, quick: Quick = Quick.ALL
 ) -> Scene:
     made = scene(name, *actors, before=(*before, *([subscribe()] if is_subscribed else [])), quick=quick)
-    return replace(
-        made,
-        tidy=_tidy,
-        step_checks=(*made.step_checks, moves_are_noted, events_are_noted, receives_in_order),
-        tidy_checks=(outbox_has_all, receiver_has_all),
-    )
+    made = made.also(steps=(moves_are_noted, events_are_noted, receives_in_order))
+    return replace(made, tidy=_tidy, tidy_checks=(outbox_has_all, receiver_has_all))

@@ -6,7 +6,7 @@ resumed; and collections of metadata, in which trees are the real ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from sim.checkers.endings import ALWAYS
 from sim.checkers.moves import branch_moves_are_legal, tokens_leave_with_a_claim
 from sim.checkers.reachable import addresses_of, deferred, nothing_reachable_is_deleted, reachable, waiting
 from sim.checkers.views import PARTITION, View
-from sim.ports.actors import BLOCKS, Actor, Ending, Quick, Scene, StepCheck, Violation
+from sim.ports.actors import BLOCKS, Actor, Check, Ending, Quick, Scene, StepCheck, Violation
 from sim.ports.disk import Disk
 from sim.ports.files import ranges_of, sublists_of
 from sim.ports.ports import SimPorts
@@ -116,8 +116,8 @@ def optimised(name: str, **how: Any) -> Do:
 def _optimised(name: str, *actors: Actor, before: Sequence[Do], is_first: bool = False) -> Scene:
     """`before` ends with the run that the others go on from, unless theirs is the first."""
     past = before if is_first else [*before, close("x0"), optimised("p0")]
-    plain = scene(name, *actors, before=past)
-    return replace(plain, tidy=_tidy_by_optimised, tidy_checks=(an_optimised_run_finds_all,))
+    made = scene(name, *actors, before=past)
+    return replace(made, tidy=_tidy_by_optimised, tidy_checks=(an_optimised_run_finds_all,))
 
 
 def optimised_scenes() -> Iterator[Scene]:
@@ -142,15 +142,14 @@ def optimised_scenes() -> Iterator[Scene]:
     yield _optimised("late client that expires, optimised run", expirer, r, before=out)
     yield _optimised("late client that expires, first run", expirer, r, before=out, is_first=True)
     # An address in a slice that is fenced while it is handed out.
-    issuer = client(
-        "l", upload("w1", "b", "1"), hand_out("i1"), fill("f1"), link_issued("w2", "a", "2"), delete("d2", "a")
-    )
+    links = (link_issued("w2", "a", "2"), delete("d2", "a"))
+    issuer = client("l", upload("w1", "b", "1"), hand_out("i1"), fill("f1"), *links)
     fencing = client("r", optimised("r1", options=FENCING, days=1))
-    made = _optimised("issuer that links and deletes, optimised run that fences", issuer, fencing, before=kept)
     # The last run goes on from what this one saved, which is of a day later: only so is the slice not listed again.
-    yield replace(made, others_look=True)
+    name = "issuer that links and deletes, optimised run that fences"
+    yield _optimised(name, issuer, fencing, before=kept).also(others_look=True)
     # Committed before the base, in a slice that closes after it: only what was saved knows.
-    old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", elsewhere=True)]
+    old = [*kept, close("x1"), upload("w1", "b", "1"), commit("p1"), optimised("p2", is_elsewhere=True)]
     yield _optimised("closer, optimised run", client("w", upload("w2", "c", "2")), r, before=old)
     # A rename between two readings.
     source = [create_branch("b0"), upload("w1", "z", "1", branch=SIDE)]
@@ -161,7 +160,7 @@ def optimised_scenes() -> Iterator[Scene]:
 # Windows
 
 
-def nothing_names_what_waits(*due: bytes) -> Callable[[Ending], None]:
+def nothing_names_what_waits(*due: bytes) -> Check:
     """Check that no entry names what a deferred run holds: it may be deleted once its window is over. Commits may have
     it at paths that are due.
     """
@@ -173,7 +172,7 @@ def nothing_names_what_waits(*due: bytes) -> Callable[[Ending], None]:
     return check
 
 
-def bytes_are_there(*uploaded: str) -> Callable[[Ending], None]:
+def bytes_are_there(*uploaded: str) -> Check:
     """Check that until a window is over, bytes that were uploaded are there, whichever actors died."""
 
     def check(ending: Ending) -> None:
@@ -197,11 +196,10 @@ def deletes_wait(*, erased: bytes = b"") -> StepCheck:
     return check
 
 
-def deferring(made: Scene, *checks: Callable[[Ending], None], due: Sequence[bytes] = (), erased: bytes = b"") -> Scene:
+def deferring(made: Scene, *checks: Check, due: Sequence[bytes] = (), erased: bytes = b"") -> Scene:
     """Check a scene with deferred runs, too. `due`: paths at which commits may have what these hold; `erased`: one of
     which an erasure takes what they hold."""
-    checks = (*made.checks, nothing_names_what_waits(*due), *checks)
-    return replace(made, checks=checks, step_checks=(*made.step_checks, deletes_wait(erased=erased)))
+    return made.also(nothing_names_what_waits(*due), *checks, steps=[deletes_wait(erased=erased)])
 
 
 DEFERRED: Final = (
@@ -359,7 +357,7 @@ def trees_are_whole(ending: Ending) -> None:
 def runs_read_on(ending: Ending) -> None:
     """Check that no run stops because another one of metadata took what it was about to read."""
     for run in ending.of("run"):
-        if run.ended is not None and run.ended.error is not None and issubclass(run.ended.error, Corrupt):
+        if run.error is not None and issubclass(run.error, Corrupt):
             raise Violation(f"{run.operation.name} met a file that is missing")
 
 
@@ -380,48 +378,43 @@ def unnamed_files_go(ending: Ending) -> None:
 def metadata_scenes() -> Iterator[Scene]:
     a1 = write("w1", "a", "1")
     stranded = [a1, strand("s1")]
-    c, m = _real("c", commit("c1")), _real("m", metadata_run("m1"))
+    c, m = real("c", commit("c1")), real("m", metadata_run("m1"))
     yield metadata_scene("committer, metadata run", c, m, before=stranded)
-    again = _real("m", metadata_run("m1"), again=[metadata_run("m2")])
+    again = real("m", metadata_run("m1"), again=[metadata_run("m2")])
     yield metadata_scene("committer, metadata run that comes back", c, again, before=stranded)
     # A tree without a commit, of ranges that the head names.
     back = [write("w2", "b", "2"), strand("s1"), write("w3", "c", "3"), commit("p2"), delete("d1", "c")]
     yield metadata_scene("committer of an old tree, metadata run", c, m, before=[a1, *back])
-    z, planned = _real("z", resume("z1")), [*stranded, plan_only("q1", RunKind.METADATA)]
-    first = _real("m", apply_planned("m1"))
+    z, planned = real("z", resume("z1")), [*stranded, plan_only("q1", RunKind.METADATA)]
+    first = real("m", apply_planned("m1"))
     yield metadata_scene("committer, metadata run, another apply of it", c, first, z, before=planned)
-    u = _real("u", plan_only("u1", RunKind.UNCOMMITTED))
+    u = real("u", plan_only("u1", RunKind.UNCOMMITTED))
     yield metadata_scene("committer, metadata run, reader of trees", c, m, u, before=stranded)
-    x, uploaded = _real("x", uncommitted_run("x1")), [upload("w1", "a", "1"), strand("s1")]
+    x, uploaded = real("x", uncommitted_run("x1")), [upload("w1", "a", "1"), strand("s1")]
     yield metadata_scene("committer, metadata run, uncommitted run", c, m, x, before=uploaded)
-    d = _real("d", commit("d1"))
+    d = real("d", commit("d1"))
     two = [a1, strand("s1"), write("w2", "b", "2"), strand("s2")]
     yield metadata_scene("two committers, metadata run", c, d, m, before=two)
-    beside = [
-        write("w0", "z", "t0", branch=SIDE),
-        commit("c0", branch=SIDE),
-        a1,
-        commit("p1"),
-        strand_merge("s1", SIDE),
-    ]
-    yield metadata_scene("merger, metadata run", _real("g", merge("g1", SIDE)), m, before=beside)
+    apart = [write("w0", "z", "t0", branch=SIDE), commit("c0", branch=SIDE)]
+    beside = [*apart, a1, commit("p1"), strand_merge("s1", SIDE)]
+    yield metadata_scene("merger, metadata run", real("g", merge("g1", SIDE)), m, before=beside)
     # A plan of committed data that was never applied, whose folder another plan takes.
-    p, t = _real("p", apply_one("p1", 0)), _real("m", apply_one("m1", 1))
+    p, t = real("p", apply_one("p1", 0)), real("m", apply_one("m1", 1))
     unapplied = [upload("w1", "a", "1"), commit("p0"), delete("d0", "a"), commit("p2"), RULED]
     held = [*unapplied, plan_only("q1", RunKind.COMMITTED), plan_only("q2", RunKind.METADATA)]
     yield metadata_scene("applier, metadata run that takes its plan", p, t, before=held, sweeps=True)
     # The first of two commits is swept, and its tree goes, or it is named again before.
-    t = _real("t", committed_run("r1"), metadata_run("m1"))
-    h = _real("h", hard_reset("h1", "main~1"), write("w3", "b", "3"), commit("c1"))
+    t = real("t", committed_run("r1"), metadata_run("m1"))
+    h = real("h", hard_reset("h1", "main~1"), write("w3", "b", "3"), commit("c1"))
     yield metadata_scene("resetter that commits, both runs", h, t, before=PAST, sweeps=True)
-    v = _real("v", revert("v1", "main"))
+    v = real("v", revert("v1", "main"))
     yield metadata_scene("reverter, both runs", v, t, before=PAST, sweeps=True)
     # Wide trees: what the committer writes and the merger keeps are sublists of trees that the run takes apart.
-    wide_c, wide_m = _real("c", commit("c1"), trees=WIDE), _real("m", metadata_run("m1"), trees=WIDE)
+    wide_c, wide_m = real("c", commit("c1"), trees=WIDE), real("m", metadata_run("m1"), trees=WIDE)
     yield metadata_scene("committer, metadata run, wide trees", wide_c, wide_m, before=[a1, *back], trees=WIDE)
-    wide_g = _real("g", merge("g1", SIDE), trees=WIDE)
+    wide_g = real("g", merge("g1", SIDE), trees=WIDE)
     yield metadata_scene("merger, metadata run, wide trees", wide_g, wide_m, before=beside, trees=WIDE)
 
 
-def _real(name: str, *deeds: Do, again: Sequence[Do] = (), trees: CutRule = NARROW) -> Actor:
+def real(name: str, *deeds: Do, again: Sequence[Do] = (), trees: CutRule = NARROW) -> Actor:
     return client(name, *deeds, again=again, real_trees=trees)

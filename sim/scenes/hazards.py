@@ -35,7 +35,7 @@ from .deeds import (
     resume,
     uncommitted_run,
 )
-from .flows import RULED
+from .flows import PAST, RULED
 from .scenes import FAR_FUTURE_MS, SIDE, client, commit, delete, merge, reset, scene, server, upload, write
 
 
@@ -48,12 +48,9 @@ def hazard_scenes() -> Iterator[Scene]:
 def _writing() -> Iterator[Scene]:
     a1, b1, c = write("w1", "a", "1"), write("w2", "b", "2"), client("c", commit("c1"))
     lister = client("r", read_listed("r1", "b"))
-    yield scene(
-        "writer, committer, lister", client("w", write("w3", "b", "3")), c, lister, staged=[a1, b1], quick=Quick.NO_LOSS
-    )
-    yield scene(
-        "deleter, committer, lister", client("d", delete("d1", "b")), c, lister, committed=[a1, b1], quick=Quick.NO_LOSS
-    )
+    w, d = client("w", write("w3", "b", "3")), client("d", delete("d1", "b"))
+    yield scene("writer, committer, lister", w, c, lister, staged=[a1, b1], quick=Quick.NO_LOSS)
+    yield scene("deleter, committer, lister", d, c, lister, committed=[a1, b1], quick=Quick.NO_LOSS)
     both = server("h", [write("w3", "a", "3")], [write("w4", "b", "4")], answers_late=True)
     yield scene("server of two writers with late answers, committer", both, c, staged=[a1], quick=Quick.NEVER)
     # A committer has to build again while another one has sealed above it.
@@ -65,39 +62,37 @@ def _writing() -> Iterator[Scene]:
     # The slice of an upload on another branch, which fencing must freeze too.
     beside = [create_branch("b0")]
     u = client("u", upload("w3", "a", "3", branch=SIDE))
-    yield scene(
-        "uploader beside, run that fences", u, client("r", uncommitted_run("r1", options=FENCING)), before=beside
-    )
+    late = client("r", uncommitted_run("r1", options=FENCING))
+    yield scene("uploader beside, run that fences", u, late, before=beside)
     link, g = client("l", link_issued("w3", "a", "3")), client("g", fence("g1"))
     k = client("r", clean_records("k1"), uncommitted_run("r1"))
     yield scene("linker, fencer, run after cleaning", link, g, k, before=[issue("i0")])
 
 
 def _naming() -> Iterator[Scene]:
-    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t = client("r", committed_run("r1"))
     h = client("h", create_branch("h1", "main~1"))
-    yield scene("tagger, committed run", client("g", create_tag("g1", "main~1")), t, before=past)
+    yield scene("tagger, committed run", client("g", create_tag("g1", "main~1")), t, before=PAST)
     # A branch from before the commit that goes, which brings that commit in.
-    old = [*past, create_branch("b0", "main~2")]
+    old = [*PAST, create_branch("b0", "main~2")]
     g = client("g", merge("g1", "main~1", branch=SIDE))
     yield scene("merger of an old commit, committed run", g, t, before=old)
     p = client("p", cherry_pick("p3", "main~1", branch=SIDE))
     yield scene("picker of an old commit, committed run", p, t, before=old)
     b, g = client("b", create_branch("b1")), client("g", create_tag("g1", "main", tag=SIDE))
-    yield scene("brancher, tagger of the same name", b, g, before=past)
+    yield scene("brancher, tagger of the same name", b, g, before=PAST)
     again = client("g", create_tag("g1", "main", tag=SIDE), create_tag("g2", "main", tag=SIDE))
     yield scene("brancher, deleter, tagger that tries again", b, client("d", delete_branch("d1")), again)
     k = client("k", clean_refs("k1"))
-    yield scene("brancher, impatient cleaner of refs, committed run", h, k, t, before=past)
+    yield scene("brancher, impatient cleaner of refs, committed run", h, k, t, before=PAST)
     late = client("k", clean_records("k1", late_ms=FAR_FUTURE_MS))
     elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
-    beside = [*past, create_branch("b0")]
+    beside = [*PAST, create_branch("b0")]
     yield scene("hard resetter, impatient cleaner, committed run", elsewhere, late, t, before=beside)
     x = client("x", abandon("x1"))
-    yield scene("brancher, committed run, who abandons it", h, t, x, before=past)
+    yield scene("brancher, committed run, who abandons it", h, t, x, before=PAST)
     e = client("e", end("e1"), create_branch("h1", "main~1"))
-    yield scene("committed run, who ends it and branches", e, t, before=past)
+    yield scene("committed run, who ends it and branches", e, t, before=PAST)
     # The commit that holds an upload's first cell expires before the upload sets its second.
     u = client("u", upload("w3", "a", "3"), close("x3"))
     expiring = client("r", commit("c1"), write("w4", "a", "4"), commit("c2"), committed_run("r1"))
@@ -105,20 +100,19 @@ def _naming() -> Iterator[Scene]:
 
 
 def _resuming() -> Iterator[Scene]:
-    past = [upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t, h = client("r", committed_run("r1")), client("h", create_branch("h1", "main~1"))
     again = client("r", committed_run("r1"), again=[resume("z1")])
-    yield scene("brancher, committed run that is resumed", h, again, before=past)
+    yield scene("brancher, committed run that is resumed", h, again, before=PAST)
     z = client("z", resume("z1"))
-    yield scene("brancher, committed run, another apply of it", h, t, z, before=past)
+    yield scene("brancher, committed run, another apply of it", h, t, z, before=PAST)
     # The plan was made before, and who applies it comes back.
     back = client("z", apply_planned("z1"), again=[apply_planned("z2")])
-    made = [*past, plan_only("q1", RunKind.COMMITTED)]
+    made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
     yield scene("brancher, apply of a plan that comes back", h, back, before=made)
     u = client("u", upload("w3", "a", "3"))
-    yield scene("uploader, committed run, another apply of it", u, t, z, before=past)
+    yield scene("uploader, committed run, another apply of it", u, t, z, before=PAST)
     two = client("s", committed_run("s1"))
-    yield scene("brancher, two committed runs", h, t, two, before=past, alike=[("r", "s")])
+    yield scene("brancher, two committed runs", h, t, two, before=PAST, alike=[("r", "s")])
     # A process that comes back opens a slice of its own.
     back = client("u", upload("w3", "a", "3"), again=[upload("w4", "b", "4")])
     yield scene("uploader that comes back, resetter, run", back, client("r", reset("s1"), uncommitted_run("r1")))

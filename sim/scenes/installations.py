@@ -7,7 +7,7 @@ them the other one does not. Two of one installation never take each other for a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +15,7 @@ from lakebed.base import RepositoryUid
 from lakebed.gc.live.errors import OtherInstallation
 from lakebed.gc.live.installation.installation import INSTALLATION_KEY, Installation, InstallationRecord
 from lakebed.versions import Versions, decode_record
-from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
+from sim.ports.actors import Actor, Check, Ending, Program, Quick, Scene, Violation
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.ports.trees import SimTrees
@@ -92,42 +92,22 @@ def who_was_not_chosen_stops(ending: Ending) -> None:
 
 def nobody_is_another(ending: Ending) -> None:
     for name, record in ending.records.items():
-        if record.ended is not None and record.ended.error is OtherInstallation:
+        if record.error is OtherInstallation:
             raise Violation(f"{name} took its own installation for another")
     if _is_stopped(ending, "one"):
         raise Violation("an installation that was the only one has stopped")
 
 
 def installation_scenes() -> Iterator[Scene]:
-    copies = Scene(
-        name=COPIES,
-        actors=(_process("a", "one"), _process("b", "copy")),
-        tidy=_tidy("one", "copy"),
-        checks=(only_one_goes_on,),
-        tidy_checks=(both_stop,),
-        quick=Quick.ALL,
-    )
-    paged = Scene(
-        name=PAGED,
-        actors=(_process("a", "one", list_page=1), _process("b", "copy", list_page=1)),
-        tidy=_tidy("one", "copy"),
-        checks=(only_one_goes_on,),
-        tidy_checks=(both_stop,),
-        quick=Quick.ALL,
-    )
-    chosen = Scene(
-        name=CHOSEN,
-        actors=(Actor("a", _adopting("a", "one")), _process("b", "copy")),
-        tidy=_tidy("one", "copy"),
-        tidy_checks=(who_was_not_chosen_stops,),
-        quick=Quick.ALL,
-    )
-    one = Scene(
-        name=ONE,
-        actors=(_process("a", "one"), _process("b", "one")),
-        tidy=_tidy("one"),
-        checks=(nobody_is_another,),
-        tidy_checks=(nobody_is_another,),
-        quick=Quick.ALL,
-    )
-    yield from (copies, paged, chosen, one)
+    def of_copies(name: str, *actors: Actor, checks: Sequence[Check], tidied: Sequence[Check]) -> Scene:
+        tidy = _tidy("one", "copy")
+        return Scene(name=name, actors=actors, tidy=tidy, checks=checks, tidy_checks=tidied, quick=Quick.ALL)
+
+    for name, list_page in ((COPIES, 1000), (PAGED, 1)):
+        actors = [_process(one, place, list_page=list_page) for one, place in (("a", "one"), ("b", "copy"))]
+        yield of_copies(name, *actors, checks=[only_one_goes_on], tidied=[both_stop])
+    adopter, other = Actor("a", _adopting("a", "one")), _process("b", "copy")
+    yield of_copies(CHOSEN, adopter, other, checks=(), tidied=[who_was_not_chosen_stops])
+    actors, checks = [_process("a", "one"), _process("b", "one")], [nobody_is_another]
+    tidy = _tidy("one")
+    yield Scene(name=ONE, actors=actors, tidy=tidy, checks=checks, tidy_checks=checks, quick=Quick.ALL)

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from lakebed.base import EMPTY_METARANGE, Entry, RepositoryUid
-from lakebed.catalog import Catalog, CatalogOptions, Repository
+from lakebed.base import EMPTY_METARANGE, RepositoryUid
+from lakebed.catalog import Catalog, CatalogOptions
 from lakebed.catalog.errors import NamespaceInUse
 from lakebed.catalog.namespaces import NAMESPACES, OLD_MARKER, overlap
 from lakebed.catalog.records import (
@@ -33,7 +33,6 @@ from lakebed.ranges import metarange_key
 from lakebed.versions import (
     BranchRecord,
     Commit,
-    Note,
     Options,
     RefState,
     Versions,
@@ -48,11 +47,15 @@ from sim.ports.operations import Operation
 from sim.ports.ports import SimObjectStore, SimPorts, SimStore
 from sim.ports.trees import SimTrees
 
+from .scenes import entry_of, note
+
 NAME: Final = "lake"
 OLD_MS: Final = 10_000_000
 """Every request has ended by then."""
 
 Act = Callable[[Catalog, str], Coroutine[Any, Any, Any]]
+Deed = tuple[str, Act]
+"""The kind of an operation, and what it does."""
 
 
 class Namespace(SimObjectStore):
@@ -110,7 +113,17 @@ def catalog_of(ports: SimPorts, store: SimStore | None = None, **options: Any) -
     )
 
 
-def _doing(*deeds: tuple[str, Act], knows: bool = False, has_every: bool = False) -> Program:
+def acting(kind: str, act: Program, *, end: str = "", branch: str = "", what: str = "") -> Program:
+    """Make a program of one operation, named by its actor and life, and by `end` where a life has several."""
+
+    async def program(ports: SimPorts) -> None:
+        operation = Operation(f"{ports.actor}{ports.life}{end}", kind, branch, what=what)
+        await ports.operations.run(operation, act(ports))
+
+    return program
+
+
+def _doing(*deeds: Deed, knows: bool = False, has_every: bool = False) -> Program:
     """Do these, each named by its kind and a letter. `knows`: the process has used the repository before. `has_every`:
     it made another lately, so it looks for notes of places, and not at all records.
     """
@@ -127,48 +140,45 @@ def _doing(*deeds: tuple[str, Act], knows: bool = False, has_every: bool = False
     return program
 
 
-async def _delete(catalog: Catalog, _: str) -> None:
-    await catalog.delete(NAME)
+def _actor(name: str, *deeds: Deed, **how: Any) -> Actor:
+    return Actor(name, _doing(*deeds, **how))
 
 
-def _create(namespace: str, *, name: str = NAME) -> Act:
-    async def act(catalog: Catalog, _: str) -> None:
-        await catalog.create(name, storage_namespace=namespace)
-
-    return act
+def _create(namespace: str, *, name: str = NAME) -> Deed:
+    return "create", lambda catalog, _: _nothing(catalog.create(name, storage_namespace=namespace))
 
 
 async def _write(catalog: Catalog, name: str, branch: str = "main") -> None:
-    entry = Entry(address=f"s3://elsewhere/{name}", size_bytes=1, checksum=name, modified_ms=0)
-    await (await _handle(catalog)).versions.staging.put(branch, name.encode(), entry)
+    await (await catalog.get(NAME)).versions.staging.put(branch, name.encode(), entry_of(name))
 
 
 async def _commit(catalog: Catalog, name: str, branch: str = "main") -> str:
-    return (await (await _handle(catalog)).versions.commits.commit(branch, Note(message=name, committer="sim"))).id
+    return (await (await catalog.get(NAME)).versions.commits.commit(branch, note(name))).id
 
 
 async def _make_branch(catalog: Catalog, _: str) -> None:
-    await (await _handle(catalog)).versions.refs.create_branch("topic", "main")
+    await (await catalog.get(NAME)).versions.refs.create_branch("topic", "main")
 
 
 async def _protect(catalog: Catalog, name: str) -> None:
-    await (await _handle(catalog)).set_protection([name])
+    await (await catalog.get(NAME)).set_protection([name])
 
 
-async def _handle(catalog: Catalog) -> Repository:
-    return await catalog.get(NAME)
+WRITE: Final[Deed] = ("write", _write)
+COMMIT: Final[Deed] = ("commit", _commit)
+PROTECT: Final[Deed] = ("protect", _protect)
+CLEAN: Final[Deed] = ("clean", lambda catalog, _: catalog.clean())
+DELETE: Final[Deed] = ("delete", lambda catalog, _: catalog.delete(NAME))
+UNDELETE: Final[Deed] = ("undelete", lambda catalog, _: _nothing(catalog.undelete(NAME)))
+FORGET: Final[Deed] = ("forget", lambda catalog, _: catalog.deleted.forget(NAME))
+
+
+async def _nothing(doing: Coroutine[Any, Any, Any]) -> None:
+    await doing
 
 
 async def _prepare(ports: SimPorts) -> None:
-    await _doing(("create", _create("sim://one")), ("write", _write))(ports)
-
-
-async def _undelete(catalog: Catalog, _: str) -> None:
-    await catalog.undelete(NAME)
-
-
-async def _forget(catalog: Catalog, _: str) -> None:
-    await catalog.deleted.forget(NAME)
+    await _doing(_create("sim://one"), WRITE)(ports)
 
 
 async def _tidy(ports: SimPorts) -> None:
@@ -207,8 +217,7 @@ def what_followed_the_deletion_is_there(ending: Ending) -> None:
         for record in ending.acknowledged(kind):
             if deletions & (record.before or frozenset()):
                 now = repositories(ending.disk).get(NAME)
-                assert record.ended is not None
-                wanted = record.ended.value if kind == "commit" else record.operation.value
+                wanted = record.answer if kind == "commit" else record.operation.value
                 if now is None or wanted not in there(ending.disk, now):
                     raise Violation(f"{record.operation.name} was acknowledged, and its repository was gone")
 
@@ -330,27 +339,19 @@ def what_is_in_use_or_kept_is_noted(ending: Ending) -> None:
 
 
 def repository_scenes() -> Iterator[Scene]:
-    again = _doing(("delete", _delete), ("create", _create("sim://two")))
-    resumed = _doing(("create", _create("sim://three")))
-    deleter = Actor("d", again, resumed)
-    actors = {
-        "writer of a repository, deleter that makes it again": [Actor("w", _doing(("write", _write), knows=True))],
-        "committer of a repository, deleter that makes it again": [Actor("c", _doing(("commit", _commit), knows=True))],
-        "setter of protection, deleter that makes it again": [Actor("s", _doing(("protect", _protect), knows=True))],
-        "writer that commits to a repository, deleter that makes it again": [
-            Actor("w", _doing(("write", _write), ("commit", _commit), knows=True))
-        ],
-        "committer of a repository that writes, deleter that makes it again": [
-            Actor("c", _doing(("commit", _commit), ("write", _write), knows=True))
-        ],
-        "writer, committer of a repository, deleter that makes it again": [
-            Actor("w", _doing(("write", _write), knows=True)),
-            Actor("c", _doing(("commit", _commit), knows=True)),
-        ],
-    }
-    for name, others in actors.items():
-        made = Scene(
-            name=name,
+    again = _doing(DELETE, _create("sim://two"))
+    deleter = Actor("d", again, _doing(_create("sim://three")))
+    writer, committer = _actor("w", WRITE, knows=True), _actor("c", COMMIT, knows=True)
+    for name, others in (
+        ("writer of a repository", [writer]),
+        ("committer of a repository", [committer]),
+        ("setter of protection", [_actor("s", PROTECT, knows=True)]),
+        ("writer that commits to a repository", [_actor("w", WRITE, COMMIT, knows=True)]),
+        ("committer of a repository that writes", [_actor("c", COMMIT, WRITE, knows=True)]),
+        ("writer, committer of a repository", [writer, committer]),
+    ):
+        yield Scene(
+            name=f"{name}, deleter that makes it again",
             actors=(*others, deleter),
             prepare=_prepare,
             tidy=_tidy,
@@ -358,71 +359,50 @@ def repository_scenes() -> Iterator[Scene]:
             tidy_checks=(nothing_is_left_of_the_one_before,),
             quick=Quick.ALL if len(others) == 1 else Quick.NEVER,
         )
-        yield made
     yield from _deletions()
     yield from take_over_scenes()
     # A branch that is made through an old handle is usable while its repository is forgotten.
-    on_topic: tuple[tuple[str, Act], ...] = (
-        ("branch", _make_branch),
-        ("write to a branch", partial(_write, branch="topic")),
-        ("commit of a branch", partial(_commit, branch="topic")),
-    )
-    for name, deeds in (("writer", on_topic[:2]), ("committer", (on_topic[0], on_topic[2], on_topic[1]))):
-        made = Scene(
+    branches: Deed = ("branch", _make_branch)
+    writes: Deed = ("write to a branch", partial(_write, branch="topic"))
+    commits: Deed = ("commit of a branch", partial(_commit, branch="topic"))
+    for name, deeds in (("writer", (branches, writes)), ("committer", (branches, commits, writes))):
+        yield Scene(
             name=f"brancher and {name} of a repository, deleter that forgets it",
-            actors=(
-                Actor("b", _doing(*deeds, knows=True)),
-                Actor("d", _doing(("delete", _delete), ("forget", _forget))),
-            ),
+            actors=(_actor("b", *deeds, knows=True), _actor("d", DELETE, FORGET)),
             prepare=_prepare,
             tidy=_tidy,
             tidy_checks=(nothing_is_left_of_the_one_before,),
             quick=Quick.ALL,
         )
-        yield made
-    creators = {
-        "two creators of one repository": (_create("sim://one"), _create("sim://two")),
-        "two creators, one inside the other": (_create("sim://one"), _create("sim://one/in", name="other")),
-    }
+    yield from _places()
+
+
+def _places() -> Iterator[Scene]:
+    """Several want one namespace, or one inside another."""
+    outer, inner = _create("sim://one"), _create("sim://one/in", name="other")
     checks = (namespaces_are_apart, what_is_in_use_or_kept_is_noted)
-    for name, acts in creators.items():
+    for name, second in (
+        ("two creators of one repository", _create("sim://two")),
+        ("two creators, one inside the other", inner),
+    ):
         for has_every in (False, True):
-            first, second = (
-                Actor(letter, _doing(("create", act), has_every=has_every))
-                for letter, act in zip("ab", acts, strict=True)
-            )
-            scene = f"{name}, in processes that made others" if has_every else name
-            made = Scene(name=scene, actors=(first, second), checks=checks, quick=Quick.ALL)
-            yield made
-    outer, inner = ("create", _create("sim://one")), ("create", _create("sim://one/in", name="other"))
+            actors = [_actor(letter, deed, has_every=has_every) for letter, deed in (("a", outer), ("b", second))]
+            place = f"{name}, in processes that made others" if has_every else name
+            yield Scene(name=place, actors=actors, checks=checks, quick=Quick.ALL)
 
     async def later(ports: SimPorts) -> None:
         ports.clock.ms += CREATING_AGE_MS
         await _doing(outer, has_every=True)(ports)
 
-    def with_inner(*others: Actor, has_every: bool = True) -> tuple[Actor, ...]:
-        return (*others, Actor("b", _doing(inner, has_every=has_every)))
-
-    worlds = {
-        "two creators, one inside the other, of which the outer made others": (
-            None,
-            with_inner(Actor("a", _doing(outer, has_every=True)), has_every=False),
-        ),
-        "two creators, one inside the other, of which the inner made others": (
-            None,
-            with_inner(Actor("a", _doing(outer))),
-        ),
-        "creator that is taken over, creator inside": (
-            None,
-            with_inner(Actor("a", _doing(outer, has_every=True)), Actor("t", later)),
-        ),
-        "deleter that brings back, creator inside": (
-            _prepare,
-            with_inner(Actor("d", _doing(("delete", _delete), ("undelete", _undelete)))),
-        ),
-    }
-    for name, (prepare, pair) in worlds.items():
-        yield Scene(name=name, actors=pair, prepare=prepare, checks=checks, quick=Quick.ALL)
+    made_others, inside = _actor("a", outer, has_every=True), _actor("b", inner, has_every=True)
+    nested = "two creators, one inside the other, of which the"
+    for name, prepare, actors in (
+        (f"{nested} outer made others", None, [made_others, _actor("b", inner)]),
+        (f"{nested} inner made others", None, [_actor("a", outer), inside]),
+        ("creator that is taken over, creator inside", None, [made_others, Actor("t", later), inside]),
+        ("deleter that brings back, creator inside", _prepare, [_actor("d", DELETE, UNDELETE), inside]),
+    ):
+        yield Scene(name=name, actors=actors, prepare=prepare, checks=checks, quick=Quick.ALL)
 
 
 INSTALLATIONS: Final = (b"one/", b"two/")
@@ -463,48 +443,26 @@ def _deletions() -> Iterator[Scene]:
         await _prepare(ports)
         await catalog_of(ports).delete(NAME)
 
-    async def clean(catalog: Catalog, _: str) -> None:
-        await catalog.clean()
-
-    delete, undelete, upkeep = ("delete", _delete), ("undelete", _undelete), ("clean", clean)
-    writer = Actor("w", _doing(("write", _write), knows=True))
-    worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
-        "two undeleters": (deleted, (Actor("u", _doing(undelete)), Actor("v", _doing(undelete)))),
-        "undeleter, forgetter": (deleted, (Actor("u", _doing(undelete)), Actor("f", _doing(("forget", _forget))))),
-        "undeleter that deletes again, cleaner": (
-            deleted,
-            (Actor("u", _doing(undelete, delete)), Actor("c", _doing(upkeep))),
-        ),
-        "two deleters, one of which brings back": (
-            _prepare,
-            (Actor("d", _doing(delete)), Actor("e", _doing(delete, undelete))),
-        ),
-        "writer of a repository, deleter that brings it back": (
-            _prepare,
-            (writer, Actor("d", _doing(delete, undelete))),
-        ),
-        "cleaner, deleter that brings back and deletes again": (
-            _prepare,
-            (Actor("c", _doing(upkeep)), Actor("d", _doing(delete, undelete, delete))),
-        ),
-        "two undeleters, one of which deletes again and brings back": (
-            deleted,
-            (Actor("u", _doing(undelete)), Actor("v", _doing(undelete, delete, undelete))),
-        ),
-    }
-    for name, (prepare, actors) in worlds.items():
-        made = Scene(
+    undeleter, upkeep, writer = _actor("u", UNDELETE), _actor("c", CLEAN), _actor("w", WRITE, knows=True)
+    checks = (what_came_back_is_whole, what_was_acknowledged_last_counts, what_is_in_use_or_kept_is_noted)
+    twice, thrice = _actor("d", DELETE, UNDELETE, DELETE), _actor("v", UNDELETE, DELETE, UNDELETE)
+    worlds: tuple[tuple[str, Program, tuple[Actor, ...]], ...] = (
+        ("two undeleters", deleted, (undeleter, _actor("v", UNDELETE))),
+        ("undeleter, forgetter", deleted, (undeleter, _actor("f", FORGET))),
+        ("undeleter that deletes again, cleaner", deleted, (_actor("u", UNDELETE, DELETE), upkeep)),
+        ("two deleters, one of which brings back", _prepare, (_actor("d", DELETE), _actor("e", DELETE, UNDELETE))),
+        ("writer of a repository, deleter that brings it back", _prepare, (writer, _actor("d", DELETE, UNDELETE))),
+        ("cleaner, deleter that brings back and deletes again", _prepare, (upkeep, twice)),
+        ("two undeleters, one of which deletes again and brings back", deleted, (undeleter, thrice)),
+    )
+    for name, prepare, actors in worlds:
+        yield Scene(
             name=name,
             actors=actors,
             prepare=prepare,
             tidy=_finish,
-            tidy_checks=(
-                what_came_back_is_whole,
-                what_was_acknowledged_last_counts,
-                what_is_in_use_or_kept_is_noted,
-            ),
+            tidy_checks=checks,
             quick=Quick.ALL,
             # A cleaner of repositories meets each of them once, and may fail at each.
             is_lock_free="cleaner" not in name,
         )
-        yield made

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Concatenate, Final, ParamSpec, TypeAlias
+from inspect import signature
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
 from lakebed.base import Entry, Etags, to_row
 from lakebed.objectstore import ShortBody
 from lakebed.ranges import CutRule
-from lakebed.versions import Condition, Note, Options, TreeCache, Trees, Versions
+from lakebed.versions import ANY, Commit, Condition, Note, Options, TreeCache, Trees, Versions
 from sim.checkers.endings import ALWAYS, no_leak, runs_end
 from sim.checkers.moves import branch_moves_are_legal, branch_moves_are_legal_beside_removals, tokens_leave_with_a_claim
 from sim.checkers.reachable import (
@@ -25,10 +26,11 @@ from sim.checkers.reachable import (
     marks_are_true,
     names_are_unique,
     nothing_reachable_is_deleted,
+    nothing_undue_is_deleted,
     sweeps_keep_promises,
 )
 from sim.checkers.views import UID, value_of
-from sim.ports.actors import Actor, Program, Quick, Scene
+from sim.ports.actors import Actor, Check, Program, Quick, Scene
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, set_ahead
 from sim.ports.trees import SimTrees
@@ -42,7 +44,7 @@ FAR_FUTURE_MS: Final = 10_000_000_000
 
 P = ParamSpec("P")
 
-Act: TypeAlias = Callable[[Versions], Awaitable[str | None]]
+Act: TypeAlias = Callable[[Versions], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +55,37 @@ class Do:
     act: Act
 
     async def awaited(self, repo: Versions) -> str | None:
-        return await self.act(repo)
+        """Return what checkers may know of the answer: a text, the id of a commit, or nothing."""
+        answer = await self.act(repo)
+        answer = answer.id if isinstance(answer, Commit) else answer
+        return answer if isinstance(answer, str) else None
 
     def called(self, what: str) -> Do:
         """Have statistics call it so."""
         return Do(replace(self.operation, what=what), self.act)
 
 
-Acting: TypeAlias = Callable[Concatenate[Versions, P], Awaitable[str | None]]
+Acting: TypeAlias = Callable[Concatenate[Versions, P], Awaitable[object]]
 
 
-def doing(kind: str) -> Callable[[Acting[P]], Callable[Concatenate[str, P], Do]]:
-    """Make operations of this kind of a function that acts on a repository. Checkers know no more than the kind.
+def doing(kind: str, *known: str, **fields: str) -> Callable[[Acting[P]], Callable[Concatenate[str, P], Do]]:
+    """Make operations of this kind of a function that acts on a repository.
 
-    A call takes the name of the operation, then the other arguments of the function.
+    A call takes the name of the operation, then the other arguments of the function. Checkers know those that are
+    named here: each by the operation's field of its name, or by the one that it is given for.
     """
+    shown = {**{name: name for name in known}, **fields}
 
     def made(act: Acting[P]) -> Callable[Concatenate[str, P], Do]:
+        own = list(signature(act).parameters.values())[1:]
+        defaults = {one.name: one.default for one in own}
+
         def do(name: str, /, *args: P.args, **kwargs: P.kwargs) -> Do:
-            return Do(Operation(name, kind), lambda repo: act(repo, *args, **kwargs))
+            given: dict[str, Any] = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+            said = {field: given[argument] for field, argument in shown.items()}
+            if "key" in said:
+                said["key"] = said["key"].encode()
+            return Do(Operation(name, kind, **said), lambda repo: act(repo, *args, **kwargs))
 
         return do
 
@@ -101,16 +115,35 @@ def versions(ports: SimPorts, *, real_trees: CutRule | None = None) -> Versions:
     )
 
 
-def write(name: str, key: str, value: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> None:
-        entry = Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
-        await repo.staging.put(branch, key.encode(), entry)
-
-    return Do(Operation(name, "write", branch, key.encode(), value), act)
+def note(message: str) -> Note:
+    return Note(message=message, committer="sim")
 
 
-def upload(
-    name: str,
+def entry_of(value: str, address: str = "") -> Entry:
+    """Return an entry of this value. Its address is in no namespace, or is given."""
+    return Entry(address=address or f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
+
+
+async def put_bytes(
+    repo: Versions, branch: str, path: bytes, data: bytes, value: str, *, condition: Condition = ANY, **fields: Any
+) -> Entry:
+    """Upload these bytes, with this value as their checksum and more fields of the entry."""
+
+    async def store_body(address: str) -> Entry:
+        stored = await repo.objectstore.put(address, data)
+        return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, **{"modified_ms": 0, **fields})
+
+    return await repo.staging.upload(branch, path, store_body, condition=condition)
+
+
+@doing("write", "branch", "key", "value")
+async def write(repo: Versions, key: str, value: str, *, branch: str = MAIN) -> None:
+    await repo.staging.put(branch, key.encode(), entry_of(value))
+
+
+@doing("write", "branch", "key", "value")
+async def upload(
+    repo: Versions,
     key: str,
     value: str,
     *,
@@ -118,25 +151,11 @@ def upload(
     is_new: bool = False,
     if_none_match: bool = False,
     if_match: str | None = None,
-) -> Do:
+) -> None:
     """Write a path whose bytes go to a fresh address first. Its entry is old, or of now if it `is_new`."""
-
-    async def act(repo: Versions) -> None:
-        async def store_body(address: str) -> Entry:
-            stored = await repo.objectstore.put(address, value.encode())
-            now_ms = repo.ports.clock.now_ms() if is_new else 0
-            return Entry(
-                address=address,
-                size_bytes=stored.size_bytes,
-                checksum=value,
-                modified_ms=now_ms,
-                content_type=type_of(value),
-            )
-
-        condition = Condition(if_none_match, None if if_match is None else Etags.of(if_match))
-        await repo.staging.upload(branch, key.encode(), store_body, condition=condition)
-
-    return Do(Operation(name, "write", branch, key.encode(), value), act)
+    condition = Condition(if_none_match, None if if_match is None else Etags.of(if_match))
+    fields = {"modified_ms": repo.ports.clock.now_ms() if is_new else 0, "content_type": type_of(value)}
+    await put_bytes(repo, branch, key.encode(), value.encode(), value, condition=condition, **fields)
 
 
 def type_of(value: str) -> str:
@@ -158,40 +177,28 @@ def fail_upload(name: str, key: str, *, puts: bool) -> Do:
     return Do(Operation(name, "issue", MAIN, key.encode()), act)
 
 
-def delete(name: str, key: str, *, branch: str = MAIN, if_match: str | None = None) -> Do:
-    async def act(repo: Versions) -> None:
-        tags = None if if_match is None else Etags.of(if_match)
-        await repo.staging.delete(branch, key.encode(), if_match=tags)
-
-    return Do(Operation(name, "delete", branch, key.encode()), act)
+@doing("delete", "branch", "key")
+async def delete(repo: Versions, key: str, *, branch: str = MAIN, if_match: str | None = None) -> None:
+    await repo.staging.delete(branch, key.encode(), if_match=None if if_match is None else Etags.of(if_match))
 
 
 def commit(name: str, *, branch: str = MAIN, message: str = "") -> Do:
-    async def act(repo: Versions) -> str:
-        return (await repo.commits.commit(branch, Note(message=message or name, committer="sim"))).id
-
-    return Do(Operation(name, "commit", branch), act)
+    return Do(Operation(name, "commit", branch), lambda repo: repo.commits.commit(branch, note(message or name)))
 
 
-def read(name: str, key: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> str:
-        return value_of(to_row(b"", await repo.staging.get(branch, key.encode())))
-
-    return Do(Operation(name, "read", branch, key.encode()), act)
+@doing("read", "branch", "key")
+async def read(repo: Versions, key: str, *, branch: str = MAIN) -> str:
+    return value_of(to_row(b"", await repo.staging.get(branch, key.encode())))
 
 
-def reset(name: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.resets.reset(branch)
-
-    return Do(Operation(name, "reset", branch), act)
+@doing("reset", "branch")
+async def reset(repo: Versions, *, branch: str = MAIN) -> None:
+    await repo.resets.reset(branch)
 
 
 def merge(name: str, source: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> str:
-        return (await repo.merges.merge(source, branch, Note(message=name, committer="sim"))).id
-
-    return Do(Operation(name, "merge", branch, value=source), act)
+    merging = Operation(name, "merge", branch, value=source)
+    return Do(merging, lambda repo: repo.merges.merge(source, branch, note(name)))
 
 
 @doing("clean")
@@ -237,6 +244,8 @@ def scene(
     private: tuple[str, ...] = PRIVATE,
     others_look: bool = False,
     quick: Quick | None = None,
+    due: Sequence[bytes] = (),
+    checks: Sequence[Check] = (),
 ) -> Scene:
     """A repository with one branch; before the actors come, `committed` is done and committed, then `staged`.
 
@@ -246,7 +255,8 @@ def scene(
     Where clocks do not agree, a cleaner may take a claim for old that was written just now: then cells may leak, as
     protocols.md says, and nothing else.
 
-    `quick`: by default all budgets, or none where an actor collects.
+    `quick`: by default all budgets, or none where an actor collects. `due`: paths at which commits may lose what they
+    have. `checks`: what is checked beside all that every scene keeps.
     """
 
     async def prepare(ports: SimPorts) -> None:
@@ -261,6 +271,7 @@ def scene(
         await repo.slices.end()
 
     legal = branch_moves_are_legal_beside_removals if resets_objects else branch_moves_are_legal
+    kept = nothing_undue_is_deleted(*due) if due else nothing_reachable_is_deleted
     collecting = sum(actor.collecting for actor in actors)
     moves = (
         legal,
@@ -275,7 +286,7 @@ def scene(
         actors=actors,
         prepare=prepare,
         tidy=tidy,
-        checks=(*ALWAYS, nothing_reachable_is_deleted, committed_bytes_stay),
+        checks=(*ALWAYS, kept, committed_bytes_stay, *checks),
         tidy_checks=(no_leak, runs_end, garbage_goes) if clocks_agree else (garbage_goes,),
         step_checks=(*moves, tokens_leave_with_a_claim) if clocks_agree else moves,
         clocks_agree=clocks_agree,

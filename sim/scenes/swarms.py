@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from lakebed.base import RunKind
 from sim.checkers.endings import CREATES, conditions_hold
-from sim.checkers.reachable import nothing_queued_is_named, nothing_reachable_is_deleted, nothing_undue_is_deleted
+from sim.checkers.reachable import nothing_queued_is_named
 from sim.ports.actors import Scene
 from sim.search.scheduling import Faults
-from sim.worlds.branches import reset_prefix
 from sim.worlds.erasure import erase_staged
 from sim.worlds.hard_delete import clean_claims, hard, turn_on, work
 from sim.worlds.lifecycle import DUE, set_policy
 from sim.worlds.moves import move
 from sim.worlds.multipart import send, with_parts
-from sim.worlds.refs import undelete_tag
 from sim.worlds.undoing import undo
 
 from .collecting import FENCING, OPTIONS, PAGED, PRIVATE_BESIDE_TREES
@@ -40,6 +38,7 @@ from .deeds import (
     read_bytes,
     read_listed,
     reset_object,
+    reset_prefix,
     restore,
     resume,
     revert,
@@ -47,6 +46,7 @@ from .deeds import (
     strand,
     uncommitted_run,
     undelete_branch,
+    undelete_tag,
 )
 from .flows import DEFERRED, RULED, deferring, optimised
 from .scenes import (
@@ -99,21 +99,16 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
     is_hard = random.Random(f"hard {drawn_from}").random() < (0.5 if has_due else 0.2)
     # The worker waits for no reader here.
     is_hard = is_hard and not (has_due and is_graceful)
-    clients = []
-    for number in range(rng.randint(4, 8)):
-        name = "abcdefgh"[number]
+    drawing, clients = _Drawing(rng, paths, kinds, clocks_agree, is_graceful), []
+    for name in "abcdefgh"[: rng.randint(4, 8)]:
         names = [f"{name}{count}" for count in range(rng.randint(1, 3))]
-        deeds = [_drawn(rng, one, clocks_agree, kinds, paths=paths, is_graceful=is_graceful) for one in names]
+        deeds = [drawing.drawn(one) for one in names]
         if is_hard:
             deeds = [hard(do) if do.operation.kind in _LETTING_GO else do for do in deeds]
         if len(deeds) == 3 and rng.random() < 0.5:
             clients.append(server(name, deeds[:1], deeds[1:]))
             continue
-        clients.append(
-            client(
-                name, *deeds, again=[_drawn(rng, f"{name}9", clocks_agree, kinds, paths=paths, is_graceful=is_graceful)]
-            )
-        )
+        clients.append(client(name, *deeds, again=[drawing.drawn(f"{name}9")]))
     if is_hard:
         clients.append(client("i", *_worked(work("i0"), clean_claims("i1"), work("i2")), again=_worked(work("i9"))))
     mover = random.Random(f"rename {drawn_from}")
@@ -144,16 +139,14 @@ def swarm(seed: int, *, has_due: bool = False) -> Scene:
         resets_objects=resets_objects or is_moving or is_further,
         private=PRIVATE_BESIDE_TREES,
         others_look=True,
+        due=_EVER_DUE if has_due else (),
     )
     if is_hard:
-        made = replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
+        made = made.also(steps=[nothing_queued_is_named])
     if is_further:
-        made = replace(made, checks=(*made.checks, conditions_hold))
+        made = made.also(conditions_hold)
         # By a clock that jumps, an upload in parts may be old before it is through.
         made = with_parts(made) if clocks_agree else made
-    if has_due:
-        kept = nothing_undue_is_deleted(*_EVER_DUE)
-        made = replace(made, checks=[kept if one is nothing_reachable_is_deleted else one for one in made.checks])
     if restores_due:
         # An erasure also takes what a run holds for a window, where it holds it for the path of the order.
         return deferring(made, due=_EVER_DUE, erased=DUE)
@@ -215,87 +208,88 @@ def _worked(*deeds: Do) -> Sequence[Do]:
     return [do.called("hard delete") for do in deeds]
 
 
-_CALLED: Final = {"run": "uncommitted run"}
 _LETTING_GO: Final = frozenset({"write", "delete", "reset_object"})
 _WITHOUT_GRACE: Final = ("committed run", "optimised run", "metadata run", "resume", "purge")
 
 
-def _drawn(
-    rng: random.Random, name: str, clocks_agree: bool, kinds: dict[str, float], *, paths: str, is_graceful: bool
-) -> Do:
-    key = rng.choice(paths)
-    kind = rng.choices(list(kinds), list(kinds.values()))[0]
-    do = _made(rng, kind, name, clocks_agree, key=key, paths=paths, is_graceful=is_graceful)
-    return do if kind == "side" else do.called(_CALLED.get(kind, kind))
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """Draws operations of these kinds, each with its share, on these paths."""
+
+    rng: random.Random
+    paths: str
+    kinds: Mapping[str, float]
+    clocks_agree: bool
+    is_graceful: bool
+
+    def drawn(self, name: str) -> Do:
+        key = self.rng.choice(self.paths)
+        kind = self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
+        do = _MADE[kind](self, name, key)
+        return do if kind == "side" else do.called("uncommitted run" if kind == "run" else kind)
+
+    def is_hit(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def written(self, name: str, key: str) -> Do:
+        """Write, now and then what may be there already: a write that changes nothing."""
+        return write(name, key, name if self.is_hit(0.8) else {self.paths[0]: "w0", self.paths[-1]: "v0"}[key])
+
+    def read(self, name: str, key: str) -> Do:
+        if self.is_graceful and self.is_hit(0.5):
+            return read_bytes(name, key)
+        return read(name, key) if self.is_hit(0.7) else read_listed(name, key)
+
+    def copied(self, name: str, key: str) -> Do:
+        """Copy what is staged or committed, here or on the other branch; or what is not there."""
+        first, second = self.paths[0], self.paths[-1]
+        source, ref = self.rng.choice(((first, "main"), (second, "main"), ("z", SIDE), (first, "main~1")))
+        return copy(name, source, key, name, ref=ref)
+
+    def run(self, name: str, _: str) -> Do:
+        options = self.rng.choices((FENCING, PAGED, OPTIONS), (0.3, 0.2, 0.5))[0]
+        return uncommitted_run(name, options=options, has_grace=self.is_graceful)
+
+    def lifecycle(self, name: str, *, window: str | None = None) -> Do:
+        return collect(name, RunKind.LIFECYCLE, window=window, has_grace=self.is_graceful)
+
+    def cleaned(self, name: str, _: str) -> Do:
+        return clean(name, late_ms=0 if self.clocks_agree else self.rng.choice((0, FAR_FUTURE_MS)))
 
 
-def _made(
-    rng: random.Random, kind: str, name: str, clocks_agree: bool, *, key: str, paths: str, is_graceful: bool
-) -> Do:
-    first, second = paths[0], paths[-1]
-    match kind:
-        case "write":
-            # Now and then what may be there already: a write that changes nothing.
-            return write(name, key, name if rng.random() < 0.8 else {first: "w0", second: "v0"}[key])
-        case "upload":
-            return upload(name, key, name)
-        case "commit":
-            return commit(name)
-        case "read":
-            if is_graceful and rng.random() < 0.5:
-                return read_bytes(name, key)
-            return read(name, key) if rng.random() < 0.7 else read_listed(name, key)
-        case "delete":
-            return delete(name, key)
-        case "merge":
-            return merge(name, SIDE)
-        case "reset":
-            return reset(name)
-        case "link":
-            return link(name, key, name)
-        case "copy":
-            # The source is staged or committed, here or on the other branch; or it is not there.
-            source, ref = rng.choice(((first, "main"), (second, "main"), ("z", SIDE), (first, "main~1")))
-            return copy(name, source, key, name, ref=ref)
-        case "fence":
-            return fence(name)
-        case "run":
-            options = rng.choices((FENCING, PAGED, OPTIONS), (0.3, 0.2, 0.5))[0]
-            return uncommitted_run(name, options=options, has_grace=is_graceful)
-        case "optimised run":
-            return optimised(name)
-        case "metadata run":
-            return metadata_run(name) if rng.random() < 0.7 else strand(name)
-        case "resume":
-            return resume(name)
-        case "tag":
-            return create_tag(name, rng.choice(("main", "main~1", f"{SIDE}~1")))
-        case "restore":
-            return restore(name, key="a", content=b"1", overwrite=rng.random() < 0.5)
-        case "restore of what was due":
-            return restore(name, key=DEFERRED_DUE, content=b"1", overwrite=rng.random() < 0.5)
-        case "run deferring":
-            return committed_run(name, window="7d")
-        case "purge":
-            return purge(name)
-        case "rules":
-            return set_rules(name, rng.choice(("4d", "20d")))
-        case "committed run":
-            return committed_run(name)
-        case "reset object":
-            return reset_object(name, key)
-        case "lifecycle run":
-            return collect(name, RunKind.LIFECYCLE, has_grace=is_graceful)
-        case "lifecycle run deferring":
-            return collect(name, RunKind.LIFECYCLE, window="7d", has_grace=is_graceful)
-        case "policy":
-            # By the second one nothing is due that any path has.
-            return set_policy(name) if rng.random() < 0.5 else set_policy(name, _NOTHING_DUE)
-        case "erasure":
-            return erase_staged(name, has_grace=is_graceful)
-        case "side":
-            return _drawn_beside(rng, name)
-    return clean(name, late_ms=0 if clocks_agree else rng.choice((0, FAR_FUTURE_MS)))
+_MADE: Final[dict[str, Callable[[_Drawing, str, str], Do]]] = {
+    "write": _Drawing.written,
+    "upload": lambda _, name, key: upload(name, key, name),
+    "commit": lambda _, name, __: commit(name),
+    "read": _Drawing.read,
+    "delete": lambda _, name, key: delete(name, key),
+    "clean": _Drawing.cleaned,
+    "merge": lambda _, name, __: merge(name, SIDE),
+    "reset": lambda _, name, __: reset(name),
+    "link": lambda _, name, key: link(name, key, name),
+    "copy": _Drawing.copied,
+    "fence": lambda _, name, __: fence(name),
+    "run": _Drawing.run,
+    "optimised run": lambda _, name, __: optimised(name),
+    "metadata run": lambda drawing, name, _: metadata_run(name) if drawing.is_hit(0.7) else strand(name),
+    "resume": lambda _, name, __: resume(name),
+    "tag": lambda drawing, name, _: create_tag(name, drawing.rng.choice(("main", "main~1", f"{SIDE}~1"))),
+    "restore": lambda drawing, name, _: restore(name, content=b"1", overwrite=drawing.is_hit(0.5)),
+    "restore of what was due": lambda drawing, name, _: restore(
+        name, key=DEFERRED_DUE, content=b"1", overwrite=drawing.is_hit(0.5)
+    ),
+    "run deferring": lambda _, name, __: committed_run(name, window="7d"),
+    "purge": lambda _, name, __: purge(name),
+    "rules": lambda drawing, name, _: set_rules(name, drawing.rng.choice(("4d", "20d"))),
+    "committed run": lambda _, name, __: committed_run(name),
+    "reset object": lambda _, name, key: reset_object(name, key),
+    "lifecycle run": lambda drawing, name, _: drawing.lifecycle(name),
+    "lifecycle run deferring": lambda drawing, name, _: drawing.lifecycle(name, window="7d"),
+    # By the second one nothing is due that any path has.
+    "policy": lambda drawing, name, _: set_policy(name, *([] if drawing.is_hit(0.5) else [_NOTHING_DUE])),
+    "erasure": lambda drawing, name, _: erase_staged(name, has_grace=drawing.is_graceful),
+    "side": lambda drawing, name, _: _drawn_beside(drawing.rng, name),
+}
 
 
 def _drawn_further(rng: random.Random, name: str, paths: str, *, deferred: bool) -> Do:
@@ -323,22 +317,15 @@ def _drawn_further(rng: random.Random, name: str, paths: str, *, deferred: bool)
 
 def _drawn_beside(rng: random.Random, name: str) -> Do:
     """Do something on the other branch. Only its own path is written there, and its head may move anywhere."""
-    match rng.randrange(9):
-        case 0:
-            return delete_branch(name)
-        case 1:
-            return create_branch(name)
-        case 2:
-            where, force = rng.choice(("main", "main~1", f"{SIDE}~1")), rng.random() < 0.5
-            return hard_reset(name, where, branch=SIDE, force=force)
-        case 3:
-            return upload(name, "z", name, branch=SIDE)
-        case 4:
-            return delete(name, "z", branch=SIDE)
-        case 5:
-            return commit(name, branch=SIDE)
-        case 6:
-            return cherry_pick(name, rng.choice(("main", "main~1")), branch=SIDE)
-        case 7:
-            return revert(name, SIDE, branch=SIDE)
-    return close(name)
+    deeds: tuple[Callable[[], Do], ...] = (
+        lambda: delete_branch(name),
+        lambda: create_branch(name),
+        lambda: hard_reset(name, rng.choice(("main", "main~1", f"{SIDE}~1")), branch=SIDE, force=rng.random() < 0.5),
+        lambda: upload(name, "z", name, branch=SIDE),
+        lambda: delete(name, "z", branch=SIDE),
+        lambda: commit(name, branch=SIDE),
+        lambda: cherry_pick(name, rng.choice(("main", "main~1")), branch=SIDE),
+        lambda: revert(name, SIDE, branch=SIDE),
+        lambda: close(name),
+    )
+    return rng.choice(deeds)()

@@ -7,13 +7,11 @@ a table has it; another table that names the same file keeps it, or is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from lakebed.catalog.tables import TableChange, TableCommits, TableName
 from lakebed.gc.messages import RunKind, RunState, decode_plan, plan_path
-from lakebed.versions import Note, Versions
 from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Scene, Violation
@@ -22,7 +20,7 @@ from sim.worlds.lifecycle import set_policy
 
 from .deeds import collect, committed_run, delete_branch, uncommitted_run
 from .flows import RULED
-from .scenes import MAIN, SIDE, Do, client
+from .scenes import MAIN, SIDE, Do, client, note
 from .tables import (
     BEFORE,
     FOLDER,
@@ -44,12 +42,8 @@ _PARTED: Final = (write_files("f2", "u/last"), commit_table("t3", "u/3", over="u
 
 def register(name: str, metadata: str, files: Sequence[str]) -> Do:
     """Make a second table of the files of the first."""
-
-    async def act(repo: Versions) -> None:
-        change = TableChange(name=_OTHER, expected=None, metadata=metadata, uuid="u", added=files)
-        await TableCommits(repo).commit(MAIN, [change], Note(message=name, committer="sim"))
-
-    return Do(Operation(name, "tables", MAIN), act)
+    change = TableChange(name=_OTHER, expected=None, metadata=metadata, uuid="u", added=files)
+    return Do(Operation(name, "tables", MAIN), lambda repo: TableCommits(repo).commit(MAIN, [change], note(name)))
 
 
 def table_run_scenes() -> Iterator[Scene]:
@@ -84,7 +78,7 @@ def _lifecycle_scenes() -> Iterator[Scene]:
     run = client("r", collect("r1", RunKind.LIFECYCLE))
     second = client("e", register("t2", "u/9", ["u/a", "u/old"]))
     made = _due(_scene("engine that makes a second table of a file, lifecycle run", second, run, before=before))
-    yield replace(made, checks=(*made.checks, a_plan_names_what_it_breaks))
+    yield made.also(a_plan_names_what_it_breaks)
     over = client("e", commit_table("t2", "u/2", over="u/1", files=[]))
     yield _due(_scene("engine, lifecycle run", over, run, before=before))
 
@@ -106,32 +100,21 @@ def _appending_scenes() -> Iterator[Scene]:
         yield _due(made) if before == [_POLICY] else made
 
 
-def _scene(
-    name: str,
-    *actors: Actor,
-    before: Sequence[Do] = BEFORE,
-    staged: Sequence[Do] = (),
-    beside: Sequence[Do] = (),
-) -> Scene:
-    made = table_scene(name, *actors, before=before, staged=staged, beside=beside)
+def _scene(name: str, *actors: Actor, **how: Any) -> Scene:
     # Commits of the hidden branch name what a pruning run took.
     is_whole = "pruning" not in name
-    return replace(made, checks=(*made.checks, *([nothing_reachable_is_deleted] if is_whole else [])))
+    return table_scene(name, *actors, **how).also(*([nothing_reachable_is_deleted] if is_whole else []))
 
 
 def _due(made: Scene) -> Scene:
     """Let the table lose the file that is due."""
-    kept = [check for check in made.checks if check not in {nothing_reachable_is_deleted, tables_can_be_read}]
+    made = made.instead(nothing_reachable_is_deleted).instead(tables_can_be_read)
     due = partial(tables_can_be_read, due=frozenset({_DUE}))
-    return replace(made, checks=(*kept, due, nothing_undue_is_deleted(_DUE, b"u/old")))
+    return made.also(due, nothing_undue_is_deleted(_DUE, b"u/old"))
 
 
 def a_plan_names_what_it_breaks(ending: Ending) -> None:
-    """Check that a run whose plan has a file of the table names the table.
-
-    Raises:
-        Violation: it does not.
-    """
+    """Check that a run whose plan has a file of the table names the table."""
     for run_id, run in View(ending.disk).runs().items():
         held = ending.disk.objectstore.get(plan_path(run.kind, run_id))
         if held is None or run.state is not RunState.ENDED:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from lakebed.base import EMPTY_METARANGE, CommitId, Entry, RepositoryId, from_row
+from lakebed.base import EMPTY_METARANGE, CommitId, RepositoryId, from_row
 from lakebed.catalog import Settings
 from lakebed.catalog.dump_files import DUMPS, DumpedRef, DumpKind, InvalidDump, parse_file_id, read_dump
 from lakebed.catalog.dumps import Dumps
@@ -23,7 +22,6 @@ from lakebed.versions import (
     Commit,
     Condition,
     MergeConflict,
-    Note,
     PathExists,
     Settlement,
     Sides,
@@ -39,7 +37,7 @@ from sim.ports.actors import Actor, Ending, Scene, Violation
 from sim.ports.files import pairs_in
 from sim.ports.operations import Operation
 from sim.scenes.deeds import collect, copy, create_branch, resume, revert
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, merge, scene, upload
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, merge, note, put_bytes, scene, upload
 from sim.worlds.undoing import undo
 
 TABLE: Final = TableName(("n",), "t")
@@ -64,23 +62,20 @@ async def write_files(repo: Versions, *files: str) -> None:
         await _put(repo, file)
 
 
-def commit_table(
-    name: str,
+@doing("tables", "branch")
+async def commit_table(
+    repo: Versions,
     metadata: str,
     *,
     over: str | None,
     files: Sequence[str] = (),
     removed: Sequence[str] = (),
     branch: str = MAIN,
-) -> Do:
+) -> None:
     """Write a metadata file and commit it over another; `files` are there already. What is refused is given up."""
-
-    async def act(repo: Versions) -> None:
-        await _put(repo, metadata)
-        change = TableChange(name=TABLE, expected=over, metadata=metadata, uuid="u", added=files, removed=removed)
-        await TableCommits(repo).commit(branch, [change], Note(message=f"{over}>{metadata}", committer="sim"))
-
-    return Do(Operation(name, "tables", branch), act)
+    await _put(repo, metadata)
+    change = TableChange(name=TABLE, expected=over, metadata=metadata, uuid="u", added=files, removed=removed)
+    await TableCommits(repo).commit(branch, [change], note(f"{over}>{metadata}"))
 
 
 def merge_appending(name: str, source: str, files: Sequence[str]) -> Do:
@@ -97,7 +92,7 @@ def merge_appending(name: str, source: str, files: Sequence[str]) -> Do:
             change = TableChange(name=TABLE, expected=over, metadata=metadata, uuid="u", added=files)
             return await tables.settled(sides, [change])
 
-        await repo.merges.merge(source, MAIN, Note(message=name, committer="sim"), settle=settled)
+        await repo.merges.merge(source, MAIN, note(name), settle=settled)
 
     return Do(Operation(name, "tables", MAIN), act)
 
@@ -126,13 +121,9 @@ async def dump(repo: Versions) -> None:
 
 async def _put(repo: Versions, file: str) -> None:
     """Write a file as an engine does: sent again, it is the same file."""
-
-    async def store_body(address: str) -> Entry:
-        stored = await repo.objectstore.put(address, file.encode())
-        return Entry(address=address, size_bytes=stored.size_bytes, checksum=file, modified_ms=0)
-
+    path = file.encode()
     with suppress(PathExists):
-        await repo.staging.upload(TABLES, file.encode(), store_body, condition=Condition(if_none_match=True))
+        await put_bytes(repo, TABLES, path, path, file, condition=Condition(if_none_match=True))
 
 
 def _settings(repo: Versions) -> Settings:
@@ -168,7 +159,7 @@ def table_scenes() -> Iterator[Scene]:
     deferred += [write_files("f1", "u/more"), settle("s1"), collect("q2", RunKind.PRUNING, days=10)]
     undone = client("u", undo("u1"))
     undoing = table_scene("settler, undoer of a pruning run", settled, undone, before=deferred)
-    yield replace(undoing, checks=(*undoing.checks, undone_files_are_back))
+    yield undoing.also(undone_files_are_back)
     yield from _dumped_scenes()
     yield from _writing_scenes()
 
@@ -178,7 +169,7 @@ def _dumped_scenes() -> Iterator[Scene]:
     engine = client("e", commit_table("t1", "u/1", over="u/0", files=["u/new"]))
     for name, actor in (("engine", engine), ("settler", client("k", settle("s1")))):
         made = table_scene(f"{name}, dumper", actor, client("d", dump("d1")), staged=staged)
-        yield replace(made, checks=(*made.checks, dumps_have_the_files_of_tables))
+        yield made.also(dumps_have_the_files_of_tables)
 
 
 def _writing_scenes() -> Iterator[Scene]:
@@ -198,31 +189,21 @@ def _writing_scenes() -> Iterator[Scene]:
     both = [commit_table("t1", "u/1", over="u/0", files=["u/new"])]
     appender = client("m", merge_appending("m1", SIDE, ["u/more"]))
     made = table_scene("engine, merger that appends", again, appender, beside=parted, staged=both)
-    yield replace(made, checks=(*made.checks, appended_tables_have_both))
-    gone = [
-        *BEFORE,
-        write_files("f1", "u/new"),
-        commit_table("t1", "u/1", over="u/0", files=["u/new"], removed=["u/a"]),
-    ]
+    yield made.also(appended_tables_have_both)
+    removing = commit_table("t1", "u/1", over="u/0", files=["u/new"], removed=["u/a"])
+    gone = [*BEFORE, write_files("f1", "u/new"), removing]
     branching = client("h", create_branch("h1", "main~1"))
     reverting = client("v", revert("v1", MAIN))
     yield table_scene("brancher from an old table, reverter of a table", branching, reverting, before=gone)
 
 
-def table_scene(
-    name: str, *actors: Actor, before: Sequence[Do] = BEFORE, staged: Sequence[Do] = (), beside: Sequence[Do] = ()
-) -> Scene:
-    made = scene(name, *actors, before=before, staged=staged, beside=beside)
-    kept = tuple(check for check in made.checks if check is not nothing_reachable_is_deleted)
-    return replace(made, checks=(*kept, tables_can_be_read, tables_follow))
+def table_scene(name: str, *actors: Actor, before: Sequence[Do] = BEFORE, **how: Any) -> Scene:
+    made = scene(name, *actors, before=before, **how).instead(nothing_reachable_is_deleted)
+    return made.also(tables_can_be_read, tables_follow)
 
 
 def tables_can_be_read(ending: Ending, *, due: AbstractSet[bytes] = frozenset()) -> None:
-    """Check that each file which a table of a ref or of its history reaches is there, at its URI, but for these paths.
-
-    Raises:
-        Violation: it is not.
-    """
+    """Check that each file that a table of a ref or of its history reaches is at its URI, but for these paths."""
     disk, view = ending.disk, View(ending.disk)
     there = _files(ending)
     for name, branch in view.branches().items():
@@ -244,11 +225,7 @@ def tables_can_be_read(ending: Ending, *, due: AbstractSet[bytes] = frozenset())
 
 
 def dumps_have_the_files_of_tables(ending: Ending) -> None:
-    """Check that the branch of tables in a dump has each file that a table of the dump reaches.
-
-    Raises:
-        Violation: it has not.
-    """
+    """Check that the branch of tables in a dump has each file that a table of the dump reaches."""
     disk, view = ending.disk, View(ending.disk)
     for refs in _dumped(ending):
         heads = {}
@@ -273,11 +250,7 @@ def _dumped(ending: Ending) -> Iterator[dict[str, DumpedRef]]:
 
 
 def tables_follow(ending: Ending) -> None:
-    """Check that each commit of a table replaced the metadata that its engine had read.
-
-    Raises:
-        Violation: it replaced another.
-    """
+    """Check that each commit of a table replaced the metadata that its engine had read."""
     view = View(ending.disk)
     for commit_id in _commits(view):
         made = view.commit(commit_id)
@@ -290,11 +263,7 @@ def tables_follow(ending: Ending) -> None:
 
 
 def appended_tables_have_both(ending: Ending) -> None:
-    """Check that a merge which appended to a table has the destination's files and the source's, and no more.
-
-    Raises:
-        Violation: it has not.
-    """
+    """Check that a merge which appended to a table has the destination's files and the source's, and no more."""
     view = View(ending.disk)
     for commit_id in _commits(view):
         made = view.commit(commit_id)
@@ -316,11 +285,7 @@ def _reached(ending: Ending, commit_id: CommitId) -> set[bytes]:
 
 
 def undone_files_are_back(ending: Ending) -> None:
-    """Check that a run which was undone took no file from the hidden branch.
-
-    Raises:
-        Violation: it did.
-    """
+    """Check that a run which was undone took no file from the hidden branch."""
     undone = [run for run in View(ending.disk).runs().values() if run.state.value == "undone"]
     if undone and b"u/old" not in _files(ending):
         raise Violation("the run was undone, and the file's URI shows nothing")

@@ -10,5 +10,3 @@ looking.py        what is left, written down; judging.py: what of that must not 
 
 from .command import main
 from .storm import Plan, Storm, storm
-
-__all__ = ["Plan", "Storm", "main", "storm"]

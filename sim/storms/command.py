@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from sim.summing import sum_up
+
 from .judging import NOTES, judge
 from .storm import Plan, Storm, storm
 
@@ -31,19 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    return Plan(
-        seconds=options.seconds if options.minutes is None else options.minutes * 60,
-        seed=options.seed,
-        kv=options.kv,
-        store=options.store,
-        processes=options.processes,
-        clients=options.clients,
-        fault_rate=options.faults,
-        has_doors=True,
-        every=options.every,
-        kinds=options.only or (),
-        has_commands=True,
-    )
+    given = {name: getattr(options, name) for name in ("seed", "kv", "store", "processes", "clients", "every")}
+    seconds = options.seconds if options.minutes is None else options.minutes * 60
+    kinds = options.only or ()
+    return Plan(seconds=seconds, fault_rate=options.faults, kinds=kinds, has_doors=True, has_commands=True, **given)
 
 
 def _show(found: Storm, folder: Path, *, is_json: bool) -> int:
@@ -60,12 +53,9 @@ def _show(found: Storm, folder: Path, *, is_json: bool) -> int:
         "wrong": len(found.wrong),
     }
     groups = {"answers": found.calls, "faults": found.faults, "fates": found.fates, "commands": found.commands}
-    if is_json:
-        print(json.dumps({"name": "storm", "folder": str(folder), **figures, "of": groups}))
-    else:
-        for name, group in groups.items():
-            print(f"{name}: " + ", ".join(f"{count:,} {each}" for each, count in sorted(group.items())))
-        print("in all: " + ", ".join(f"{amount:,} {name.replace('_', ' ')}" for name, amount in figures.items()))
+    for name, group in groups.items() if not is_json else ():
+        print(f"{name}: " + ", ".join(f"{count:,} {each}" for each, count in sorted(group.items())))
+    sum_up("storm", figures, is_json=is_json, beside={"folder": str(folder), "of": groups})
     return 1 if found.wrong else 0
 
 

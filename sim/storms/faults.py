@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from sim.histories.servers import Server
 
 from .collectors import Collectors
 from .installations import Installation
 from .journal import FAULTS, Journal
+from .replicated import Replicated
 
 LOOK_S: Final = 0.1
 PAUSE_S: Final = 15.0
@@ -26,52 +27,42 @@ PAUSE_S: Final = 15.0
 
 
 class Kind(StrEnum):
-    """Say what fails. `seconds` of a fault is how long, `amount` how much."""
+    """Say what fails, and how often beside the others. `seconds` of a fault is how long, `amount` how much."""
 
-    KILL = "kill"
+    weight: int
+
+    def __new__(cls, value: str, weight: int) -> Self:
+        kind = str.__new__(cls, value)
+        kind._value_, kind.weight = value, weight
+        return kind
+
+    KILL = "kill", 6
     """A server is killed and started again."""
-    KILL_ALL = "kill all"
-    STOP = "stop"
+    KILL_ALL = "kill all", 2
+    STOP = "stop", 4
     """A server stands still."""
-    CLOCK = "clock"
+    CLOCK = "clock", 4
     """A server's clock is off by `amount` milliseconds."""
-    KILL_COLLECTOR = "kill collector"
-    STOP_COLLECTOR = "stop collector"
-    FULL = "full disk"
-    EIO = "eio"
+    KILL_COLLECTOR = "kill collector", 5
+    STOP_COLLECTOR = "stop collector", 2
+    FULL = "full disk", 3
+    EIO = "eio", 6
     """Some system calls of a server fail with EIO."""
-    READ_ONLY = "read-only"
+    READ_ONLY = "read-only", 2
     """The file system stops under all servers and turns read-only. They are killed, and it is mounted anew."""
-    STORE = "store"
+    STORE = "store", 3
     """Most requests to the object store meet a fault."""
-    DOORS = "doors"
+    DOORS = "doors", 3
     """Many requests of clients meet a fault."""
-    CRASH = "database crash"
-    TAKE_OVER = "take-over"
+    CRASH = "database crash", 2
+    TAKE_OVER = "take-over", 2
     """The primary is killed, and its replica takes its place."""
-    CUT = "database cut"
-    SLOW = "database slow"
+    CUT = "database cut", 4
+    SLOW = "database slow", 3
 
 
 CALLS: Final = ("fsync,fdatasync", "pwrite64", "pread64", "openat", "rename,renameat,renameat2,link,linkat")
 """What `eio` lets fail, of which `amount` chooses. Not `write`: by it the event loop wakes its threads, and ends."""
-WEIGHTS: Final = {
-    Kind.KILL: 6,
-    Kind.KILL_ALL: 2,
-    Kind.STOP: 4,
-    Kind.CLOCK: 4,
-    Kind.KILL_COLLECTOR: 5,
-    Kind.STOP_COLLECTOR: 2,
-    Kind.FULL: 3,
-    Kind.EIO: 6,
-    Kind.READ_ONLY: 2,
-    Kind.STORE: 3,
-    Kind.DOORS: 3,
-    Kind.CRASH: 2,
-    Kind.TAKE_OVER: 2,
-    Kind.CUT: 4,
-    Kind.SLOW: 3,
-}
 CLOCK_MS_MAX: Final = 3_600_000
 
 
@@ -89,7 +80,7 @@ def schedule(seed: int, kinds: Sequence[Kind], *, every: int, processes: int) ->
     """Yield faults without an end."""
     chance = random.Random(f"{seed}/faults")
     while True:
-        [kind] = chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+        [kind] = chance.choices(kinds, [kind.weight for kind in kinds])
         longest = {Kind.STOP: 15.0, Kind.CLOCK: 20.0}.get(kind, 6.0)
         off_ms = chance.choice([-1, 1]) * int(CLOCK_MS_MAX ** chance.uniform(0.5, 1.0))
         yield Fault(
@@ -125,23 +116,6 @@ class Nemesis:
         self.operations = 0
         self.kinds: Counter[str] = Counter()
         self.ended_alone = 0
-        self._deeds: dict[Kind, Callable[[Fault], Awaitable[None]]] = {
-            Kind.KILL: self._kill,
-            Kind.KILL_ALL: self._kill_all,
-            Kind.STOP: self._stop,
-            Kind.CLOCK: self._clock,
-            Kind.KILL_COLLECTOR: self._kill_collector,
-            Kind.STOP_COLLECTOR: self._stop_collector,
-            Kind.FULL: self._full,
-            Kind.EIO: self._eio,
-            Kind.READ_ONLY: self._read_only,
-            Kind.STORE: self._store,
-            Kind.DOORS: self._doors,
-            Kind.CRASH: self._crash,
-            Kind.TAKE_OVER: self._take_over,
-            Kind.CUT: self._cut,
-            Kind.SLOW: self._slow,
-        }
 
     async def run(self, faults: Iterator[Fault]) -> None:
         """Go on until cancelled. A fault that began is over then."""
@@ -164,7 +138,8 @@ class Nemesis:
         self.kinds[fault.kind.value] += 1
         self._journal.write(FAULTS, {"begin": True, **asdict(fault)})
         try:
-            await self._deeds[fault.kind](fault)
+            deed: Callable[[Fault], Awaitable[None]] = getattr(self, f"_{fault.kind.name.lower()}")
+            await deed(fault)
             await self.revive()
         finally:
             self._journal.write(FAULTS, {"end": True, "kind": fault.kind.value})
@@ -274,28 +249,29 @@ class Nemesis:
 
     # The database
 
-    async def _crash(self, _: Fault) -> None:
+    @property
+    def _database(self) -> Replicated:
         assert self._installation.database is not None
-        await asyncio.to_thread(self._installation.database.crash)
+        return self._installation.database
+
+    async def _crash(self, _: Fault) -> None:
+        await asyncio.to_thread(self._database.crash)
 
     async def _take_over(self, _: Fault) -> None:
-        assert self._installation.database is not None
-        await asyncio.to_thread(self._installation.database.take_over)
+        await asyncio.to_thread(self._database.take_over)
 
     async def _cut(self, fault: Fault) -> None:
-        assert self._installation.database is not None
-        for network in self._installation.database.networks:
+        for network in self._database.networks:
             await asyncio.to_thread(network.refuse)
         await asyncio.sleep(fault.seconds / 3)
-        for network in self._installation.database.networks:
+        for network in self._database.networks:
             await asyncio.to_thread(network.heal)
 
     async def _slow(self, fault: Fault) -> None:
-        assert self._installation.database is not None
-        for network in self._installation.database.networks:
+        for network in self._database.networks:
             network.delay_s = 0.3
         await asyncio.sleep(fault.seconds)
-        for network in self._installation.database.networks:
+        for network in self._database.networks:
             network.delay_s = 0
 
 

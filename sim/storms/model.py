@@ -61,23 +61,6 @@ class Model:
         self._unknown_commits: dict[str, float] = {}
         """For each branch, until when a commit without an answer may take what is there."""
         self._begun: dict[int, tuple[Line, dict[Place, Values]]] = {}
-        self._handlers: dict[str, Callable[[Line, Line, dict[Place, Values]], None]] = {
-            "put": self._put,
-            "put new": self._put_new,
-            "put over": self._put_over,
-            "delete": self._delete,
-            "move": self._move,
-            "copy": self._copy,
-            "reset": self._reset,
-            "commit": self._commit,
-            "merge": self._merge,
-            "read": self._read,
-            "read commit": self._read_commit,
-            "make branch": self._make_branch,
-            "delete branch": self._delete_branch,
-            "make tag": self._make_tag,
-            "delete tag": self._delete_tag,
-        }
 
     def absorb(self, line: Line) -> None:
         """Take the next line of this client."""
@@ -85,7 +68,9 @@ class Model:
             self._begun[line["call"]] = line, dict(self.current)
             return
         begun, before = self._begun.pop(line["call"])
-        self._handlers[begun["f"]](begun, line, before)
+        # What came of a call of `put new` is for `_put_new`, and so with each kind of call.
+        done: Callable[[Line, Line, dict[Place, Values]], None] = getattr(self, f"_{begun['f'].replace(' ', '_')}")
+        done(begun, line, before)
 
     def finish(self) -> None:
         """Take what had no answer when the storm ended."""

@@ -12,60 +12,84 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from lakebed.auth import PARTITION, SANDBOXES, Accounts, Ref, SandboxRecord, SandboxState, decode
-from lakebed.base import Entry, RunKind
+from lakebed.base import RunKind
 from lakebed.catalog import Repository
 from lakebed.gc.live import BranchSweep, PolicyBook
 from lakebed.gc.messages import BranchToGo
 from lakebed.ranges import metarange_key
 from lakebed.sandboxes import Sandboxes
-from lakebed.versions import BranchRecord, Commit, DeletedRefRecord, Note, RefKind, Versions, decode_record, keys
+from lakebed.versions import BranchRecord, Commit, DeletedRefRecord, RefKind, Versions, decode_record, keys
 from sim.checkers.deleted import ONE
-from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
+from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.disk import Disk
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
-from sim.scenes.deeds import collect, copy, create_branch, delete_branch, freeze, hard_reset, uncommitted_run
+from sim.scenes.deeds import (
+    collect,
+    copy,
+    create_branch,
+    delete_branch,
+    freeze,
+    hard_reset,
+    reset_prefix,
+    uncommitted_run,
+)
 from sim.scenes.flows import RULED
 from sim.scenes.processes import in_pages
-from sim.scenes.repositories import NAME, catalog_of, repositories
-from sim.scenes.scenes import MAIN, SIDE, Do, clean, client, commit, delete, merge, reset, scene, upload, write
+from sim.scenes.repositories import NAME, acting, catalog_of, repositories
+from sim.scenes.scenes import (
+    MAIN,
+    SIDE,
+    clean,
+    client,
+    commit,
+    delete,
+    entry_of,
+    merge,
+    note,
+    reset,
+    scene,
+    upload,
+    write,
+)
 
 from .deleted import DAY_MS
 from .moves import move
 
 POLICY = b'{"branches": {"side": {"idle": "1d"}}}'
-Act = Callable[[Repository], Awaitable[object]]
-
-
-def _entry(value: str) -> Entry:
-    return Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
+Act = Callable[[Versions], Awaitable[object]]
 
 
 async def _prepare(ports: SimPorts) -> None:
     """Make a branch beside the default one. Both have `m`, and the default branch one commit more."""
-    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
-    await made.versions.staging.put(MAIN, b"m", _entry("m"))
-    await made.versions.commits.commit(MAIN, Note(message="m", committer="sim"))
+    made = await _make_repository(ports)
     await made.versions.refs.create_branch(SIDE, MAIN)
-    await made.versions.staging.put(MAIN, b"n", _entry("n"))
-    await made.versions.commits.commit(MAIN, Note(message="n", committer="sim"))
+    await made.versions.staging.put(MAIN, b"n", entry_of("n"))
+    await made.versions.commits.commit(MAIN, note("n"))
     await PolicyBook(made.versions).write(POLICY)
 
 
-def _doing(*deeds: tuple[str, bytes, Act]) -> Program:
-    """Do these on the branch, each named by its kind and the path that it is about."""
+async def _make_repository(ports: SimPorts) -> Repository:
+    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
+    await made.versions.staging.put(MAIN, b"m", entry_of("m"))
+    await made.versions.commits.commit(MAIN, note("m"))
+    return made
+
+
+def _actor(name: str, *deeds: tuple[str, bytes, Act]) -> Actor:
+    """Make a process that does these on the branch, each named by its kind and the path that it is about."""
 
     async def program(ports: SimPorts) -> None:
         handle = await catalog_of(ports).get(NAME)
         for number, (kind, key, act) in enumerate(deeds):
-            name = f"{ports.actor}{ports.life}{number}"
+            operation = Operation(f"{ports.actor}{ports.life}{number}", kind, SIDE, key)
+            await ports.operations.run(operation, _nothing(act(handle.versions)))
 
-            async def acted(act: Act = act) -> None:
-                await act(handle)
+    return Actor(name, program)
 
-            await ports.operations.run(Operation(name, kind, SIDE, key), acted())
 
-    return program
+async def _nothing(doing: Awaitable[object]) -> None:
+    await doing
 
 
 async def _sweep(ports: SimPorts) -> None:
@@ -75,26 +99,6 @@ async def _sweep(ports: SimPorts) -> None:
     plan = await sweep.plan(prefix=SIDE)
     wanted = [BranchToGo(branch=one.branch, state=one.state) for one in plan.branches if one.goes]
     await sweep.sweep(plan.policy_version, wanted)
-
-
-async def _sweeper(ports: SimPorts) -> None:
-    await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "sweep"), _sweep(ports))
-
-
-async def _write(handle: Repository) -> None:
-    await handle.versions.staging.put(SIDE, b"w", _entry("w"))
-
-
-async def _commit(handle: Repository) -> None:
-    await handle.versions.commits.commit(SIDE, Note(message="c", committer="sim"))
-
-
-async def _merge(handle: Repository) -> None:
-    await handle.versions.merges.merge(MAIN, SIDE, Note(message="g", committer="sim"))
-
-
-async def _move(handle: Repository) -> None:
-    await handle.versions.moves.move(SIDE, b"m", MAIN, b"moved")
 
 
 # Checks
@@ -124,29 +128,21 @@ def what_was_done_stays(ending: Ending) -> None:
 
 
 def branch_scenes() -> Iterator[Scene]:
-    sweeper, other = Actor("s", _sweeper), Actor("t", _sweeper)
-    writes = ("write", b"w", _write)
-    writer = Actor("w", _doing(writes))
-    committer = Actor("c", _doing(writes, ("commit", b"w", _commit)))
-    merger = Actor("g", _doing(("merge", b"n", _merge)))
-    mover = Actor("m", _doing(("move", b"m", _move)))
-    worlds = {
-        "sweeper of branches, writer": (sweeper, writer),
-        "sweeper of branches, committer": (sweeper, committer),
-        "sweeper of branches, merger": (sweeper, merger),
-        "sweeper of branches, mover": (sweeper, mover),
-        "two sweepers of branches, writer": (sweeper, other, writer),
-    }
-    for name, actors in worlds.items():
-        yield Scene(
-            name=name,
-            actors=actors,
-            prepare=_prepare,
-            checks=(what_was_done_stays,),
-            private=(),
-            clocks_agree=False,
-            quick=Quick.NO_FAULT if "two" in name else Quick.ALL,
-        )
+    sweeper, other = (Actor(name, acting("sweep", _sweep)) for name in "st")
+    writes = ("write", b"w", lambda repo: repo.staging.put(SIDE, b"w", entry_of("w")))
+    writer = _actor("w", writes)
+    committer = _actor("c", writes, ("commit", b"w", lambda repo: repo.commits.commit(SIDE, note("c"))))
+    merger = _actor("g", ("merge", b"n", lambda repo: repo.merges.merge(MAIN, SIDE, note("g"))))
+    mover = _actor("m", ("move", b"m", lambda repo: repo.moves.move(SIDE, b"m", MAIN, b"moved")))
+    for name, *actors in (
+        ("sweeper of branches, writer", sweeper, writer),
+        ("sweeper of branches, committer", sweeper, committer),
+        ("sweeper of branches, merger", sweeper, merger),
+        ("sweeper of branches, mover", sweeper, mover),
+        ("two sweepers of branches, writer", sweeper, other, writer),
+    ):
+        quick, checks = Quick.NO_FAULT if "two" in name else Quick.ALL, [what_was_done_stays]
+        yield Scene(name=name, actors=actors, prepare=_prepare, checks=checks, clocks_agree=False, quick=quick)
     yield from sandbox_scenes()
 
 
@@ -180,8 +176,7 @@ def _box(name: str, act: _BoxAct, *, days: int = 0) -> Actor:
 
     async def program(ports: SimPorts) -> None:
         ports.clock.ms += days * DAY_MS
-        operation = Operation(f"{ports.actor}{ports.life}", name, SIDE, b"")
-        await ports.operations.run(operation, _acted(ports, act))
+        await acting(name, lambda ports: _acted(ports, act), branch=SIDE)(ports)
 
     return Actor(name[0], program)
 
@@ -197,21 +192,13 @@ async def _make(boxes: Sandboxes, handle: Repository) -> None:
     await boxes.create(handle, BOX, source=MAIN, read=read, lasts_ms=DAY_MS, by="sim")
 
 
-async def _extend(boxes: Sandboxes, handle: Repository) -> None:
-    await boxes.extend(handle, BOX, lasts_ms=2 * DAY_MS)
+def _extend(days: int) -> _BoxAct:
+    """Upkeep's clock has not reached a time that is nine days ahead."""
+    return lambda boxes, handle: boxes.extend(handle, BOX, lasts_ms=days * DAY_MS)
 
 
-async def _extend_beyond(boxes: Sandboxes, handle: Repository) -> None:
-    """Extend to a time that even upkeep's clock has not reached."""
-    await boxes.extend(handle, BOX, lasts_ms=9 * DAY_MS)
-
-
-async def _end(boxes: Sandboxes, handle: Repository) -> None:
-    await boxes.end(handle, BOX, by="sim")
-
-
-async def _promote(boxes: Sandboxes, handle: Repository) -> None:
-    await boxes.end(handle, BOX, by="sim", keeps_branch=True)
+def _end(*, keeps_branch: bool = False) -> _BoxAct:
+    return lambda boxes, handle: boxes.end(handle, BOX, by="sim", keeps_branch=keeps_branch)
 
 
 async def _clean(boxes: Sandboxes, _: Repository) -> None:
@@ -224,18 +211,8 @@ async def _tidy(boxes: Sandboxes, handle: Repository) -> None:
     await boxes.clean()
 
 
-async def _undelete(_: Sandboxes, handle: Repository) -> None:
-    await handle.changes.undelete_branch(BOX)
-
-
-async def _prepare_repository(ports: SimPorts) -> None:
-    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
-    await made.versions.staging.put(MAIN, b"m", _entry("m"))
-    await made.versions.commits.commit(MAIN, Note(message="m", committer="sim"))
-
-
 async def _prepare_box(ports: SimPorts) -> None:
-    await _prepare_repository(ports)
+    await _make_repository(ports)
     await _acted(ports, _make)
 
 
@@ -291,24 +268,24 @@ def what_was_extended_stays(ending: Ending) -> None:
 
 
 def sandbox_scenes() -> Iterator[Scene]:
-    make, extend, end = _box("make", _make), _box("xtend", _extend), _box("end", _end)
-    promote, undelete = _box("promote", _promote), _box("undelete", _undelete)
-    beyond = _box("xtend beyond", _extend_beyond)
+    make, extend, end = _box("make", _make), _box("xtend", _extend(2)), _box("end", _end())
+    promote = _box("promote", _end(keeps_branch=True))
+    undelete = _box("undelete", lambda _, handle: handle.changes.undelete_branch(BOX))
+    beyond = _box("xtend beyond", _extend(9))
     upkeep, other = _box("clean", _clean, days=3), _box("late upkeep", _clean, days=3)
-    worlds: dict[str, tuple[Program, tuple[Actor, ...]]] = {
-        "maker of a sandbox, upkeep": (_prepare_repository, (make, upkeep)),
-        "ender of a sandbox, undeleter": (_prepare_box, (end, undelete)),
-        "upkeep of a sandbox, other upkeep, undeleter": (_prepare_box, (upkeep, other, undelete)),
-        "upkeep of a sandbox, extender": (_prepare_box, (upkeep, beyond)),
-        "ender of a sandbox, extender": (_prepare_box, (end, extend)),
-        "ender of a sandbox, promoter": (_prepare_box, (end, promote)),
-    }
-    for name, (prepare, actors) in worlds.items():
+    for name, *actors in (
+        ("maker of a sandbox, upkeep", make, upkeep),
+        ("ender of a sandbox, undeleter", end, undelete),
+        ("upkeep of a sandbox, other upkeep, undeleter", upkeep, other, undelete),
+        ("upkeep of a sandbox, extender", upkeep, beyond),
+        ("ender of a sandbox, extender", end, extend),
+        ("ender of a sandbox, promoter", end, promote),
+    ):
         lasts = beyond in actors  # Tidying lets months pass, and then upkeep rightly ends what was extended.
         yield Scene(
             name=name,
             actors=actors,
-            prepare=prepare,
+            prepare=_make_repository if make in actors else _prepare_box,
             tidy=None if lasts else _tidy_boxes,
             checks=(what_was_extended_stays,) if lasts else (what_was_kept_stays,),
             tidy_checks=() if lasts else (nothing_is_left_of_a_sandbox,),
@@ -316,13 +293,6 @@ def sandbox_scenes() -> Iterator[Scene]:
             clocks_agree=False,
             quick=Quick.NO_FAULT if "other" in name else Quick.ALL,
         )
-
-
-def reset_prefix(name: str, prefix: str, *, branch: str = MAIN) -> Do:
-    async def act(repo: Versions) -> None:
-        await repo.resets.reset_prefix(branch, prefix.encode())
-
-    return Do(Operation(name, "reset_prefix", branch, prefix.encode()), act)
 
 
 def reset_scenes() -> Iterator[Scene]:
@@ -350,13 +320,12 @@ def _of_a_prefix() -> Iterator[Scene]:
     r = client("r", uncommitted_run("r1"))
     yield scene("prefix resetter, copier, run", s, copier, r, **how)
     resets = client("s", in_pages(reset_prefix("s1", "a")), commit("c9"))
-    old: dict[str, Any] = {
-        "before": [upload("w0", "aa", "0"), commit("p0"), RULED],
-        "staged": staged,
-        "resets_objects": True,
-    }
-    goes = client("r", commit("c1"), collect("r1", RunKind.COMMITTED), commit("c2"))
-    yield scene("prefix resetter that commits, committer that runs", resets, goes, **old)
+    old = [upload("w0", "aa", "0"), commit("p0"), RULED]
+    goes, name = (
+        client("r", commit("c1"), collect("r1", RunKind.COMMITTED), commit("c2")),
+        "prefix resetter that commits",
+    )
+    yield scene(f"{name}, committer that runs", resets, goes, before=old, staged=staged, resets_objects=True)
 
 
 def _of_a_branch() -> Iterator[Scene]:
@@ -368,9 +337,8 @@ def _of_a_branch() -> Iterator[Scene]:
     yield scene("gentle hard resetter in pages, freezer", gentle, f, before=past, staged=[*same, change])
     yield scene("gentle hard resetter in pages, committer", gentle, c, before=past, staged=[*same, change])
     yield scene("gentle hard resetter in pages, writer", gentle, w, before=past, staged=same)
-    yield scene(
-        "gentle hard resetter in pages, writer, freezer", gentle, w, f, before=past, staged=same, quick=Quick.NEVER
-    )
+    name = "gentle hard resetter in pages, writer, freezer"
+    yield scene(name, gentle, w, f, before=past, staged=same, quick=Quick.NEVER)
     forced = client("h", in_pages(hard_reset("h1", "main~1")), in_pages(clean("k1")))
     # Of more states than a walk ends with.
     many_states: dict[str, Any] = {"before": past, "staged": [*same, change], "quick": Quick.NEVER}

@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
-from lakebed.base import Entry, RunId, RunKind
+from lakebed.base import RunId, RunKind
 from lakebed.gc.kinds.erasure.certificate.certifying import certify
 from lakebed.gc.kinds.erasure.certificate.foreseeing import NothingSelected
 from lakebed.gc.kinds.erasure.plan import Erasure
@@ -22,12 +22,12 @@ from lakebed.gc.live import ServiceOptions
 from lakebed.gc.live.publish.metadata import MetadataRuns
 from lakebed.gc.live.records.runs import RunBook
 from lakebed.gc.machine import flow
-from lakebed.gc.messages import GARBAGE, ErasureOrder, Unstage, Unstaged, certificate_path
+from lakebed.gc.messages import GARBAGE, ErasureOrder, Plan, Unstage, Unstaged, certificate_path
 from lakebed.gc.rules import Selection
 from lakebed.gc.runs.context import list_plans
 from lakebed.versions import PathNotFound, Versions
-from sim.checkers.reachable import nothing_reachable_is_deleted, nothing_undue_is_deleted, reachable
-from sim.ports.actors import Actor, Ending, Scene, Violation
+from sim.checkers.reachable import reachable
+from sim.ports.actors import Actor, Check, Ending, Scene, Violation
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.scenes.collecting import FENCING, Collecting
@@ -60,6 +60,7 @@ from sim.scenes.scenes import (
     delete,
     doing,
     merge,
+    put_bytes,
     reset,
     scene,
     upload,
@@ -90,8 +91,7 @@ async def erase(repo: Versions, *, shared: bool = False, has_grace: bool = False
 async def erase_alone(repo: Versions) -> str:
     """Erase, and return the objects that the plan takes. It is for an actor who is alone."""
     collecting = Collecting(repo)
-    order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated")
-    plan = await flow.plan(collecting.context, Erasure(order))
+    plan = await _planned(collecting)
     await collecting.apply(plan.run_id)
     taken = (await collecting.context.read(plan.garbage, GARBAGE))["address"].to_pylist()
     return f"{_TOOK} {' '.join(taken)}"
@@ -158,11 +158,15 @@ def retire_plans(name: str) -> Do:
 
 async def _erase(collecting: Collecting, *, shared: bool = False, plans_only: bool = False) -> str:
     """Return the run's id."""
-    order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated", takes_shared=shared)
-    plan = await flow.plan(collecting.context, Erasure(order))
+    plan = await _planned(collecting, shared=shared)
     if not plans_only:
         await collecting.apply(plan.run_id)
     return plan.run_id
+
+
+async def _planned(collecting: Collecting, *, shared: bool = False) -> Plan:
+    order = ErasureOrder(selection=Selection(paths=(PATH.decode(),)), why="simulated", takes_shared=shared)
+    return await flow.plan(collecting.context, Erasure(order))
 
 
 async def _erase_everywhere(repo: Versions, collecting: Collecting) -> None:
@@ -178,11 +182,7 @@ def put(name: str, value: str) -> Do:
     """Upload to the path, and note the address once the write is acknowledged."""
 
     async def act(repo: Versions) -> None:
-        async def store_body(address: str) -> Entry:
-            stored = await repo.objectstore.put(address, value.encode())
-            return Entry(address=address, size_bytes=stored.size_bytes, checksum=value, modified_ms=0)
-
-        entry = await repo.staging.upload(MAIN, PATH, store_body)
+        entry = await put_bytes(repo, MAIN, PATH, value.encode(), value)
         await repo.store.set(HAD, entry.address.encode(), b"")
 
     return Do(Operation(name, "write", MAIN, PATH, value), act)
@@ -217,7 +217,7 @@ def erasure_scenes() -> Iterator[Scene]:
     m = client("m", *move("m1", "a", "b"))
     yield _scene("mover, erasure", m, r, before=[turn_on("hd0"), *_PAST])
     # Of what is staged at the path.
-    s = dataclasses.replace(client("r", erase_staged("r1")), collecting=1)
+    s = _collecting("r", erase_staged("r1"))
     one = [upload("w1", "a", "1")]
     yield _scene("overwriter, erasure of what is staged", client("w", upload("w2", "a", "2")), s, before=(), staged=one)
     yield _scene("committer, erasure of what is staged", c, s, before=(), staged=one)
@@ -243,14 +243,9 @@ def erasure_scenes() -> Iterator[Scene]:
     twice = client("q", apply_planned("q9")), client("r", apply_planned("r1"))
     yield _scene("two applies of an erasure", *twice, before=planned)
     yield _scene("copier from a commit, apply of an erasure", copier, twice[1], before=planned)
-    to_retire = [*one, erase("q1", plans_only=True)]
-    yield _scene(
-        "apply of an erasure of what is staged, taker of its plan",
-        client("r", apply_staged("r1")),
-        client("m", retire_plans("m1")),
-        before=(),
-        staged=to_retire,
-    )
+    staged, taker = [*one, erase("q1", plans_only=True)], client("m", retire_plans("m1"))
+    applier, name = client("r", apply_staged("r1")), "apply of an erasure of what is staged, taker of its plan"
+    yield _scene(name, applier, taker, before=(), staged=staged)
     yield from _certified_scenes()
     yield from _foreseen_scenes()
     yield _kept_scene()
@@ -263,7 +258,7 @@ def erasure_scenes() -> Iterator[Scene]:
 
 def _certified_scenes() -> Iterator[Scene]:
     """Yield scenes in which a path loses staged bytes: no erasure finds them, a collection takes them."""
-    r = dataclasses.replace(client("r", erase_staged("r1", everywhere=True)), collecting=1)
+    r = _collecting("r", erase_staged("r1", everywhere=True))
     past, staged = [put("w1", "1"), commit("p1")], [put("w2", "2")]
     kept = [*staged, put("w4", "4"), uncommitted_run("u1", window="7d")]
     for made in (
@@ -272,47 +267,35 @@ def _certified_scenes() -> Iterator[Scene]:
         _scene("resetter, erasure everywhere", client("s", reset("s1")), r, before=past, staged=staged),
         _scene("erasure everywhere, after a run that defers", r, before=past, staged=kept),
     ):
-        yield dataclasses.replace(
-            made,
-            private=(*made.private, certificate_path("").removesuffix(".json")),
-            checks=(*made.checks, what_is_certified_is_gone),
-        )
+        yield _certified(made, what_is_certified_is_gone)
+
+
+def _collecting(name: str, deed: Do) -> Actor:
+    """A client whose deed is a collection, though to the checkers it is of another kind."""
+    return dataclasses.replace(client(name, deed), collecting=1)
+
+
+def _certified(made: Scene, check: Check) -> Scene:
+    return made.also(check, private=(*made.private, certificate_path("").removesuffix(".json")))
 
 
 def _let_off_scene() -> Scene:
     """A deferred run took a commit, and let its object off. An erasure of its path, and a certificate, come then."""
-    r = dataclasses.replace(client("r", erase_staged("r1", everywhere=True)), collecting=1)
-    before = [
-        put("w1", "1"),
-        commit("p1"),
-        delete("d1", "a"),
-        commit("p2"),
-        copy("w3", "a", "b", "3", ref="main~1"),
-        RULED,
-        committed_run("q1", window="7d"),
-        clean_records("k1"),
-        delete("d3", "b"),
-    ]
+    r = _collecting("r", erase_staged("r1", everywhere=True))
+    past = [put("w1", "1"), commit("p1"), delete("d1", "a"), commit("p2"), copy("w3", "a", "b", "3", ref="main~1")]
+    before = [*past, RULED, committed_run("q1", window="7d"), clean_records("k1"), delete("d3", "b")]
     made = _scene("erasure everywhere, after a run that let off", r, before=before, staged=[put("w2", "2")])
-    return dataclasses.replace(
-        made,
-        private=(*made.private, certificate_path("").removesuffix(".json")),
-        checks=(*made.checks, what_is_certified_is_gone),
-    )
+    return _certified(made, what_is_certified_is_gone)
 
 
 def _kept_scene() -> Scene:
     """Let a restore, and the end of the window of its run, fall between the questions of a certificate."""
     later = [upload("v2", "a", "2"), commit("p2"), delete("v3", "a"), commit("p3"), RULED]
     before = [*_PAST, erase("e0"), *later, committed_run("q1", window="7d")]
-    asker = dataclasses.replace(client("c", certify_erasure("c1")), collecting=1)
+    asker = _collecting("c", certify_erasure("c1"))
     taker = client("x", restore("x1", content=b"2"), purge("p9"))
     made = _scene("restorer that purges, certifier of an erasure before", taker, asker, before=before)
-    return dataclasses.replace(
-        made,
-        private=(*made.private, certificate_path("").removesuffix(".json")),
-        checks=(*made.checks, what_is_kept_stands),
-    )
+    return _certified(made, what_is_kept_stands)
 
 
 @doing("certify")
@@ -328,49 +311,34 @@ async def certify_erasure(repo: Versions) -> str:
 def what_is_kept_stands(ending: Ending) -> None:
     """Check that what a deferred run keeps of the path, or a restore brought back, stands in each certificate.
 
-    Raises:
-        Violation: a certificate names neither. At each moment one of both is there.
+    At each moment one of both is there.
     """
     for record in ending.acknowledged("certify"):
-        assert record.ended is not None
-        if not set(str(record.ended.value).split()) - {"garbage"}:
+        if not set(record.answer.split()) - {"garbage"}:
             raise Violation(f"{record.operation.name} names nothing that a run keeps or a restore brought back")
 
 
 def _foreseen_scenes() -> Iterator[Scene]:
     """Yield scenes of an eraser alone: it deletes all that its plan names, and drops no other staged name."""
     staged = [copy("w3", "a", "b", "3")]
-    gone = clean_records("k1")
+    alone, gone, one = client("r", erase_alone("r1")), clean_records("k1"), upload("w1", "a", "1")
     for made in (
-        _scene("erasure of what a staged copy shares", client("r", erase_alone("r1")), staged=[*staged, gone]),
-        _scene(
-            "erasure of what is staged twice",
-            client("r", erase_alone("r1")),
-            before=(),
-            staged=[upload("w1", "a", "1"), *staged, gone],
-        ),
+        _scene("erasure of what a staged copy shares", alone, staged=[*staged, gone]),
+        _scene("erasure of what is staged twice", alone, before=(), staged=[one, *staged, gone]),
     ):
-        yield dataclasses.replace(made, checks=(*made.checks, what_is_planned_is_gone))
+        yield made.also(what_is_planned_is_gone)
 
 
 def what_is_planned_is_gone(ending: Ending) -> None:
-    """Check that an apply deleted all that its plan took.
-
-    Raises:
-        Violation: something is there.
-    """
+    """Check that an apply deleted all that its plan took."""
     for record in ending.acknowledged("run"):
-        answer = str(record.ended.value if record.ended else "")
-        if answer.startswith(_TOOK) and (left := set(answer.split()[1:]) & ending.disk.objectstore.keys()):
+        taken = set(record.answer.split()[1:]) if record.answer.startswith(_TOOK) else set()
+        if left := taken & ending.disk.objectstore.keys():
             raise Violation(f"{record.operation.name} planned to take objects, and left {sorted(left)}")
 
 
 def what_is_certified_is_gone(ending: Ending) -> None:
-    """Check that of what a certificate speaks nothing is there but what a cell, or a commit at another path, names.
-
-    Raises:
-        Violation: something is.
-    """
+    """Check that of what a certificate speaks nothing is there but what a cell, or a commit at another path, names."""
     certified = {key.decode() for key in ending.disk.cells.get(CERTIFIED, {})}
     named = reachable(ending.disk, due=frozenset({PATH}))
     if left := (certified & ending.disk.objectstore.keys()) - named:
@@ -378,35 +346,24 @@ def what_is_certified_is_gone(ending: Ending) -> None:
 
 
 def _scene(
-    name: str,
-    *actors: Actor,
-    before: Sequence[Do] = _PAST,
-    staged: Sequence[Do] = (),
-    beside: Sequence[Do] = (),
-    due: Sequence[bytes] = (PATH,),
+    name: str, *actors: Actor, before: Sequence[Do] = _PAST, due: Sequence[bytes] = (PATH,), **how: Any
 ) -> Scene:
-    made = scene(name, *actors, before=before, staged=staged, beside=beside, others_look=True)
-    kept = nothing_undue_is_deleted(*due)
-    checks = tuple(kept if one is nothing_reachable_is_deleted else one for one in made.checks)
+    made = scene(name, *actors, before=before, due=due, others_look=True, **how)
+    return made.tidied_by(then=_erase_what_is_left).also(tidied=[nothing_erased_stays])
 
-    plain = made.tidy
-    assert plain is not None, "each scene is tidied"
 
-    async def tidy(ports: SimPorts) -> None:
-        await plain(ports)
+async def _erase_what_is_left(ports: SimPorts) -> None:
+    ports.clock.ms += FAR_FUTURE_MS
+    repo = versions(ports)
+    collecting = Collecting(repo, FENCING)
+    # The checkers know no actor who would delete what is staged.
+    collecting.service.unstage = _leave_staged
+    with suppress(NothingSelected):
+        await _erase(collecting)
+    # It took owners for dead, which makes claims: the first pass finishes these, the others drop what they had.
+    for _ in range(3):
         ports.clock.ms += FAR_FUTURE_MS
-        repo = versions(ports)
-        collecting = Collecting(repo, FENCING)
-        # The checkers know no actor who would delete what is staged.
-        collecting.service.unstage = _leave_staged
-        with suppress(NothingSelected):
-            await _erase(collecting)
-        # It took owners for dead, which makes claims: the first pass finishes these, the others drop what they had.
-        for _ in range(3):
-            ports.clock.ms += FAR_FUTURE_MS
-            await repo.cleanup.clean()
-
-    return dataclasses.replace(made, checks=checks, tidy=tidy, tidy_checks=(*made.tidy_checks, nothing_erased_stays))
+        await repo.cleanup.clean()
 
 
 async def _leave_staged(run_id: str, body: Unstage) -> Unstaged:
@@ -415,11 +372,7 @@ async def _leave_staged(run_id: str, body: Unstage) -> Unstaged:
 
 
 def nothing_erased_stays(ending: Ending) -> None:
-    """Check that an erasure leaves, when all is quiet, only what a cell, or a commit at another path, names.
-
-    Raises:
-        Violation: it left more.
-    """
+    """Check that an erasure leaves, when all is quiet, only what a cell, or a commit at another path, names."""
     named = reachable(ending.disk) - reachable(ending.disk, due=frozenset({PATH}))
     if left := named & ending.disk.objectstore.keys():
         raise Violation(f"an erasure left {sorted(left)}")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from lakebed.base import Conflict, OutcomeUnknown, Unavailable
 from lakebed.gc.live import QueueWorker
@@ -26,7 +25,7 @@ from sim.checkers.ledgers import (
 from sim.checkers.reachable import nothing_queued_is_named, queued
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts, set_ahead
-from sim.scenes.collecting import PRIVATE, STEPS
+from sim.scenes.collecting import STEPS
 from sim.scenes.deeds import (
     apply_planned,
     clean_records,
@@ -57,7 +56,6 @@ from sim.scenes.scenes import (
     read,
     reset,
     scene,
-    tidy,
     upload,
     versions,
     write,
@@ -72,7 +70,7 @@ async def turn_on(repo: Versions) -> None:
 def hard(do: Do) -> Do:
     """Act as a process that knows the setting, and writes down what it let go as soon as it is through."""
 
-    async def act(repo: Versions) -> str | None:
+    async def act(repo: Versions) -> object:
         repo.hard_delete.is_on = True
         try:
             return await do.act(repo)
@@ -115,37 +113,19 @@ def hard_delete_scenes() -> Iterator[Scene]:
     yield _scene("overwriter, copier that commits, queue", w, copies, staged=[a1], quick=Quick.NO_FAULT)
     other = client("v", hard(upload("v2", "a", "v2")))
     yield _scene("two overwriters, queue", w, other, staged=[a1], alike=[("w", "v")])
-    yield _scene(
-        "two overwriters, committer, queue", w, other, c, staged=[a1], alike=[("w", "v")], quick=Quick.NO_FAULT
-    )
+    how: dict[str, Any] = {"staged": [a1], "quick": Quick.NO_FAULT}
+    yield _scene("two overwriters, committer, queue", w, other, c, alike=[("w", "v")], **how)
     # A creator is refused once a commit may have taken his first cell.
     creator = client("v", hard(upload("v2", "a", "v2", if_none_match=True)))
     yield _scene("creator, overwriter, committer, queue", creator, w, c, quick=Quick.NO_FAULT)
-    tries_twice = client(
-        "l",
-        hard(link_issued("l1", "a", "l1", condition=Condition(if_none_match=True))),
-        link_issued("l2", "b", "l2"),
-        hard(delete("l3", "b")),
-    )
-    yield _scene(
-        "linker who is refused, overwriter, committer, queue",
-        tries_twice,
-        w,
-        c,
-        before=[hand_out_filled("i0")],
-        quick=Quick.NEVER,
-    )
+    refused = hard(link_issued("l1", "a", "l1", condition=Condition(if_none_match=True)))
+    tries_twice = client("l", refused, link_issued("l2", "b", "l2"), hard(delete("l3", "b")))
+    out, name = [hand_out_filled("i0")], "linker who is refused, overwriter, committer, queue"
+    yield _scene(name, tries_twice, w, c, before=out, quick=Quick.NEVER)
     yield _scene("overwriter, deleter, queue", w, gone, staged=[a1])
     back = client("o", hard(reset_object("o1", "a")))
-    yield _scene(
-        "resetter of an object, committer, queue", back, c, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
-    )
-    yield _scene(
-        "resetter of an object, overwriter, queue", back, w, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
-    )
-    yield _scene(
-        "resetter of an object, copier, queue", back, copier, staged=[a1], resets_objects=True, quick=Quick.NO_FAULT
-    )
+    for who, actor in (("committer", c), ("overwriter", w), ("copier", copier)):
+        yield _scene(f"resetter of an object, {who}, queue", back, actor, resets_objects=True, **how)
     # The cleaner finds in the claims which cells no commit took.
     yield _scene("resetter, committer, queueing cleaner", s, c, k, staged=[a1], quick=Quick.NO_FAULT)
     # As S3 clients rename: the delete owns nothing, for the copy took the mark off.
@@ -156,14 +136,7 @@ def hard_delete_scenes() -> Iterator[Scene]:
     over = client("c", commit("c1"), a2, commit("c2"))
     yield _scene("committer of two versions, committer, queueing cleaner", over, d, k, staged=[a1], quick=Quick.NEVER)
     yield _scene("uploader, resetter, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), s, k)
-    yield _scene(
-        "uploader, committer, queueing cleaner",
-        client("w", hard(upload("w2", "b", "2"))),
-        c,
-        k,
-        staged=[a1],
-        quick=Quick.NO_FAULT,
-    )
+    yield _scene("uploader, committer, queueing cleaner", client("w", hard(upload("w2", "b", "2"))), c, k, **how)
     yield _scene("copier, resetter, queueing cleaner", copier, s, k, staged=[a1], quick=Quick.NO_FAULT)
     yield _scene("freezer, committer, queueing cleaner", f, c, k, staged=[a1], quick=Quick.NO_FAULT)
     yield _scene("freezer, resetter, queueing cleaner", f, s, k, staged=[a1], quick=Quick.NO_FAULT)
@@ -171,43 +144,28 @@ def hard_delete_scenes() -> Iterator[Scene]:
     impatient = client("k", clean_claims("k1"), clean_claims("k2", late_ms=FAR_FUTURE_MS))
     yield _scene("committer, impatient queueing cleaner", c, impatient, staged=[a1], clocks_agree=False)
     late = client("w", hard(read("r0", "a")), hard(upload("w2", "a", "2")))
-    yield _scene(
-        "late uploader, committer, impatient queueing cleaner",
-        late,
-        c,
-        impatient,
-        clocks_agree=False,
-        quick=Quick.NEVER,
-    )
+    name = "late uploader, committer, impatient queueing cleaner"
+    yield _scene(name, late, c, impatient, clocks_agree=False, quick=Quick.NEVER)
     there = hard(upload("w2", "a", "2", branch=SIDE))
     made = [create_branch("b0"), upload("w1", "a", "1", branch=SIDE)]
     drops = client("y", delete_branch("y1"), create_branch("y2"), clean_claims("y3"))
-    yield _scene(
-        "uploader, deleter of the branch that cleans", client("w", there), drops, before=made, quick=Quick.NO_FAULT
-    )
+    name = "uploader, deleter of the branch that cleans"
+    yield _scene(name, client("w", there), drops, before=made, quick=Quick.NO_FAULT)
     moves = client("g", hard_reset("g1", "main~1"), clean_claims("g2"))
-    yield _scene(
-        "committer, hard resetter that cleans",
-        c,
-        moves,
-        before=[write("p1", "z", "z"), commit("p2")],
-        staged=[a1],
-        quick=Quick.NO_FAULT,
-    )
+    yield _scene("committer, hard resetter that cleans", c, moves, before=[write("p1", "z", "z"), commit("p2")], **how)
     # Bytes go while an actor is about to need them, or to list them.
     yield _scene("overwriter, uploader that repeats, committer, worker", w, other, c, x, staged=[a1], quick=Quick.NEVER)
     yield _scene("overwriter, copier, worker", w, copier, x, staged=[a1], quick=Quick.NO_FAULT)
     linker = client("l", hard(link_issued("w4", "a", "4")))
-    yield _scene("linker, overwriter, worker", linker, w, x, before=[hand_out_filled("i0")], quick=Quick.NO_FAULT)
+    yield _scene("linker, overwriter, worker", linker, w, x, before=out, quick=Quick.NO_FAULT)
     # Whose page is larger, for an object came to the queue, has the same number.
     y, waiting = client("y", hard(upload("w3", "b", "3")), work("y1")), [a1, a2, upload("w0", "b", "0")]
-    both = _scene("worker, overwriter that works", x, y, staged=waiting, private=STEPS, quick=Quick.NO_FAULT)
-    counted = (what_is_recorded_is_gone, deletions_count_once, _what_went_is_recorded)
-    yield replace(both, checks=(*both.checks, *counted))
+    how = {"staged": waiting, "private": STEPS, "quick": Quick.NO_FAULT}
+    how |= {"checks": (what_is_recorded_is_gone, deletions_count_once, _what_went_is_recorded)}
+    yield _scene("worker, overwriter that works", x, y, **how)
     # It turns the page that a slower worker is at.
     morning = client("y", days_later(work("y1"), days=1))
-    both = _scene("worker, worker of the next day", x, morning, staged=waiting, private=STEPS, quick=Quick.NO_FAULT)
-    yield replace(both, checks=(*both.checks, *counted))
+    yield _scene("worker, worker of the next day", x, morning, **how)
     r = client("r", uncommitted_run("r1"))
     yield _scene("overwriter, worker, run", client("w", a2, work("x1")), r, staged=[a1])
     r, planned = client("r", apply_planned("r1")), [a1, a2, plan_only("p1", RunKind.UNCOMMITTED)]
@@ -226,13 +184,8 @@ def hard_delete_scenes() -> Iterator[Scene]:
     name = "run a day after a worker, which goes on from an earlier one"
     yield _counting_once(name, next_run, staged=since)
     before = [a1, reset("s0"), plan_only("p1", RunKind.UNCOMMITTED)]
-    yield _counting_once(
-        "queueing cleaner that works, apply of a plan that is days old",
-        later,
-        client("r", apply_planned("r1")),
-        staged=before,
-        quick=Quick.NO_FAULT,
-    )
+    name = "queueing cleaner that works, apply of a plan that is days old"
+    yield _counting_once(name, later, client("r", apply_planned("r1")), staged=before, quick=Quick.NO_FAULT)
     # The record of a commit that was never published names what the worker deletes, until it expires.
     vain = [a1, commit_in_vain("c0"), upload("w2", "a", "2"), commit("c1"), clean_claims("k0"), set_rules("q1", "1d")]
     r = client("r", committed_run("r1"))
@@ -243,35 +196,25 @@ def hard_delete_scenes() -> Iterator[Scene]:
         ("copier, freezer, resetter, cleaner, worker", five),
         ("copier, overwriter, freezer, resetter, cleaner, worker", (*five, w)),
     ):
-        whole = _scene(name, *actors, staged=[a1], quick=Quick.NEVER)
         # That each ends alone is for the smaller ones of the same actors.
-        yield replace(whole, foresees=True, is_lock_free=False)
+        yield _scene(name, *actors, staged=[a1], quick=Quick.NEVER).also(foresees=True, is_lock_free=False)
 
 
-def _counting_once(name: str, *actors: Actor, staged: Sequence[Do], quick: Quick | None = None) -> Scene:
+def _counting_once(name: str, *actors: Actor, **how: Any) -> Scene:
     """A scene in which ledger and totals count each deletion once, at the latest when all is tidied up."""
-    made = _scene(name, *actors, staged=staged, private=STEPS, quick=quick)
-    return replace(
-        made,
-        checks=(*made.checks, what_is_recorded_is_gone, *map(unless_one_died, _COUNTED)),
-        tidy=_tidy_with_work,
-        tidy_checks=(*made.tidy_checks, *_COUNTED),
-    )
+    made = _scene(name, *actors, private=STEPS, **how).tidied_by(then=_work_at_last)
+    return made.also(what_is_recorded_is_gone, *map(unless_one_died, _COUNTED), tidied=_COUNTED)
 
 
 _COUNTED: Final = (deletions_count_once, totals_are_those_of_the_ledger)
 
 
-async def _tidy_with_work(ports: SimPorts) -> None:
-    await tidy(ports)
+async def _work_at_last(ports: SimPorts) -> None:
     await work("tidy").act(versions(ports))
 
 
 def _what_went_is_recorded(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: one of the two replaced objects is gone, and neither the ledger nor the queue has it.
-    """
+    """Check that the ledger or the queue has each of the two replaced objects that is gone."""
     there = {content for content, _, _ in ending.disk.objectstore.values()}
     gone = {b"0", b"1"} - there
     on_record = {key for key, _ in recorded(ending.disk)} | queued(ending.disk)
@@ -279,26 +222,5 @@ def _what_went_is_recorded(ending: Ending) -> None:
         raise Violation(f"these objects are gone, and on record are {sorted(on_record)}: {sorted(gone)}")
 
 
-def _scene(
-    name: str,
-    *actors: Actor,
-    before: Sequence[Do] = (),
-    staged: Sequence[Do] = (),
-    clocks_agree: bool = True,
-    resets_objects: bool = False,
-    alike: Sequence[tuple[str, ...]] = (),
-    quick: Quick | None = None,
-    private: tuple[str, ...] = PRIVATE,
-) -> Scene:
-    made = scene(
-        name,
-        *actors,
-        before=[turn_on("q0"), *before],
-        staged=staged,
-        clocks_agree=clocks_agree,
-        resets_objects=resets_objects,
-        alike=alike,
-        quick=quick,
-        private=private,
-    )
-    return replace(made, step_checks=(*made.step_checks, nothing_queued_is_named))
+def _scene(name: str, *actors: Actor, before: Sequence[Do] = (), **how: Any) -> Scene:
+    return scene(name, *actors, before=[turn_on("q0"), *before], **how).also(steps=[nothing_queued_is_named])

@@ -6,10 +6,10 @@ begins after the answer takes nothing that is held, whatever the answer named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from lakebed.base import CommitId
 from lakebed.gc.live import HoldBook, HoldsRecord
@@ -18,7 +18,7 @@ from lakebed.gc.rules import Holds
 from lakebed.versions import Versions, decode_record, keys
 from sim.checkers.deleted import ONE
 from sim.checkers.views import PARTITION
-from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.ports.actors import Actor, Check, Ending, Quick, Scene, Violation
 from sim.ports.ports import SimPorts
 from sim.scenes.deeds import collect, committed_run, create_tag, metadata_run, purge, set_rules, uncommitted_run
 from sim.scenes.flows import files_of_trees, metadata_scene
@@ -41,29 +41,19 @@ _LATE: Final = "late"
 @doing("hold")
 async def add_hold(repo: Versions, *, commit: str = "", tag: str = "") -> str:
     """Hold a commit or tag, or the path. The value is the objects that were there, behind `late` if runs were named."""
-    globs = () if commit or tag else ("a",)
-    hold = NewHold(
-        name="case",
-        globs=globs,
-        commits=(commit,) if commit else (),
-        tags=(tag,) if tag else (),
-        why="simulated",
-    )
-    told = (await HoldBook(repo).add(hold))[1]
+    named: dict[str, Any] = {"commits": (commit,)} if commit else {"tags": (tag,)} if tag else {"globs": ("a",)}
+    told = (await HoldBook(repo).add(NewHold(name="case", why="simulated", **named)))[1]
     # A run that ended before may have taken the object: then there is nothing to hold.
     there = [stat.key async for page in repo.objectstore.list("data/") for stat in page]
     return " ".join([_LATE, *there] if told else there)
 
 
 def what_is_held_stays(ending: Ending, *, root: str = "") -> None:
-    """
-    Raises:
-        Violation: a held object went, and the hold named no run for which it came too late. Or all who delete
-            began after the answer.
+    """Check that no held object goes, unless the hold named a run for which it came too late, and not all who delete
+    began after the answer.
     """
     for record in ending.acknowledged("hold"):
-        assert record.ended is not None
-        words = str(record.ended.value).split()
+        words = record.answer.split()
         there = {f"{root}{word}" for word in words if word != _LATE}
         if not (gone := there - ending.disk.objectstore.keys()):
             continue
@@ -77,11 +67,8 @@ def what_is_held_stays(ending: Ending, *, root: str = "") -> None:
 
 
 def held_trees_stay(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: a file of a held commit's tree went, and the hold named no run for which it came too late.
-    """
-    told = [str(record.ended.value if record.ended else _LATE) for record in ending.acknowledged("hold")]
+    """Check that no file of a held commit's tree goes, unless the hold named a run for which it came too late."""
+    told = [record.answer for record in ending.acknowledged("hold")]
     held = ending.disk.value(PARTITION, keys.LEGAL_HOLDS)
     if held is not None and told and not any(_LATE in words.split() for words in told):
         holds = Holds(holds=decode_record(HoldsRecord, held).holds)
@@ -100,20 +87,15 @@ def hold_scenes() -> Iterator[Scene]:
     yield _scene("holder, uncommitted run", by_path, client("r", uncommitted_run("r1")), before=_GARBAGE)
     # Runs that wait for the end of a window: the purge reads what is held, and its table is from before the hold.
     old = [*_WRITTEN, _RULED]
-    yield _scene(
-        "holder of a commit, committed run that defers and purges", first, _deferrer(RunKind.COMMITTED), before=old
-    )
-    yield _scene(
-        "holder of a tag, lifecycle run that defers and purges", tagged, _deferrer(RunKind.LIFECYCLE), before=_DUE
-    )
-    name = "holder, uncommitted run that defers and purges"
-    yield _scene(name, by_path, _deferrer(RunKind.UNCOMMITTED), before=_GARBAGE)
+    for who, hold, kind, before in (
+        ("holder of a commit", first, RunKind.COMMITTED, old),
+        ("holder of a tag", tagged, RunKind.LIFECYCLE, _DUE),
+        ("holder", by_path, RunKind.UNCOMMITTED, _GARBAGE),
+    ):
+        waits = client("r", collect("r1", kind, window="7d"), ordered(purge("p1")))
+        yield _scene(f"{who}, {kind} run that defers and purges", hold, waits, before=before)
     yield _metadata_scene(first)
     yield _deleted_scene()
-
-
-def _deferrer(kind: RunKind) -> Actor:
-    return client("r", collect("r1", kind, window="7d"), ordered(purge("p1")))
 
 
 def ordered(do: Do) -> Do:
@@ -125,7 +107,7 @@ def _scene(name: str, hold: Do, *actors: Actor, before: Sequence[Do] = _PAST) ->
     return holding(scene(name, client("h", hold), *actors, before=before))
 
 
-def holding(made: Scene, *checks: Callable[[Ending], None]) -> Scene:
+def holding(made: Scene, *checks: Check) -> Scene:
     """Check a scene with a holder, and nothing else of it: what is held is no leak, and no run may tidy up."""
     return replace(made, checks=(what_is_held_stays, *checks), tidy=_leave, tidy_checks=())
 

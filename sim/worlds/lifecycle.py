@@ -6,15 +6,14 @@ path, keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from lakebed.gc.live import PolicyBook
 from lakebed.gc.messages import Mode, RunKind
 from lakebed.versions import Versions
-from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted, nothing_undue_is_deleted
-from sim.ports.actors import Actor, Ending, Scene
+from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted
+from sim.ports.actors import Actor, Scene
 from sim.scenes.deeds import (
     clean_records,
     collect,
@@ -136,21 +135,9 @@ def _active_scenes() -> Iterator[Scene]:
     yield _active(f"committer of a copy, {name}", cleaned, run, before=before, staged=[copy("w4", "a", "c", "4")])
 
 
-def _active(name: str, *actors: Actor, before: Sequence[Do], staged: Sequence[Do] = ()) -> Scene:
-    made = scene(name, *actors, before=before, staged=staged)
-    return replace(made, checks=_instead(made, nothing_active_is_deleted(DUE)))
+def _active(name: str, *actors: Actor, **how: Any) -> Scene:
+    return scene(name, *actors, **how).instead(nothing_reachable_is_deleted, nothing_active_is_deleted(DUE))
 
 
-def _instead(made: Scene, check: Callable[[Ending], None]) -> tuple[Callable[[Ending], None], ...]:
-    return tuple(check if one is nothing_reachable_is_deleted else one for one in made.checks)
-
-
-def _scene(
-    name: str,
-    *actors: Actor,
-    before: Sequence[Do] = _PAST,
-    staged: Sequence[Do] = (),
-    beside: Sequence[Do] = (),
-) -> Scene:
-    made = scene(name, *actors, before=before, staged=staged, beside=beside)
-    return replace(made, checks=_instead(made, nothing_undue_is_deleted(DUE)))
+def _scene(name: str, *actors: Actor, before: Sequence[Do] = _PAST, **how: Any) -> Scene:
+    return scene(name, *actors, before=before, due=[DUE], **how)

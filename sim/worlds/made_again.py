@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from lakebed.base import Conflict, Denied, NotFound
-from lakebed.catalog import Catalog, DumpIds
+from lakebed.catalog import Catalog, DumpIds, Repository
 from lakebed.gc.engines import LocalEngine
 from lakebed.gc.kinds import kind_to_plan
 from lakebed.gc.kinds.erasure.plan import Erasure
@@ -29,15 +30,15 @@ from lakebed.gc.messages import APPLYING_PREFIX, ErasureOrder, RunKind, Service,
 from lakebed.gc.rules import MetadataRule, Rules, Selection
 from lakebed.gc.runs.context import RunContext, list_plans
 from lakebed.objectstore import DeleteFailure, ObjectStat
-from lakebed.versions import Note, Versions, decode_cell, is_gone, keys
+from lakebed.versions import Versions, decode_cell, is_gone, keys
 from sim.checkers.deleted import ONE
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
-from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, SimStore
 from sim.scenes.collecting import OPTIONS
-from sim.scenes.repositories import NAME, Namespace, catalog_of
+from sim.scenes.repositories import NAME, Namespace, acting, catalog_of
+from sim.scenes.scenes import note
 
-from .deleted import DAY_MS, NamespaceDeleter, upload_to
+from .deleted import DAY_MS, NamespaceDeleter, make
 
 _NOW: Final = b"now:"
 _NOTES: Final = b"(made again)"
@@ -101,13 +102,9 @@ def _catalog_of_now(ports: SimPorts) -> Catalog:
 
 async def _prepare(ports: SimPorts) -> None:
     """Make a repository whose first commit expired, a dump of when that was its head, and a plan that takes it."""
-    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
-    await upload_to(made, "a", b"1")
-    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
-    ids = await made.dumps.dump()
-    await ports.store.set(_NOTES, _IDS, msgspec.json.encode([ids.commits, ids.tags, ids.branches]))
+    made = await _dumped(ports, "a")
     await made.versions.staging.delete("main", b"a")
-    await made.versions.commits.commit("main", Note(message="n", committer="sim"))
+    await made.versions.commits.commit("main", note("n"))
     await made.versions.slices.end()
     await RuleBook(made.versions).write(Rules(default="1d"))
     ports.clock.ms += 30 * DAY_MS
@@ -115,15 +112,19 @@ async def _prepare(ports: SimPorts) -> None:
     assert plan.totals.all.objects == 1, "the object of the first commit"
 
 
+async def _dumped(ports: SimPorts, path: str) -> Repository:
+    """Make a repository that has a commit with this path, and a dump of it, whose ids are noted."""
+    made = await make(ports, committed={path: b"1"})
+    ids = await made.dumps.dump()
+    await ports.store.set(_NOTES, _IDS, msgspec.json.encode([ids.commits, ids.tags, ids.branches]))
+    return made
+
+
 async def _prepare_ordered(ports: SimPorts) -> None:
     """Make a repository that has `b` in its head, a dump of it, a copy of that staged at `a`, and an erasure of `a`
     that takes the object though `b` shares it.
     """
-    made = await catalog_of(ports).create(NAME, storage_namespace=ONE)
-    await upload_to(made, "b", b"1")
-    await made.versions.commits.commit("main", Note(message="m", committer="sim"))
-    ids = await made.dumps.dump()
-    await ports.store.set(_NOTES, _IDS, msgspec.json.encode([ids.commits, ids.tags, ids.branches]))
+    made = await _dumped(ports, "b")
     await _copy(made.versions)
     await ports.store.set(_NOTES, _COPIED, b"")
     await made.versions.slices.end()
@@ -178,25 +179,15 @@ async def _make_again(ports: SimPorts) -> None:
         await _copy(made.versions)
 
 
-async def _restorer(ports: SimPorts) -> None:
-    await ports.operations.run(Operation(ports.actor, "restore"), _make_again(ports))
-
-
 def nothing_of_before_is_carried_out(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: the repository of now has a record of a run. It began none.
-    """
+    """Check that the repository of now has no record of a run. It began none."""
     for partition, cells in ending.disk.cells.items():
         if partition.startswith(_NOW) and (runs := [key for key in cells if key.startswith(keys.RUN)]):
             raise Violation(f"the repository of now has {runs}, of the one before")
 
 
 def what_is_staged_now_stays(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: the repository of now lost a staged entry to an erasure that was ordered in the one before.
-    """
+    """Check that the repository of now lost no staged entry to an erasure that was ordered in the one before."""
     tokens = [cells for partition, cells in ending.disk.cells.items() if partition.startswith(_NOW)]
     staged = [decode_cell(cells[b"a"]) for cells in tokens if b"a" in cells]
     if ending.acknowledged("restore") and all(is_gone(flags) for flags, _ in staged):
@@ -205,18 +196,15 @@ def what_is_staged_now_stays(ending: Ending) -> None:
 
 def made_again_scenes() -> Iterator[Scene]:
     checks = (nothing_of_before_is_carried_out,)
-    for name, by_name, prepare in (
-        ("apply that waits, maker of its repository again", False, _prepare),
-        ("apply that asks by name, maker of its repository again", True, _prepare),
-        ("apply of an erasure that asks by name, maker of its repository again", True, _prepare_ordered),
+    for who, prepare in (
+        ("apply that waits", _prepare),
+        ("apply that asks by name", _prepare),
+        ("apply of an erasure that asks by name", _prepare_ordered),
     ):
-
-        async def applier(ports: SimPorts, *, by_name: bool = by_name) -> None:
-            await ports.operations.run(Operation(f"{ports.actor}{ports.life}", "run"), _apply(ports, by_name=by_name))
-
+        applier = acting("run", partial(_apply, by_name="by name" in who))
         yield Scene(
-            name=name,
-            actors=(Actor("r", applier), Actor("n", _restorer)),
+            name=f"{who}, maker of its repository again",
+            actors=(Actor("r", applier), Actor("n", acting("restore", _make_again))),
             prepare=prepare,
             checks=checks if prepare is _prepare else (*checks, what_is_staged_now_stays),
             is_lock_free=False,

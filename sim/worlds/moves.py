@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lakebed.base import Entry, OutcomeUnknown, from_row
-from lakebed.versions import MovedAsCopy, NoChanges, Note, PathNotFound, Versions, decode_cell, is_gone, keys
+from lakebed.versions import MovedAsCopy, NoChanges, PathNotFound, Versions, decode_cell, is_gone, keys
 from lakebed.versions.cells import version_digest
 from sim.checkers.reachable import nothing_queued_is_named
 from sim.checkers.views import UID, View
@@ -24,7 +24,22 @@ from sim.ports.files import pairs_in
 from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts
 from sim.scenes.deeds import copy, freeze, uncommitted_run
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, merge, read, reset, scene, upload, versions, write
+from sim.scenes.scenes import (
+    MAIN,
+    SIDE,
+    Do,
+    client,
+    commit,
+    delete,
+    merge,
+    note,
+    read,
+    reset,
+    scene,
+    upload,
+    versions,
+    write,
+)
 
 from .hard_delete import clean_claims, hard, turn_on
 
@@ -69,7 +84,7 @@ def moves_lose_nothing(ending: Ending) -> None:
     What a merge brought is not asked where the mover died or got no answer: until a commit its tombstone may hide that,
     or it may have ended before the merge.
     """
-    errors = [one.ended.error for one in ending.of("delete") if one.ended is not None]
+    errors = [one.error for one in ending.of("delete")]
     is_known = "m" not in ending.crashed and not any(error and issubclass(error, OutcomeUnknown) for error in errors)
     _lose_nothing(ending, _written(ending) + (_merged(ending) if is_known else []))
 
@@ -112,11 +127,7 @@ def _merged(ending: Ending) -> list[str]:
 def tombstones_name_what_they_hide(
     disk: Disk, partition: bytes, key: bytes, old: bytes | None, new: bytes | None
 ) -> None:
-    """Check that a move's tombstone takes the place of a cell, or names the one version that it hides.
-
-    Raises:
-        Violation: it came over nothing, and hides whatever is beneath.
-    """
+    """Check that a move's tombstone takes the place of a cell, or names the one version that it hides."""
     if old is not None or new is None or partition not in _branch_partitions(disk):
         return
     flags, row = decode_cell(new)
@@ -141,11 +152,9 @@ def merges_are_read(ending: Ending) -> None:
     So also where a mover looked before the merge, and died with its tombstone on top. A move that ended as a copy may
     have looked like a deletion for a moment: it lost the answer to its last tombstone.
     """
-    ends = [one.ended.error for one in ending.of("delete") if one.ended is not None]
-    if any(error is not None and issubclass(error, MovedAsCopy) for error in ends):
+    if any(issubclass(one.error or Exception, MovedAsCopy) for one in ending.of("delete")):
         return
-    reads = [one for one in ending.of("read") if one.ended is not None and one.ended.error is not None]
-    missed = any(one.ended is not None and issubclass(one.ended.error or Exception, PathNotFound) for one in reads)
+    missed = any(issubclass(one.error or Exception, PathNotFound) for one in ending.of("read"))
     if missed and ending.acknowledged("merge") and not (_is_settled(ending.disk) or _is_taken(ending.disk)):
         raise Violation("a merge was acknowledged, and a read did not see what it brought")
 
@@ -204,60 +213,32 @@ def move_scenes() -> Iterator[Scene]:
     yield _scene("mover, copier", m, client("h", copy("h1", "a", "c", "h")), staged=[a1])
     away = client("m", *move("m1", "z", "a", branch=SIDE))
     side = client("c", commit("c1", branch=SIDE))
-    yield _scene(
-        "mover between branches, committer",
-        away,
-        side,
-        beside=[upload("w1", "z", "1", branch=SIDE)],
-    )
+    yield _scene("mover between branches, committer", away, side, beside=[upload("w1", "z", "1", branch=SIDE)])
     merger = client("g", merge("g1", SIDE))
     beside = [upload("w3", "a", "3", branch=SIDE)]
-    made = _scene("mover of what is committed, merger", m, merger, before=[a1, commit("p1")], beside=beside)
-    yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    past = [a1, commit("p1")]
+    made = _scene("mover of what is committed, merger", m, merger, before=past, beside=beside)
+    yield made.also(what_was_moved_stays_away)
     reads = client("g", merge("g1", SIDE), read("x1", "a"))
     one = "mover of what is committed, merger that reads"
-    seen = _scene(one, m, reads, before=[a1, commit("p1")], beside=beside, quick=Quick.ALL)
-    yield dataclasses.replace(seen, checks=(*seen.checks, merges_are_read))
+    yield _scene(one, m, reads, before=past, beside=beside, quick=Quick.ALL).also(merges_are_read)
     # No cleaner: the cells show how far a dead mover came.
-    one, checks = (
-        "mover of what is committed, merger, tidied by a commit",
-        (what_was_moved_stays_away, deaths_lose_nothing),
-    )
+    one, checks = f"{made.name}, tidied by a commit", (what_was_moved_stays_away, deaths_lose_nothing)
     yield dataclasses.replace(made, name=one, tidy=_commit, tidy_checks=checks)
     merges = client("g", merge("g1", SIDE), commit("g2"))
     one = "mover of what is committed, merger that commits"
-    made = _scene(one, m, merges, before=[a1, commit("p1")], beside=beside, quick=Quick.NO_FAULT)
-    yield dataclasses.replace(made, checks=(*made.checks, what_was_moved_stays_away))
+    made = _scene(one, m, merges, before=past, beside=beside, quick=Quick.NO_FAULT)
+    yield made.also(what_was_moved_stays_away)
     yield _scene("mover, run", m, client("r", uncommitted_run("r1")), staged=[a1])
 
 
 async def _commit(ports: SimPorts) -> None:
     with suppress(NoChanges):
-        await versions(ports).commits.commit(MAIN, Note(message="tidied", committer="sim"))
+        await versions(ports).commits.commit(MAIN, note("tidied"))
 
 
-def _scene(
-    name: str,
-    *actors: Actor,
-    before: Sequence[Do] = (),
-    beside: Sequence[Do] = (),
-    staged: Sequence[Do] = (),
-    alike: Sequence[tuple[str, ...]] = (),
-    quick: Quick | None = None,
-) -> Scene:
+def _scene(name: str, *actors: Actor, before: Sequence[Do] = (), beside: Sequence[Do] = (), **how: Any) -> Scene:
     # A tombstone may be taken back from a token that a commit has read, as a reset of an object does.
-    made = scene(
-        name,
-        *actors,
-        before=[turn_on("hd0"), *before],
-        beside=beside,
-        staged=staged,
-        resets_objects=bool(beside),
-        alike=alike,
-        quick=quick,
-    )
-    return dataclasses.replace(
-        made,
-        checks=(*made.checks, moves_lose_nothing),
-        step_checks=(*made.step_checks, nothing_queued_is_named, tombstones_name_what_they_hide),
-    )
+    how |= {"before": [turn_on("hd0"), *before], "beside": beside, "resets_objects": bool(beside)}
+    steps = (nothing_queued_is_named, tombstones_name_what_they_hide)
+    return scene(name, *actors, **how).also(moves_lose_nothing, steps=steps)

@@ -7,11 +7,10 @@ no run takes what an upload still needs, and when all is quiet nothing of it is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
-from lakebed.base import Entry, OutcomeUnknown, RepositoryId, Unavailable
+from lakebed.base import OutcomeUnknown, RepositoryId, Unavailable
 from lakebed.catalog import BranchQueue, Multipart, Namespaces, PartMissing, Repository, Settings
 from lakebed.catalog.records import RepositoryRecord, RepositoryState
 from lakebed.catalog.repository import Open
@@ -37,7 +36,7 @@ from sim.ports.operations import Operation
 from sim.ports.ports import SimPorts, set_ahead
 from sim.scenes.collecting import FENCING
 from sim.scenes.deeds import clean_records, create_branch, delete_branch, uncommitted_run
-from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, reset, scene, versions, write
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, delete, doing, put_bytes, reset, scene, versions, write
 
 NAME: Final = RepositoryId("lake")
 TYPE: Final = "x/y"
@@ -108,11 +107,8 @@ def send(name: str, key: str, *, branch: str = MAIN) -> Do:
 
 def begin(name: str, key: str, *, branch: str = MAIN, count: int = 2) -> Do:
     """Do all but the last request."""
-
-    async def act(repo: Versions) -> None:
-        await _begin(handle_of(repo).multipart, name, key, branch, count)
-
-    return Do(Operation(name, "issue", branch, key.encode()), act)
+    beginning = Operation(name, "issue", branch, key.encode())
+    return Do(beginning, lambda repo: _begin(handle_of(repo).multipart, name, key, branch, count))
 
 
 async def _begun(repo: Versions) -> str:
@@ -142,15 +138,10 @@ def complete(name: str, key: str, value: str, *, branch: str = MAIN, condition: 
 
 def create_same(name: str, key: str) -> Do:
     """Upload at once what `begin("b0")` puts in parts, if nothing is there."""
-
-    async def act(repo: Versions) -> None:
-        async def store_body(address: str) -> Entry:
-            stored = await repo.objectstore.put(address, b"b0.1b0.2")
-            return Entry(address=address, size_bytes=stored.size_bytes, checksum=SAME, modified_ms=0, content_type=TYPE)
-
-        await repo.staging.upload(MAIN, key.encode(), store_body, condition=Condition(if_none_match=True))
-
-    return Do(Operation(name, "write", MAIN, key.encode(), SAME), act)
+    how: dict[str, Any] = {"condition": Condition(if_none_match=True), "content_type": TYPE}
+    path = key.encode()
+    creating = Operation(name, "write", MAIN, path, SAME)
+    return Do(creating, lambda repo: put_bytes(repo, MAIN, path, b"b0.1b0.2", SAME, **how))
 
 
 @doing("abort")
@@ -168,7 +159,7 @@ async def clean_parts(repo: Versions, *, late_ms: int = 0) -> None:
 def uploads_are_not_lost(ending: Ending) -> None:
     """Check that an upload that no client aborts, to a branch that stays, is never told that it or a part is gone."""
     for record in ending.of("write"):
-        lost = record.ended is not None and record.ended.error in {MultipartNotFound, PartMissing}
+        lost = record.error in {MultipartNotFound, PartMissing}
         if lost and record.operation.what != _BY_ID and not ending.of("delete_branch"):
             raise Violation(f"{record.operation.name} lost its upload, or a part of it")
 
@@ -191,10 +182,10 @@ def refused_completions_set_nothing(ending: Ending) -> None:
     shown = {name: view.visible(branch) for name, branch in view.branches().items()}
     writes = [record.operation for record in ending.of("write")]
     for record in ending.of("write"):
-        asked, ended = record.operation, record.ended
+        asked = record.operation
         if asked.what != _BY_ID or any(one.value == asked.value and one.what != _BY_ID for one in writes):
             continue
-        if ended is not None and ended.error in refusals and asked.value == shown.get(asked.branch, {}).get(asked.key):
+        if record.error in refusals and asked.value == shown.get(asked.branch, {}).get(asked.key):
             raise Violation(f"{asked.name} was refused, and its object is at {asked.key!r}")
 
 
@@ -216,16 +207,13 @@ def aborts_leave_nothing(ending: Ending) -> None:
     if ending.acknowledged("abort"):
         stored = ending.disk.cells.get(PARTITION, {}).items()
         # The record of a completion that came last stays, so that it may be sent again.
-        begun = {key for key, value in stored if key.startswith(keys.MULTIPART) and not _record(value).etag}
+        kept = [key for key, value in stored if key.startswith(keys.MULTIPART)]
+        begun = {key for key in kept if not decode_record(MultipartRecord, ending.disk.cells[PARTITION][key]).etag}
         if left := sorted({key for key, _ in stored if key.startswith(keys.PART)} | begun):
             raise Violation(f"an upload was aborted, and {left} stay")
         uploads = [decode_record(UploadRecord, value) for key, value in stored if key.startswith(keys.UPLOAD)]
         if any(upload.state is UploadState.ISSUED for upload in uploads):
             raise Violation("an upload was aborted, and an address of it can still be linked")
-
-
-def _record(value: bytes) -> MultipartRecord:
-    return decode_record(MultipartRecord, value)
 
 
 def no_upload_is_left(ending: Ending) -> None:
@@ -254,7 +242,7 @@ def multipart_scenes() -> Iterator[Scene]:
     begun = [begin("b0", "a")]
     one, two = client("v", complete("w2", "a", "2")), client("w", complete("w3", "a", "2"))
     both = _scene("two completions of an upload", one, two, before=begun, quick=Quick.NO_FAULT)
-    yield replace(both, checks=(*both.checks, an_upload_sets_its_path_once))
+    yield both.also(an_upload_sets_its_path_once)
     a = client("x", abort("x1"))
     yield _scene("completion of an upload, aborter", one, a, before=begun, quick=Quick.NO_LOSS)
     yield _scene("completion of an upload, aborter, run", one, a, r, before=begun)
@@ -296,32 +284,17 @@ def _aborted() -> Iterator[Scene]:
     yield _scene("completion of an upload, twice aborted", link, a, two, before=double)
 
 
-def _scene(
-    name: str,
-    *actors: Actor,
-    before: Sequence[Do] = (),
-    staged: Sequence[Do] = (),
-    clocks_agree: bool = True,
-    quick: Quick = Quick.NEVER,
-) -> Scene:
-    made = with_parts(scene(name, *actors, before=before, staged=staged, clocks_agree=clocks_agree, quick=quick))
+def _scene(name: str, *actors: Actor, quick: Quick = Quick.NEVER, **how: Any) -> Scene:
     # Of two completions one waits for the other, and gives up in the end.
-    return replace(made, is_lock_free="two" not in name)
+    return with_parts(scene(name, *actors, quick=quick, **how)).also(is_lock_free="two" not in name)
+
+
+async def _clean_old_parts(ports: SimPorts) -> None:
+    ports.clock.ms += AGE_MS_MAX
+    await versions(ports).parts.clean()
 
 
 def with_parts(made: Scene) -> Scene:
     """Check a scene with uploads in parts, too. Those that are left are old at its end."""
-    plain = made.tidy
-    assert plain is not None, "each scene is tidied"
-
-    async def tidy(ports: SimPorts) -> None:
-        ports.clock.ms += AGE_MS_MAX
-        await versions(ports).parts.clean()
-        await plain(ports)
-
-    return replace(
-        made,
-        tidy=tidy,
-        checks=(*made.checks, uploads_are_not_lost, refused_completions_set_nothing, aborts_leave_nothing),
-        tidy_checks=(*made.tidy_checks, no_upload_is_left),
-    )
+    checks = (uploads_are_not_lost, refused_completions_set_nothing, aborts_leave_nothing)
+    return made.tidied_by(first=_clean_old_parts).also(*checks, tidied=[no_upload_is_left])

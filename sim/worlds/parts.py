@@ -28,7 +28,7 @@ from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Program, Quick, Scene, Violation
 from sim.ports.ports import SimDeleter, SimObjectStore, SimPorts
 from sim.scenes.collecting import STEPS, Collecting
-from sim.scenes.deeds import close, create_branch, run_later, set_rules
+from sim.scenes.deeds import close, create_branch, later, set_rules
 from sim.scenes.scenes import Do, client, commit, delete, scene, upload, versions
 
 from .holds import add_hold, what_is_held_stays
@@ -110,46 +110,33 @@ def _in_parts(repo: Versions, *, in_vain_by: type[SimDeleter] | None = None) -> 
     return Collecting(repo, open_deleter=opener, rows_per_part=1)
 
 
-def _plan(name: str) -> Do:
-    async def act(repo: Versions) -> None:
-        await _in_parts(repo).plan(RunKind.UNCOMMITTED)
-
-    return run_later(name, act, days=0)
+@later(0)
+async def _plan(repo: Versions) -> None:
+    await _in_parts(repo).plan(RunKind.UNCOMMITTED)
 
 
-def _collect(name: str) -> Do:
+@later(10)
+async def _collect(repo: Versions) -> None:
     """Plan and apply a run of committed data."""
-
-    async def act(repo: Versions) -> None:
-        await _in_parts(repo).run(RunKind.COMMITTED)
-
-    return run_later(name, act, days=10)
+    await _in_parts(repo).run(RunKind.COMMITTED)
 
 
-def _apply(name: str) -> Do:
+@later(10)
+async def _apply(repo: Versions) -> None:
     """Apply every plan there is: also one of which another apply has recorded parts."""
-
-    async def act(repo: Versions) -> None:
-        await _in_parts(repo).apply_all()
-
-    return run_later(name, act, days=10)
+    await _in_parts(repo).apply_all()
 
 
-def _apply_one(name: str, number: int) -> Do:
-    async def act(repo: Versions) -> None:
-        with suppress(Conflict):
-            await _in_parts(repo).apply_one(number, window=None)
-
-    return run_later(name, act, days=10)
+@later(10)
+async def _apply_one(repo: Versions, number: int) -> None:
+    with suppress(Conflict):
+        await _in_parts(repo).apply_one(number, window=None)
 
 
-def _apply_in_vain(name: str, deleter: type[SimDeleter] = _Refused) -> Do:
+@later(10)
+async def _apply_in_vain(repo: Versions, deleter: type[SimDeleter] = _Refused) -> None:
     """Apply every plan there is by a process that can delete nothing: each object is recorded as failed."""
-
-    async def act(repo: Versions) -> None:
-        await _in_parts(repo, in_vain_by=deleter).apply_all()
-
-    return run_later(name, act, days=10)
+    await _in_parts(repo, in_vain_by=deleter).apply_all()
 
 
 def _process(name: str, deed: Do, again: Do | None = None) -> Actor:
@@ -164,17 +151,11 @@ def _process(name: str, deed: Do, again: Do | None = None) -> Actor:
 
 
 def an_ended_run_took_all(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: a run ended, and an object of its plan that nothing names is there, or is not recorded as gone.
-    """
+    """Check that what a run planned and nothing names is gone once it ended, and is recorded so."""
     if any(run.state is RunState.ENDED for run in View(ending.disk).runs().values()):
         on_record = {key for key, _ in recorded(ending.disk)}
-        there = {
-            key
-            for key, (content, _, _) in ending.disk.objectstore.items()
-            if key.startswith("data/") and content in _GARBAGE
-        }
+        stored = ending.disk.objectstore.items()
+        there = {key for key, (content, _, _) in stored if key.startswith("data/") and content in _GARBAGE}
         if left := there - reachable(ending.disk):
             raise Violation(f"a run ended and left {sorted(left)}")
         if len(on_record) < len(_GARBAGE):
@@ -185,24 +166,11 @@ def an_ended_run_took_all(ending: Ending) -> None:
 
 
 _GARBAGE: Final = (b"1", b"2")
-_PLANNED: Final = (
-    upload("w1", "a", "1"),
-    upload("w2", "b", "2"),
-    delete("d1", "a"),
-    delete("d2", "b"),
-    close("x1"),
-    _plan("q1"),
-)
+_DELETED: Final = (delete("d1", "a"), delete("d2", "b"))
+_PLANNED: Final = (upload("w1", "a", "1"), upload("w2", "b", "2"), *_DELETED, close("x1"), _plan("q1"))
 """A plan of two objects, and so of two parts."""
-_PAST: Final = (
-    upload("w1", "a", "1"),
-    commit("p1"),
-    upload("w2", "a", "2"),
-    commit("p2"),
-    upload("w3", "a", "3"),
-    commit("p3"),
-    set_rules("q0", "1d"),
-)
+_TWICE: Final = (upload("w1", "a", "1"), commit("p1"), upload("w2", "a", "2"), commit("p2"))
+_PAST: Final = (*_TWICE, upload("w3", "a", "3"), commit("p3"), set_rules("q0", "1d"))
 """Two commits that go, each with an object of its own."""
 
 
@@ -212,20 +180,18 @@ def part_scenes() -> Iterator[Scene]:
     yield _scene("uploader, apply in parts that comes back", w, again, before=_PLANNED)
     r, z = _process("r", _apply("r1")), _process("z", _apply("z1"))
     # Their walks take more than 20 CPU seconds, also without a fault.
-    yield replace(_scene("apply in parts, another apply of it", r, z, before=_PLANNED), quick=Quick.NEVER)
+    yield _scene("apply in parts, another apply of it", r, z, before=_PLANNED).also(quick=Quick.NEVER)
     # Two plans have the same objects, and the later apply begins while the other one deletes.
     first, second = _process("r", _apply_one("r1", 0)), _process("z", _apply_one("z1", 1))
     made = _scene("apply in parts, apply of another plan of it", first, second, before=(*_PLANNED, _plan("q2")))
     # What each of two runs took is no matter of the other's record.
-    checks = tuple(check for check in made.checks if check not in {deletions_count_once, an_ended_run_took_all})
-    counted = (*checks, *map(unless_one_died, (deletions_count_once, totals_are_those_of_the_ledger)))
-    tidy_checks = (*made.tidy_checks, deletions_count_once, totals_are_those_of_the_ledger)
-    yield replace(made, quick=Quick.NEVER, checks=counted, tidy_checks=tidy_checks)
+    made = made.instead(deletions_count_once).instead(an_ended_run_took_all)
+    counted = (deletions_count_once, totals_are_those_of_the_ledger)
+    yield made.also(*map(unless_one_died, counted), tidied=counted, quick=Quick.NEVER)
     # Both try again what failed, and one of the two in vain: what it records last must not stand for the other's rows.
     vain = _process("r", _apply_in_vain("r1"))
     failed = (*_PLANNED, _apply_in_vain("r0"))
-    made = _scene("apply that may not delete, another apply of it", vain, z, before=failed)
-    yield replace(made, quick=Quick.NEVER)
+    yield _scene("apply that may not delete, another apply of it", vain, z, before=failed).also(quick=Quick.NEVER)
     blind = _process("r", _apply_in_vain("r1", _Renamed), _apply("r2"))
     yield _scene("apply that finds no bucket, and comes back", blind, before=_PLANNED)
     again = _process("r", _collect("r1"), _apply("r2"))
@@ -233,8 +199,7 @@ def part_scenes() -> Iterator[Scene]:
     brancher = client("h", create_branch("h1", "main~1"))
     made = _scene("brancher, committed run in parts that comes back", brancher, again, before=_PAST)
     # What a branch names or may come to name is in no part.
-    checks = tuple(check for check in made.checks if check is not an_ended_run_took_all)
-    yield replace(made, checks=checks, quick=Quick.NEVER)
+    yield made.instead(an_ended_run_took_all).also(quick=Quick.NEVER)
     holder, run = client("h", add_hold("h1")), _process("r", _collect("r1"))
     made = _scene("holder, committed run in parts", holder, run, before=_PAST)
     # What is held is no leak, and no run that tidies up may begin.
@@ -243,4 +208,4 @@ def part_scenes() -> Iterator[Scene]:
 
 def _scene(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
     made = scene(name, *actors, before=before, private=STEPS, others_look=True, quick=Quick.NO_LOSS)
-    return replace(made, checks=(*made.checks, what_is_recorded_is_gone, deletions_count_once, an_ended_run_took_all))
+    return made.also(what_is_recorded_is_gone, deletions_count_once, an_ended_run_took_all)

@@ -8,19 +8,18 @@ shows it, in this order alone.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from lakebed.base import Conflict, Entry, RunKind, to_row
+from lakebed.base import Conflict, RunKind, to_row
 from lakebed.catalog import Location
 from lakebed.catalog.objects.imports import ImportState
 from lakebed.catalog.objects.sources import Changes, Refuse
 from lakebed.migration.adopting import WORK
 from lakebed.ranges import changes_from_rows
-from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Note, Versions, decode_record, encode_record, keys
-from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted, nothing_undue_is_deleted
+from lakebed.versions import DeletedRefNotFound, DeletedRefRecord, Versions, decode_record, encode_record, keys
+from sim.checkers.reachable import nothing_active_is_deleted, nothing_reachable_is_deleted
 from sim.checkers.views import PARTITION, View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.operations import Operation
@@ -42,9 +41,10 @@ from sim.scenes.deeds import (
     purge,
     uncommitted_run,
     undelete_branch,
+    undelete_tag,
 )
-from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
-from sim.scenes.scenes import MAIN, NARROW, SIDE, Do, client, commit, doing, scene, upload, write
+from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene, real
+from sim.scenes.scenes import MAIN, SIDE, Do, client, commit, doing, entry_of, note, scene, upload, write
 
 from .lifecycle import DUE, set_policy
 from .moves import move
@@ -57,19 +57,12 @@ _ON_SIDE: Final = (upload("w3", "b", "3", branch=SIDE), commit("p3", branch=SIDE
 _KEPT: Final = {"undelete_branch": "delete_branch", "undelete_tag": "delete_tag"}
 
 
-def undelete_tag(name: str, *, tag: str = "tag") -> Do:
-    async def act(repo: Versions) -> str:
-        return await repo.refs.undelete_tag(tag)
-
-    return Do(Operation(name, "undelete_tag", tag), act)
-
-
 def commit_tree(name: str, ref: str, *, branch: str = MAIN) -> Do:
     """Commit the tree of a commit as it is. To the checkers it is a revert: any path may change."""
 
     async def act(repo: Versions) -> str:
         tree = await repo.context.commits.metarange(await repo.refs.resolve_commit(ref))
-        return (await repo.recorder.commit_tree(branch, tree, Note(message=name, committer="sim"))).id
+        return (await repo.recorder.commit_tree(branch, tree, note(name))).id
 
     return Do(Operation(name, "revert", branch), act)
 
@@ -83,7 +76,7 @@ def what_was_deleted_comes_back(ending: Ending) -> None:
     for undeletes, deletes in _KEPT.items():
         if not ending.acknowledged(deletes):
             continue
-        if any(one.ended is not None and one.ended.error is DeletedRefNotFound for one in ending.of(undeletes)):
+        if any(one.error is DeletedRefNotFound for one in ending.of(undeletes)):
             raise Violation("a ref was deleted, and is not kept")
     for key, value in records.items():
         if key.startswith(keys.DELETED):
@@ -117,8 +110,7 @@ def _beside_runs() -> Iterator[Scene]:
     gone = [*twice, write("w4", "b", "4"), commit("p3"), RULED, set_policy("q2")]
     h = client("h", promised(create_branch("h1", OLD), OLD), delete_branch("h2"), undelete_branch("h3"))
     made = _kept("brancher that deletes and undeletes, lifecycle run over active commits", h, active, before=gone)
-    checks = [nothing_active_is_deleted(DUE) if one is nothing_reachable_is_deleted else one for one in made.checks]
-    yield replace(made, checks=checks)
+    yield made.instead(nothing_reachable_is_deleted, nothing_active_is_deleted(DUE))
     # What is uploaded to a branch that is deleted, and to the next of its name.
     again = (upload("w4", "z", "4", branch=SIDE), delete_branch("h2"), create_branch("h3"))
     u = client("h", *again, upload("w5", "z", "5", branch=SIDE), commit("c5", branch=SIDE))
@@ -156,45 +148,32 @@ def _beside_several() -> Iterator[Scene]:
     past = [*PAST, set_policy("q1")]
     p, q = client("p", committed_run("p9", window="7d"), purge("p8")), client("q", collect("q9", RunKind.LIFECYCLE))
     u = client("u", uncommitted_run("u1"))
-    made = scene("run that defers and purges, other runs, copier", p, q, u, _copier("b"), before=past)
-    kept = [nothing_undue_is_deleted(DUE) if one is nothing_reachable_is_deleted else one for one in made.checks]
-    yield deferring(replace(made, checks=kept), due=[DUE])
+    copier = client("h", copy("w3", "a", "b", "3", ref=OLD), commit("c1"))
+    made = scene("run that defers and purges, other runs, copier", p, q, u, copier, before=past, due=[DUE])
+    yield deferring(made, due=[DUE])
     yield deferring(scene("brancher that deletes and undeletes, run that defers and purges", h, p, u, before=PAST))
     two = client("q", committed_run("q9"))
     yield deferring(scene("purger, two runs, brancher", client("p", purge("p9")), two, u, h, before=DEFERRED))
 
 
-def _copier(key: str) -> Actor:
-    return client("h", copy("w3", "a", key, "3", ref=OLD), commit("c1"))
-
-
 def _beside_metadata() -> Iterator[Scene]:
     """The trees of what comes back, or is named by its tree."""
-
-    def real(name: str, *deeds: Do) -> Actor:
-        return client(name, *deeds, real_trees=NARROW)
-
     both = real("t", committed_run("r1"), metadata_run("m1"))
     h = real("h", *_branch_again, write("w4", "z", "4", branch=SIDE), commit("c4", branch=SIDE))
     made = metadata_scene("brancher that deletes and undeletes, both runs", h, both, before=PAST, sweeps=True)
-    yield replace(made, checks=(*made.checks, what_was_deleted_comes_back))
+    yield made.also(what_was_deleted_comes_back)
     by_tree = real("h", commit_tree("v1", OLD))
     yield metadata_scene("committer of an old tree by name, both runs", by_tree, both, before=PAST, sweeps=True)
 
 
 def _kept(name: str, *actors: Actor, before: Sequence[Do]) -> Scene:
-    made = replace(scene(name, *actors, before=before), others_look=True)
-    return replace(made, checks=(*made.checks, what_was_deleted_comes_back))
+    return scene(name, *actors, before=before, checks=[what_was_deleted_comes_back]).also(others_look=True)
 
 
 # Imports and migrations
 
 _BROUGHT: Final = "brought"
 """How statistics and checks tell what came to a branch so."""
-
-
-def _entry(value: str) -> Entry:
-    return Entry(address=f"s3://elsewhere/{value}", size_bytes=1, checksum=value, modified_ms=0)
 
 
 @doing("close")
@@ -208,7 +187,7 @@ class _Listed:
     """Stands for the listing of a location: it shows one object."""
 
     def __init__(self, key: bytes, value: str) -> None:
-        self._page = Changes(keys=[key], rows=[to_row(key, _entry(value))], objects=1)
+        self._page = Changes(keys=[key], rows=[to_row(key, entry_of(value))], objects=1)
 
     async def changes(self, location: Location, onto: str, refuse: Refuse) -> AsyncIterator[Changes]:  # noqa: ARG002  # the signature of Sources
         yield self._page
@@ -222,7 +201,7 @@ def import_one(name: str, key: str) -> Do:
         imports._sources = _Listed(key.encode(), name)  # type: ignore[assignment]  # noqa: SLF001  # only the listing is ours
         begun = await imports.begin(MAIN, ())
         location = Location(source="s3://elsewhere/", destination="", is_folder=True)
-        ended = await imports.run(begun, [location], Note(message=name, committer="sim"))
+        ended = await imports.run(begun, [location], note(name))
         if ended.state is not ImportState.COMPLETED:
             raise Conflict(ended.error)
         return ended.commit_id
@@ -235,12 +214,12 @@ def migrate(name: str, key: str, *, parent: str = MAIN, branch: str = MAIN) -> D
 
     async def act(repo: Versions) -> str:
         async def changes() -> AsyncIterator[pa.Table]:
-            yield changes_from_rows([key.encode()], [to_row(key.encode(), _entry(name))])
+            yield changes_from_rows([key.encode()], [to_row(key.encode(), entry_of(name))])
 
         made_by = handle_of(repo).changes
         own, first = f"{WORK}-{name}", await repo.refs.resolve_commit(parent)
         await made_by.create_branch(own, first, force=True, work_of=WORK)
-        replayed = await repo.merges.replay(own, changes, Note(message=name, committer="sim"))
+        replayed = await repo.merges.replay(own, changes, note(name))
         if branch == MAIN:
             await repo.resets.hard_reset(branch, replayed.id)
         else:
@@ -277,22 +256,19 @@ def _bringing() -> Iterator[Scene]:
     yield _brought("importer, both runs of data", i, t, u, before=_BEFORE)
     yield _brought("migrator from an old commit, committed run", m, t, before=_BEFORE)
     moves = client("m", migrate("m1", "y"))
-    yield _brought(
-        "migrator that moves its branch, writer", moves, client("w", write("w9", "x", "9")), before=_BEFORE[:-1]
-    )
+    w = client("w", write("w9", "x", "9"))
+    yield _brought("migrator that moves its branch, writer", moves, w, before=_BEFORE[:-1])
     yield _brought("migrator that moves its branch, committer", moves, c, before=_BEFORE[:-1], quick=Quick.NEVER)
     yield _brought("importer, migrator, both runs of data", i, m, t, u, before=_BEFORE)
     # Their trees are named by a hidden branch alone, and then by another one.
-    both = client("t", committed_run("r1"), metadata_run("m9"), real_trees=NARROW)
+    both = real("t", committed_run("r1"), metadata_run("m9"))
     for name, deed in (
         ("importer", import_one("i1", "z")),
         ("migrator from an old commit", migrate("m1", "y", parent=OLD, branch=SIDE)),
     ):
-        actor = client("i", deed, real_trees=NARROW)
-        made = metadata_scene(f"{name}, both runs", actor, both, before=_BEFORE, sweeps=True)
-        yield replace(made, checks=(*made.checks, what_was_brought_is_there))
+        made = metadata_scene(f"{name}, both runs", real("i", deed), both, before=_BEFORE, sweeps=True)
+        yield made.also(what_was_brought_is_there)
 
 
-def _brought(name: str, *actors: Actor, before: Sequence[Do], quick: Quick | None = None) -> Scene:
-    made = scene(name, *actors, before=before, quick=quick)
-    return replace(made, checks=(*made.checks, what_was_brought_is_there))
+def _brought(name: str, *actors: Actor, **how: Any) -> Scene:
+    return scene(name, *actors, checks=[what_was_brought_is_there], **how)

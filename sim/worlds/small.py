@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from lakebed.versions import Condition, Note, Versions
+from lakebed.versions import Condition, Versions
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.scenes.collecting import FENCING, PAGED
@@ -38,7 +38,7 @@ from sim.scenes.deeds import (
     uncommitted_run,
 )
 from sim.scenes.events import event_scenes
-from sim.scenes.flows import RULED, both_come_back, metadata_scenes, optimised_scenes, restoring_scenes
+from sim.scenes.flows import PAST, RULED, both_come_back, metadata_scenes, optimised_scenes, restoring_scenes
 from sim.scenes.hazards import hazard_scenes
 from sim.scenes.installations import installation_scenes
 from sim.scenes.processes import process_scenes
@@ -55,6 +55,7 @@ from sim.scenes.scenes import (
     delete,
     fail_upload,
     merge,
+    note,
     read,
     reset,
     scene,
@@ -206,42 +207,32 @@ def _conditional_scenes(c: Actor) -> Iterator[Scene]:
     """Two uploads that cannot both find what they ask for, beside a committer. Equal bytes make equal entries."""
     a1 = write("w1", "a", "1")
     other = [write("w0", "b", "0")]
-    for what, values, staged in (
-        ("creators of the same", ("2", "2"), other),
-        ("creators", ("2", "3"), other),
-    ):
-        v, w = (
-            client(name, upload(name, "a", value, if_none_match=True)) for name, value in zip("vw", values, strict=True)
-        )
-        one = scene(f"two {what}, committer", v, w, c, staged=staged, quick=Quick.NO_FAULT)
-        yield replace(one, checks=(*one.checks, one_condition_holds))
+
+    def both(name: str, first: Actor, second: Actor, *actors: Actor, **how: Any) -> Scene:
+        return scene(name, first, second, *actors, checks=[one_condition_holds], **{"quick": Quick.NO_FAULT, **how})
+
+    v, same, w = (
+        client(name, upload(name, "a", value, if_none_match=True))
+        for name, value in (("v", "2"), ("w", "2"), ("w", "3"))
+    )
+    yield both("two creators of the same, committer", v, same, c, staged=other)
+    yield both("two creators, committer", v, w, c, staged=other)
     twice = client("c", commit("c1"), commit("c2"))
-    v, w = (client(name, upload(name, "a", "2", if_none_match=True)) for name in "vw")
-    one = scene("two creators of the same, committer of two commits", v, w, twice, quick=Quick.NEVER)
-    yield replace(one, checks=(*one.checks, one_condition_holds))
+    yield both("two creators of the same, committer of two commits", v, same, twice, quick=Quick.NEVER)
     for name, late_ms in (("cleans", 0), ("cleans twice", FAR_FUTURE_MS)):
-        amid = client(
-            "w",
-            _amid_commit(upload("w", "a", "2", if_none_match=True)),
-            commit("c2"),
-            clean("k1"),
-            *_cleans_late(late_ms),
-        )
-        title = f"creator, creator of the same amid a commit who {name}"
-        one = scene(title, v, amid, clocks_agree=not late_ms, quick=Quick.NO_FAULT)
-        yield replace(one, checks=(*one.checks, one_condition_holds))
+        creates = _amid_commit(upload("w", "a", "2", if_none_match=True))
+        amid = client("w", creates, commit("c2"), clean("k1"), *_cleans_late(late_ms))
+        yield both(f"creator, creator of the same amid a commit who {name}", v, amid, clocks_agree=not late_ms)
     yield _resent_completion()
     over = client("w", _amid_commit(upload("w", "a", "3")), commit("c2"), clean("k1"))
-    one = scene("creator, uploader amid a commit who cleans", v, over, quick=Quick.NO_FAULT)
-    yield replace(one, checks=(*one.checks, what_was_created_came_first))
+    checks = [what_was_created_came_first]
+    yield scene("creator, uploader amid a commit who cleans", v, over, checks=checks, quick=Quick.NO_FAULT)
     v, w = (client(name, upload(name, "a", "2", if_match="1")) for name in "vw")
-    one = scene("two replacers by the same, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT)
-    yield replace(one, checks=(*one.checks, one_condition_holds))
+    how: dict[str, Any] = {"committed": [a1], "staged": other}
+    yield both("two replacers by the same, committer", v, w, c, **how)
     v, w = client("v", delete("d0", "a", if_match="1")), client("w", upload("w2", "a", "2"))
-    one = scene(
-        "deleter on a condition, writer, committer", v, w, c, committed=[a1], staged=other, quick=Quick.NO_FAULT
-    )
-    yield replace(one, checks=(*one.checks, newer_stays))
+    how |= {"checks": [newer_stays], "quick": Quick.NO_FAULT}
+    yield scene("deleter on a condition, writer, committer", v, w, c, **how)
 
 
 def _resent_completion() -> Scene:
@@ -249,8 +240,8 @@ def _resent_completion() -> Scene:
     first, again = (complete(name, "a", SAME, condition=Condition(if_none_match=True)) for name in ("v", "v again"))
     amid = client("w", _amid_commit(create_same("w", "a")), commit("c2"))
     name = "completion on a condition that comes back, creator of the same amid a commit"
-    one = with_parts(scene(name, client("v", first, again=[again]), amid, before=[begin("b0", "a")], quick=Quick.NEVER))
-    return replace(one, checks=(*one.checks, one_condition_holds), is_lock_free=False)
+    made = scene(name, client("v", first, again=[again]), amid, before=[begin("b0", "a")], quick=Quick.NEVER)
+    return with_parts(made).also(one_condition_holds, is_lock_free=False)
 
 
 def _cleans_late(late_ms: int) -> tuple[Do, ...]:
@@ -264,8 +255,7 @@ def _amid_commit(do: Do) -> Do:
     async def act(repo: Versions) -> None:
         mine, seen = await repo.commits.seal(MAIN)
         await do.act(repo)
-        note = Note(message=do.operation.name, committer="sim")
-        await repo.commits._publish_sealed(MAIN, mine, seen, note, allow_empty=False)  # noqa: SLF001  # its second half
+        await repo.commits._publish_sealed(MAIN, mine, seen, note(do.operation.name), allow_empty=False)  # noqa: SLF001  # its second half
 
     return replace(do, act=act)
 
@@ -299,15 +289,8 @@ def _small_scenes() -> Iterator[Scene]:
     yield scene("two writers, committer", client("v", a1), w, c, alike=[("v", "w")])
     yield scene("writer, committer, merger", w, c, m, beside=[beside], staged=[a1], quick=Quick.NO_LOSS)
     yield scene("writer, two committers", w, c, d, staged=[b0], alike=[("c", "d")], quick=Quick.NO_LOSS)
-    yield scene(
-        "writer of the same, two committers",
-        w,
-        c,
-        d,
-        committed=[a1],
-        staged=[write("w3", "a", "1")],
-        quick=Quick.NO_LOSS,
-    )
+    same = [write("w3", "a", "1")]
+    yield scene("writer of the same, two committers", w, c, d, committed=[a1], staged=same, quick=Quick.NO_LOSS)
     yield from _conditional_scenes(c)
     yield scene("server of a writer and a reader", server("h", [a2], [read("r1", "a")]), staged=[a1])
     twice = client("r", read("r1", "a"), read("r2", "a"))
@@ -339,12 +322,8 @@ def _collecting_scenes() -> Iterator[Scene]:
     a1 = upload("w1", "a", "1")
     w, c, r = client("w", write("w2", "a", "2")), client("c", commit("c1")), client("r", uncommitted_run("r1"))
     yield scene("committer, run", c, r, staged=[a1])
-    yield scene(
-        "committer, run that comes back",
-        c,
-        client("r", uncommitted_run("r1"), again=[uncommitted_run("r2")]),
-        staged=[a1],
-    )
+    back = client("r", uncommitted_run("r1"), again=[uncommitted_run("r2")])
+    yield scene("committer, run that comes back", c, back, staged=[a1])
     # The commit has read the cell that the write replaces, and the run finds neither the cell nor the commit.
     w_runs = client("r", write("w2", "a", "2"), uncommitted_run("r1"))
     yield scene("committer, writer that runs", c, w_runs, staged=[a1])
@@ -377,13 +356,8 @@ def _collecting_scenes() -> Iterator[Scene]:
     # Links: an address was handed out, and its slice has closed.
     issued = [issue("i0")]
     link = client("l", link_issued("w2", "a", "2"))
-    yield scene(
-        "linker, expirer that runs",
-        link,
-        client("r", expire("e1"), uncommitted_run("r1")),
-        before=issued,
-        quick=Quick.NO_FAULT,
-    )
+    expirer = client("r", expire("e1"), uncommitted_run("r1"))
+    yield scene("linker, expirer that runs", link, expirer, before=issued, quick=Quick.NO_FAULT)
     freezing = client("r", fence("g1"), clean_records("k1"), uncommitted_run("r1"))
     yield scene("linker, run after fencing and cleaning", link, freezing, before=issued, quick=Quick.NO_FAULT)
     linking_again = client("l", link_issued("w2", "a", "2"), again=[link_issued("w3", "a", "3")])
@@ -418,35 +392,28 @@ def _collecting_scenes() -> Iterator[Scene]:
     paged = client("r", uncommitted_run("r1", options=PAGED))
     others = [copy(f"v{n}", "y", f"c{n}", f"v{n}", ref=SIDE) for n in range(3)]
     copied = [*source, upload("v9", "y", "9", branch=SIDE), *others]
-    yield scene(
-        "copier that deletes, run in pages", client("w", copier, gone), paged, before=copied, quick=Quick.NO_FAULT
-    )
+    both = client("w", copier, gone)
+    yield scene("copier that deletes, run in pages", both, paged, before=copied, quick=Quick.NO_FAULT)
     longer = [create_branch("b0", branch="main-b"), upload("w0", "z", "0", branch="main-b")]
     yield scene("committer, run beside a longer name", c, r, before=longer, staged=[a1])
     yield scene("copier, resetter, run", client("w", copier), client("s", reset("s1", branch=SIDE)), r, before=source)
-    yield scene(
-        "copier, run after fencing and cleaning",
-        client("w", copier),
-        client("r", gone, *_TAKE),
-        before=source,
-        quick=Quick.NO_FAULT,
-    )
+    # Take an owner for dead, remove the record that was his, and collect: what he still does may not count.
+    takes = client("r", gone, fence("g1"), clean_records("k1"), uncommitted_run("r1"))
+    name = "copier, run after fencing and cleaning"
+    yield scene(name, client("w", copier), takes, before=source, quick=Quick.NO_FAULT)
     # A reader reads bytes, and the run waits for those whom it saw reading when it had marked.
     b, graceful = client("b", read_bytes("b1", "a")), client("r", uncommitted_run("r1", has_grace=True))
     over = client("w", upload("w2", "a", "2"))
     yield scene("reader of bytes, uploader, run with grace", b, over, graceful, staged=[a1], quick=Quick.NO_FAULT)
     # A rename of the second path to the first while the cells are read one at a time.
     paged = client("r", uncommitted_run("r1", options=PAGED))
-    both = [upload("w1", "b", "1"), upload("w0", "d", "0")]
     renamer = client("w", copy("w2", "d", "a", "2"), delete("d2", "d"))
-    yield scene("renamer, run in pages", renamer, paged, staged=both)
+    yield scene("renamer, run in pages", renamer, paged, staged=[upload("w1", "b", "1"), upload("w0", "d", "0")])
     # Committed data: the first of two commits, or what only an old reading of `main` names, expires.
-    past = [a1, commit("p1"), upload("w2", "a", "2"), commit("p2"), RULED]
     t = client("r", committed_run("r1"))
-    yield scene(
-        "brancher, committed run", client("h", create_branch("h1", "main~1")), t, before=past, quick=Quick.NO_FAULT
-    )
-    yield scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=past)
+    brancher = client("h", create_branch("h1", "main~1"))
+    yield scene("brancher, committed run", brancher, t, before=PAST, quick=Quick.NO_FAULT)
+    yield scene("hard resetter of its branch, committed run", client("h", hard_reset("h1", "main~1")), t, before=PAST)
     # A reset of one object names what the branch's commit has there, and that commit goes.
     resetter, sealed = client("s", reset_object("s1", "a")), [upload("w2", "a", "2")]
     goes = client("r", commit("c1"), committed_run("r1"), commit("c2"))
@@ -455,55 +422,47 @@ def _collecting_scenes() -> Iterator[Scene]:
     one = "resetter of an object, committer, committed run"
     yield scene(one, resetter, c, t, before=[a1, commit("p1"), RULED], staged=sealed, resets_objects=True)
     reader, waiting = client("b", read_bytes("b1", "a", ref="main~1")), client("r", committed_run("r1", has_grace=True))
-    yield scene("reader of a commit, committed run with grace", reader, waiting, before=past, quick=Quick.NO_FAULT)
+    yield scene("reader of a commit, committed run with grace", reader, waiting, before=PAST, quick=Quick.NO_FAULT)
     # Without force: what is staged meanwhile is refused or kept.
     gentle = client("h", hard_reset("h1", "main~1", force=False))
-    late_w = write("w3", "a", "3")
-    yield scene("writer, gentle hard resetter", client("w", late_w), gentle, before=past)
-    w_commits = client("w", late_w, commit("c1"))
-    yield scene("writer that commits, gentle hard resetter", w_commits, gentle, before=past)
-    yield scene(
-        "writer, committer, gentle hard resetter", client("w", late_w), c, gentle, before=past, quick=Quick.NO_FAULT
-    )
-    freezer = client("f", freeze("f1"))
-    yield scene(
-        "writer, freezer, gentle hard resetter", client("w", late_w), freezer, gentle, before=past, quick=Quick.NO_FAULT
-    )
+    late_w = client("w", write("w3", "a", "3"))
+    yield scene("writer, gentle hard resetter", late_w, gentle, before=PAST)
+    w_commits = client("w", write("w3", "a", "3"), commit("c1"))
+    yield scene("writer that commits, gentle hard resetter", w_commits, gentle, before=PAST)
     two = client("g", hard_reset("g1", "main~1", force=False))
-    yield scene(
-        "writer, two gentle hard resetters", client("w", late_w), two, gentle, before=past, quick=Quick.NO_FAULT
-    )
-    yield scene("gentle hard resetter, committed run", gentle, t, before=past)
+    for name, actors in (
+        ("writer, committer, gentle hard resetter", (c, gentle)),
+        ("writer, freezer, gentle hard resetter", (client("f", freeze("f1")), gentle)),
+        ("writer, two gentle hard resetters", (two, gentle)),
+    ):
+        yield scene(name, late_w, *actors, before=PAST, quick=Quick.NO_FAULT)
+    yield scene("gentle hard resetter, committed run", gentle, t, before=PAST)
     # A run bumps the branch that its commits were made for; only the intent stands before another.
     elsewhere = client("h", hard_reset("h1", "main~1", branch=SIDE))
-    beside = [*past, create_branch("b0")]
+    beside = [*PAST, create_branch("b0")]
     yield scene("hard resetter, committed run", elsewhere, t, before=beside)
-    yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=past)
+    yield scene("reverter, committed run", client("h", revert("h1", "main")), t, before=PAST)
     from_past = client("h", copy("w3", "a", "b", "3", ref="main~1"))
-    yield scene("copier from a commit, committed run", from_past, t, before=past, quick=Quick.NO_FAULT)
+    yield scene("copier from a commit, committed run", from_past, t, before=PAST, quick=Quick.NO_FAULT)
     by_rules = client("r", committed_run("r1"))
     s = client("s", set_rules("q1", "20d"))
-    yield scene("setter of rules, run by rules", s, by_rules, before=past)
+    yield scene("setter of rules, run by rules", s, by_rules, before=PAST)
     h = client("h", create_branch("h1", "main~1"))
-    yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=past)
+    yield scene("setter of rules, brancher, run by rules", s, h, by_rules, before=PAST)
     # Several who name what is about to go, or work beside them.
-    reverter, brancher = client("v", revert("v1", "main")), client("h", create_branch("h1", "main~1"))
+    reverter = client("v", revert("v1", "main"))
     writer = client("w", upload("w3", "b", "3"), commit("c1"))
-    yield scene("brancher, reverter, committed run", brancher, reverter, t, before=past)
-    yield scene("writer that commits, brancher, committed run", writer, brancher, t, before=past)
-    yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=past)
+    yield scene("brancher, reverter, committed run", brancher, reverter, t, before=PAST)
+    yield scene("writer that commits, brancher, committed run", writer, brancher, t, before=PAST)
+    yield scene("reverter, setter of rules, run by rules", reverter, s, by_rules, before=PAST)
     # Both kinds at once, and an actor that needs what either wants.
     u = client("u", uncommitted_run("r2"))
-    yield scene("uncommitted run, committed run", u, t, before=past, staged=[upload("w3", "b", "3")])
+    yield scene("uncommitted run, committed run", u, t, before=PAST, staged=[upload("w3", "b", "3")])
     dropper = client("d", delete("d3", "b"))
-    yield scene("deleter, both runs", dropper, u, t, before=past, staged=[upload("w3", "b", "3")])
-    yield scene("copier from a commit, both runs", from_past, u, t, before=past)
+    yield scene("deleter, both runs", dropper, u, t, before=PAST, staged=[upload("w3", "b", "3")])
+    yield scene("copier from a commit, both runs", from_past, u, t, before=PAST)
     # A run of uncommitted data that leaves out what was swept: only what was swept before it read staging.
     beside_swept = client("u", uncommitted_run("r2"))
-    yield scene("copier from a commit, both runs as planned", from_past, beside_swept, t, before=past)
-    yield scene("brancher, both runs", h, u, t, before=past)
-    yield scene("committer, committed run", c, t, before=past, staged=[write("w3", "b", "3")])
-
-
-_TAKE: Final = (fence("g1"), clean_records("k1"), uncommitted_run("r1"))
-"""Take an owner for dead, remove the record that was his, and collect: what he still does may not count."""
+    yield scene("copier from a commit, both runs as planned", from_past, beside_swept, t, before=PAST)
+    yield scene("brancher, both runs", h, u, t, before=PAST)
+    yield scene("committer, committed run", c, t, before=PAST, staged=[write("w3", "b", "3")])

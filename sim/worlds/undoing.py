@@ -17,12 +17,7 @@ from lakebed.gc.live import CollectionService, JobBook
 from lakebed.gc.live.records.jobs import LOST_AFTER_MS
 from lakebed.gc.messages import JobState, PurgeRequest, RunKind, RunState, Undo
 from lakebed.versions import CommitExpired, PathExpired, Versions, keys
-from sim.checkers.reachable import (
-    nothing_reachable_is_deleted,
-    nothing_undue_is_deleted,
-    reachable,
-    what_was_undone_stays,
-)
+from sim.checkers.reachable import reachable, what_was_undone_stays
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
 from sim.ports.effects import Effect
 from sim.ports.operations import Operation
@@ -48,8 +43,8 @@ from sim.scenes.deeds import (
     uncommitted_run,
     undelete_branch,
 )
-from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene
-from sim.scenes.scenes import MAIN, NARROW, Do, client, commit, delete, doing, scene, upload, write
+from sim.scenes.flows import DEFERRED, PAST, RULED, deferring, metadata_scene, real
+from sim.scenes.scenes import MAIN, Do, client, commit, delete, doing, scene, upload, write
 
 from .erasure import erase
 from .holds import add_hold, what_is_held_stays
@@ -89,12 +84,7 @@ _TWO_SWEPT: Final = (
     committed_run("q1", window="7d"),
 )
 """A run took two commits. Only the tree of the later one is compared with its child, and so kept in any case."""
-_DUE: Final = (
-    upload("w1", "a", "1"),
-    commit("p1"),
-    set_policy("q0"),
-    collect("q1", RunKind.LIFECYCLE, window="7d"),
-)
+_DUE: Final = (upload("w1", "a", "1"), commit("p1"), set_policy("q0"), collect("q1", RunKind.LIFECYCLE, window="7d"))
 
 
 @doing("undo")
@@ -120,21 +110,14 @@ def undoing_scenes() -> Iterator[Scene]:
     yield _scene("undoer, uncommitted run", undoer, uncommitted)
     brancher = client("b", create_branch("b1", "main~1"))
     yield _scene("undoer, brancher from an old commit", undoer, brancher)
-    yield _scene(
-        "undoer that branches, uncommitted run", client("x", undo("x1"), *_BRANCHES), uncommitted, quick=Quick.NEVER
-    )
+    branches = client("x", undo("x1"), create_branch("b1", "main~1"))
+    yield _scene("undoer that branches, uncommitted run", branches, uncommitted, quick=Quick.NEVER)
     eraser = client("e", erase("e1"))
     yield _scene("undoer, eraser", undoer, eraser, due=[DUE], quick=Quick.NEVER)
     first, second = client("r", apply_planned("r1", window="7d")), client("z", resume("z1"))
     made = [*PAST, plan_only("q1", RunKind.COMMITTED)]
-    yield _scene(
-        "undoer, two applies of a run",
-        client("x", undo("x1"), undo("x2")),
-        first,
-        second,
-        before=made,
-        quick=Quick.NEVER,
-    )
+    twice = client("x", undo("x1"), undo("x2"))
+    yield _scene("undoer, two applies of a run", twice, first, second, before=made, quick=Quick.NEVER)
     yield from _beside_several(undoer)
     yield from _beside_upkeep()
     yield from _beside_jobs(undoer)
@@ -142,21 +125,17 @@ def undoing_scenes() -> Iterator[Scene]:
     yield from _beside_erasures()
     yield from _beside_readers()
     # A hold of a commit that the run took, while the run is undone.
-    held = _scene("undoer, holder of a commit", undoer, client("h", add_hold("h1", commit="main~1")))
-    yield replace(held, checks=(*held.checks, what_is_held_stays))
     purger, holder = client("p", purge("p9")), client("h", add_hold("h1", commit="main~1"))
-    held = _scene("undoer, holder of a commit, purger", undoer, holder, purger, quick=Quick.NO_FAULT)
-    yield replace(held, checks=(*held.checks, what_is_held_stays))
+    yield _scene("undoer, holder of a commit", undoer, holder).also(what_is_held_stays)
+    yield _scene("undoer, holder of a commit, purger", undoer, holder, purger).also(what_is_held_stays)
     for name, actor in (
-        ("purger", client("p", purge("p9"))),
+        ("purger", purger),
         ("uncommitted run", uncommitted),
         ("copier", client("h", copy("h1", "a", "b", "3"))),
         ("other lifecycle run", client("r", collect("r1", RunKind.LIFECYCLE))),
     ):
-        made_scene = _scene(
-            f"undoer of a lifecycle run, {name}", undoer, actor, before=_DUE, due=[DUE], quick=Quick.NEVER
-        )
-        yield replace(made_scene, checks=(*made_scene.checks, what_was_undone_stays))
+        how: dict[str, Any] = {"before": _DUE, "due": [DUE], "quick": Quick.NEVER}
+        yield _scene(f"undoer of a lifecycle run, {name}", undoer, actor, **how).also(what_was_undone_stays)
 
 
 def _beside_several(undoer: Actor) -> Iterator[Scene]:
@@ -165,30 +144,12 @@ def _beside_several(undoer: Actor) -> Iterator[Scene]:
     run = client("r", committed_run("r1", window="7d"), purge("r2"))
     names = client("h", create_branch("h1", "main~1"), delete_branch("h2"), undelete_branch("h3"))
     yield _scene("undoer, purger, two runs, brancher", undoer, purger, run, uncommitted, names, quick=Quick.NEVER)
-    yield _scene(
-        "undoer, run that defers and purges, uncommitted run",
-        undoer,
-        run,
-        uncommitted,
-        before=_SHARED,
-        quick=Quick.NEVER,
-    )
+    name = "undoer, run that defers and purges, uncommitted run"
+    yield _scene(name, undoer, run, uncommitted, before=_SHARED, quick=Quick.NEVER)
     lifecycle = client("l", collect("l1", RunKind.LIFECYCLE, window="7d"), purge("l2"))
-    made = _scene(
-        "undoer of a lifecycle run, purger, three runs",
-        undoer,
-        purger,
-        lifecycle,
-        run,
-        uncommitted,
-        before=(*_DUE, upload("w4", "b", "4"), commit("p4"), set_rules("q2", "1d")),
-        due=[DUE],
-        quick=Quick.NEVER,
-    )
-    yield replace(made, checks=(*made.checks, what_was_undone_stays))
-
-
-_BRANCHES: Final = (create_branch("b1", "main~1"),)
+    before = (*_DUE, upload("w4", "b", "4"), commit("p4"), set_rules("q2", "1d"))
+    name, actors = "undoer of a lifecycle run, purger, three runs", (undoer, purger, lifecycle, run, uncommitted)
+    yield _scene(name, *actors, before=before, due=[DUE], quick=Quick.NEVER).also(what_was_undone_stays)
 
 
 def _scene(
@@ -198,10 +159,7 @@ def _scene(
     due: Sequence[bytes] = (),
     quick: Quick | None = Quick.NO_FAULT,
 ) -> Scene:
-    made = scene(name, *actors, before=before, others_look=True, quick=quick)
-    if due:
-        kept = nothing_undue_is_deleted(*due)
-        made = replace(made, checks=tuple(kept if one is nothing_reachable_is_deleted else one for one in made.checks))
+    made = scene(name, *actors, before=before, due=due, others_look=True, quick=quick)
     return deferring(made, due=due, erased=DUE if due else b"")
 
 
@@ -251,10 +209,6 @@ def _beside_jobs(undoer: Actor) -> Iterator[Scene]:
 
 def _beside_upkeep() -> Iterator[Scene]:
     """Collections of metadata, which take trees, and folders and records of runs. Trees are the real ones."""
-
-    def real(name: str, *deeds: Do, again: Sequence[Do] = ()) -> Actor:
-        return client(name, *deeds, again=again, real_trees=NARROW)
-
     # Days after the run began: till then the trees of its commits stay for its readers.
     first, second = (collect(name, RunKind.METADATA, days=30) for name in ("m1", "m2"))
     undoer, upkeep = real("x", undo("x1"), again=[undo("x2")]), real("m", first, second)
@@ -262,15 +216,13 @@ def _beside_upkeep() -> Iterator[Scene]:
     # Its record says that it is undone, and all that it noted is there: readers and runs have only the record to go by.
     halfway = [*_TWO_SWEPT, undo_halfway("q2")]
     brancher = real("b", create_branch("b1", "main~2"))
-    made = metadata_scene(
-        "undoer that goes on, brancher, upkeep", undoer, brancher, upkeep, before=halfway, sweeps=True
-    )
-    yield replace(made, checks=(*made.checks, what_was_undone_can_be_named))
+    name = "undoer that goes on, brancher, upkeep"
+    made = metadata_scene(name, undoer, brancher, upkeep, before=halfway, sweeps=True)
+    yield made.also(what_was_undone_can_be_named)
     # A run that counts on what another one took has ended. Its folder is empty, and its record goes.
     counted = [*_SHARED, committed_run("r1"), collect("m0", RunKind.METADATA, days=30)]
     name = "undoer, upkeep that forgets who counted"
-    made = metadata_scene(name, real("x", undo("x1")), real("m", second), before=counted, sweeps=True)
-    yield replace(made, quick=Quick.NEVER)
+    yield metadata_scene(name, real("x", undo("x1")), real("m", second), before=counted, sweeps=True)
 
 
 _PLANNED: Final = (*PAST, plan("q1"), plan("q2"))
@@ -329,48 +281,30 @@ def _amid_applies() -> Iterator[Scene]:
         sweep("q8", "q6", window="7d", days=20),
     ]
     taker = client("r", sweep("r1", "q2", days=20))
-    yield _amid(
-        "undoer of the later of two runs, sweeper of what both took",
-        client("x", undo("x1", newest=True)),
-        taker,
-        before=each,
-    )
+    name = "undoer of the later of two runs, sweeper of what both took"
+    yield _amid(name, client("x", undo("x1", newest=True)), taker, before=each)
     undone = client("x", sweep("x1", "q1", window="7d"), undo("x2", again=False))
     third = client("r", clear("r1", "q3", days=20), sweep("r2", "q3", days=20))
     yield _amid("sweeper that undoes, run that looks again", undone, third, before=twice)
     # A file of a tree that the plan took was named by a commit since, and a run took that.
-    stranded = [
-        write("v1", "a", "1"),
-        strand("s1"),
-        plan_only("q2", RunKind.METADATA),
-        commit("p1"),
-        *_TWO_SWEPT[2:],
-    ]
-    undoer = client("x", undo("x1"), real_trees=NARROW)
-    upkeep = client("m", apply_one("m1", 0, days=30), real_trees=NARROW)
+    planned = [write("v1", "a", "1"), strand("s1"), plan_only("q2", RunKind.METADATA)]
+    stranded = [*planned, commit("p1"), *_TWO_SWEPT[2:]]
+    undoer, upkeep = real("x", undo("x1")), real("m", apply_one("m1", 0, days=30))
     yield metadata_scene("undoer, apply of an older metadata plan", undoer, upkeep, before=stranded, sweeps=True)
 
 
 def _beside_readers() -> Iterator[Scene]:
     """Its record says that a lifecycle run is undone, and all that it noted is there: so a late note stays, too."""
     reader = client("b", read_bytes("b1", "a", ref=MAIN), copy("b2", "a", "b", "3"))
-    made = _scene(
-        "undoer of a lifecycle run that goes on, reader that copies",
-        client("x", undo("x1")),
-        reader,
-        before=(*_DUE, undo_halfway("q2")),
-        due=[DUE],
-    )
-    yield replace(made, checks=(*made.checks, what_was_undone_can_be_read))
+    name, before = "undoer of a lifecycle run that goes on, reader that copies", (*_DUE, undo_halfway("q2"))
+    made = _scene(name, client("x", undo("x1")), reader, before=before, due=[DUE])
+    yield made.also(what_was_undone_can_be_read)
 
 
 def what_was_undone_can_be_read(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: an object counts as taken by a run that was undone before all actors came, and no other run takes it.
-    """
+    """Check that no object counts as taken by a run that was undone before all actors came. No other run takes it."""
     for record in (*ending.of("peek"), *ending.of("write")):
-        if record.ended is not None and record.ended.error is PathExpired:
+        if record.error is PathExpired:
             raise Violation(f"{record.operation.name} was refused: what was undone counts as taken")
 
 
@@ -397,15 +331,11 @@ def _beside_erasures() -> Iterator[Scene]:
     eraser = replace(client("e", Do(Operation("e1", "erase"), erase("e1").act)), collecting=1)
     undoer = client("x", undo("x1"))
     made = _scene("undoer, eraser of what a run let off", undoer, eraser, before=before, due=[DUE], quick=Quick.NEVER)
-    yield replace(made, checks=(*made.checks, nothing_erased_comes_back))
+    yield made.also(nothing_erased_comes_back)
 
 
 def nothing_erased_comes_back(ending: Ending) -> None:
-    """Check that an undo which began after an erasure had ended brings back nothing at its path.
-
-    Raises:
-        Violation: a commit has an object there that nothing names elsewhere.
-    """
+    """Check that an undo which began after an erasure had ended brings back nothing at its path."""
     if not any(record.is_acknowledged and "e1" in (record.before or ()) for record in ending.of("undo")):
         return
     named = reachable(ending.disk) - reachable(ending.disk, due=frozenset({DUE}))
@@ -414,10 +344,7 @@ def nothing_erased_comes_back(ending: Ending) -> None:
 
 
 def what_was_undone_can_be_named(ending: Ending) -> None:
-    """
-    Raises:
-        Violation: a commit counts as taken by a run that was undone before all actors came, and no other run takes it.
-    """
+    """Check that no commit counts as taken by a run that was undone before all actors came. No other run takes it."""
     for record in ending.of("create_branch"):
-        if record.ended is not None and record.ended.error is CommitExpired:
+        if record.error is CommitExpired:
             raise Violation(f"{record.operation.name} was refused: what was undone counts as taken")

@@ -5,19 +5,17 @@ Who put them on record again collects at once, and takes every owner for dead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from lakebed.gc.live import CollectionService
 from lakebed.gc.live.installation.missing import ADOPTED_AGE_MS
 from lakebed.versions import Versions, keys
 from sim.ports.actors import Actor, Scene
-from sim.ports.operations import Operation
 from sim.ports.ports import LEVELS, SimPorts, set_ahead
 from sim.scenes.collecting import FENCING, PRIVATE
 from sim.scenes.deeds import close, uncommitted_run
-from sim.scenes.scenes import Do, client, commit, doing, scene, upload, versions, write
+from sim.scenes.scenes import client, commit, doing, scene, upload, versions, write
 
 _PRIVATE: Final = tuple(one for one in PRIVATE if one != LEVELS)
 """Who puts slices on record lists the folders of `data/`."""
@@ -31,13 +29,9 @@ async def lose_slices(repo: Versions) -> None:
     await repo.store.delete_many(repo.partition, lost)
 
 
-def adopt_slices(name: str) -> Do:
+@doing("adopt")
+async def adopt_slices(repo: Versions) -> None:
     """Choose this installation, and put slices on record a day later."""
-
-    return Do(Operation(name, "adopt"), _adopt)
-
-
-async def _adopt(repo: Versions) -> None:
     service = CollectionService(repo, FENCING, user_id="sim")
     set_ahead(repo.ports, 1)
     await service.adopting()
@@ -45,17 +39,13 @@ async def _adopt(repo: Versions) -> None:
     await service.adopt_slices()
 
 
-def _scene(name: str, *actors: Actor, before: Sequence[Do] = (), staged: Sequence[Do] = ()) -> Scene:
-    made = scene(name, *actors, before=before, staged=staged, private=_PRIVATE)
-    plain = made.tidy
-    assert plain is not None, "each scene is tidied"
+async def _adopt_once_more(ports: SimPorts) -> None:
+    """What was opened since the choice is left until the next."""
+    await adopt_slices("tidy").act(versions(ports))
 
-    async def tidy(ports: SimPorts) -> None:
-        # What was opened since the choice is left until the next.
-        await _adopt(versions(ports))
-        await plain(ports)
 
-    return replace(made, tidy=tidy)
+def _scene(name: str, *actors: Actor, **how: Any) -> Scene:
+    return scene(name, *actors, private=_PRIVATE, **how).tidied_by(first=_adopt_once_more)
 
 
 def unlisted_scenes() -> Iterator[Scene]:
