@@ -176,9 +176,8 @@ def lakebed_server(
 @contextmanager
 def bare_server(folder: Path, **options: str) -> Iterator[Peer]:
     """The floor (bench/serving/bare.py), which gets its options as JSON."""
-    with started(
-        ["-m", "bench.serving.bare", json.dumps({"folder": str(folder), **options})], marker="bare at port "
-    ) as peer:
+    given = json.dumps({"folder": str(folder), **options})
+    with started(["-m", "bench.serving.bare", given], marker="bare at port ") as peer:
         yield peer
 
 

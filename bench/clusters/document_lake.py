@@ -66,7 +66,6 @@ COMMITTED: Final = np.setdiff1d(_TWENTY, np.concatenate((GARBAGE, STAGED)))
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
-Item = tuple[bytes, bytes]
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):

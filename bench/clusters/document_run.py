@@ -36,24 +36,7 @@ from lakebed.gc.messages import ApplyRequest, EngineName, ErasureOrder, Mode, Pl
 from lakebed.gc.rules import Selection
 from lakebed.runtime import LiveTasks
 
-from .document_lake import (
-    COMMITTED,
-    DELETED,
-    GARBAGE,
-    REPOSITORY,
-    STAGED,
-    Flags,
-    Given,
-    Integers,
-    Size,
-    daily,
-    fill_later,
-    is_there,
-    name_of,
-    numbers_of,
-    removed,
-    staged,
-)
+from . import document_lake as lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,52 +150,52 @@ def same(what: str, found: object, expected: object) -> None:
 # What has to be left
 
 
-def without(flags: Flags, numbers: Integers) -> None:
+def without(flags: lake.Flags, numbers: lake.Integers) -> None:
     flags.reshape(-1)[numbers] = 0
 
 
-def left(size: Size, phase: str) -> Flags:
+def left(size: lake.Size, phase: str) -> lake.Flags:
     """The names that are there after this phase, and all before it."""
-    flags = is_there(size)
+    flags = lake.is_there(size)
     _, branches = size.a_hundredth
     names = [*PHASES]
     done = names[: names.index(phase) + 1]
     if "apply uncommitted" in done:
-        without(flags, numbers_of(GARBAGE, 0, size.objects * len(GARBAGE) // 20))
+        without(flags, lake.numbers_of(lake.GARBAGE, 0, size.objects * len(lake.GARBAGE) // 20))
     if "change" in done:
         flags[size.slices :] = 1
     if "apply optimised" in done:
         flags[size.slices :] = 0
         for branch in range(branches):
-            without(flags, numbers_of(STAGED, *staged(size, branch)))
+            without(flags, lake.numbers_of(lake.STAGED, *lake.staged(size, branch)))
     if "apply committed" in done:
-        for first, behind in removed(size):
-            without(flags, numbers_of(COMMITTED, first, behind))
+        for first, behind in lake.removed(size):
+            without(flags, lake.numbers_of(lake.COMMITTED, first, behind))
     if "apply erasure" in done:
         for commit in range(size.commits):
-            without(flags, numbers_of(COMMITTED, *daily(size, 1, commit)))
+            without(flags, lake.numbers_of(lake.COMMITTED, *lake.daily(size, 1, commit)))
     return flags
 
 
-def goes(size: Size) -> dict[str, int]:
+def goes(size: lake.Size) -> dict[str, int]:
     """How many objects each plan has to take. The policy takes what the first ten commits of `main` brought; an erasure
     what the committed run left of a branch."""
     later, branches = size.a_hundredth
     return {
-        "uncommitted": size.objects * len(GARBAGE) // 20,
-        "optimised": later * size.per_slice + staged(size, branches - 1)[1],
-        "committed": sum(behind - first for first, behind in removed(size)),
-        "lifecycle": daily(size, 0, min(10, size.commits) - 1)[1] - size.daily,
+        "uncommitted": size.objects * len(lake.GARBAGE) // 20,
+        "optimised": later * size.per_slice + lake.staged(size, branches - 1)[1],
+        "committed": sum(behind - first for first, behind in lake.removed(size)),
+        "lifecycle": lake.daily(size, 0, min(10, size.commits) - 1)[1] - size.daily,
         "erasure": size.commits * size.adds - (size.commits - 1) * size.removes,
     }
 
 
-def check_names(given: Given, phase: str) -> None:
+def check_names(given: lake.Given, phase: str) -> None:
     """
     Raises:
         Wrong: an object is gone that has to be there, or is there and should be gone.
     """
-    found, expected = np.load(given.names(REPOSITORY)), left(given.size, phase)
+    found, expected = np.load(given.names(lake.REPOSITORY)), left(given.size, phase)
     lost, kept = int(np.sum(found < expected)), int(np.sum(found > expected))
     if lost or kept:
         raise Wrong(f"after {phase} {lost:,} objects are gone that have to be there, and {kept:,} are there still")
@@ -222,7 +205,7 @@ def check_names(given: Given, phase: str) -> None:
 
 
 class Run:
-    def __init__(self, given: Given, client: Client, spark: SparkSession | None) -> None:
+    def __init__(self, given: lake.Given, client: Client, spark: SparkSession | None) -> None:
         self.given, self.size, self.log = given, given.size, Log(given.folder)
         self._client, self._spark = client, spark
         self._meter = Meter(self.log, "", given.pids)
@@ -236,7 +219,7 @@ class Run:
             check_names(self.given, phase)
         self.log.add(Done(phase=phase, done=facts))
 
-    def collector(self, repository: str = REPOSITORY, **how: Any) -> Collector:
+    def collector(self, repository: str = lake.REPOSITORY, **how: Any) -> Collector:
         return Collector(
             client=self._client,
             repository=repository,
@@ -253,10 +236,10 @@ class Run:
 
     def floor(self) -> dict[str, Any]:
         """Let bare clients list all and delete the garbage. It is there again behind it."""
-        client, numbers = bare_client(self.given.objectstore), numbers_of(GARBAGE, 0, self.size.objects // 20)
+        client, numbers = bare_client(self.given.objectstore), lake.numbers_of(lake.GARBAGE, 0, self.size.objects // 20)
         slices = names_of(self.size.slices)
         names = [(slices[number // self.size.per_slice], number % self.size.per_slice) for number in numbers.tolist()]
-        keys = [f"{REPOSITORY}/data/{slice_}/{sequence:08d}" for slice_, sequence in names]
+        keys = [f"{lake.REPOSITORY}/data/{slice_}/{sequence:08d}" for slice_, sequence in names]
 
         async def act() -> int:
             listed = [found async for _, found in LiveTasks().ahead(slices, partial(read_obstore, client, None))]
@@ -264,7 +247,7 @@ class Run:
             return sum(listed)
 
         same("objects listed by a bare client", asyncio.run(act()), self.size.objects)
-        there = np.load(self.given.names(REPOSITORY), mmap_mode="r+").reshape(-1)
+        there = np.load(self.given.names(lake.REPOSITORY), mmap_mode="r+").reshape(-1)
         same("objects that bare clients left", int(there[numbers].sum()), 0)
         there[numbers] = 1
         return {"objects": len(keys)}
@@ -296,12 +279,12 @@ class Run:
     def change(self) -> dict[str, Any]:
         """What a day brings: staged data that is given up, commits, and uploads that nothing names."""
         _, branches = self.size.a_hundredth
-        base = f"/api/v1/repositories/{REPOSITORY}/branches"
+        base = f"/api/v1/repositories/{lake.REPOSITORY}/branches"
         for branch in range(branches):
-            self._client.call("PUT", f"{base}/{name_of(branch)}", json={"type": "reset"})
+            self._client.call("PUT", f"{base}/{lake.name_of(branch)}", json={"type": "reset"})
         for branch in range(branches, 2 * branches):
-            self._client.call("POST", f"{base}/{name_of(branch)}/commits", json={"message": "more"})
-        asyncio.run(fill_later(self.given))
+            self._client.call("POST", f"{base}/{lake.name_of(branch)}/commits", json={"message": "more"})
+        asyncio.run(lake.fill_later(self.given))
         return {"reset": branches, "committed": branches}
 
     def certify(self) -> dict[str, Any]:
@@ -312,15 +295,15 @@ class Run:
 
     def plan_deleted(self) -> dict[str, Any]:
         slices, _ = self.size.a_hundredth
-        [plan] = self.collector(DELETED, deleted="only").plan(PlanRequest(kinds=(RunKind.DELETED,)))
+        [plan] = self.collector(lake.DELETED, deleted="only").plan(PlanRequest(kinds=(RunKind.DELETED,)))
         assert plan.listing is not None
         same("objects listed", plan.listing.objects, slices * self.size.per_slice)
         return {"run": plan.run_id, "objects": plan.totals.all.objects, "listed": plan.listing.objects}
 
     def apply_deleted(self) -> dict[str, Any]:
-        facts = self.apply("deleted", self.collector(DELETED, deleted="only"))
-        same("objects left of a deleted repository", int(np.load(self.given.names(DELETED)).sum()), 0)
-        ranges = Path(self.given.folder) / BUCKET / DELETED / "_lakefs" / "ranges"
+        facts = self.apply("deleted", self.collector(lake.DELETED, deleted="only"))
+        same("objects left of a deleted repository", int(np.load(self.given.names(lake.DELETED)).sum()), 0)
+        ranges = Path(self.given.folder) / BUCKET / lake.DELETED / "_lakefs" / "ranges"
         same("ranges left of it", [*ranges.glob("*")], [])
         return facts
 
@@ -348,7 +331,7 @@ PHASES: Final[dict[str, Callable[[Run], dict[str, Any]]]] = {
 
 
 @contextmanager
-def session(given: Given) -> Iterator[SparkSession | None]:
+def session(given: lake.Given) -> Iterator[SparkSession | None]:
     if not given.settings:
         yield None
         return
@@ -366,7 +349,7 @@ def session(given: Given) -> Iterator[SparkSession | None]:
         spark.stop()
 
 
-def wait_for_executors(spark: SparkSession, given: Given) -> None:
+def wait_for_executors(spark: SparkSession, given: lake.Given) -> None:
     """Wait until each core of the cluster has an executor whose Python worker loaded all that tasks use, and opened the
     object store. Starting them is not timed.
     """
@@ -381,11 +364,11 @@ def wait_for_executors(spark: SparkSession, given: Given) -> None:
     while spark.sparkContext.defaultParallelism < cores:
         time.sleep(POLL_S)
     rows = SHARES.rows({"first": [*range(WARMING * cores)], "behind": [*range(WARMING * cores)]})
-    lake = Lake(uri=f"s3://{BUCKET}/{REPOSITORY}", options=given.objectstore)
-    frame(spark, lake, touch, rows, SHARES, tasks=rows.num_rows).count()
+    opened = Lake(uri=f"s3://{BUCKET}/{lake.REPOSITORY}", options=given.objectstore)
+    frame(spark, opened, touch, rows, SHARES, tasks=rows.num_rows).count()
 
 
-def main(given: Given) -> None:
+def main(given: lake.Given) -> None:
     credentials = Credentials(access_key_id=given.key[0], secret_access_key=given.key[1])
     with Client(given.endpoint, credentials) as client, session(given) as spark:
         run = Run(given, client, spark)
@@ -394,4 +377,4 @@ def main(given: Given) -> None:
 
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.argv[1], type=Given))
+    main(msgspec.json.decode(sys.argv[1], type=lake.Given))

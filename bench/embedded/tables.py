@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestEntry,
-    ManifestEntryStatus,
-    write_manifest,
-    write_manifest_list,
-)  # fmt: skip
+from pyiceberg import manifest as avro
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
@@ -126,13 +118,13 @@ class Table:
         out = MemoryFile(f"{self.location}/{name}")
         schema = Schema.model_validate(SCHEMA)
         numbers: dict[str, Any] = {"snapshot_id": snapshot, "sequence_number": 1, "file_sequence_number": 1}
-        with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, out, snapshot, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
+        with avro.write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, out, snapshot, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
             for uri in uris:
-                file = DataFile.from_args(
-                    content=DataFileContent.DATA, file_path=uri, file_format=FileFormat.PARQUET, partition=Record(),
-                    record_count=1000, file_size_in_bytes=1_000_000,
+                file = avro.DataFile.from_args(
+                    content=avro.DataFileContent.DATA, file_path=uri, file_format=avro.FileFormat.PARQUET,
+                    partition=Record(), record_count=1000, file_size_in_bytes=1_000_000,
                 )  # fmt: skip
-                entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file, **numbers)
+                entry = avro.ManifestEntry.from_args(status=avro.ManifestEntryStatus.ADDED, data_file=file, **numbers)
                 writer.add_entry(entry)
         made = writer.to_manifest_file()
         await self.put(name, out.getvalue())
@@ -142,7 +134,7 @@ class Table:
         """Write a list of manifests, and return its snapshot as metadata have it."""
         name = f"metadata/snap-{number}.avro"
         out = MemoryFile(f"{self.location}/{name}")
-        with write_manifest_list(2, out, number, None, number, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
+        with avro.write_manifest_list(2, out, number, None, number, "deflate") as writer:  # type: ignore[arg-type]  # a file in memory
             for each in manifests:
                 each.sequence_number = each.sequence_number if each.sequence_number > 0 else number
                 each.min_sequence_number = 1

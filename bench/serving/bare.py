@@ -55,12 +55,8 @@ class Bare:
 
     async def list_staged(self, request: Request) -> Response:
         after = request.query_params.get("after", "").encode()
-        return self._page(
-            [
-                _stats(key, cell[3], cell[4], cell[6], cell[7], cell[8], cell[9])
-                for key, cell in self._cells_behind(after)
-            ]
-        )
+        found = self._cells_behind(after)
+        return self._page([_stats(key, cell[3], cell[4], *cell[6:10]) for key, cell in found])
 
     def _cells_behind(self, after: bytes) -> list[tuple[bytes, Any]]:
         """The keys and cells of a page."""
@@ -81,12 +77,10 @@ class Bare:
         return self._page([_stats(*row) for row in zip(*[columns[name] for name in names], strict=True)])
 
     def _page(self, results: list[ObjectStats]) -> Response:
-        pagination = Pagination(
-            has_more=len(results) == PAGE, max_per_page=PAGE, next_offset=results[-1].path, results=len(results)
-        )
-        return Response(
-            _json.encode(ObjectStatsList(pagination=pagination, results=results)), media_type="application/json"
-        )
+        has_more, last, count = len(results) == PAGE, results[-1].path, len(results)
+        pagination = Pagination(has_more=has_more, max_per_page=PAGE, next_offset=last, results=count)
+        body = _json.encode(ObjectStatsList(pagination=pagination, results=results))
+        return Response(body, media_type="application/json")
 
     async def upload(self, request: Request) -> Response:
         """Write the file durably (folder too) and set one key in a group commit."""

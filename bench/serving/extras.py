@@ -95,10 +95,8 @@ def _requests(stats: int, uploads: int) -> Iterator[Pair]:
         return looking(peer, stat_urls)
 
     def uploads_of(peer: Peer) -> Side:
-        names = (f"up/{number:08d}" for number in numbers)
-        return sending(
-            peer, lambda: [peer.upload(REPOSITORY, "staged", name, BODY) for name in islice(names, uploads)], 201
-        )
+        made = (peer.upload(REPOSITORY, "staged", f"up/{number:08d}", BODY) for number in numbers)
+        return sending(peer, lambda: [*islice(made, uploads)], 201)
 
     def both(what: str, ours: Peer, floor: Peer) -> Iterator[Pair]:
         for load, side in ((f"{stats:,} stats", looks), (f"{uploads:,} uploads of 1 KiB", uploads_of)):

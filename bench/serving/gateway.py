@@ -10,9 +10,10 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from bench.harness import Bench, Figure, Pair, Part, Side
+from bench.harness import Bench, Figure, Pair, Part
 from bench.http import Peer, sending
 from lakebed.server.s3.requests.signatures import canonical_request, signing_key, string_to_sign
 
@@ -71,32 +72,24 @@ def parts(size: str) -> Iterator[Part]:
         # First, while the server has nothing in memory of what the others ask for.
         yield lambda _: [large(ports.ours, signer, bucket, size)]
 
-        def asked(sign: Callable[[], bytes], times: int) -> Side:
-            return sending(ports.ours, lambda: [sign() for _ in range(times)])
+        def compared(what: str, times: int, ours: Callable[[], bytes], bare: Callable[[], bytes], status: int) -> Pair:
+            """Compare requests that are signed one by one with plain ones."""
+            side = sending(ports.ours, lambda: [ours() for _ in range(times)])
+            floor = sending(ports.bare, lambda: [bare() for _ in range(times)], status)
+            return Pair(what=f"gateway {what}", limit=2.5, ours=side, floor=floor)
 
-        query = (("list-type", "2"), ("max-keys", "1000"))
-        yield Pair(
-            what=f"gateway PUT {count:,} of 64 KiB",
-            limit=2.5,
-            ours=asked(lambda: signer.request("PUT", f"{bucket}/up/{next(numbers):08d}", BODY), count),
-            floor=sending(
-                ports.bare,
-                lambda: [ports.bare.request("POST", f"/upload?path={next(numbers)}", BODY) for _ in range(count)],
-                201,
-            ),
+        query, plain = (("list-type", "2"), ("max-keys", "1000")), ports.bare.request
+        yield compared(
+            f"PUT {count:,} of 64 KiB",
+            count,
+            lambda: signer.request("PUT", f"{bucket}/up/{next(numbers):08d}", BODY),
+            lambda: plain("POST", f"/upload?path={next(numbers)}", BODY),
+            201,
         )
-        yield Pair(
-            what=f"gateway GET {count:,} of 64 KiB",
-            limit=2.5,
-            ours=asked(lambda: signer.request("GET", f"{bucket}/zz/read"), count),
-            floor=sending(ports.bare, lambda: [ports.bare.request("GET", "/read")] * count),
-        )
-        yield Pair(
-            what=f"gateway LIST {pages:,} pages of 1,000",
-            limit=2.5,
-            ours=asked(lambda: signer.request("GET", bucket, query=query), pages),
-            floor=sending(ports.bare, lambda: [ports.bare.request("GET", "/list-xml")] * pages),
-        )
+        get = partial(signer.request, "GET", f"{bucket}/zz/read")
+        yield compared(f"GET {count:,} of 64 KiB", count, get, partial(plain, "GET", "/read"), 200)
+        pages_of = partial(signer.request, "GET", bucket, query=query)
+        yield compared(f"LIST {pages:,} pages of 1,000", pages, pages_of, partial(plain, "GET", "/list-xml"), 200)
 
 
 def large(peer: Peer, signer: Signer, bucket: str, size: str) -> Figure:
