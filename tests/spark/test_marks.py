@@ -513,7 +513,11 @@ def test_a_row_that_spark_loses_on_its_way_stops_the_run(
     lake: Lake, session: LocalSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = spark_engine.spread
-    monkeypatch.setattr(spark_engine, "spread", lambda spark, rows, tasks: real(spark, rows.slice(1), tasks=tasks))
+
+    def lose_a_row(spark: SparkSession, rows: pa.Table, *of: Any, **how: Any) -> Any:
+        return real(spark, rows.slice(1), *of, **how)
+
+    monkeypatch.setattr(spark_engine, "spread", lose_a_row)
 
     async def run(engine: Engine, _: ObjectStore) -> pa.Table:
         return await engine.run(echo, in_pieces(5), NUMBERS, effort=Effort())

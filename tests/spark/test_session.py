@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,12 @@ import pytest
 
 from bench.http import family
 from lakebed.gc import LocalSession, SessionOptions, SessionRunning, local_session
-from lakebed.gc.engines.spark import TASKS_MIN, deals_in_turn, spread
+from lakebed.gc.engines import Effort, Task, spark
+from lakebed.gc.engines.engine import Table, required
+from lakebed.gc.engines.files import Lake
+from lakebed.gc.engines.spark import TASKS_MIN, open_engine, spread
+from lakebed.gc.messages import EngineName
+from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from tests.kv.servers import is_alive
 
 
@@ -50,31 +55,60 @@ def test_times_are_utc_and_nothing_else_is_running(session: LocalSession) -> Non
     assert conf.get("spark.ui.enabled") == "false"
 
 
+NUMBERS = Table("numbers", required(("number", pa.int64())))
+SHARES = Table("a share and its numbers", required(("share", pa.int64()), ("numbers", pa.string())))
+
+
+def numbered(share: int, numbers: Iterable[int]) -> dict[str, object]:
+    return {"share": [share], "numbers": [" ".join(map(str, numbers))]}
+
+
 @pytest.mark.parametrize(("given", "tasks"), [(None, TASKS_MIN), (3, 3), (1_000, 100)])
 def test_work_is_dealt_by_the_cores_of_the_session_unless_a_number_is_given(
     session: LocalSession, given: int | None, tasks: int
 ) -> None:
-    rows = pa.table({"row": pa.array(range(100))})
+    rows = NUMBERS.rows({"number": range(100)})
+    dealt = spread(session.spark, rows, lambda _, share: iter(share.to_batches()), NUMBERS, tasks=given)
 
-    assert spread(session.spark, rows, tasks=given).rdd.getNumPartitions() == tasks
-
-
-def test_rows_of_a_step_are_dealt_to_tasks_in_turn(session: LocalSession) -> None:
-    rows = pa.table({"row": pa.array(range(25))})
-
-    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"rows": pa.array([sum(batch.num_rows for batch in batches)])})
-
-    dealt = spread(session.spark, rows, tasks=16).mapInArrow(counted, "rows long")
-
-    assert [one.rows for one in dealt.collect()] == [2] * 9 + [1] * 7
+    assert dealt.rdd.getNumPartitions() == tasks
+    assert sorted(one.number for one in dealt.collect()) == [*range(100)]
 
 
-@pytest.mark.parametrize(
-    ("version", "in_turn"), [("4.0.2", False), ("4.1.0", True), ("4.10.0-amzn-1", True), ("5.0", True), ("dev", False)]
-)
-def test_a_spark_that_cannot_deal_in_turn_deals_by_chance(version: str, in_turn: bool) -> None:
-    assert deals_in_turn(version) is in_turn
+@pytest.mark.parametrize("padding", [1, 100_000])
+def test_rows_of_a_step_are_dealt_to_tasks_in_turn(session: LocalSession, padding: int) -> None:
+    """Also where they are so large that Spark sends them apart from the task."""
+    rows = pa.table({"number": range(25), "padding": [bytes(padding)] * 25})
+
+    def of_share(number: int, share: pa.Table) -> Iterator[pa.RecordBatch]:
+        yield from SHARES.rows(numbered(number, share["number"].to_pylist())).to_batches()
+
+    dealt = spread(session.spark, rows, of_share, SHARES, tasks=16)
+
+    assert [(one.share, one.numbers) for one in dealt.collect()] == [
+        (share, " ".join(map(str, range(share, 25, 16)))) for share in range(16)
+    ]
+
+
+async def test_a_step_of_many_rows_is_several_jobs_whose_shares_have_numbers_of_their_own(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark, "ROWS_A_JOB", 10)
+    engine = open_engine(
+        EngineName.SPARK,
+        Lake(uri="mem://many-rows", options=ObjectStoreOptions()),
+        open_objectstore("mem://many-rows"),
+        session=lambda: session.spark,
+        tasks=4,
+    )
+
+    async def work(task: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        yield SHARES.rows(numbered(task.number, share["number"].to_pylist()))
+
+    rows = NUMBERS.rows({"number": range(25)})
+    found = await engine.run(work, rows, SHARES, effort=Effort(requests=1e6))
+
+    assert sorted(int(number) for one in found["numbers"].to_pylist() for number in one.split()) == [*range(25)]
+    assert sorted(found["share"].to_pylist()) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
 
 
 def test_a_second_session_in_one_process_is_refused(session: LocalSession) -> None:

@@ -7,9 +7,9 @@ session starts it. Smaller steps run in this process.
 from __future__ import annotations
 
 import asyncio
-import re
+import io
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,9 @@ JOB_S: Final = 1.0
 
 TASKS_A_CORE: Final = 4
 """Small shares balance the load: a core that finishes early takes another."""
+
+ROWS_A_JOB: Final = 100_000
+"""A step with more rows is several jobs. Each task of a job receives all its rows, some 100 bytes each."""
 
 TASKS_MIN: Final = 16
 """The least number of tasks, for a cluster whose executors have not registered yet."""
@@ -92,9 +95,14 @@ class SparkEngine:
         if self._spark is None:
             self._spark = self._session()
         run = in_tasks(self._lake, work, out, counts_rows=True)
+        starts = range(0, rows.num_rows, ROWS_A_JOB)
         with translated():
-            answer = spread(self._spark, rows, tasks=self._tasks).mapInArrow(run, schema_of(_counted(out)))
-            found: pa.Table = answer.toArrow()
+            found = pa.concat_tables(
+                spread(
+                    self._spark, rows.slice(start, ROWS_A_JOB), run, _counted(out), tasks=self._tasks, first=start
+                ).toArrow()
+                for start in starts
+            )
         is_count = found[_DEALT].is_valid()
         dealt = pc.sum(found.filter(is_count)[_DEALT]).as_py() or 0
         if dealt != rows.num_rows:
@@ -160,65 +168,63 @@ def _cores_now(spark: SparkSession) -> int:
         return spark.range(_NO_LIMIT).select(F.spark_partition_id()).distinct().count()
 
 
-_TASK: Final = "task"
-"""The column with the number of each row's task."""
-
-InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+InTask: TypeAlias = Callable[[int, pa.Table], Iterator[pa.RecordBatch]]
+"""Make rows of the share with this number."""
 
 
 def frame(spark: SparkSession, lake: Lake, work: Work, rows: pa.Table, out: Table, *, tasks: int | None) -> DataFrame:
     """Return a DataFrame of `out` whose rows are computed on use."""
-    return spread(spark, rows, tasks=tasks).mapInArrow(in_tasks(lake, work, out), schema_of(out))
+    return spread(spark, rows, in_tasks(lake, work, out), out, tasks=tasks)
 
 
-def spread(spark: SparkSession, rows: pa.Table, *, tasks: int | None) -> DataFrame:
-    """Deal rows to at most `tasks` tasks, by default as many as fit the session. Each row names a file, a folder or a
-    bucket."""
+def spread(
+    spark: SparkSession, rows: pa.Table, run: InTask, out: Table, *, tasks: int | None, first: int = 0
+) -> DataFrame:
+    """Deal rows in turn to at most `tasks` tasks, by default as many as fit the session, and return what `run` makes of
+    each share. Each row names a file, a folder or a bucket. The numbers of shares begin at `first`."""
     # Count at each step: a cluster's executors come and go, and few have registered at the first step.
     tasks = tasks or tasks_of(spark)
     tasks = max(1, min(tasks, rows.num_rows))
-    # Deal in turn. `repartition` deals at random: with 25 rows, some of 16 tasks get three or four, and others none.
-    dealt = rows.append_column(_TASK, pa.array(np.arange(rows.num_rows, dtype=np.int32) % tasks))
-    # One chunk: from a table whose first chunk is empty, Spark makes a DataFrame without rows.
-    df = spark.createDataFrame(dealt.combine_chunks(), schema_of(Table("rows of a step", dealt.schema)))
-    df = df.repartitionById(tasks, _TASK) if deals_in_turn(spark.version) else df.repartition(tasks)
-    return df.drop(_TASK)
+    # Each task receives all rows with the function, and takes its share. Rows of a DataFrame would be dealt by a
+    # shuffle, which is a second job: a third of the time of all JVMs.
+    sent = _sent(rows)
+
+    def of_share(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                received = pa.ipc.open_stream(sent).read_all()
+                yield from run(number, received.take(np.arange(number - first, received.num_rows, tasks)))
+
+    return spark.range(first, first + tasks, 1, tasks).mapInArrow(of_share, schema_of(out))
 
 
-def deals_in_turn(version: str) -> bool:
-    """Return whether this version of Spark has `repartitionById` (4.1 and later). With Spark Connect, pass the server's
-    version.
-    """
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and (int(found[1]), int(found[2])) >= (4, 1)
+def _sent(rows: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    with pa.ipc.new_stream(buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    return buffer.getvalue()
 
 
 def in_tasks(lake: Lake, work: Work, out: Table, *, counts_rows: bool = False) -> InTask:
-    """Return the function for `mapInArrow`: `work` over a partition's rows. A partition without rows costs nothing."""
+    """Return `work` over a share of rows, for tasks. A share without rows costs nothing."""
     schema = _counted(out).schema if counts_rows else out.schema
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        share = [batch for batch in batches if batch.num_rows]
-        if not share:
+    def run(number: int, share: pa.Table) -> Iterator[pa.RecordBatch]:
+        if not share.num_rows:
             return
-        rows = pa.Table.from_batches(share)
         with marked():
-            for table in _stepwise(lake, work, rows):
+            for table in _stepwise(lake, work, number, share):
                 found = table.select(out.schema.names)
                 if counts_rows:
                     found = found.append_column(_DEALT, pa.nulls(found.num_rows, pa.int64()))
                 yield from found.cast(schema).to_batches()
             if counts_rows:
-                yield from pa.Table.from_pylist([{_DEALT: rows.num_rows}], schema).to_batches()
+                yield from pa.Table.from_pylist([{_DEALT: share.num_rows}], schema).to_batches()
 
     return run
 
 
-def _stepwise(lake: Lake, work: Work, share: pa.Table) -> Iterator[pa.Table]:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    number = 0 if context is None else context.partitionId()
+def _stepwise(lake: Lake, work: Work, number: int, share: pa.Table) -> Iterator[pa.Table]:
     with asyncio.Runner() as runner:
         store = lake.open()
         rows = work(Task(store=store, ports=live_ports(), number=number), share)
