@@ -33,12 +33,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=sorted(NAMES))
     parser.add_argument("of", nargs="*", help="of operations: names")
-    sizes = ("small", "twentieth", "tenth", "full")
+    sizes = ("small", "twentieth", "twentieth-spark", "tenth", "full")
     parser.add_argument(
         "--size",
         choices=sizes,
         default="full",
-        help="tenth: of document, lifecycle, migrate, pages; twentieth: document",
+        help="tenth: of document, lifecycle, migrate, pages; twentieth and twentieth-spark: document",
     )
     parser.add_argument("--repeat", type=int, default=5, help="measured runs of each side, in turn (default 5)")
     parser.add_argument("--against", default="", metavar="SRC", help="of operations: the sources to compare with")

@@ -97,9 +97,11 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.slices // 100), max(1, self.branches // 100)
 
 
+TWENTIETH: Final = Size(slices=2_000, per_slice=500, branches=200, commits=15, adds=200, removes=10)
 SIZES: Final = {
     "small": Size(slices=10, per_slice=200, branches=4, commits=3, adds=20, removes=2),
-    "twentieth": Size(slices=2_000, per_slice=500, branches=200, commits=15, adds=200, removes=10),
+    "twentieth": TWENTIETH,
+    "twentieth-spark": TWENTIETH,
     "tenth": Size(slices=200, per_slice=10_000, branches=100, commits=30, adds=140, removes=10),
     "full": Size(slices=2_000, per_slice=10_000, branches=1_000, commits=30, adds=140, removes=10),
 }

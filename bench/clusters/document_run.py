@@ -9,6 +9,7 @@ was made of, and what the S3 server still names with what has to be left, name b
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -28,9 +29,9 @@ from bench.http import family, peak_mib, spent_s
 from bench.s3 import BUCKET
 from lakebed.client import Client, Credentials
 from lakebed.gc import Collector
-from lakebed.gc.engines import Task
+from lakebed.gc.engines import Effort, Task
 from lakebed.gc.engines.files import Lake
-from lakebed.gc.engines.spark import frame
+from lakebed.gc.engines.spark import open_engine
 from lakebed.gc.mark.sets.bucketed import SHARES
 from lakebed.gc.messages import ApplyRequest, EngineName, ErasureOrder, Mode, Plan, PlanRequest, RunKind
 from lakebed.gc.rules import Selection
@@ -351,7 +352,7 @@ def session(given: lake.Given) -> Iterator[SparkSession | None]:
 
 def wait_for_executors(spark: SparkSession, given: lake.Given) -> None:
     """Wait until each core of the cluster has an executor whose Python worker loaded all that tasks use, and opened the
-    object store. Starting them is not timed.
+    object store, and whose JVM ran a step. Starting them is not timed.
     """
     cores = int(given.settings["spark.cores.max"])
 
@@ -365,7 +366,8 @@ def wait_for_executors(spark: SparkSession, given: lake.Given) -> None:
         time.sleep(POLL_S)
     rows = SHARES.rows({"first": [*range(WARMING * cores)], "behind": [*range(WARMING * cores)]})
     opened = Lake(uri=f"s3://{BUCKET}/{lake.REPOSITORY}", options=given.objectstore)
-    frame(spark, opened, touch, rows, SHARES, tasks=rows.num_rows).count()
+    engine = open_engine(EngineName.SPARK, opened, opened.open(), session=lambda: spark, tasks=rows.num_rows)
+    asyncio.run(engine.run(touch, rows, SHARES, effort=Effort(requests=math.inf)))
 
 
 def main(given: lake.Given) -> None:
