@@ -8,14 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from lakebed.auth import NotPermitted
+from lakebed.auth import NotPermitted, Permissions
 from lakebed.base import Denied, Invalid, NotFound, RepositoryId, from_row, key_to_path
 from lakebed.catalog import Catalog, Objects, Repository
 from lakebed.hooks import AT_ONCE_MAX, HookOptions, RepositoryHooks
 from lakebed.operations import AnyOperation, history, objects
 from lakebed.versions import Versions
 
-from .http.gate import ask
+from .http.gate import ask, unreadable
 from .http.requests import PAGE_MAX, RestRequest
 
 OBJECT_BYTES_MAX: Final = 16 << 20
@@ -51,9 +51,7 @@ class ScriptReads:
 
     async def _open(self, caller: object, operation: AnyOperation, repository: str, **names: str) -> Repository:
         """Open the repository for a script, after checking the caller's permissions."""
-        if not isinstance(caller, RestRequest):
-            raise NotPermitted("no user made this change")
-        await ask(operation.permissions or (), caller.permissions, {"repository": repository, **names})
+        await ask(operation.permissions or (), _permissions(caller), {"repository": repository, **names})
         assert self.catalog is not None
         return await self.catalog.get(repository)
 
@@ -85,14 +83,17 @@ class ScriptReads:
         page = await opened.versions.staging.list(
             ref, prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), limit=limit
         )
+        is_hidden = await unreadable(_permissions(caller), repository, ref)
         results: list[dict[str, Any]] = []
         for key, row in page.items:
             if row is None:
                 results.append({"path": key_to_path(key), "path_type": "common_prefix"})
             else:
                 entry = from_row(row)
-                found = {"size_bytes": entry.size_bytes, "checksum": entry.checksum, "mtime": entry.modified_ms // 1000}
-                results.append({"path": key_to_path(key), "path_type": "object", **found})
+                path = key_to_path(key)
+                checksum = "" if is_hidden(path) else entry.checksum
+                found = {"size_bytes": entry.size_bytes, "checksum": checksum, "mtime": entry.modified_ms // 1000}
+                results.append({"path": path, "path_type": "object", **found})
         return 200, _page(results, page.has_more)
 
     async def _diff(
@@ -120,6 +121,12 @@ class ScriptReads:
             for each in found
         ]
         return 200, _page(results, has_more)
+
+
+def _permissions(caller: object) -> Permissions:
+    if not isinstance(caller, RestRequest):
+        raise NotPermitted("no user made this change")
+    return caller.permissions
 
 
 def make_hooks(

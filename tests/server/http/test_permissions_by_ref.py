@@ -469,6 +469,34 @@ async def test_lists_copies_and_batches_of_s3_hold_each_ref(lake: httpx.AsyncCli
     assert "<Deleted><Key>main/y</Key></Deleted>" in deleted.text
 
 
+async def test_a_new_bucket_begins_at_a_branch_that_its_maker_may_read_and_part_copies_hold_their_source(
+    lake: httpx.AsyncClient, app: App
+) -> None:
+    hides = deny({"StringEquals": {"branch": ["main"]}}, "fs:ReadBranch", "fs:ReadCommit")
+    with asked_as(app, await keys_of(lake, "cat", allow("*"), hides)) as cat:
+        refused = await cat.put("/lake.made")
+    with asked_as(app, await keys_of(lake, "ann", *DENIED)) as ann:
+        made = await ann.put("/lake.made")
+        upload = re.findall("<UploadId>(.+?)<", (await ann.post("/lake.main/big?uploads")).text)[0]
+        parts = [
+            (await ann.put(f"/lake{to}/big?uploadId={upload}&partNumber=1", headers={"x-amz-copy-source": source}))
+            for to, source in (
+                (".main", "/lake.secret/x"),
+                ("/main", "/lake/secret~0/x"),
+                ("/main", "/lake/hush/x"),
+                ("/secret", "/lake/main/x"),
+                ("/main", "/lake/main/x"),
+            )
+        ]
+    with asked_as(app, await keys_of(lake, "dee", allow("*"), allow("fs:ListBranches", effect="deny"))) as dee:
+        listed = await dee.get("/?prefix=lake.")
+
+    moves = (await lake.get("/repositories/lake/branches/made/reflog")).json()["results"]
+    assert (refused.status_code, made.status_code, [one["user"] for one in moves]) == (403, 200, ["ann"])
+    assert [answer.status_code for answer in parts] == [403, 403, 403, 403, 200]
+    assert listed.status_code == 403
+
+
 async def test_the_address_is_the_callers_and_the_time_is_now(lake: httpx.AsyncClient, app: App) -> None:
     office, since = {"IpAddress": {"SourceIp": ["10.0.0.0/8"]}}, {"DateGreaterThan": {"CurrentTime": ["2020-01-01"]}}
     until = {"DateLessThan": {"CurrentTime": ["2020-01-01"]}}
@@ -496,6 +524,12 @@ async def test_hooks_and_pages_hold_the_ref_that_they_read(lake: httpx.AsyncClie
         for ref, status in (("main", 200), ("secret", 401), ("hush", 401), ("secret~0", 401)):
             assert (await reads.ask(request, name, ["lake", ref, *last]))[0] == status, (name, ref)
     assert (await reads.ask(request, "diff_refs", ["lake", "main", "secret"]))[0] == 401
+    await keys_of(lake, "bob", allow("*"), deny({"StringEquals": {"branch": ["secret"]}}, "fs:ReadObject"))
+    request.identity = Identity(user_id="bob")
+    request.permissions = await permissions_of(state, request)
+    for ref, is_shown in (("main", True), ("secret", False)):
+        _, page = await reads.ask(request, "list_objects", ["lake", ref])
+        assert [bool(one["checksum"]) for one in page["results"]] == [is_shown] * len(page["results"]), ref
 
     browser = Browser(app)
     async with browser.http:

@@ -125,7 +125,7 @@ class Buckets:
             raise S3Error("InvalidBucketName") from error
         source = repository.record.default_branch
         await check_source(request.permissions, repository, source)
-        await repository.changes.create_branch(place.ref, source)
+        await repository.changes.create_branch(place.ref, source, by=request.identity.user_id)
         return Response(status_code=200, headers={"location": "/" + request.bucket})
 
     async def delete(self, request: S3Request) -> Response:

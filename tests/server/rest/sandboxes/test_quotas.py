@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
 
+import lakebed
 from lakebed.quotas import Books, mark_stale, of_branch, of_repository
 from lakebed.quotas.meter import CACHE_MS
 from lakebed.server import App, AppState
@@ -333,3 +340,54 @@ async def test_who_may_not_write_quotas_sets_none(app: App, lake: httpx.AsyncCli
 
     assert answers == [403] * 4
     assert CACHE_MS <= 5_000, "docs/guide/quotas.md says how soon a new quota holds everywhere"
+
+
+def entered(folder: str) -> tuple[Callable[[FrameType, str, object], None], Counter[str]]:
+    """Return a profiler, and the functions of this package that it saw entered, with how often."""
+    counts: Counter[str] = Counter()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            counts[f"{frame.f_code.co_filename.removeprefix(folder)} {frame.f_code.co_qualname}"] += 1
+
+    return profile, counts
+
+
+async def test_a_look_runs_the_same_code_with_and_without_quotas_and_an_upload_asks_no_store_for_them(
+    lake: httpx.AsyncClient,
+) -> None:
+    """Counted, since a time would not show some microseconds."""
+    folder = str(Path(lakebed.__file__).parent) + os.sep
+    numbers = itertools.count()
+
+    async def look() -> httpx.Response:
+        return await lake.get(f"{LAKE}/refs/main/objects/stat", params={"path": "p"})
+
+    async def upload() -> httpx.Response:
+        return await put(lake, SMALL, f"up/{next(numbers)}")
+
+    async def counted(ask: Callable[[], Awaitable[httpx.Response]]) -> Counter[str]:
+        """The least of several turns: caches end after some seconds, and more is called then."""
+        turns = []
+        for _ in range(8):
+            profile, counts = entered(folder)
+            sys.setprofile(profile)
+            try:
+                await ask()
+            finally:
+                sys.setprofile(None)
+            turns.append(counts)
+        return min(turns, key=Counter.total)
+
+    await put(lake, SMALL)
+    free = [await counted(look), await counted(upload)]
+    await limit(lake, limit_bytes=1 << 40)
+    await lake.put(QUOTAS, json={"limit_bytes": 1 << 40})
+    await lake.put("/auth/users/esti/quota", json={"limit_bytes": 1 << 40})
+    bound = [await counted(look), await counted(upload)]
+
+    assert bound[0] == free[0]
+    assert len(free[0]) > 50
+    assert not [name for name in free[0] if name.startswith("quotas")]
+    added = {name: count - free[1][name] for name, count in bound[1].items() if count != free[1][name]}
+    assert added == {f"quotas{os.sep}meter.py Account.left": 3}
