@@ -23,7 +23,7 @@ from bench.http import Peer, lakebed_server, objects_url, sending
 from lakebed.base import Entry
 from lakebed.catalog import Repository, SubscriptionRecord
 from lakebed.server import ServerOptions, opened, prepare_folder
-from lakebed.versions import Note
+from lakebed.versions import Look, Note
 
 from .objects import BODY, looking
 from .world import REPOSITORY, fill
@@ -69,7 +69,7 @@ def _events(count: int) -> Iterator[Pair]:
                 await versions.staging.put("main", f"a/{next(numbers):09d}".encode(), entry)
                 await versions.commits.commit("main", Note(message="bench", committer="bench"))
                 if gathers and done % TICK == 0:
-                    await versions.outbox.gather(is_whole=False)
+                    await versions.outbox.gather(Look.OWN)
 
         @contextmanager
         def side(repository: Repository, numbers: Iterator[int], *, gathers: bool) -> Iterator[Work]:

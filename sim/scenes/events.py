@@ -24,6 +24,7 @@ from lakebed.versions import (
     Change,
     EventRecord,
     FeedRecord,
+    Look,
     Record,
     RefState,
     RunRecord,
@@ -185,6 +186,12 @@ async def gather(repo: Versions) -> None:
 
 
 @doing("clean")
+async def look(repo: Versions) -> None:
+    """Write the events of what this process wrote."""
+    await repo.outbox.gather(Look.OWN)
+
+
+@doing("clean")
 async def deliver(repo: Versions, *, late_ms: int = 0) -> None:
     """Deliver what waits, once, by a clock that is `late_ms` ahead: it takes who is at it for dead."""
     set_ahead(repo.ports, late_ms)
@@ -285,6 +292,8 @@ def event_scenes() -> Iterator[Scene]:
     yield _scene("merger, committer, gatherer", *merging, g, before=_FORK, quick=Quick.NEVER)
     reset = client("s", hard_reset("s1", "main~1")), client("c", commit("c1"))
     yield _scene("resetter, committer, gatherer", *reset, g, before=(*_PAST, *_STAGED), quick=Quick.NEVER)
+    own = client("c", look("l0"), commit("c1"), look("l1"), write("w8", "x", "8"), commit("c2"), look("l2"))
+    yield _scene("committer that looks at its own, gatherer", own, g, before=_STAGED, quick=Quick.NO_FAULT)
     yield from _delivering()
     yield from _coming_and_going()
     yield from _beginning()
@@ -338,6 +347,8 @@ def _coming_and_going() -> Iterator[Scene]:
     yield _scene("deleter, maker that resets, gatherer", x, y, g, before=side, quick=Quick.NO_FAULT)
     passing, maker = client("x", create_branch("x1"), delete_branch("x2")), client("y", create_branch("y1"))
     yield _scene("branch that comes and goes, maker of it, gatherer", passing, maker, g, quick=Quick.NO_FAULT)
+    own = client("x", look("l0"), create_branch("x1"), delete_branch("x2"), look("l1"), create_branch("x3"), look("l2"))
+    yield _scene("branch made again by a process that looks at its own, gatherer", own, g, quick=Quick.NO_FAULT)
     tags = client("x", create_tag("x1", MAIN), delete_tag("x2"), create_tag("x3", MAIN))
     yield _scene("tag made again, gatherer", tags, g)
 

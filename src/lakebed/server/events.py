@@ -27,6 +27,7 @@ from lakebed.base import LakebedError, Ports
 from lakebed.catalog import Catalog, DeliveryFailed, PositionedEvent, Repository, RepositoryNotFound, SubscriptionRecord
 from lakebed.hooks import AT_ONCE_MAX, HookFailed, HookOptions, request
 from lakebed.server.brokers import SEND_S, Brokers
+from lakebed.versions import Look
 from lakebed.wire import Delivery, Event
 
 logger = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class Eventing:
             self._feeds.pop(name, None)
             return
         is_whole = now_s >= feed.whole_s
-        await repository.versions.outbox.gather(is_whole=is_whole)
+        await repository.versions.outbox.gather(Look.LOGS if is_whole else Look.OWN)
         if is_whole:
             feed.whole_s = now_s + WHOLE_S
             await repository.versions.outbox.drop_marks()

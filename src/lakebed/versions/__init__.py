@@ -32,7 +32,7 @@ from .cleanup import Cleanup
 from .commits.committer import Committer, Note
 from .commits.marks import FeedRecord
 from .commits.merger import Merger, Settle, Settlement, Sides, Strategy
-from .commits.outbox import EventRecord, Outbox
+from .commits.outbox import EventRecord, Look, Outbox
 from .commits.recorder import Recorder
 from .commits.resetter import Resetter
 from .context import Context, Inventory, LayAside, Options

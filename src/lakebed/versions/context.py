@@ -58,6 +58,9 @@ from .records import (
 from .trees import Trees
 
 T = TypeVar("T")
+_HAVE_EVENTS: Final = (keys.BRANCH, keys.TAG, keys.PULL, keys.PLANNED, keys.RUN)
+_TOUCHED_MAX: Final = 1_000
+"""To look at more records one by one costs as much as to read all of them."""
 R = TypeVar("R", bound=Record)
 
 LayAside: TypeAlias = Callable[
@@ -146,8 +149,10 @@ class Context:
         self.lay_aside = lay_aside
         self.partition = keys.repository_partition(uid)
         self._reads = AmortizedReads(store, self.partition, ports.tasks)
-        self.has_changes = False
-        """True after this process changed a pull request or run, until it looks for events (commits/outbox.py)."""
+        self.touched: set[bytes] | None = None
+        """Keys of the refs, pull requests and runs that this process wrote since it last looked for events
+        (commits/outbox.py). None: it has not looked, or wrote many since.
+        """
         self.branches = BranchRecords(self)
         self.commits = CommitRecords(self)
 
@@ -179,7 +184,10 @@ class Context:
             yield key, value
 
     async def set(self, key: bytes, record: Record) -> None:
-        await self.store.set(self.partition, key, encode_record(record))
+        try:
+            await self.store.set(self.partition, key, encode_record(record))
+        finally:
+            self._touch(key)
 
     async def set_all(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Write them all, in one call."""
@@ -205,10 +213,23 @@ class Context:
 
     async def set_if(self, key: bytes, value: bytes, predicate: Predicate | None) -> Held:
         """Write exactly over the record that was read. The caller handles the errors."""
-        return Held(value, await self.store.set_if(self.partition, key, value, predicate))
+        try:
+            return Held(value, await self.store.set_if(self.partition, key, value, predicate))
+        finally:
+            self._touch(key)
 
     async def delete_if(self, key: bytes, predicate: Predicate) -> None:
-        await self.store.delete_if(self.partition, key, predicate)
+        try:
+            await self.store.delete_if(self.partition, key, predicate)
+        finally:
+            self._touch(key)
+
+    def _touch(self, key: bytes) -> None:
+        """Call it after the write, whatever its answer: who looks before does not see it."""
+        if self.touched is not None and key.startswith(_HAVE_EVENTS):
+            self.touched.add(key)
+            if len(self.touched) > _TOUCHED_MAX:
+                self.touched = None
 
     async def after_lost(self, look: Awaitable[T]) -> T:
         """Look for a write whose answer was lost.

@@ -273,8 +273,6 @@ class Retired:
             if found is None or found.value != value:
                 raise
             return found
-        finally:
-            self._context.has_changes = True
 
     async def note_planned(self, run: RunId, record: PlannedRecord) -> PlannedRecord:
         """Write who planned the run, unless a record says so already. Return the record in force."""
@@ -286,8 +284,6 @@ class Retired:
             if found is None:
                 raise
             return found
-        finally:
-            self._context.has_changes = True
         return record
 
     async def find_planned(self, run: RunId) -> PlannedRecord | None:

@@ -71,7 +71,6 @@ class Pulls:
             changes=(self._change("create", author),),
         )
         await self._context.set(keys.PULL + pull_id.encode(), record)
-        self._context.has_changes = True
         return pull_id
 
     async def get(self, pull_id: str) -> PullRecord:
@@ -171,8 +170,6 @@ class Pulls:
             await self._context.set_if(keys.PULL + pull_id.encode(), encode_record(record), held.predicate)
         except (PredicateFailed, OutcomeUnknown):
             return False
-        finally:
-            self._context.has_changes = True
         return True
 
     # Defined last, because its name hides the type in later definitions.

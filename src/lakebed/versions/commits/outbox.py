@@ -4,7 +4,8 @@ A ref's record and the log of its moves (reflog.py) hold every move, and the rec
 their changes, so flows write nothing for events. A *gatherer* copies what is new. Any number may work at once:
 
     1  read the feed; mark the refs of the events behind its tail; the last of these events is the *end*
-    2  read every ref, its mark and the log between the two; after a change, pull requests and runs, too
+    2  read the refs, their marks and the log between the two; then pull requests and runs. Those that this process
+       wrote since its last look, or all of them
     3  `set_if` absent the events of all moves and changes, under one key: the position end + 1
     4  read the feed again: no position of ours may be among the removed ones; move the marks on, then the tail
 
@@ -13,9 +14,9 @@ Keys: `feed` FeedRecord, `event/<first position, 15 digits>` EventRecord, `mark/
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ from lakebed.versions.records import (
 )
 from lakebed.versions.refs.reflog import Reflog, last_move
 
-from .marks import DROPPED_MIN, FEED, FeedRecord, MarkRecord, Marks, mark_key
+from .marks import DROPPED_MIN, FEED, SOURCES, FeedRecord, MarkRecord, Marks, mark_key
 
 EVENT: Final = b"event/"
 _PAGE: Final = 1_000
@@ -50,8 +51,20 @@ _REFS: Final[Sequence[tuple[RefKind, bytes, type[BranchRecord] | type[TagRecord]
     (RefKind.TAG, keys.TAG, TagRecord),
 )
 
+_RefRecord: TypeAlias = BranchRecord | TagRecord
 Ref: TypeAlias = tuple[str, str]
 """A kind of ref and its name, or a `Source` and an id."""
+
+
+class Look(IntEnum):
+    """How far a gatherer looks."""
+
+    OWN = 0
+    """At what this process wrote since its last look. Of other processes only what they left half done."""
+    RECORDS = 1
+    """At every ref, pull request and run."""
+    LOGS = 2
+    """At the log of every ref, too. It tells of refs that were made and deleted since."""
 
 
 class _Source(StrEnum):
@@ -162,54 +175,82 @@ class Outbox:
         """Forget marks of refs and runs that are long gone, see `Marks.drop`."""
         return await self._marks.drop(least=least)
 
-    async def gather(self, *, is_whole: bool = True) -> int:
+    async def gather(self, look: Look = Look.LOGS) -> int:
         """Write the events that are due, and return the last position. Without events wanted, return 0.
 
-        `is_whole`: look at the log of every ref, and at every pull request and run. Costs six reads where nothing
-        moved, else a `set_if` for each 16 events, and a read and a `set_if` for each ref that moved.
+        Costs two reads where this process wrote nothing. Else a `set_if` for each 16 events; for each ref that moved a
+        read and a `set_if`; and a read of its record, mark and log, or a scan of those of all refs.
         """
         retry = Retry()
-        has_changes, self._context.has_changes = self._context.has_changes, False
+        # A process that has just begun looks at all records, in the place of one that died.
+        touched, self._context.touched = self._context.touched, set()
+        is_done = False
         try:
             while True:
                 try:
-                    # A pass that is not whole misses a ref that was made and deleted since the last one, and what other
-                    # processes changed. The next whole pass finds both.
-                    end = await self._gather(is_whole=is_whole, has_changes=has_changes or is_whole)
+                    end = await self._gather(touched if look is Look.OWN else None, with_logs=look is Look.LOGS)
                 except PredicateFailed:
                     continue  # Another gatherer wrote an event, or moved a mark on.
                 except OutcomeUnknown as error:
                     retry.lost(error)
                 else:
-                    has_changes = False
+                    is_done = True
                     return end
         finally:
-            self._context.has_changes |= has_changes
+            if not is_done:
+                self._context.touched = None
 
-    async def _gather(self, *, is_whole: bool, has_changes: bool) -> int:
+    async def _gather(self, touched: Set[bytes] | None, *, with_logs: bool) -> int:
         found = await self._marks.read_feed()
         if found is None:
             return 0
         here = await self._catch_up(found[0])
-        for ref_kind, _, _ in _REFS:
-            await self._read_marks(here, ref_kind)
-        # One that is being made has made no move. An earlier ref of its name is gone.
-        seen: dict[Ref, BranchRecord | TagRecord] = {
-            (kind, name): one async for kind, name, one in self._refs() if one.state is not RefState.CREATING
-        }
+        seen, gone = await (self._look_at_all(here) if touched is None else self._look_at(here, touched))
         for ref, record in seen.items():
             await self._write_moved(here, ref, record)
-        # By the missing record, not by the log: a deleter that died left no note of the deletion.
-        gone = [ref for ref, mark in here.marks.items() if ref not in seen and not mark.is_gone]
-        if is_whole:
+        if with_logs:
             gone += [ref for ref in await self._unmarked(here) if ref not in seen and ref not in gone]
         for ref in gone:
             await self._write_gone(here, ref)
-        if has_changes:
+        if touched is None or any(key.startswith(tuple(SOURCES.values())) for key in touched):
             await self._write_changes(here)
         await self._write_waiting(here)
         await self._settle(here)
         return here.end
+
+    async def _look_at_all(self, here: _Pass) -> tuple[dict[Ref, _RefRecord], list[Ref]]:
+        """Read the mark and the record of every ref. Return those that are there, and those that seem to be deleted."""
+        for ref_kind, _, _ in _REFS:
+            await self._read_marks(here, ref_kind)
+        # One that is being made has made no move. An earlier ref of its name is gone.
+        seen: dict[Ref, _RefRecord] = {
+            (kind, name): one async for kind, name, one in self._refs() if one.state is not RefState.CREATING
+        }
+        # By the missing record, not by the log: a deleter that died left no note of the deletion.
+        return seen, [ref for ref, mark in here.marks.items() if ref not in seen and not mark.is_gone]
+
+    async def _look_at(self, here: _Pass, touched: Set[bytes]) -> tuple[dict[Ref, _RefRecord], list[Ref]]:
+        """Do the same for the refs that have these keys."""
+        of = {
+            key: ((kind, key[len(prefix) :].decode()), record_type)
+            for kind, prefix, record_type in _REFS
+            for key in sorted(touched)
+            if key.startswith(prefix)
+        }
+        if not of:
+            return {}, []
+        refs = [ref for ref, _ in of.values()]
+        marks = await self._context.store.get_many(
+            self.partition, [mark_key(here.feed.generation, *ref) for ref in refs]
+        )
+        records = await self._context.get_many(list(of))
+        seen: dict[Ref, _RefRecord] = {}
+        for (ref, record_type), mark, held in zip(of.values(), marks, records, strict=True):
+            if mark is not None:
+                here.marks[ref] = decode_record(MarkRecord, mark.value)
+            if held is not None and (record := decode_record(record_type, held.value)).state is not RefState.CREATING:
+                seen[ref] = record
+        return seen, [ref for ref in refs if ref not in seen]
 
     async def _read_marks(self, here: _Pass, source: str) -> None:
         prefix = mark_key(here.feed.generation, source, "")
@@ -278,7 +319,7 @@ class Outbox:
             if newest.at_ms > here.mark((kind, name)).log_ms
         ]
 
-    async def _write_moved(self, here: _Pass, ref: Ref, record: BranchRecord | TagRecord) -> None:
+    async def _write_moved(self, here: _Pass, ref: Ref, record: _RefRecord) -> None:
         """Write the events of a ref that is there, up to the last move in its record."""
         mark, last = here.mark(ref), last_move(record)
         if last is not None and mark.log_ms < last.at_ms:
@@ -411,7 +452,7 @@ class Outbox:
             predicate = None if held is None else held.predicate
             await self._context.store.set_if(self.partition, key, encode_record(mark), predicate)
 
-    async def _refs(self) -> AsyncIterator[tuple[RefKind, str, BranchRecord | TagRecord]]:
+    async def _refs(self) -> AsyncIterator[tuple[RefKind, str, _RefRecord]]:
         for kind, prefix, record_type in _REFS:
             async for key, value in scan_prefix(self._context.store, self._context.partition, prefix):
                 yield kind, key[len(prefix) :].decode(), decode_record(record_type, value)

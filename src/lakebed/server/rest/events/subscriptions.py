@@ -17,7 +17,7 @@ from lakebed.server.http.gate import refuse_denied_below, require
 from lakebed.server.http.requests import RestRequest, page_of
 from lakebed.server.http.routing import Resource, Route
 from lakebed.server.state import AppState
-from lakebed.versions import EventRecord
+from lakebed.versions import EventRecord, Look
 from lakebed.wire import Event, EventList, EventSubscription, EventSubscriptionList, NewSubscription, Replay
 
 SECRET_CHARACTERS: Final = range(16, 257)
@@ -37,7 +37,7 @@ class Events(Resource):
         repository = await self._catalog.get(request.args[0])
         if await repository.subscriptions.records():
             # What was moved just now is there, too. After the last subscription nothing is gathered.
-            await repository.versions.outbox.gather(is_whole=False)
+            await repository.versions.outbox.gather(Look.RECORDS)
         refs, operations, kinds = (request.query_list(name) for name in ("ref", "operation", "kind"))
         if len(refs) + len(operations) + len(kinds) > FILTERS_MAX:
             raise Invalid(f"at most {FILTERS_MAX} filters")
