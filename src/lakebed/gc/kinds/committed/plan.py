@@ -12,6 +12,7 @@ A plan publishes nothing, so it may be stale when it is applied. The steps of an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,14 +46,8 @@ class Committed:
     """`among`: expire only these commits, as another plan of the same run does. With None, expire any."""
 
     among: frozenset[str] | None = None
-
-    @property
-    def name(self) -> RunKind:
-        return RunKind.COMMITTED
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+    name: ClassVar = RunKind.COMMITTED
+    rule: ClassVar = SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         """Plan as in docs/design/0004-committed-retention.md, steps 1 to 6. The apply looks at staged data."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -50,13 +50,8 @@ def is_own(key: str) -> bool:
 
 
 class Deleted:
-    @property
-    def name(self) -> RunKind:
-        return RunKind.DELETED
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=is_own, look=Look.NONE)
+    name: ClassVar = RunKind.DELETED
+    rule: ClassVar = SweepRule(may_delete=is_own, look=Look.NONE)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         context.progress(f"listing {count_of(len(run.closed_slices), 'slice')}")

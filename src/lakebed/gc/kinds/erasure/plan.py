@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -54,14 +55,8 @@ from .erasing import add_others, deal_selected, deal_staying, deferred_runs, key
 @dataclass(frozen=True, slots=True)
 class Erasure:
     order: ErasureOrder
-
-    @property
-    def name(self) -> RunKind:
-        return RunKind.ERASURE
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+    name: ClassVar = RunKind.ERASURE
+    rule: ClassVar = SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         # Read staged entries before commits: an entry that is committed in between would be in neither.

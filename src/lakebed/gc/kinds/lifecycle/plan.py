@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -76,14 +76,8 @@ class NoPolicy(Invalid):
 class Lifecycle:
     mode: Mode = Mode.AUTOMATIC
     active_only: bool = False
-
-    @property
-    def name(self) -> RunKind:
-        return RunKind.LIFECYCLE
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+    name: ClassVar = RunKind.LIFECYCLE
+    rule: ClassVar = SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         """Plan as in docs/design/0003-lifecycle.md. The apply looks at staged data."""

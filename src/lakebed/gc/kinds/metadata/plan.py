@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -83,14 +83,8 @@ class Metadata:
 
     by: MetadataRule
     spares: str = ""
-
-    @property
-    def name(self) -> RunKind:
-        return RunKind.METADATA
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=is_metadata, look=Look.NONE)
+    name: ClassVar = RunKind.METADATA
+    rule: ClassVar = SweepRule(may_delete=is_metadata, look=Look.NONE)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         """Return the plan, with the list of ids to retire (table LEFTOVERS)."""

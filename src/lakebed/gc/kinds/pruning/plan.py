@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,13 +46,8 @@ _COLUMNS: Final = ["key", "slice", "sequence", "address", "size_bytes", "modifie
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    @property
-    def name(self) -> RunKind:
-        return RunKind.PRUNING
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+    name: ClassVar = RunKind.PRUNING
+    rule: ClassVar = SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def plan(self, context: RunContext, run: StartedRun) -> Plan:
         decide = partial(_plan, context, run)

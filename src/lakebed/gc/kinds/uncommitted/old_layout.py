@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -64,14 +64,8 @@ class OldLayout:
     """`age_ms`: keep objects that were written more recently than this."""
 
     age_ms: int
-
-    @property
-    def name(self) -> RunKind:
-        return RunKind.UNCOMMITTED
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=is_elsewhere, look=Look.SAME)
+    name: ClassVar = RunKind.UNCOMMITTED
+    rule: ClassVar = SweepRule(may_delete=is_elsewhere, look=Look.SAME)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         """Bind the run to this apply. Its garbage cannot come back, however old the plan is."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -82,14 +83,8 @@ class Committed:
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
     options: UncommittedOptions
-
-    @property
-    def name(self) -> RunKind:
-        return RunKind.UNCOMMITTED
-
-    @property
-    def rule(self) -> SweepRule:
-        return SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
+    name: ClassVar = RunKind.UNCOMMITTED
+    rule: ClassVar = SweepRule(may_delete=may_be_swept, look=Look.NOT_YOUNGER)
 
     async def clear(self, context: RunContext, plan: Plan, rules_version: int) -> Cleared:
         """Bind the run to this apply. Its garbage cannot come back, however old the plan is."""
