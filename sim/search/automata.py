@@ -81,6 +81,16 @@ class Node:
         self.is_dead = False
 
 
+class Moves:
+    """Of each node's move at one place: its effect, and whether its answer can be lost, it writes, or it erases."""
+
+    __slots__ = ("effects", "erasing", "losable", "writing")
+
+    def __init__(self) -> None:
+        self.effects = Column()
+        self.losable, self.writing, self.erasing = Column(np.bool_), Column(np.bool_), Column(np.bool_)
+
+
 class Automaton:
     """All histories of one actor that were met so far. Node 0 is its start.
 
@@ -112,10 +122,7 @@ class Automaton:
         self.move_counts, self.first_moves = Column(), Column()
         self.opened, self.ended_now = Column(), Column()
         self.can_crash, self.is_stuck = Column(np.bool_), Column(np.bool_)
-        self._move_effects: list[Column] = []
-        self._losable: list[Column] = []
-        self._writing: list[Column] = []
-        self._erasing: list[Column] = []
+        self.moves: list[Moves] = []
         self._scene = scene
         self._numbering = numbering
         self._seed = seed
@@ -128,18 +135,6 @@ class Automaton:
         self._silent: dict[Hashable, int] = {}
         self._known: dict[Hashable, int] = {}
         self._add(-1, (-1, None), self._begin(0), life_number=0)
-
-    def move_effect(self, move: int) -> Column:
-        return self._move_effects[move]
-
-    def is_losable(self, move: int) -> Column:
-        return self._losable[move]
-
-    def is_write(self, move: int) -> Column:
-        return self._writing[move]
-
-    def is_erase(self, move: int) -> Column:
-        return self._erasing[move]
 
     def follow(self, node_number: int, move_number: int, outcome: int) -> int:
         """Return the node after this outcome (for a local move: its fate)."""
@@ -196,25 +191,16 @@ class Automaton:
         self.reads.append(self._futures.number_of_reads(node.moves, begins=bool(opened)))
         self.writes.append(self._futures.number_of_writes(node.moves))
         assert len(node.moves) <= _MOVES_MAX, f"{self.actor.name} does {len(node.moves)} things at once"
-        while len(self._move_effects) < max(1, len(node.moves)):
-            self._move_effects.append(Column())
-            for kind in (self._losable, self._writing, self._erasing):
-                kind.append(Column(np.bool_))
-        columns = zip(self._move_effects, self._losable, self._writing, self._erasing, strict=True)
-        for place, (effects, losable, writing, erasing) in enumerate(columns):
-            if place < len(node.moves):
-                _, effect, fate = node.moves[place]
-                is_local = effect[0] in LOCAL
-                outcomes = self._numbering.outcomes
-                effects.set(number, -1 - outcomes.number(fate) if is_local else self._numbering.effects.number(effect))
-                losable.set(number, effect[0] in LOSABLE)
-                writing.set(number, effect[0] in WRITES)
-                erasing.set(number, effect[0] == ERASE)
-            else:
-                effects.set(number, 0)
-                losable.set(number, False)
-                writing.set(number, False)
-                erasing.set(number, False)
+        while len(self.moves) < max(1, len(node.moves)):
+            self.moves.append(Moves())
+        for place, columns in enumerate(self.moves):
+            _, effect, fate = node.moves[place] if place < len(node.moves) else ("", ("",), Fate.DONE)
+            is_local, effects, outcomes = effect[0] in LOCAL, self._numbering.effects, self._numbering.outcomes
+            numbered = -1 - outcomes.number(fate) if is_local else effects.number(effect) if effect[0] else 0
+            columns.effects.set(number, numbered)
+            columns.losable.set(number, effect[0] in LOSABLE)
+            columns.writing.set(number, effect[0] in WRITES)
+            columns.erasing.set(number, effect[0] == ERASE)
         return number
 
     def _is_quiet(self, node: Node, opened: tuple[str, ...]) -> bool:

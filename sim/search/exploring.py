@@ -380,19 +380,19 @@ class Explorer:
         self._arrive(sources[can], nodes[can], outcomes[can], after[can], steps, asking.label)
         if not self._may_fail[index]:
             return
-        automaton = self.machine.automata[index]
-        can_lose = automaton.is_losable(move).take(nodes).astype(bool) & (steps.rows_from[sources, LOSSES] > 0)
+        moves = self.machine.automata[index].moves[move]
+        can_lose = moves.losable.take(nodes).astype(bool) & (steps.rows_from[sources, LOSSES] > 0)
         for fate, disk, where in ((Fate.LOST, after, can_lose), (Fate.VAIN, disks, can_lose & (after != disks))):
             unknown = np.full(int(where.sum()), self.machine.unknown, np.int64)
             self._arrive(sources[where], nodes[where], unknown, disk[where], steps, Label(index, move, fate))
-        late = automaton.is_write(move).take(nodes).astype(bool) & (steps.rows_from[sources, LATE] > 0)
+        late = moves.writing.take(nodes).astype(bool) & (steps.rows_from[sources, LATE] > 0)
         if late.any():
             rows = steps.rows_from[sources[late]]
             rows[:, NODES + index] = self.machine.crashed(index, nodes[late])
             rows[:, LATE] -= 1
-            rows[:, UNDER_WAY] = 1 + automaton.move_effect(move).take(nodes[late])
+            rows[:, UNDER_WAY] = 1 + moves.effects.take(nodes[late])
             steps.add(sources[late], rows, Label(index, move, Fate.LATE_WRITE))
-        echoed = automaton.is_erase(move).take(nodes).astype(bool) & (steps.rows_from[sources, LATE] > 0)
+        echoed = moves.erasing.take(nodes).astype(bool) & (steps.rows_from[sources, LATE] > 0)
         label = Label(index, move, Fate.ECHO)
         self._arrive(sources[echoed], nodes[echoed], outcomes[echoed], after[echoed], steps, label)
 
@@ -410,7 +410,7 @@ class Explorer:
         rows[:, LOSSES] -= label.fate in (Fate.LOST, Fate.VAIN)
         if label.fate is Fate.ECHO:
             rows[:, LATE] -= 1
-            rows[:, UNDER_WAY] = 1 + self.machine.automata[index].move_effect(label.move).take(nodes)
+            rows[:, UNDER_WAY] = 1 + self.machine.automata[index].moves[label.move].effects.take(nodes)
         rows[:, ORDER] = self.machine.ordered(index, rows[:, ORDER].astype(np.int64), nodes, targets)
         if self.machine.futures.is_used:
             self.machine.futures.note_ends(self.machine.automata[index], nodes, targets, steps.foreseen[sources])

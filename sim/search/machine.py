@@ -75,7 +75,7 @@ class Machine:
         self, index: int, move: int, nodes: Numbers, disks: Numbers, asking: At | None
     ) -> tuple[Numbers, Numbers]:
         """Return the disk after the pending effect of an actor, and its outcome."""
-        effects = self.automata[index].move_effect(move).take(nodes)
+        effects = self.automata[index].moves[move].effects.take(nodes)
         is_shared = effects >= 0
         if is_shared.all():
             return self.applied(disks, effects, asking)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
@@ -169,7 +170,22 @@ class Drawn:
         return self._draw(bound)
 
 
-class Replayed:
+class Dull:
+    """Chooses what is dullest: the first move, and no fault."""
+
+    __slots__ = ()
+
+    def pick(self, count: int) -> int:  # noqa: ARG002  # the signature of the port
+        return 0
+
+    def fault(self, what: Effect) -> Fate | str | None:  # noqa: ARG002  # the signature of the port
+        return None
+
+    def amount(self, bound: int) -> int:  # noqa: ARG002  # the signature of the port
+        return 0
+
+
+class Replayed(Dull):
     """Takes the choices given, then always the first move. Notes how many moves there were at each choice."""
 
     __slots__ = ("choices", "counts")
@@ -184,12 +200,6 @@ class Replayed:
         if position == len(self.choices):
             self.choices.append(0)
         return self.choices[position]
-
-    def fault(self, what: Effect) -> Fate | str | None:  # noqa: ARG002  # the signature of the port
-        return None
-
-    def amount(self, bound: int) -> int:  # noqa: ARG002  # the signature of the port
-        return 0
 
 
 @dataclass(slots=True)
@@ -249,30 +259,30 @@ class Simulation:
             Violation: with the trace, if traced.
         """
         try:
-            for actor in self.scene.actors:
-                self._start(actor)
-            self._run()
-            ending = Ending(self.disk, self._records(), frozenset(self.crashed))
-            Endings(self.scene).check(ending)
+            with self._started():
+                self._run()
+                ending = Ending(self.disk, self._records(), frozenset(self.crashed))
+                Endings(self.scene).check(ending)
         except Exception as error:
             raise Violation(self._explain(error)) from error
-        finally:
-            for life in self._lives.values():
-                life.close()
         return Run(ending, self.trace or [], self.steps, self.faults_met.total(), self.faults_met)
 
     def run_unchecked(self) -> list[Step]:
         """Run to the end, or to the first error, and return the trace."""
+        # Whatever goes wrong, a search gets there too.
+        with suppress(Exception), self._started():
+            self._run()
+        return self.trace or []
+
+    @contextmanager
+    def _started(self) -> Iterator[None]:
         try:
             for actor in self.scene.actors:
                 self._start(actor)
-            self._run()
-        except Exception:  # noqa: BLE001  # whatever it is, a search gets there too
-            return self.trace or []
+            yield
         finally:
             for life in self._lives.values():
                 life.close()
-        return self.trace or []
 
     def _start(self, actor: Actor, *, life: int = 0) -> None:
         ports = ports_of(self.scene, actor, seed=self.seed, life=life, before=self._first)
@@ -392,7 +402,7 @@ class Simulation:
         return head if self.trace is None else f"{head}\n{format_trace(self.trace)}"
 
 
-class Following(Simulation):
+class Following(Simulation, Dull):
     """Takes the steps of a schedule, those that there are; after them always the first move.
 
     Where the source moved on, a fault may meet a step that it cannot strike. Then that step is taken without it.
@@ -419,14 +429,8 @@ class Following(Simulation):
                     return move
         return awake[0]
 
-    def pick(self, count: int) -> int:  # noqa: ARG002  # the signature of the port
-        return 0
-
     def fault(self, what: Effect) -> Fate | str | None:
         return self._fate if self._fate is not None and can_strike(self._fate, what) else None
-
-    def amount(self, bound: int) -> int:  # noqa: ARG002  # the signature of the port
-        return 0
 
 
 class Endings:

@@ -128,13 +128,8 @@ class StormClient:
         while self.model.own == before:
             self._made += 1
             name = f"own-{self.number}-{self._made}"
-            await self._known(
-                {"f": "make branch", "branch": name},
-                "POST",
-                f"{ROOT}/branches",
-                {"name": name, "source": self.model.into},
-                {201: "ok"},
-            )
+            begun, body = {"f": "make branch", "branch": name}, {"name": name, "source": self.model.into}
+            await self._known(begun, "POST", f"{ROOT}/branches", body, {201: "ok"})
 
     async def act(self) -> None:
         """Do one thing, now and then beside a commit."""
@@ -171,14 +166,8 @@ class StormClient:
 
     async def put_new(self) -> None:
         place, value = self._place(), self._value()
-        await self._write(
-            {"f": "put new", "value": value},
-            place,
-            "POST",
-            body_of(value),
-            {201: "ok", 412: "refused"},
-            {"if-none-match": "*"},
-        )
+        begun, answers = {"f": "put new", "value": value}, {201: "ok", 412: "refused"}
+        await self._write(begun, place, "POST", body_of(value), answers, {"if-none-match": "*"})
 
     async def put_over(self) -> None:
         """Replace what is there on the condition that it is what it should be."""
@@ -217,10 +206,8 @@ class StormClient:
         if fate < 0.15:
             await self.caller.call("abort parts", "DELETE", f"{target}?uploadId={upload}", b"", {204, 404}, is_s3=True)
         elif fate < 0.98:
-            rows = "".join(
-                f'<Part><PartNumber>{number}</PartNumber><ETag>"{tag}"</ETag></Part>'
-                for number, tag in enumerate(tags, 1)
-            )
+            row = '<Part><PartNumber>{}</PartNumber><ETag>"{}"</ETag></Part>'
+            rows = "".join(row.format(number, tag) for number, tag in enumerate(tags, 1))
             body = f"<CompleteMultipartUpload>{rows}</CompleteMultipartUpload>".encode()
             begun = {"f": "put", "value": value, "branch": branch, "path": path, "parts": len(parts)}
             # A week of an upload is a minute here, so a clock that is off may end one between its parts: 404, or 400.
@@ -236,20 +223,19 @@ class StormClient:
             await self._write({"f": "delete"}, place, "DELETE", b"", {204: "ok"})
 
     async def move(self) -> None:
-        source, place = self._place(), self._place()
-        target = f"{ROOT}/branches/{place[0]}/objects/move?dest_path={place[1]}"
-        body = {"src_path": source[1], "src_branch": source[0]}
-        await self._from("move", source, place, target, body)
+        source = self._place()
+        await self._from("move", source, {"src_path": source[1], "src_branch": source[0]})
 
     async def copy(self) -> None:
-        source, place = self._place(), self._place()
-        target = f"{ROOT}/branches/{place[0]}/objects/copy?dest_path={place[1]}"
+        source = self._place()
         body = {"src_path": source[1], "src_ref": source[0], "shallow": self._chance.random() < 0.7}
-        await self._from("copy", source, place, target, body)
+        await self._from("copy", source, body)
 
-    async def _from(self, f: str, source: Place, place: Place, target: str, body: object) -> None:
+    async def _from(self, f: str, source: Place, body: object) -> None:
+        place = self._place()
         if source != place:
             begun = {"f": f, "from": source, "branch": place[0], "path": place[1]}
+            target = f"{ROOT}/branches/{place[0]}/objects/{f}?dest_path={place[1]}"
             await self._known(begun, "POST", target, body, {201: "ok", 404: "absent"})
 
     async def reset(self) -> None:
@@ -319,9 +305,8 @@ class StormClient:
         tree = self.model.commits[commit][1]
         path = self._chance.choice([*tree] or self._names)
         begun = self._begin({"f": "read commit", "id": commit, "path": path})
-        answer = await self.caller.call(
-            "read commit", "GET", target_of(commit, path, kind="refs"), b"", {200, 404, 410}
-        )
+        where = target_of(commit, path, kind="refs")
+        answer = await self.caller.call("read commit", "GET", where, b"", {200, 404, 410})
         if answer is not None and answer.status == 410:
             self._end(begun, "gone")
         else:

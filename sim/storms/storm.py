@@ -80,19 +80,11 @@ async def storm(plan: Plan, folder: Path, *, store_port: int | None = None) -> S
     found = Storm()
     (folder / "plan.json").write_text(json.dumps(asdict(plan)))
     journal = Journal(folder)
+    given: dict[str, Any] = {
+        name: getattr(plan, name) for name in ("kv", "store", "processes", "seed", "has_doors", "patches")
+    }
     async with AsyncExitStack() as stack:
-        installation = await stack.enter_async_context(
-            installed(
-                folder,
-                kv=plan.kv,
-                store=plan.store,
-                processes=plan.processes,
-                seed=plan.seed,
-                has_doors=plan.has_doors,
-                patches=plan.patches,
-                store_port=store_port,
-            )
-        )
+        installation = await stack.enter_async_context(installed(folder, store_port=store_port, **given))
         client = await stack.enter_async_context(installation.fleet.client())
         await _prepare(client, installation.scheme, has_rules=plan.has_commands)
         installation.set_rate(plan.fault_rate)

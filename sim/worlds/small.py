@@ -14,6 +14,7 @@ from typing import Any, Final
 from lakebed.versions import Condition, Versions
 from sim.checkers.views import View
 from sim.ports.actors import Actor, Ending, Quick, Scene, Violation
+from sim.scenes import events, flows, hazards, installations, processes, quotas, repositories, table_runs, tables
 from sim.scenes.collecting import FENCING, PAGED
 from sim.scenes.deeds import (
     abandon,
@@ -37,13 +38,7 @@ from sim.scenes.deeds import (
     set_rules,
     uncommitted_run,
 )
-from sim.scenes.events import event_scenes
-from sim.scenes.flows import PAST, RULED, both_come_back, metadata_scenes, optimised_scenes, restoring_scenes
-from sim.scenes.hazards import hazard_scenes
-from sim.scenes.installations import installation_scenes
-from sim.scenes.processes import process_scenes
-from sim.scenes.quotas import quota_scenes
-from sim.scenes.repositories import repository_scenes
+from sim.scenes.flows import PAST, RULED, both_come_back
 from sim.scenes.scenes import (
     FAR_FUTURE_MS,
     MAIN,
@@ -63,23 +58,23 @@ from sim.scenes.scenes import (
     upload,
     write,
 )
-from sim.scenes.table_runs import table_run_scenes
-from sim.scenes.tables import table_scenes
 from sim.search.exploring import NO_BUDGET, Budget
 
-from .branches import branch_scenes, reset_scenes
-from .deleted import deleted_scenes
-from .erasure import erasure_scenes
-from .hard_delete import hard_delete_scenes
-from .holds import hold_scenes
-from .lifecycle import lifecycle_scenes
-from .made_again import made_again_scenes
-from .moves import move_scenes
+from . import (
+    branches,
+    deleted,
+    erasure,
+    hard_delete,
+    holds,
+    lifecycle,
+    made_again,
+    moves,
+    parts,
+    refs,
+    undoing,
+    unlisted,
+)
 from .multipart import SAME, begin, complete, create_same, multipart_scenes, with_parts
-from .parts import part_scenes
-from .refs import ref_scenes
-from .undoing import undoing_scenes
-from .unlisted import unlisted_scenes
 
 A_CRASH: Final = Budget(crashes=1)
 A_LOSS: Final = Budget(losses=1)
@@ -174,31 +169,31 @@ def _scenes() -> Iterator[Scene]:
     yield from _small_scenes()
     yield from _collecting_scenes()
     for scenes in (
-        optimised_scenes,
-        hazard_scenes,
-        restoring_scenes,
-        lifecycle_scenes,
-        hold_scenes,
-        undoing_scenes,
-        hard_delete_scenes,
-        move_scenes,
-        erasure_scenes,
-        deleted_scenes,
-        made_again_scenes,
-        branch_scenes,
-        quota_scenes,
-        metadata_scenes,
-        installation_scenes,
-        repository_scenes,
-        process_scenes,
-        part_scenes,
-        unlisted_scenes,
+        flows.optimised_scenes,
+        hazards.hazard_scenes,
+        flows.restoring_scenes,
+        lifecycle.lifecycle_scenes,
+        holds.hold_scenes,
+        undoing.undoing_scenes,
+        hard_delete.hard_delete_scenes,
+        moves.move_scenes,
+        erasure.erasure_scenes,
+        deleted.deleted_scenes,
+        made_again.made_again_scenes,
+        branches.branch_scenes,
+        quotas.quota_scenes,
+        flows.metadata_scenes,
+        installations.installation_scenes,
+        repositories.repository_scenes,
+        processes.process_scenes,
+        parts.part_scenes,
+        unlisted.unlisted_scenes,
         multipart_scenes,
-        ref_scenes,
-        reset_scenes,
-        event_scenes,
-        table_scenes,
-        table_run_scenes,
+        refs.ref_scenes,
+        branches.reset_scenes,
+        events.event_scenes,
+        tables.table_scenes,
+        table_runs.table_run_scenes,
     ):
         yield from scenes()
 

@@ -89,16 +89,8 @@ def stretches_of(storage: messages.Storage) -> list[tuple[str, messages.Total, B
 async def show_one(visit: Visit) -> Response:
     name, run_id = visit.args
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
-    runs = await visit.call(collectors.LIST_GC_RUNS, name)
-    state = next((run for run in runs.runs if run.run_id == run_id), None)
-    objects = await visit.look(
-        collectors.LIST_GC_PLAN_OBJECTS,
-        name,
-        run_id,
-        prefix=visit.query("prefix"),
-        after=visit.query("after"),
-        amount=OBJECTS,
-    )
+    state = await state_of(visit, name, run_id)
+    objects = await objects_of(visit, name, run_id)
     return visit.render(
         "collection",
         name=name,
@@ -112,6 +104,17 @@ async def show_one(visit: Visit) -> Response:
         may_apply=may_apply(state) and not plan.what_if and plan.kind in KINDS and plan.totals.all.objects > 0,
         may_undo=_may_undo(state),
     )
+
+
+async def state_of(visit: Visit, name: str, run_id: str) -> messages.RunView | None:
+    runs = await visit.call(collectors.LIST_GC_RUNS, name)
+    return next((run for run in runs.runs if run.run_id == run_id), None)
+
+
+async def objects_of(visit: Visit, name: str, run_id: str) -> messages.GarbagePage | None:
+    """Return the page of a plan's objects that the address asks for."""
+    query = {"prefix": visit.query("prefix"), "after": visit.query("after")}
+    return await visit.look(collectors.LIST_GC_PLAN_OBJECTS, name, run_id, amount=OBJECTS, **query)
 
 
 async def _difference(visit: Visit, name: str, plan: messages.Plan) -> messages.PlanDiff | None:

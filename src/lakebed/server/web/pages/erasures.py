@@ -15,7 +15,7 @@ from lakebed.server.http.errors import Answer
 from lakebed.server.http.requests import StreamedResponse
 from lakebed.server.web.visit import Visit, form_at, page_at
 
-from .collections import OBJECTS, RUNS, ledger_of, may_apply, ways_of
+from .collections import RUNS, ledger_of, may_apply, objects_of, state_of, ways_of
 
 ROOT: Final = "/repositories/{repository}/erasures"
 KIND: Final = next(kind for kind in RunKind if kind.spec.by_order)
@@ -66,18 +66,10 @@ async def show_one(visit: Visit) -> Response:
     plan = await visit.call(collectors.GET_GC_PLAN, name, run_id)
     if plan.erasure is None:
         raise Answer(404, f"Run {run_id} is not an erasure. It takes {plan.kind.data}.")
-    runs = await visit.call(collectors.LIST_GC_RUNS, name)
-    state = next((run for run in runs.runs if run.run_id == run_id), None)
+    state = await state_of(visit, name, run_id)
     jobs = _jobs((await visit.call(collectors.LIST_GC_JOBS, name)).jobs, run_id)
     in_force = await visit.look(holds.GET_LEGAL_HOLDS, name)
-    objects = await visit.look(
-        collectors.LIST_GC_PLAN_OBJECTS,
-        name,
-        run_id,
-        prefix=visit.query("prefix"),
-        after=visit.query("after"),
-        amount=OBJECTS,
-    )
+    objects = await objects_of(visit, name, run_id)
     return visit.render(
         "erasure",
         name=name,
