@@ -36,6 +36,10 @@ def test_a_contractor_with_a_sandbox(shell: Shell, lake: str, put: Callable[[str
         assert outcome.code == 0, (line, outcome)
     assert shell("merge", f"{lake}/{box['id']}", f"{lake}/main", **keys).code != 0
     assert shell("object", "cat", f"{lake}/main/a", **keys).out == "a"
+    for command in ("log", "show", "branch show"):  # it may list no branches, and so sees none beside a commit
+        for ref in (box["id"], "main"):
+            outcome = shell(*command.split(), f"{lake}/{ref}", **keys)
+            assert outcome.code == 0, (command, ref, outcome)
     listed, given, extended, ended, promoted = after.strip().splitlines()
     assert given.startswith("BOX=sandbox-kim-")
     assert box["id"] in shell.ok(*words(listed)).out

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 import msgspec
 
-from lakebed.base import TABLE_RECORD, Conflict, LakebedError, NotFound, count_of, human_size
+from lakebed.base import TABLE_RECORD, Conflict, Denied, LakebedError, NotFound, count_of, human_size
 from lakebed.cli.kit.arguments import (
     BranchArgument,
     EmptyOption,
@@ -143,13 +143,18 @@ def log(
 
 
 def _names_of(session: Session, repository: str) -> dict[str, list[str]]:
-    """Return the branches and tags of each commit that is a head, as far as the first thousand of each show."""
+    """Return the branches and tags of each commit that is a head, as far as the first thousand of each show.
+
+    One who may not list them, as the key of a sandbox, sees commits without names.
+    """
     names: dict[str, list[str]] = {}
     client = session.client
-    for branch in client.branches.list(repository, limit=NAMES_MAX):
-        names.setdefault(branch.commit_id, []).append(branch.id)
-    for tag in client.tags.list(repository, limit=NAMES_MAX):
-        names.setdefault(tag.commit_id, []).append(f"tag {tag.id}")
+    with contextlib.suppress(Denied):
+        for branch in client.branches.list(repository, limit=NAMES_MAX):
+            names.setdefault(branch.commit_id, []).append(branch.id)
+    with contextlib.suppress(Denied):
+        for tag in client.tags.list(repository, limit=NAMES_MAX):
+            names.setdefault(tag.commit_id, []).append(f"tag {tag.id}")
     return names
 
 
@@ -242,8 +247,14 @@ def show(session: Session, uri: RefArgument, stat: StatOption = False) -> None:
     ref = parse_ref(uri)
     history = session.client.history
     commit = history.get(ref.repository, ref.ref)
-    found = history.diff(ref.repository, commit.parents[0], commit.id, two_dot=True) if commit.parents else iter(())
-    changes = _naming_the_parent(commit, found)
+
+    def found() -> Iterator[Diff]:
+        try:
+            yield from history.diff(ref.repository, commit.parents[0], commit.id, two_dot=True)
+        except Denied:  # One may read a branch, and no commit by its id.
+            yield from history.diff(ref.repository, f"{ref.ref}~1", ref.ref, two_dot=True)
+
+    changes = _naming_the_parent(commit, found() if commit.parents else iter(()))
     if session.is_json:
         session.show(ShownCommit(commit=commit, changes=Summary.of(changes) if stat else list(changes)), str)
         return

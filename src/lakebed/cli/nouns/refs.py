@@ -151,7 +151,9 @@ def show(session: Session, uri: BranchArgument) -> None:
     if session.is_json:
         return
     # Only a listing has the details. The name itself is the first that begins so.
-    listed = [*session.client.branches.list(branch.repository, prefix=branch.ref, limit=1, details=True)]
+    listed = []
+    with contextlib.suppress(Denied):
+        listed = [*session.client.branches.list(branch.repository, prefix=branch.ref, limit=1, details=True)]
     details = next((one for one in listed if one.id == found.id), found)
     session.note(
         "; ".join(
