@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import ipaddress
 import os
 import signal
@@ -20,7 +21,7 @@ from lakebed.gc import LocalSession, SessionOptions, SessionRunning, local_sessi
 from lakebed.gc.engines import Effort, Task, spark
 from lakebed.gc.engines.engine import Table, required
 from lakebed.gc.engines.files import Lake
-from lakebed.gc.engines.spark import TASKS_MIN, open_engine, spread
+from lakebed.gc.engines.spark import TASKS_MIN, in_tasks, open_engine, spread
 from lakebed.gc.messages import EngineName
 from lakebed.objectstore import ObjectStoreOptions, open_objectstore
 from tests.kv.servers import is_alive
@@ -109,6 +110,22 @@ async def test_a_step_of_many_rows_is_several_jobs_whose_shares_have_numbers_of_
 
     assert sorted(int(number) for one in found["numbers"].to_pylist() for number in one.split()) == [*range(25)]
     assert sorted(found["share"].to_pylist()) == [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23]
+
+
+def test_a_worker_searches_what_its_first_task_loaded_for_cycles_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's daemon lets it search behind each task."""
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    spark._freeze_modules.cache_clear()
+
+    async def work(_: Task, share: pa.Table) -> AsyncIterator[pa.Table]:
+        yield share
+
+    run = in_tasks(Lake(uri="mem://frozen", options=ObjectStoreOptions()), work, NUMBERS)
+    for number in range(3):
+        assert pa.Table.from_batches(run(number, NUMBERS.rows({"number": [number]})))["number"].to_pylist() == [number]
+
+    assert frozen == [1]
 
 
 def test_a_second_session_in_one_process_is_refused(session: LocalSession) -> None:

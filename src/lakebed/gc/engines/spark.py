@@ -7,8 +7,10 @@ session starts it. Smaller steps run in this process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -220,8 +222,16 @@ def in_tasks(lake: Lake, work: Work, out: Table, *, counts_rows: bool = False) -
                 yield from found.cast(schema).to_batches()
             if counts_rows:
                 yield from pa.Table.from_pylist([{_DEALT: share.num_rows}], schema).to_batches()
+        _freeze_modules()
 
     return run
+
+
+@cache
+def _freeze_modules() -> None:
+    """Spare the worker's later searches for cycles, one behind each task, the modules that its first task loaded."""
+    gc.collect()
+    gc.freeze()
 
 
 def _stepwise(lake: Lake, work: Work, number: int, share: pa.Table) -> Iterator[pa.Table]:
