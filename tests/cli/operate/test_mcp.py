@@ -57,6 +57,7 @@ def test_the_agent_of_the_guide_proposes(
     assert {("table", "getObject"), ("write", "uploadObject"), ("propose", "createPullRequest")} <= tools
     assert ("sandbox", "createSandbox") in tools
     assert {line["user"] for line in noted if line.get("tool") in {"write", "commit"}} == {box}
+    assert f"tool=write repository=lake branch={box}" in shell.ok("audit", "--repository", "lake").out
 
 
 def test_after_its_sandbox_has_ended_an_agent_learns_it_once_and_gets_another(shell: Shell) -> None:

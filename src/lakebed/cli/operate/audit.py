@@ -60,6 +60,5 @@ def _text(records: Iterable[AuditRecord]) -> Iterator[str]:
 
 
 def _subject(record: AuditRecord) -> str:
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else ','.join(value)}" for name, value in record.what.items()
-    )
+    what = {"tool": record.tool, **record.what} if record.tool else record.what
+    return " ".join(f"{name}={value if isinstance(value, str) else ','.join(value)}" for name, value in what.items())
