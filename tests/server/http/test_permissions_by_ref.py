@@ -307,6 +307,20 @@ def test_the_gate_of_a_read_answers_as_the_naive_evaluator_whatever_its_last_req
         named[name] = Ref.of_tag(name)
 
 
+async def test_a_table_is_registered_by_one_alone_who_may_read_its_file(lake: httpx.AsyncClient, app: App) -> None:
+    """All files of tables lie on one branch, whichever branch the table is on."""
+    [register] = [one for one in OPERATIONS if one.id == "registerTable"]
+    hides = deny({"StringEquals": {"branch": ["tables"]}}, "fs:ReadObject")
+    async with (
+        asking(app, await keys_of(lake, "ann", allow("*"), hides)) as ann,
+        asking(app, await keys_of(lake, "bob", *DENIED)) as bob,
+    ):
+        refused, taken = [await request_of(caller, register, "", "") for caller in (ann, bob)]
+
+    assert is_refused(register, refused), refused.text
+    assert not is_refused(register, taken), taken.text
+
+
 async def test_what_touches_refs_that_it_does_not_name_is_in_doubt(lake: httpx.AsyncClient, app: App) -> None:
     restored = {"commits_meta_range_id": "x", "tags_meta_range_id": "x", "branches_meta_range_id": "x"}
 

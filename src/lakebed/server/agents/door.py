@@ -2,7 +2,7 @@
 
 Logins are those of the API, by header. The endpoint ignores cookies and refuses pages of a browser (DNS rebinding).
 The query names the branch to write to, `?branch=REPOSITORY/BRANCH`, or `?read_only=1`. Else the first write makes a
-sandbox for the login and its session (kept.py). Requests stand alone: any process answers the next one.
+sandbox for the login and its session. Requests stand alone: any process answers the next one.
 """
 
 from __future__ import annotations
