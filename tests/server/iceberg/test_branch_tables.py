@@ -83,6 +83,29 @@ async def test_a_transaction_needs_the_rights_of_a_commit_at_each_of_its_tables(
         assert (await asked.post(url, json={"table-changes": [change]})).status_code == status, user
 
 
+async def test_a_rename_needs_to_read_and_remove_the_one_name_and_to_write_the_other(
+    client: httpx.AsyncClient, login: Login, sales: str
+) -> None:
+    await make(client, sales)
+    where = "arn:lakefs:fs:::repository/lake"
+    commits = allow("fs:CreateCommit", resource=f"{where}/branch/main")
+    names = {"source": {"namespace": ["sales"], "name": "orders"}, "destination": {"namespace": ["sales"], "name": "b"}}
+    url = sales.replace("namespaces/sales/tables", "tables/rename")
+
+    for user, of_source, of_target, status in (
+        ("ann", ["fs:ReadObject"], ["fs:WriteObject"], 403),
+        ("ben", ["fs:DeleteObject"], ["fs:WriteObject"], 403),
+        ("cem", ["fs:ReadObject", "fs:DeleteObject"], ["fs:ReadObject"], 403),
+        ("dee", ["fs:ReadObject", "fs:DeleteObject"], ["fs:WriteObject"], 204),
+    ):
+        asked = await login(user)
+        source = allow(*of_source, resource=f"{where}/object/sales/orders.iceberg/*")
+        target = allow(*of_target, resource=f"{where}/object/sales/b.iceberg/*")
+        await give(client, user, commits, source, target)
+        answer = await asked.post(url, json=names)
+        assert answer.status_code == status, (user, answer.text)
+
+
 async def test_a_denial_of_the_ref_that_a_table_goes_back_to_holds(
     client: httpx.AsyncClient, login: Login, sales: str, repo: str
 ) -> None:
