@@ -44,6 +44,13 @@ async def test_a_setting_that_a_bucket_has_not_is_named_so_and_one_that_holds_is
         assert (answer.status_code, text in answer.text) == (200, True), answer.text
 
 
+async def test_minios_client_may_ask_for_the_date_of_rules_that_are_not_there(s3: httpx.AsyncClient) -> None:
+    """`mc ilm rule ls` does."""
+    answer = await s3.get("/lake.main?lifecycle&withUpdatedAt=true")
+
+    assert (answer.status_code, "<Code>NoSuchLifecycleConfiguration</Code>" in answer.text) == (404, True)
+
+
 async def test_an_object_has_no_tags_and_its_owner_has_full_control(s3: httpx.AsyncClient) -> None:
     tags = await s3.get("/lake.main/a?tagging")
     owner = await s3.get("/lake/main/a?acl&versionId=null")
@@ -128,6 +135,22 @@ async def test_a_listing_of_versions_goes_on_from_its_markers(s3: httpx.AsyncCli
         query = f"&key-marker={quote(marker[1], safe='')}" + (f"&version-id-marker={version[1]}" if version else "")
 
     assert found == (["a", "b/", "c"] if delimiter else ["a", "b/1", "b/2", "c"])
+
+
+@pytest.mark.parametrize("listing", ["list-type=2", "versions"])
+async def test_a_listing_shows_metadata_to_minios_client_which_asks_for_it(s3: httpx.AsyncClient, listing: str) -> None:
+    """`mc mirror --preserve` and `mc find --metadata` ask. S3 shows none, MinIO's servers show it so."""
+    sent = {"x-amz-meta-mc-attrs": "mtime:1/<ü>".encode(), "x-amz-meta-a!b": b"no name of an element"}
+    put = await s3.put("/lake.main/b", content=b"x", headers={"content-type": "text/plain", **sent})
+    put.raise_for_status()
+
+    asked = (await s3.get(f"/lake.main?{listing}&metadata=true")).text
+    unasked = [(await s3.get(f"/lake.main?{listing}{more}")).text for more in ("", "&metadata=false")]
+
+    type_, attributes = "<content-type>text/plain</content-type>", "<X-Amz-Meta-Mc-Attrs>mtime:1/&lt;ü&gt;<"
+    assert f"<UserMetadata>{type_}{attributes}/X-Amz-Meta-Mc-Attrs></UserMetadata>" in asked
+    assert asked.count("<UserMetadata>") == 2
+    assert not any("UserMetadata" in text for text in unasked)
 
 
 async def test_a_version_marker_needs_a_key(s3: httpx.AsyncClient) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from lakebed.base import InvalidName, Row, check_branch, common_prefix
+from lakebed.base import InvalidName, Row, check_branch, common_prefix, decode_metadata
 from lakebed.catalog import Repository, RepositoryNotFound
 from lakebed.operations import history, objects, repositories
 from lakebed.server.http.gate import ask, check_source, unreadable
@@ -28,6 +28,7 @@ from .requests.bodies import Payload
 from .requests.checksums import COMPOSITE, FULL_OBJECT, part_count
 from .requests.headers import check_acl
 from .requests.requests import OWNER, Place, S3Request, admit, admit_list, may
+from .stored import user_metadata
 
 KEYS_MAX: Final = 1000
 BUCKETS_MAX: Final = 10_000
@@ -36,6 +37,7 @@ VERSION: Final = "null"
 """The version of every object, as in S3 without versioning."""
 CONFIGURATION_BYTES_MAX: Final = 64 << 10
 _CHECKSUM: Final = re.compile(rb"::s3::checksum-([a-z0-9]+)")
+_ELEMENT: Final = re.compile(r"[0-9A-Za-z._-]+")
 _WHOLE: Final = frozenset({b"crc64nvme"})
 OWNER_ELEMENT: Final = Element("Owner").text("ID", OWNER).text("DisplayName", OWNER)
 
@@ -214,6 +216,7 @@ class Buckets:
             raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request")
         repository = await self._catalog.get(place.repository)
         page = (kind or _Page)(request.bucket, prefix, delimiter, limit, is_encoded=bool(encoding))
+        page.is_with_metadata = request.parameter("metadata") == "true"
         if not place.has_ref:
             await self._list_refs(request, repository, page, after)
         elif limit:
@@ -298,6 +301,7 @@ class _Page:
         self.limit = limit
         self.items: list[tuple[str, Row | None]] = []
         self.has_more = False
+        self.is_with_metadata = False
         self._is_encoded = is_encoded
         self.root = Element(self.document).text("Name", bucket).text("Prefix", self.spelled(prefix))
 
@@ -326,7 +330,8 @@ class _Page:
         return (
             f"<{self.element}><Key>{name}</Key>{self.version}<LastModified>{iso(row[6])}</LastModified>"
             f"<ETag>&quot;{escape_text(row[5])}&quot;</ETag><Size>{row[4]}</Size>{owner}"
-            f"{_shown_checksum(row)}<StorageClass>STANDARD</StorageClass></{self.element}>"
+            f"{_shown_checksum(row)}<StorageClass>STANDARD</StorageClass>"
+            f"{_shown_metadata(row) if self.is_with_metadata else ''}</{self.element}>"
         )
 
 
@@ -334,6 +339,15 @@ class _Versions(_Page):
     document = "ListVersionsResult"
     element = "Version"
     version = f"<VersionId>{VERSION}</VersionId><IsLatest>true</IsLatest>"
+
+
+def _shown_metadata(row: Row) -> str:
+    """Return an object's type and metadata as MinIO's servers show them: names of headers are names of elements."""
+    shown = Element("UserMetadata").text("content-type", row[7])
+    for name, value in user_metadata(decode_metadata(row[8]))[0].items():
+        if _ELEMENT.fullmatch(name):
+            shown.text("X-Amz-Meta-" + "-".join([word.capitalize() for word in name.split("-")]), value)
+    return shown.render()
 
 
 def _shown_checksum(row: Row) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from lakebed.base import CONTENT_TYPE_DEFAULT, LAKEBED_METADATA, S3_HEADERS, Entry, Etags, InvalidName, LakebedError
-from lakebed.catalog import DELETE_MANY_MAX, METADATA_BYTES_MAX, Repository
+from lakebed.catalog import DELETE_MANY_MAX, Repository
 from lakebed.operations import objects
 from lakebed.server.http.fields import CONDITIONS, asked_span
 from lakebed.server.http.requests import RawResponse, StreamedResponse
@@ -41,8 +41,8 @@ from .requests.headers import (
 )
 from .requests.requests import Place, S3Request, admit, admit_below, encode_words, place_of
 from .stored import (
-    HIDDEN,
     SYSTEM,
+    VALUE,
     checksum_type,
     keep_checksums,
     metadata_of,
@@ -51,14 +51,13 @@ from .stored import (
     shown_parts,
     stored_checksums,
     typed_checksum_headers,
+    user_metadata,
 )
 
 OVERRIDES: Final = (*S3_HEADERS, "content-type")
 _OF_BYTES: Final = (LAKEBED_METADATA, SYSTEM + "parts")
 """Metadata of the bytes. Replacing the user's metadata keeps it."""
 DELETE_BYTES_MAX: Final = 8 << 20
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
 _ATTRIBUTES: Final = frozenset({"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"})
 REDIRECTED: Final = "s3RedirectionSupport"
 """A client with this in its User-Agent follows a redirect to the store, as with the contract's server."""
@@ -198,25 +197,18 @@ class Objects:
             b"etag": b'"%s"' % entry.checksum.encode(),
             b"last-modified": _http_date(entry.modified_ms).encode(),
         }
-        missing = size_bytes = 0
-        for name, value in entry.metadata.items():
-            if name.startswith(SYSTEM):
-                header = name[len(SYSTEM) :]
-                if header in S3_HEADERS and _VALUE.fullmatch(value):
-                    headers[header.encode()] = value.encode()
-            elif not name.startswith(HIDDEN):
-                size_bytes += len(name) + len(value)
-                # An import or a migration may store more metadata than clients accept as headers.
-                if size_bytes <= METADATA_BYTES_MAX and _NAME.fullmatch(name) and _VALUE.fullmatch(value):
-                    headers[f"x-amz-meta-{name.lower()}".encode()] = encode_words(value).encode()
-                else:
-                    missing += 1
+        for header in S3_HEADERS if entry.metadata else ():
+            value = entry.metadata.get(SYSTEM + header)
+            if value is not None and VALUE.fullmatch(value):
+                headers[header.encode()] = value.encode()
+        shown, missing = user_metadata(entry.metadata)
+        headers |= {f"x-amz-meta-{name}".encode(): encode_words(value).encode() for name, value in shown.items()}
         if missing:
             headers[b"x-amz-missing-meta"] = b"%d" % missing
         for name in OVERRIDES if request.asked_for else ():
             value = request.parameter(f"response-{name}")
             if value:
-                if not _VALUE.fullmatch(value):
+                if not VALUE.fullmatch(value):
                     raise S3Error("InvalidArgument", f"response-{name} has characters that no header can have")
                 headers[name.encode()] = value.encode()
         return headers

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lakebed.base import HIDDEN_METADATA, S3_HEADERS, S3_METADATA, Entry
+from lakebed.catalog import METADATA_BYTES_MAX
 from lakebed.server.http.fields import read_digest
 from lakebed.versions import PART_NUMBER_MAX
 
@@ -23,6 +24,9 @@ from .requests.requests import S3Request
 SYSTEM: Final = S3_METADATA
 HIDDEN: Final = HIDDEN_METADATA
 LAYOUT_CHARACTERS_MAX: Final = 4096
+VALUE: Final = re.compile(r"[^\x00-\x1f\x7f]*")
+"""What a header can have."""
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _RUN: Final = re.compile(r"(\d{1,19})(?:\*(\d{1,5}))?", re.ASCII)
 _CHECKSUM: Final = re.compile(r"[0-9A-Za-z+/=]{1,100}(-\d{1,5})?", re.ASCII)
 
@@ -41,6 +45,22 @@ def metadata_of(request: S3Request) -> dict[str, str]:
     if any(name.startswith(HIDDEN) for name in request.user_metadata()):
         raise S3Error("InvalidArgument", f"the names of metadata cannot begin with {HIDDEN}")
     return metadata
+
+
+def user_metadata(metadata: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return the user's metadata that clients accept as headers, by lower-case names, and the number of others."""
+    found: dict[str, str] = {}
+    missing = size_bytes = 0
+    for name, value in metadata.items():
+        if name.startswith(HIDDEN):
+            continue
+        size_bytes += len(name) + len(value)
+        # An import or a migration may store more metadata than clients accept.
+        if size_bytes <= METADATA_BYTES_MAX and _NAME.fullmatch(name) and VALUE.fullmatch(value):
+            found[name.lower()] = value
+        else:
+            missing += 1
+    return found, missing
 
 
 def keep_checksums(metadata: dict[str, str], found: Mapping[str, str]) -> None:
