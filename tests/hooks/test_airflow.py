@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -79,7 +80,10 @@ def test_a_server_without_version_1_gets_the_request_with_a_token(server: Airflo
 
     server.trigger()
 
-    assert server.asked[-1] == (f"POST {runs}", {"conf": {"lakeFS_event": EVENT}, "logical_date": None}, "Bearer t")
+    name, body, authorization = server.asked[-1]
+    assert (name, body["conf"], authorization) == (f"POST {runs}", {"lakeFS_event": EVENT}, "Bearer t")
+    age = datetime.now(UTC) - datetime.fromisoformat(body["logical_date"])  # Without it, a DAG has no `ds`.
+    assert timedelta(0) <= age < timedelta(minutes=10)
 
 
 @pytest.mark.parametrize("state", ["success", "failed"])

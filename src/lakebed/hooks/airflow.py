@@ -10,6 +10,7 @@ import base64
 import http.client
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -63,8 +64,9 @@ class _Airflow:
         answer = self._send("POST", self._runs, {"conf": conf})
         if answer.status in {404, 405} and self._log_in():
             log(f"POST {self._url}/api/{self._version}/{self._runs}")
-            # Version 2 refuses a request that leaves out the date; null lets it choose one.
-            answer = self._send("POST", self._runs, {"conf": conf, "logical_date": None})
+            # Version 2 refuses a request that leaves out the date, and with null a DAG has no `ds`. Version 1 took now.
+            date = datetime.now(UTC).isoformat()
+            answer = self._send("POST", self._runs, {"conf": conf, "logical_date": date})
         return _body(answer)
 
     def state(self, run_id: str) -> str:
