@@ -18,6 +18,18 @@ from tests.serving import serving
 
 NOTHING = httpx.Response(204)
 
+COMMIT = {
+    "id": "c",
+    "parents": [],
+    "committer": "me",
+    "message": "m",
+    "creation_date": 1,
+    "meta_range_id": "",
+    "generation": 1,
+    "version": 1,
+    "metadata": {},
+}
+
 
 def page(*names: str, more: bool, after: str = "") -> httpx.Response:
     results = [{"id": name, "commit_id": "c"} for name in names]
@@ -31,6 +43,18 @@ def test_every_request_carries_the_credentials() -> None:
     client_of(script).objects.delete("lake", "main", "a")
 
     assert script.requests[0].headers["Authorization"].startswith("Basic ")
+
+
+def test_a_change_that_hooks_may_check_waits_longer_for_its_answer() -> None:
+    """A hook may wait for a run of Airflow, or for a person."""
+    script = Script(httpx.Response(201, json=COMMIT), NOTHING)
+
+    client = client_of(script)
+    client.history.commit("lake", "main", "message")
+    client.objects.delete("lake", "main", "a")
+
+    waits = [(each.extensions["timeout"]["read"], each.extensions["timeout"]["connect"]) for each in script.requests]
+    assert waits == [(660.0, 10.0), (60.0, 10.0)]
 
 
 def test_a_token_goes_in_place_of_a_key_pair() -> None:

@@ -41,6 +41,8 @@ _STATUS_TO_RETRY: Final = frozenset({429, 503})
 # connection is lost, and one that may not be repeated is then an error for the user.
 _KEEPALIVE_S: Final = 4.0
 _CONNECTIONS_MAX: Final = 32
+HOOKS_S: Final = 600.0
+"""As long as one hook may take."""
 _RETRY_AFTER_MAX_S: Final = 60.0
 
 Query = Mapping[str, str | int | bool | list[str] | None]
@@ -158,7 +160,8 @@ class Connection:
     """A pool of connections to one endpoint, with credentials. May be used by many threads, and by processes that are
     forked from this one; close it when done.
 
-    `transport` and `sleep` are for tests. `timeout_s` is the longest silence of the server, not of a whole call.
+    `transport` and `sleep` are for tests. `timeout_s` is the longest silence of the server, not of a whole call. Where
+    hooks may run, it is HOOKS_S longer.
     `changes_sent` counts requests other than reads, and `changes_answered` those of them with an answer.
     """
 
@@ -288,7 +291,15 @@ class Connection:
         data = content if body is None else json_body(body)
         about = about_of(operation, arguments, query or {}, body)
         with self._stream(
-            operation.method, path, query, data, own, again=again, creates=creates, about=about
+            operation.method,
+            path,
+            query,
+            data,
+            own,
+            again=again,
+            creates=creates,
+            about=about,
+            more_s=HOOKS_S if operation.runs_hooks else 0.0,
         ) as response:
             yield response
 
@@ -338,6 +349,7 @@ class Connection:
         again: bool,
         creates: bool,
         about: Sequence[str] = (),
+        more_s: float = 0.0,
     ) -> Iterator[httpx.Response]:
         if self._http.is_closed:
             raise _closed(f"{method} {path}")
@@ -348,7 +360,9 @@ class Connection:
 
         def send() -> httpx.Response:
             data = content() if callable(content) else content
-            return self._http.send(self._http.build_request(method, url, content=data, headers=own), stream=True)
+            request = self._http.build_request(method, url, content=data, headers=own)
+            request.extensions["timeout"]["read"] += more_s
+            return self._http.send(request, stream=True)
 
         response = self._send(send, request=f"{method} {path}", again=again, changes=method not in {"GET", "HEAD"})
         try:

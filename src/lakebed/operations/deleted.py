@@ -103,6 +103,7 @@ UNDELETE_BRANCH: Final = post(
     "Make a deleted branch again at the commit that it named, without its uncommitted changes.",
     status=201,
     creates=True,
+    runs_hooks=True,
 )
 UNDELETE_TAG: Final = post(
     "undeleteTag",
@@ -113,6 +114,7 @@ UNDELETE_TAG: Final = post(
     "Make a deleted tag again.",
     status=201,
     creates=True,
+    runs_hooks=True,
 )
 FORGET_BRANCH: Final = delete(
     "forgetBranch",

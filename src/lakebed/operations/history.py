@@ -84,6 +84,7 @@ CREATE_BRANCH: Final = create(
     on(NEW_BRANCH, "fs:CreateBranch"),
     "Make a branch at the commit of `source`, and return the commit's id. Copies no data.",
     asked_later=READ_SOURCE,
+    runs_hooks=True,
 )
 GET_BRANCH: Final = get(
     "getBranch", ONE_BRANCH, wire.Ref, on(BRANCH, "fs:ReadBranch"), "Return a branch and the commit at its head."
@@ -94,6 +95,7 @@ DELETE_BRANCH: Final = delete(
     on(BRANCH, "fs:DeleteBranch"),
     "Delete a branch and its uncommitted changes. Its commits stay until retention takes them.",
     FORCE,
+    runs_hooks=True,
 )
 RESET_BRANCH: Final = put(
     "resetBranch",
@@ -129,6 +131,7 @@ REVERT_BRANCH: Final = post(
     "Commit the opposite of a commit's changes.",
     asked_later=(*READ_SOURCE, *CHANGE_ACTIONS),
     status=204,
+    runs_hooks=True,
 )
 CHERRY_PICK: Final = post(
     "cherryPick",
@@ -139,6 +142,7 @@ CHERRY_PICK: Final = post(
     "Repeat the changes of another commit on this branch.",
     asked_later=(*READ_SOURCE, *CHANGE_ACTIONS),
     status=201,
+    runs_hooks=True,
 )
 COMMIT: Final = post(
     "commit",
@@ -152,6 +156,7 @@ COMMIT: Final = post(
         Permission("fs:ReadCommit", REPOSITORY, AT_ANY, when="no statement may deny it, with source_metarange"),
     ),
     status=201,
+    runs_hooks=True,
 )
 DIFF_BRANCH: Final = listing(
     "diffBranch",
@@ -171,9 +176,12 @@ CREATE_TAG: Final = create(
     on(NEW_TAG, "fs:CreateTag"),
     "Name the commit of `ref` for good.",
     asked_later=READ_SOURCE,
+    runs_hooks=True,
 )
 GET_TAG: Final = get("getTag", _TAGS + "/{tag}", wire.Ref, on(TAG, "fs:ReadTag"), "Return a tag and its commit.")
-DELETE_TAG: Final = delete("deleteTag", _TAGS + "/{tag}", on(TAG, "fs:DeleteTag"), "Delete a tag.", FORCE)
+DELETE_TAG: Final = delete(
+    "deleteTag", _TAGS + "/{tag}", on(TAG, "fs:DeleteTag"), "Delete a tag.", FORCE, runs_hooks=True
+)
 
 GET_COMMIT: Final = get(
     "getCommit",
@@ -244,6 +252,7 @@ MERGE_INTO_BRANCH: Final = post(
     "Merge a ref into a branch, and return the id of the commit that resulted.",
     asked_later=READ_SOURCE,
     is_body_optional=True,
+    runs_hooks=True,
 )
 FIND_MERGE_BASE: Final = get(
     "findMergeBase",

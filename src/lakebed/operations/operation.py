@@ -150,6 +150,8 @@ class Operation(Generic[B, A]):
     repeatable: bool | None = None
     # A conflict means that the name is taken.
     creates: bool = False
+    # It waits for hooks, which may take minutes.
+    runs_hooks: bool = False
     # A larger record is refused unread.
     body_bytes_max: int = RECORD_BYTES_MAX
     root: str = API_ROOT
@@ -183,6 +185,7 @@ class Promises(TypedDict, total=False):
     is_body_optional: bool
     repeatable: bool
     creates: bool
+    runs_hooks: bool
     body_bytes_max: int
     root: str
 

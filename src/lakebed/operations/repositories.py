@@ -265,4 +265,5 @@ MERGE_PULL_REQUEST: Final = put(
     "Merge the source of a pull request into its destination.",
     asked_later=(Permission("fs:CreateCommit", BRANCH, when="of the destination"),),
     repeatable=False,
+    runs_hooks=True,
 )

@@ -69,6 +69,7 @@ CREATE_SANDBOX: Final = post(
     status=201,
     # The second makes another one.
     repeatable=False,
+    runs_hooks=True,
 )
 GET_SANDBOX: Final = get("getSandbox", _SANDBOX, wire.Sandbox, _READ, "Return a sandbox.")
 EXTEND_SANDBOX: Final = post(
@@ -91,6 +92,7 @@ END_SANDBOX: Final = Operation(
     "Revoke the key of a sandbox, and delete its branch, which can be undeleted for a while.",
     # The second finds no sandbox.
     repeatable=False,
+    runs_hooks=True,
 )
 PROMOTE_SANDBOX: Final = post(
     "promoteSandbox",
